@@ -50,6 +50,7 @@ TITLES = {
     "reweighted": "Re-weighted basis kernels: reproductions",
     "sparse_family": "The sparse family: effective priors beside exact inference",
     "ski": "Structured kernel interpolation: reproductions",
+    "priors": "Priors of hyperparameters",
     "qsgp": "Quadruply stochastic Gaussian processes: reproductions",
 }
 

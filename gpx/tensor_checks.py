@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,9 @@ from gpx.lazy_rows import LazyRows
 
 REAL = (torch.float32, torch.float64)
 """Precisions that gpx calculates in."""
+
+WHOLE = (int, np.integer)
+"""Classes of whole numbers."""
 
 
 def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> None:
@@ -47,8 +51,9 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
     _check_real(name, "inputs", x)
     own: Tensor | None = None
-    for number in itertools.chain(owner.parameters(), owner.buffers()):
-        if not number.is_floating_point() or not number.numel():
+    # its own buffers first: the walk through its parts takes longer than one prediction may
+    for number in itertools.chain(owner._buffers.values(), owner.parameters(), owner.buffers()):
+        if number is None or not number.is_floating_point() or not number.numel():
             continue
         own = number if own is None else own
         # some keep a part of their numbers in float64 whatever the data
@@ -75,7 +80,7 @@ def check_whole(**sizes: object) -> None:
         sizes: by the names of the arguments that they were given as.
     """
     for name, size in sizes.items():
-        if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+        if size is not None and (not isinstance(size, WHOLE) or isinstance(size, bool)):
             raise ConfigError(f"{name}={size!r}: expected a whole number")
 
 
@@ -90,7 +95,7 @@ def check_at_least(least: int, **sizes: object) -> None:
     """
     check_whole(**sizes)
     for name, size in sizes.items():
-        if isinstance(size, int) and size < least:
+        if isinstance(size, WHOLE) and size < least:
             raise ConfigError(f"{name}={size} must be at least {least}")
 
 

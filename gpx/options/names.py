@@ -38,6 +38,7 @@ NODES = (
     "data",
     "trainer",
     "calibrate",
+    "prior",
 )
 """Nodes whose options become arguments."""
 

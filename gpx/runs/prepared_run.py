@@ -244,6 +244,7 @@ def _model_and_objective(
 ) -> tuple[Model, Objective]:
     """Both, fit for one another and for the targets; raises ConfigError where they are not."""
     model = build_model(config).to(device, dtype)
+    model.hyperpriors = build(config, "prior")
     kind = target_of(config.objective, "objective")
     if isinstance(kind, type) and issubclass(kind, Objective):
         kind.require_model(model)

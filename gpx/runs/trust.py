@@ -31,6 +31,7 @@ from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.options.build import parts_of
+from gpx.priors import Priors
 from gpx.training.initialisation import Initialisation
 
 PLACES: dict[str, tuple[type, ...]] = {
@@ -43,6 +44,7 @@ PLACES: dict[str, tuple[type, ...]] = {
     "optimizer": (Optimizer,),
     "init": (Initialisation,),
     "calibrate": (Recalibration,),
+    "prior": (Priors,),
 }
 """Groups that are built, and what must stand there."""
 

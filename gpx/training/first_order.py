@@ -54,6 +54,7 @@ class FirstOrder(Optimizer):
     """
 
     streams = True
+    takes_priors = True
     advice = "lower the learning rates (optimizer.groups.*.lr) or use trainer.dtype=float64"
 
     def __init__(
@@ -161,7 +162,7 @@ class FirstOrder(Optimizer):
         objective, model = session.objective, session.model
 
         def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            return evidence.value / -objective.num_data(x), evidence.parts
+            return objective.loss(evidence, model, x), evidence.parts
 
         if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
             every = [p for group in self.parameters.values() for p in group]

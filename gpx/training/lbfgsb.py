@@ -48,6 +48,7 @@ class LBFGSB(Optimizer):
 
     advice = "use trainer.dtype=float64 or a larger likelihood.noise_variance"
     ends_rounds = True
+    takes_priors = True
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class LBFGSB(Optimizer):
         def loss() -> Tensor:
             evidence = session.objective.evidence(session.model, session.x, session.y)
             latest[:] = [evidence]
-            return -evidence.value / session.objective.num_data(session.x)
+            return session.objective.loss(evidence, session.model, session.x)
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
             nonlocal clock

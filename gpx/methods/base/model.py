@@ -19,6 +19,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.start import StartWatch
+from gpx.priors import Priors
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 
@@ -168,6 +169,8 @@ class Model(DataSized, ABC):
     """
 
     likelihood: Likelihood
+    hyperpriors: Priors | None = None
+    """Of its hyperparameters, counted in where they are learned; None: none."""
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""
 

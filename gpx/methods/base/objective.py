@@ -17,6 +17,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.model import Model, check_parts
+from gpx.priors import Priors
 from gpx.sampling.batches import batch_order
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
@@ -210,9 +211,18 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def forward(
         self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Scalar loss to minimise: minus the evidence, in nats per training point."""
-        evidence = self.evidence(model, x, y, generator=generator)
-        return -evidence.value / self.num_data(x)
+        """``loss`` of the evidence."""
+        return self.loss(self.evidence(model, x, y, generator=generator), model, x)
+
+    def loss(self, evidence: Evidence, model: ModelT, x: Tensor) -> Tensor:
+        """What is minimised (): minus the evidence, and the log density of the model's priors where
+        it has some, in nats per training point."""
+        priors: Priors | None = getattr(model, "hyperpriors", None)
+        value = evidence.value
+        if priors is not None:
+            assert isinstance(model, Model)
+            value = value + priors.log_prob(model).to(value)
+        return value / -self.num_data(x)
 
     @torch.no_grad()
     def full_evidence(

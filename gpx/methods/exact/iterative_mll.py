@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -23,20 +22,18 @@ from gpx.linalg import (
     conjugate_gradients,
     probe_vectors,
     quadrature_of_solve,
-    with_gradient,
 )
 from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
-from gpx.methods.exact.preconditioned_gradient import Pulled, pull_back
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
+from gpx.methods.exact.preconditioned_gradient import pull_back
+from gpx.tensor_checks import check_at_least
 
 Criterion = Literal["evidence", "residual_per_row"]
 
 
 class IterativeTerms(NamedTuple):
-    """Terms of the estimate and how far each may be off, in nats.
+    """Terms of an estimate and how far each may be off, in nats.
 
     Attributes:
         fit: -r^T K^{-1} r / 2, below the exact one by at most ``fit_gap`` (above it, by as much,
@@ -48,6 +45,11 @@ class IterativeTerms(NamedTuple):
             every probe after its own steps; no number of probes narrows it. NaN where none is:
             products in float32, or a stopping rule that a probe meets without a step.
         standard_error: of ``complexity``, from the scatter of the probes.
+
+    Of ``barely_biased_log_marginal_likelihood`` the gaps are the whole widths of the brackets, with
+    their rounding. The estimate "below" stands at their lower ends: ``fit`` is low by at most its
+    gap, ``complexity`` in expectation by at most its own. "middle" stands half a width higher, and
+    errs by at most half.
     """
 
     fit: Tensor
@@ -57,29 +59,9 @@ class IterativeTerms(NamedTuple):
     quadrature_gap: Tensor
     standard_error: Tensor
 
-    def value(self) -> Tensor:
+    def total(self) -> Tensor:
         """The estimate of the log marginal likelihood."""
         return self.fit + self.complexity + self.constant
-
-
-@dataclass(frozen=True)
-class IterativeGradient:
-    """Gradient with respect to r = y - m(x) (n,), and what ``pull_back`` gives."""
-
-    residual: Tensor
-    pulled: Pulled
-
-    def attached(self, value: Tensor, residual: Tensor, noise: Tensor) -> Tensor:
-        """``value`` () with this gradient in ``residual`` (n,), ``noise`` () and the kernel."""
-        return with_gradient(
-            value,
-            [residual, noise, *self.pulled.inputs],
-            [
-                self.residual.to(residual.dtype),
-                self.pulled.noise.to(noise.dtype),
-                *self.pulled.gradients,
-            ],
-        )
 
 
 def iterative_log_marginal_likelihood(
@@ -164,7 +146,7 @@ def iterative_gradient(
     z: Tensor,
     *,
     corrected: bool = True,
-) -> IterativeGradient:
+) -> LogDensityGradient:
     """Gradient of the estimate: of the fit exactly, of the complexity unbiased.
 
     With v, r of the solve and u = Q^{-1} r: d fit = u^T dK v + u^T dQ u / 2 + v^T dK v / 2 (the
@@ -177,7 +159,7 @@ def iterative_gradient(
     v, solutions = solved.solution[:, :1], solved.solution[:, 1:]
     u = system.preconditioner.solve(solved.residual[:, 0])
     u = u if corrected else torch.zeros_like(u)
-    pulled = pull_back(
+    return pull_back(
         system,
         kernel,
         x,
@@ -185,8 +167,8 @@ def iterative_gradient(
         right=torch.cat([v, z], 1),
         probes=z,
         correction=u,
+        residual=-(v.squeeze(1) + u),
     )
-    return IterativeGradient(-(v.squeeze(1) + u), pulled)
 
 
 class IterativeMLL(Objective[ExactModel]):
@@ -231,10 +213,7 @@ class IterativeMLL(Objective[ExactModel]):
         warm_start: bool = False,
     ) -> None:
         super().__init__()
-        if probes < 1 or max_iterations < 1:
-            raise ConfigError(
-                f"probes={probes} and max_iterations={max_iterations} must be at least 1"
-            )
+        check_at_least(1, probes=probes, max_iterations=max_iterations)
         if kind_of_probes not in ("rademacher", "gaussian"):
             raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
         if criterion == "evidence":
@@ -281,7 +260,7 @@ class IterativeMLL(Objective[ExactModel]):
             )
             if warm:
                 self.previous = solved.solution[:, 0].clone()
-        value = terms.value()
+        value = terms.total()
         if torch.is_grad_enabled():
             found = iterative_gradient(system, model.kernel, x, solved, z, corrected=self.corrected)
             value = found.attached(value, residual, noise)

@@ -76,7 +76,8 @@ class NearestPosterior(Posterior):
         parts = [*kept, *self.kernel.parameters(), *self.kernel.buffers()]
         self._prepared = points, parts, [part._version for part in parts]
         self._single = None
-        if points.plain and self.inducing.device.type == "cpu":
+        distances = points.stationary is not None and points.search is not None
+        if distances and self.inducing.device.type == "cpu":
             self._single = SingleInput(points, self.q_mean, self.q_root, self.num_neighbours)
         return points
 
@@ -91,10 +92,10 @@ class NearestPosterior(Posterior):
         What all rows share, such as the search tree, is made at the first call and kept.
         """
         points = self._points()
-        if len(x) == 1 and self._single is not None:
+        if x.shape[0] == 1 and self._single is not None:
             found = self._single(x)
             if found is not None:
-                mean, variance = x.new_tensor(found).split(1)
+                mean, variance = (x.new_full((1,), value) for value in found)
                 return Marginals(mean + self.mean(x), variance)
         means, variances = [], []
         near = points.nearest(x, self.num_neighbours)

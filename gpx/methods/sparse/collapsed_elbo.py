@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from gpx.constraints import values_made_once
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LogDensityGradient
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
@@ -24,16 +23,15 @@ from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 
-LOG_TWO_PI = math.log(2.0 * math.pi)
-
 
 class CollapsedTerms(NamedTuple):
-    """Terms of the collapsed bound, in nats.
+    """Terms of the collapsed bound, or of the conjugate gradient bound (CG), in nats.
 
     Attributes:
-        fit: -r^T Q^{-1} r / 2.
+        fit: -r^T Q^{-1} r / 2. CG: -(r^T Q^{-1} r + v^T (y + r)) / 2 with r = y - K v.
         complexity: -log det(Q / noise) / 2.
-        trace: -T / (2 noise), the price of the points that the inducing points do not explain.
+        trace: -T / (2 noise), the price of the points that the inducing points do not explain. CG:
+            what log det K may lie above log det Q, halved and negative.
         constant: -n log(2 pi noise) / 2.
     """
 
@@ -41,6 +39,10 @@ class CollapsedTerms(NamedTuple):
     complexity: Tensor
     trace: Tensor
     constant: Tensor
+
+    def total(self) -> Tensor:
+        """The bound."""
+        return self.fit + self.complexity + self.trace + self.constant
 
 
 def collapsed_elbo(
@@ -105,8 +107,7 @@ def collapsed_elbo(
         )
         residual_gradient = processes.put_together(residual_gradient, n)
         noise_gradient = log_density_noise_gradient(sums, inner, s, n, sums.trace_error)
-    found = LogDensityGradient(residual_gradient, noise_gradient.to(noise.dtype), gathered)
-    return terms, found, report
+    return terms, LogDensityGradient(residual_gradient, noise_gradient, gathered), report
 
 
 def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> CollapsedTerms:
@@ -278,7 +279,7 @@ class CollapsedELBO(Objective[SparseModel]):
                 escalate=model.escalate,
                 features=model.features,
             )
-        value = terms.fit + terms.complexity + terms.trace + terms.constant
+        value = terms.total()
         if gradient is not None:
             value = gradient.attached(value, residual, noise)
         facts: Facts = {"jitter": report.relative}
