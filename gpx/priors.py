@@ -82,7 +82,7 @@ class Priors:
 
     Example::
 
-        model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 3.0), "noise_variance": Gamma(1.1, 5)})
+        model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 3.0), "outputscale": Gamma(2, 1)})
     """
 
     def __init__(self, parameters: Mapping[str, Prior | None]) -> None:

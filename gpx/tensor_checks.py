@@ -37,7 +37,7 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         ShapeError: not a matrix, or of another number of columns.
         DTypeError: no tensor, another dtype than the owner's, or on another device.
     """
-    name = _name(owner)
+    name = class_name(owner)
     if not isinstance(x, (Tensor, LazyRows)):
         raise DTypeError(f"{name}: inputs must be a tensor (n, d), got a {type(x).__name__}")
     if x.ndim != 2:
@@ -125,7 +125,7 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
         ShapeError: another shape, or another number of rows.
         DTypeError: no tensor, another dtype than x, or on another device.
     """
-    name, rows = _name(owner), x.shape[0]
+    name, rows = class_name(owner), x.shape[0]
     if not isinstance(y, (Tensor, LazyRows)):
         raise DTypeError(f"{name}: targets must be a tensor (n,), got a {type(y).__name__}")
     wanted = (rows,) if num_outputs == 1 else (rows, num_outputs)
@@ -161,6 +161,12 @@ def check_alike(what: str, *parts: Any) -> None:
         raise DTypeError(f"{what} differ in dtype or device: {found}; convert them to one")
 
 
+def check_num_data(expected: int, x: Tensor) -> None:
+    """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
+    if x.shape[0] != expected:
+        raise ConfigError(f"num_data={expected} but there are {x.shape[0]} training rows")
+
+
 def guard(cls: type, method: str, check: Callable[..., None]) -> None:
     """Put ``check`` in front of ``method``, where ``cls`` itself defines one.
 
@@ -191,14 +197,3 @@ def _check_real(name: str, what: str, values: Tensor) -> None:
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _name(owner: nn.Module) -> str:
-    # torch renames the class of a module that has parametrised attributes
-    return class_name(owner)
-
-
-def check_num_data(expected: int, x: Tensor) -> None:
-    """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
-    if x.shape[0] != expected:
-        raise ConfigError(f"num_data={expected} but there are {x.shape[0]} training rows")

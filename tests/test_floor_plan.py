@@ -1,6 +1,7 @@
 """A module imports only from floors below it; methods do not import each other; no circles."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def floor(name):
     return found[0]
 
 
+@functools.cache
 def imports(path):
     """(module, only for the type checker or inside a function?) of every import of gpx."""
     tree = ast.parse(path.read_text())
@@ -70,6 +72,7 @@ def imports(path):
         if isinstance(block, (ast.If, ast.FunctionDef, ast.AsyncFunctionDef))
         for statement in ast.walk(block)
     }
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -82,9 +85,8 @@ def imports(path):
             ]
         else:
             continue
-        for name in names:
-            if name.split(".")[0] == "gpx":
-                yield name, id(node) in inner
+        found += [(name, id(node) in inner) for name in names if name.split(".")[0] == "gpx"]
+    return found
 
 
 @pytest.mark.parametrize("module", sorted(m for m in MODULES if room(m) not in ("", "methods")))

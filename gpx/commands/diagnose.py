@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpx.commands.named_values import read_options
 from gpx.data import Dataset, read_rows
-from gpx.data.coding import Coding
+from gpx.data.columns.coding import Coding
 from gpx.diagnostics.report import Report
 from gpx.errors import CheckpointError, ConfigError, GPXError
 from gpx.installation import command

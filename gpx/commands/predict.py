@@ -11,8 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.commands.named_values import read_options
 from gpx.data import read_rows, write_predictions, write_table
-from gpx.data.coding import Coding
-from gpx.data.prediction_input import NewRows
+from gpx.data.columns.coding import Coding
+from gpx.data.tables.prediction_input import NewRows
 from gpx.errors import ConfigError, GPXError
 from gpx.installation import command
 from gpx.options.config import CONFIGS

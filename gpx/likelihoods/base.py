@@ -13,6 +13,11 @@ from gpx.errors import NotAvailable, class_name
 Task = Literal["regression", "binary", "multiclass", "count"]
 
 
+def class_numbers(y: Tensor, task: Task) -> Tensor:
+    """Classes 0 .. C - 1 (n,) of targets, which are -1 and 1 where there are two."""
+    return (y > 0).long() if task == "binary" else y.long()
+
+
 class Curvature(NamedTuple):
     """First and second derivatives of log p(y | f) with respect to the latents of each row.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, DataSource, Task
 from gpx.data import load as load_data
-from gpx.data.pixels import pixel_shape
+from gpx.data.images.pixels import pixel_shape
 from gpx.options.build import build, target_of
 from gpx.sampling.seeds import stream
 

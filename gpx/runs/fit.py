@@ -96,8 +96,8 @@ def fit(
         x (n, d): inputs in their own units (they are standardised inside); (n,) is one input. NumPy
             arrays, torch tensors on any device, data frames or lists. The names of a data frame's
             columns are kept: ``predict`` takes the columns of other frames by name. Columns of
-            texts and dates become inputs as in ``gpx.data.table_file.TableFile``, and options such
-            as ``data.missing=mean`` are those of ``data=npz``.
+            texts and dates become inputs as in ``gpx.data.CSVFile``, and options such as
+            ``data.missing=mean`` are those of ``data=npz``.
         y (n,): numbers, counts or class labels (numbers or texts), as the likelihood takes them;
             (n, p) for p outputs (``approx=svgp``, ``likelihood=gaussian_outputs``), which a data
             frame names.

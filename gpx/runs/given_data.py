@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpx.data.frame import Frame, frame_of
-from gpx.data.table import numbered_names
+from gpx.data.columns.frame import Frame, frame_of
+from gpx.data.columns.numbers import numbered_names
 from gpx.errors import DataError, DTypeError, ShapeError
 from gpx.runs.arrays import column_names, columns_by_name, real_array
 

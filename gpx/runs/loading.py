@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
-from gpx.data.coding import Coding
+from gpx.data.columns.coding import Coding
 from gpx.data.target_transform import TargetTransform
 from gpx.errors import CheckpointError, ConfigError
 from gpx.installation import command

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
-from gpx.data.coding import Coding
-from gpx.data.frame import Frame, as_rows, frame_of, require_columns
+from gpx.data.columns.coding import Coding
+from gpx.data.columns.frame import Frame, as_rows, frame_of, require_columns
+from gpx.data.columns.numbers import numbered_names
+from gpx.data.images.pixels import pixel_rows
 from gpx.data.labels import Label
-from gpx.data.pixels import pixel_rows
-from gpx.data.table import numbered_names
 from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals

@@ -21,8 +21,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.calibration import Recalibration
+from gpx.data.sets.uci import URL_VARIABLE
 from gpx.data.source import DataSource
-from gpx.data.uci import URL_VARIABLE
 from gpx.errors import CheckpointError, ConfigError
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood

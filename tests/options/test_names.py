@@ -123,5 +123,5 @@ def test_an_error_of_a_constructor_names_the_node_that_was_built():
     )
     with pytest.raises(ConfigError, match=r"^objective\.solver\.epsilon"):
         build(config, "objective")
-    with pytest.raises(ConfigError, match=r"^data\.num_points=0 is below 1$"):
+    with pytest.raises(ConfigError, match=r"^data\.num_points=0 must be at least 1$"):
         build(config, "data")

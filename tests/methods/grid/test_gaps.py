@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.data.grid_stress import rastrigin
+from gpx.data.grids.stress import rastrigin
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import GridLowRankPlusNoise, LowRankPlusNoise, UnconvergedWarning
 from gpx.methods.grid import gaps as grid_gaps
