@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,12 +63,6 @@ class GridLogdet(NamedTuple):
     exact: bool
     standard_error: Tensor
     report: SolveReport | None = None
-
-
-def require_logdet(name: str) -> None:
-    """Raise ConfigError where no route has that name."""
-    if name not in get_args(LogdetName):
-        raise ConfigError(f"logdet={name}: choose one of {', '.join(get_args(LogdetName))}")
 
 
 def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:

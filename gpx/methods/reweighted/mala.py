@@ -105,8 +105,7 @@ class MALA(OwnSteps[Reweighted]):
         self.model = model
         position = self._free(model.position)
         priors = model.hyper_priors
-        if priors is None:  # cannot be: the model refuses type-I without priors
-            raise ConfigError("type-I inference needs hyper-priors: set priors=")
+        assert priors is not None  # type-I models have them
         self.form, self.priors = model.form, priors
         floor = model.noise_floor
         self.least = math.log(floor) if floor > 0.0 else -math.inf

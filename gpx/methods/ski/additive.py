@@ -45,6 +45,11 @@ class AdditiveGrid(InterpolationGrid):
         """m, the sum of the points of all axes."""
         return sum(self.shape)
 
+    @property
+    def row_weights(self) -> int:
+        """Entries of a row of W."""
+        return (4 if self.method == "cubic" else 2) * len(self.axes)
+
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
         """W (n, m) with 4 or 2 entries a row and axis."""
         places, shares, start = [], [], 0
