@@ -289,9 +289,9 @@ class LBFGSB(Optimizer):
                 for p in parameters
             ]
         )
-        found = torch.cat([gradient, value.detach().reshape(1).to("cpu", torch.float64)])
-        sharing().from_first([found])
-        return float(found[-1]), found[:-1]
+        level = torch.tensor(float(value.detach()), dtype=torch.float64)
+        sharing().from_first([level, gradient])
+        return float(level), gradient
 
     @property
     def lowest(self) -> float:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import ClassVar, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
@@ -34,6 +34,10 @@ class OwnSteps(Optimizer, Generic[ModelT]):
     """The one they are bound to."""
     converged = False
     """Whether the last step ended the run; only steps that solve to a tolerance know."""
+    restored = False
+    """Whether a state was loaded that ``bind`` has still to take up: what a run of another model
+    left is none."""
+    _frozen: tuple[nn.Parameter, ...] = ()
 
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
@@ -51,19 +55,21 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         self.bind(session.model, session.x, session.seed)
         session.max_steps = self.max_steps(session.limit)
         spent = False
-        while session.step < session.max_steps and not self.converged and not spent:
-            with session.timed():
-                evidence = self.step(
-                    session.step, session.x, session.y, generator=session.generator
-                )
-                session.step += 1
-                loss = float(-evidence.value / session.objective.num_data(session.x))
-                session.require_finite(loss, evidence.parts)
-            if session.log_due(last=self.converged):
-                session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
-            session.end_step()
-            spent = session.out_of_time and self.serves(session.step)
-        self.release()
+        try:
+            while session.step < session.max_steps and not self.converged and not spent:
+                with session.timed():
+                    evidence = self.step(
+                        session.step, session.x, session.y, generator=session.generator
+                    )
+                    session.step += 1
+                    loss = float(-evidence.value / session.objective.num_data(session.x))
+                    session.require_finite(loss, evidence.parts)
+                if session.log_due(last=self.converged):
+                    session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
+                session.end_step()
+                spent = session.out_of_time and self.serves(session.step)
+        finally:
+            self.release()
         reason = f"{session.step} {self.unit} done"
         if spent and not self.converged and session.step < session.max_steps:
             return session.ended_in_time()
@@ -133,8 +139,17 @@ class OwnSteps(Optimizer, Generic[ModelT]):
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """The evidence after the last step on all data x (n, d), y (n,), with its facts."""
 
+    def freeze(self, model: ModelT) -> None:
+        """Let no gradient into ``model`` until ``release``; to be called by ``bind``."""
+        self._frozen = tuple(p for p in model.parameters() if p.requires_grad)
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
+
     def release(self) -> None:
-        """Make trainable again what ``bind`` froze (after the last step). Default: nothing."""
+        """Make trainable again what ``freeze`` froze, and no more (after the last step)."""
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
+        self._frozen = ()
 
     @property
     def outcome(self) -> str:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gpx.bases import Basis, basis_of
-from gpx.bases.fixed_functions import fix_functions
+from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.bases.grid_eigenfunctions.start import require_sums
-from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel

@@ -171,7 +171,7 @@ def test_the_bound_is_below_the_evidence(trained):
     if trained:
         q = spectrum.distribution()
         steps = torch.optim.Adam(q, lr=0.05)
-        for _ in range(300):
+        for _ in range(150):
             steps.zero_grad()
             (-spectral_evidence(spectrum, x, y, noise)[0]).backward(inputs=q)
             steps.step()
