@@ -73,7 +73,7 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
                 f"num_basis={num_basis} and block_columns={block_columns} must be at least 1, "
                 f"boundary={boundary} above 1 and finite"
             )
-        kernel.num_spectral_normals(num_inputs)  # says where a kernel of RBF has no spectrum
+        kernel.num_spectral_normals(num_inputs)  # says where one derived from these has none
         self.kernel = kernel
         self.num_basis, self.num_inputs = num_basis, num_inputs
         self.boundary = boundary

@@ -57,5 +57,5 @@ class Laplace(Likelihood):
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
         """Mixture of Laplace distributions at the quadrature nodes."""
-        points = self.quadrature.points(mean, variance).movedim(0, -1)
-        return self.quadrature.mixture(torch.distributions.Laplace(points, self.scale))
+        law = torch.distributions.Laplace
+        return self.quadrature.mixture(lambda f: law(f, self.scale), mean, variance)

@@ -69,9 +69,13 @@ class GaussHermite(nn.Module):
         return self.average(function(self.points(mean, variance)))
 
     def mixture(
-        self, component: torch.distributions.Distribution
+        self,
+        law: Callable[[Tensor], torch.distributions.Distribution],
+        mean: Tensor,
+        variance: Tensor,
     ) -> torch.distributions.MixtureSameFamily:
-        """Mixture over the nodes of components with batch shape (..., n, Q)."""
+        """Mixture of ``law(f)`` over the nodes f (n, Q) of every element of mean and variance."""
+        component = law(self.points(mean, variance).movedim(0, -1))
         weights = self.weights.to(component.mean.dtype).expand(component.batch_shape)
         return torch.distributions.MixtureSameFamily(
             torch.distributions.Categorical(probs=weights), component

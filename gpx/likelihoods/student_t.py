@@ -48,5 +48,5 @@ class StudentT(Likelihood):
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
         """Mixture of Student-t distributions at the quadrature nodes."""
-        points = self.quadrature.points(mean, variance).movedim(0, -1)
-        return self.quadrature.mixture(torch.distributions.StudentT(self.df, points, self.scale))
+        law = torch.distributions.StudentT
+        return self.quadrature.mixture(lambda f: law(self.df, f, self.scale), mean, variance)

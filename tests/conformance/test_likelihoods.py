@@ -209,19 +209,6 @@ def test_tilted_moments_are_integrals(name):
     )
 
 
-def test_the_published_probit_probability():
-    likelihood = likelihoods.Bernoulli("probit").double()
-    mean, variance, one = (torch.tensor([v], dtype=torch.float64) for v in (0.7, 2.3, 1.0))
-    assert float(likelihood.predictive(mean, variance).probs) == pytest.approx(0.650006, abs=5e-7)
-    assert float(likelihood.tilted(one, mean, variance).log_normaliser.exp()) == pytest.approx(
-        0.650006, abs=5e-7
-    )
-    nodes = likelihoods.GaussHermite(20).double()
-    assert float(nodes.expectation(torch.special.ndtr, mean, variance)) == pytest.approx(
-        0.650006, abs=1e-6
-    )
-
-
 def test_probit_derivatives_in_the_far_tails():
     """Against the asymptotic series r = -z + 1/z ... of the inverse Mills ratio, and zero."""
     likelihood = likelihoods.Bernoulli("probit").double()

@@ -78,7 +78,9 @@ SHORT = {
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
     "direct": ["trainer.max_steps=3", "approx.num_basis=20"],
     "direct optimizer=coordinate_ascent": ["optimizer.tolerance=1e3", "approx.num_basis=20"],
-    "direct_network": ["trainer.max_steps=3", "approx.starts=2"],
+    "direct_network": [
+        *("trainer.max_steps=3", "approx.starts=2", "approx.hidden=[2]", "approx.restarts=1"),
+    ],
     "direct_mixture": ["trainer.max_steps=3", "approx.num_basis=20", "approx.sweeps=2"],
     "reweighted": [
         "approx.num_basis=40",

@@ -63,6 +63,8 @@ def test_published_numbers_of_the_probit_link():
     summed = GaussHermite(20).expectation(torch.special.ndtr, mean, variance)
     assert float(summed) == pytest.approx(float(closed), abs=1e-6)
     one = torch.ones(1).double()
+    tilted = probit.tilted(one, mean, variance).log_normaliser.exp()
+    assert float(tilted) == pytest.approx(0.650006, abs=5e-7)
     few, many = (
         float(Bernoulli("probit", nodes).expected_log_prob(one, mean, variance))
         for nodes in (20, 100)

@@ -65,7 +65,8 @@ class ProductFactors:
                 f"active_dims asks for column {max(columns)}, but the inputs have only "
                 f"{self.num_inputs} columns, numbered from 0"
             )
-        if not isinstance(kernel, Stationary) or not (isinstance(kernel, RBF) or len(columns) == 1):
+        factors = isinstance(kernel, RBF | Periodic) or len(columns) == 1
+        if not isinstance(kernel, Stationary) or not factors:
             raise ConfigError(
                 f"kernel {kernel.name} over {len(columns)} columns is no product of "
                 "one-dimensional kernels, which a grid needs: use kernel=RBF(), or a product of "
@@ -117,7 +118,7 @@ class ProductFactors:
         """b (d,) with k_i(t) = exp(-b_i t^2 / 2) for every column; None for other kernels."""
         total: Tensor | None = None
         for part, columns in self._parts:
-            if isinstance(part, Periodic) or not _has_profile_of_rbf(part):
+            if not _has_profile_of_rbf(part):
                 return None
             square = part.lengthscale.reciprocal().square()
             if total is None:

@@ -17,7 +17,7 @@ from gpx.bases import (
 )
 from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
-from gpx.kernels import RBF, ArcCosine, Periodic
+from gpx.kernels import RBF, ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
@@ -123,7 +123,7 @@ def layer_features(
         )
     if frequencies == "fixed":
         return fixed_features(kernel, num_features, num_inputs, directions, seed)
-    if not isinstance(kernel, (RBF, ArcCosine)) or isinstance(kernel, Periodic):
+    if not isinstance(kernel, (RBF, ArcCosine)):
         raise ConfigError(
             f"frequencies={frequencies} takes an RBF or an arc-cosine kernel, whose frequencies "
             f"are normal, got {class_name(kernel)}; give one of them, or frequencies='fixed'"

@@ -11,12 +11,12 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Marginals
+from gpx.methods.experts.combination import Combination, CombinationRule, require_rule
 from gpx.methods.experts.evidence import HINT
 from gpx.methods.experts.members import BaseExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import ExpertsPosterior
 from gpx.methods.experts.rows import ExpertRows
-from gpx.methods.experts.rules import Combination, Rule, require_rule
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
@@ -59,10 +59,10 @@ class CommitteePosterior(ExpertsPosterior):
     + m b^2 with a communication expert of b rows.
     """
 
-    def __init__(self, parts: ExpertParts, rule: Rule, budget: int) -> None:
+    def __init__(self, parts: ExpertParts, rule: CombinationRule, budget: int) -> None:
         super().__init__(parts, budget)
         require_rule(rule)
-        self.rule: Rule = rule
+        self.rule: CombinationRule = rule
 
     @property
     def communicates(self) -> bool:
