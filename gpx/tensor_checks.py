@@ -164,6 +164,18 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
         )
 
 
+def check_alike(what: str, *parts: Any) -> None:
+    """Raise DTypeError unless tensors, or operators, have one dtype and lie on one device.
+
+    Args:
+        what: they are, the start of the sentence: "the terms of a sum".
+    """
+    kinds = [(part.dtype, part.device) for part in parts]
+    if any(kind != kinds[0] for kind in kinds):
+        found = ", ".join(f"{_short(dtype)} on {device}" for dtype, device in kinds)
+        raise DTypeError(f"{what} differ in dtype or device: {found}; convert them to one")
+
+
 def check_num_data(expected: int, x: Tensor) -> None:
     """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
     if x.shape[0] != expected:
