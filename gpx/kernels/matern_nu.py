@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from scipy.special import gammaln, kve
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError
 from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.matern import Matern
+from gpx.linalg.known_gradient import first_derivative_only
 
 MOST = 50.0
 """Smoothness above which a squared exponential is as good."""
@@ -92,7 +92,7 @@ class _Profile(torch.autograd.Function):
         return _bessel(r2, nu, order=nu, factor=1.0, at_zero=1.0)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         """d/dr2 = -nu 2^(1 - nu) / Gamma(nu) z^(nu - 1) K_(nu - 1)(z), zero where it has no end."""
         (r2,) = ctx.saved_tensors

@@ -52,6 +52,22 @@ def potential_scale_reduction(draws: Tensor) -> Tensor:
     return torch.maximum(_reduction(rank_normalised(halves)), _reduction(rank_normalised(folded)))
 
 
+def agreement(draws: Tensor) -> tuple[float, float] | None:
+    """The largest R-hat and the smallest bulk effective sample size of all quantities that move.
+
+    Args:
+        draws (T, C, k): as for ``potential_scale_reduction``.
+
+    Returns:
+        both; None where nothing moves.
+    """
+    moving = draws[:, :, ((draws - draws[:1, :1]) != 0.0).flatten(0, 1).any(0)]
+    if not moving.numel():
+        return None
+    reduction = potential_scale_reduction(moving).max()
+    return float(reduction), float(bulk_effective_sample_size(moving).min())
+
+
 def _reduction(draws: Tensor) -> Tensor:
     count = draws.shape[0]
     within = draws.var(0).mean(0)

@@ -13,6 +13,7 @@ from torch import Tensor
 from gpx.backends.triton import triton_fourier
 from gpx.bases.fourier.native import MOST_INPUTS, fourier_pass
 from gpx.bases.fourier.sweep import Gradients, sweep, tiles
+from gpx.linalg.known_gradient import first_derivative_only
 
 
 def _keeps_features(x: Tensor) -> bool:
@@ -45,7 +46,7 @@ class FourierProducts(torch.autograd.Function):
         return total.T
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Gradients of x, frequencies, scale and weights."""
         x, frequencies, scale, weights, keep, total = ctx.saved_tensors
@@ -94,18 +95,19 @@ class FourierForm(torch.autograd.Function):
         value = (direction * product).sum()
         gradients = found or Gradients(None, None, None)
         ctx.save_for_backward(
-            *(gradients.x, gradients.frequencies, value / scale, gradients.weights, product)
+            *(gradients.x, gradients.frequencies, value / scale, gradients.weights, product),
+            *(x, frequencies, scale, weights, direction),
         )
         ctx.mark_non_differentiable(product)
         return value, product
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Gradients of x, frequencies, scale, weights and directions."""
         found = (
             grads[0] * known if need and known is not None else None
-            for need, known in zip(ctx.needs_input_grad, ctx.saved_tensors, strict=False)
+            for need, known in zip(ctx.needs_input_grad, ctx.saved_tensors[:5], strict=False)
         )
         return (*found, None)
 
@@ -148,7 +150,7 @@ class FourierSquares(torch.autograd.Function):
         return sums * scale.square()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Gradients of x, frequencies and scale."""
         x, frequencies, scale, sums, waves = ctx.saved_tensors

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.bases.fourier.native import fourier_pass
 from gpx.bases.fourier.sweep import waves
+from gpx.linalg.known_gradient import first_derivative_only
 
 SLAB = 2**18
 """Number of angles that are turned into features at once on a CPU."""
@@ -54,7 +55,7 @@ class Trigonometric(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Gradients of x, frequencies and scale."""
         (grad,) = grads

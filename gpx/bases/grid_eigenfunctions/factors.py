@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import FLOOR
@@ -20,6 +19,7 @@ from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
+from gpx.linalg.known_gradient import first_derivative_only
 
 
 class ProductFactors:
@@ -263,7 +263,7 @@ class _SquaredExponential(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         nodes, points, lengthscale, out = ctx.saved_tensors
         scale = math.sqrt(2.0) / lengthscale  # two halves of a squared distance

@@ -106,9 +106,8 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             )
         self.check_fit(model, num_data)
 
-    @abstractmethod
     def check_fit(self, model: ModelT, num_data: int) -> None:
-        """``check``, for a model of the right type."""
+        """``check``, for a model of the right type. Default: nothing more is asked."""
 
     def check_limit(self, limit: int) -> None:
         """Raise ConfigError when ``limit`` steps (the run's ``max_steps``) are too few for use."""
@@ -127,9 +126,9 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             seed: of the run.
         """
 
-    @abstractmethod
     def max_steps(self, limit: int) -> int:
-        """Steps of the run, at most ``limit``; ``bind`` and ``check_limit`` have passed."""
+        """Steps of the run, after ``bind`` and ``check_limit``. Default: ``limit``, the most."""
+        return limit
 
     @abstractmethod
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:

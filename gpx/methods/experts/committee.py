@@ -21,15 +21,10 @@ from gpx.methods.experts.combination import CombinationRule, require_rule
 from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertRows
+from gpx.tensor_checks import check_at_least
 
 ROWS_PER_EXPERT = 500
 """Rows of an expert where nothing else is asked for."""
-
-
-def require_count(num_experts: int | None) -> None:
-    """Raise ConfigError for a number of experts below 1."""
-    if num_experts is not None and num_experts < 1:
-        raise ConfigError(f"num_experts={num_experts} must be at least 1, or None")
 
 
 class Committee(Model):
@@ -74,7 +69,7 @@ class Committee(Model):
     ) -> None:
         super().__init__()
         require_rule(rule)
-        require_count(num_experts)
+        check_at_least(1, num_experts=num_experts)
         self.partition = ClusterBlocks() if partition is None else require_partition(partition)
         if rule == "grbcm" and isinstance(self.partition, ColumnBlocks):
             raise ConfigError(
