@@ -60,6 +60,10 @@ class OutOfMemory(GPXError, MemoryError):
     """The device has less memory than a computation needs that cannot be cut any further."""
 
 
+class ProcessLost(GPXError, RuntimeError):
+    """Processes that share a run cannot reach one another: one of them has ended."""
+
+
 class WriteError(GPXError, OSError):
     """A file cannot be written: the disk is full, or the folder is not to be written to."""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +86,9 @@ class Priors:
         model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 3.0), "outputscale": Gamma(2, 1)})
     """
 
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Names that a model may lack."""
+
     def __init__(self, parameters: Mapping[str, Prior | None]) -> None:
         self.parameters = {name: prior for name, prior in parameters.items() if prior is not None}
         for name, prior in self.parameters.items():
@@ -94,11 +98,16 @@ class Priors:
                     "LogNormal(median=1.0, factor=3.0)"
                 )
 
-    def require(self, model: nn.Module) -> None:
-        """Raise ConfigError for a name that no positive hyperparameter of ``model`` has."""
-        known = [name for name, _ in _positive(model)]
+    def require(self, model: nn.Module, trained: Iterable[Tensor]) -> None:
+        """Raise ConfigError for a name that no positive hyperparameter of ``model`` has.
+
+        Args:
+            trained: parameters that are moved; others may only be where those start.
+        """
+        moved = {id(parameter) for parameter in trained}
+        known = [name for name, raw, _ in _positive(model) if id(raw) in moved]
         for name in self.parameters:
-            if not any(_is_meant(name, full) for full in known):
+            if name not in self.optional and not any(_is_meant(name, full) for full in known):
                 raise ConfigError(
                     f"there is a prior of {name}, and the model learns no such positive "
                     f"hyperparameter; it has {', '.join(known) or 'none'}"
@@ -108,7 +117,7 @@ class Priors:
         """Sum of the log densities () of the model's hyperparameters, with gradients; float64."""
         found = [
             prior.log_prob(value.double()).sum()
-            for full, value in _positive(model)
+            for full, _, value in _positive(model)
             for name, prior in self.parameters.items()
             if _is_meant(name, full)
         ]
@@ -121,13 +130,15 @@ class DimensionScaled(Priors):
     For d inputs on the unit cube log lengthscale ~ N(sqrt(2) + log(d) / 2, 3): distances grow as
     sqrt(d), so that the prior functions are as smooth whatever d is. gpx's inputs have unit
     variance, where a uniform one is sqrt(12) wide: so much longer are the lengthscales here.
-    log noise variance ~ N(-4, 1), of targets of unit variance.
+    log noise variance ~ N(-4, 1), of targets of unit variance, where the likelihood has one.
 
     Args:
         num_inputs: d.
 
     Source: Hvarfner, Hellsten and Nardi 2024, section 4; the defaults of BoTorch since 0.12.
     """
+
+    optional = ("noise_variance",)
 
     def __init__(self, num_inputs: int) -> None:
         if num_inputs < 1:
@@ -141,8 +152,8 @@ class DimensionScaled(Priors):
         )
 
 
-def _positive(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Positive hyperparameters that are learned, by their full names; one that is shared once."""
+def _positive(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Positive hyperparameters that are learned: full name, raw and own value; a shared one once."""
     seen: set[int] = set()
     for path, part in model.named_modules():
         if not is_parametrized(part):
@@ -152,7 +163,7 @@ def _positive(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             raw = behind.original
             if raw.requires_grad and id(raw) not in seen:
                 seen.add(id(raw))
-                yield f"{path}.{name}".lstrip("."), getattr(part, name)
+                yield f"{path}.{name}".lstrip("."), raw, getattr(part, name)
 
 
 def _is_meant(name: str, full: str) -> bool:

@@ -52,7 +52,7 @@ def test_what_is_fixed_has_no_prior():
     priors = Priors({"lengthscale": LogNormal(1.0, 2.0)})
     assert priors.log_prob(model) == 0.0
     with pytest.raises(ConfigError, match="learns no such positive hyperparameter; it has likeli"):
-        priors.require(model)
+        priors.require(model, model.parameters())
 
 
 def test_the_loss_counts_them_in_and_the_evidence_does_not():

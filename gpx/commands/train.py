@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gpx.errors import ConfigError, GPXError
+from gpx.errors import ConfigError, GPXError, ProcessLost
 from gpx.installation import command
 from gpx.linalg.processes import sharing
 from gpx.options.composition import check_choices, explain
@@ -27,7 +27,7 @@ from gpx.runs.run import resume, run
 from gpx.runs.trust import trusted_packages
 from gpx.runs.watching.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
-from gpx.training.launched import common_path, launched_processes
+from gpx.training.launched import common_path, launched_number, launched_processes
 
 USAGE_ERROR = 2
 """Exit status for anything the user can mend."""
@@ -56,7 +56,12 @@ def main() -> None:
         sys.argv[1:] = arguments
         check_choices(arguments, CONFIGS)
         target = _resume_target(arguments)
-        with launched_processes():
+        with launched_processes() as processes:
+            if processes.count > 1 and {"-m", "--multirun"} & set(arguments):
+                raise ConfigError(
+                    f"{processes.count} processes were started for a sweep (-m): they share one "
+                    "run; start the runs of the sweep one by one, or the sweep in one process"
+                )
             if target is not None:
                 resume(*target)
             else:
@@ -70,6 +75,8 @@ def main() -> None:
     except RunFailed as error:  # runs in other processes are not in the list
         count = f"{len(_failed)} runs" if _failed else "runs"
         _fail(f"{count} of the sweep failed, for example: {error}")
+    except ProcessLost as error:
+        _fail("" if launched_number() else str(error))
     except GPXError as error:
         _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
@@ -122,6 +129,8 @@ def _job(config: DictConfig) -> None:
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:
         _remove_if_empty(folder.path)
+        raise
+    except ProcessLost:
         raise
     except GPXError as error:
         _remove_if_empty(folder.path)
@@ -197,6 +206,9 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _fail(text: str) -> None:
-    if sharing().number == 0:  # of processes that share a run all come here
+    number = launched_number()
+    if number == 0:
         print_error(text)
+    elif text:  # perhaps of this process alone: no other one would say it
+        print(f"process {number + 1} of the run: {text}", file=sys.stderr)
     sys.exit(USAGE_ERROR)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
-from gpx.linalg import available_memory, budget_in_bytes
+from gpx.linalg import budget_in_bytes, memory_for_all
 from gpx.tensor_checks import check_at_least
 
 SolverName = Literal["auto", "cholesky", "iterative", "barely_biased"]
@@ -64,7 +64,7 @@ def choose_solver(requested: SolverName, x: Tensor) -> SolverChoice:
     n, limit = x.shape[0], CHOLESKY_LIMIT.get(x.device.type, CHOLESKY_LIMIT["cpu"])
     if n > limit:
         return SolverChoice("iterative", f"{n:,} training points are more than {limit:,}")
-    needed, free = cholesky_memory(x), available_memory(x.device)
+    needed, free = cholesky_memory(x), memory_for_all(x.device)
     if free is not None and needed > free:
         return SolverChoice(
             "iterative",

@@ -34,6 +34,7 @@ from gpx.linalg.memory import (
     available_memory,
     budget_in_bytes,
     halved_until_it_fits,
+    memory_for_all,
     require_memory,
     total_memory,
 )
@@ -144,6 +145,7 @@ __all__ = [
     "probe_vectors",
     "quadrature_of_solve",
     "randomly_pivoted_cholesky",
+    "memory_for_all",
     "require_memory",
     "running_sum",
     "split_index",

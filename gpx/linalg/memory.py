@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from gpx.errors import ConfigError
+from gpx.linalg.processes import sharing
 
 UNITS = {"": 1, **{f"{p}iB": 2 ** (10 * k) for k, p in enumerate("KMGT", 1)}}
 UNITS |= {f"{p}B": 10 ** (3 * k) for k, p in enumerate(("", "k", "M", "G", "T"))}
@@ -115,6 +116,15 @@ def available_memory(device: torch.device) -> int | None:
     limit, used = _of_container("memory.max"), _of_container("memory.current")
     left = None if limit is None or used is None else max(limit - used, 0)
     return min((n for n in (_of_machine("MemAvailable:"), left) if n is not None), default=None)
+
+
+def memory_for_all(device: torch.device) -> int | None:
+    """``available_memory`` where there is least, among processes that share the work.
+
+    What is decided by it is decided alike in all of them.
+    """
+    free = available_memory(device)
+    return None if free is None else -int(sharing().agreed(-float(free))[0])
 
 
 def total_memory(device: torch.device) -> int | None:

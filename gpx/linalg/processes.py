@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gpx.errors import ProcessLost
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -29,9 +31,12 @@ class Processes:
     count: int = 1
 
     def part(self, total: int) -> slice:
-        """The entries of ``total`` that are this process's to compute; in order of the numbers."""
-        step = -(-total // self.count)
-        return slice(min(self.number * step, total), min((self.number + 1) * step, total))
+        """The entries of ``total`` that are this process's to compute; in order of the numbers.
+
+        Parts differ by one entry at most, so that none is empty where there are enough entries.
+        """
+        first, behind = (total * number // self.count for number in (self.number, self.number + 1))
+        return slice(first, behind)
 
     def add_up(self, *tensors: Tensor) -> None:
         """Replace tensors by their sums over the processes: one message for each dtype."""
@@ -40,7 +45,8 @@ class Processes:
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             alike = [tensor for tensor in tensors if tensor.dtype == dtype]
             message = torch.cat([tensor.reshape(-1) for tensor in alike])
-            dist.all_reduce(message)
+            with _in_touch():
+                dist.all_reduce(message)
             pieces = message.split([tensor.numel() for tensor in alike])
             for tensor, piece in zip(alike, pieces, strict=True):
                 tensor.copy_(piece.view_as(tensor))
@@ -53,26 +59,47 @@ class Processes:
         padded = part.new_zeros(step, *part.shape[1:])
         padded[: len(part)] = part
         found = part.new_empty(step * self.count, *part.shape[1:])
-        gather(found, padded)
-        return found[:total]
+        with _in_touch():
+            gather(found, padded)
+        if total % self.count == 0:
+            return found
+        sizes = [total * (k + 1) // self.count - total * k // self.count for k in range(self.count)]
+        pieces = zip(found.split(step), sizes, strict=True)
+        return torch.cat([piece[:size] for piece, size in pieces])
 
     def agreed(self, *values: float) -> list[float]:
         """The largest of each over the processes; waits for all of them, but for no device."""
         if self.count == 1:
             return list(values)
         message = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(message, op=dist.ReduceOp.MAX)
+        with _in_touch():
+            dist.all_reduce(message, op=dist.ReduceOp.MAX)
         return message.tolist()
 
     def from_first(self, values: Sequence[Tensor]) -> None:
         """Replace tensors by those of the first process, so that rounding parts no ways."""
         if self.count > 1:
             for value in values:
-                dist.broadcast(value, src=0)
+                with _in_touch():
+                    dist.broadcast(value, src=0)
 
 
-gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Torch 2.13 gave it another name."""
+@contextmanager
+def _in_touch() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+        raise ProcessLost(
+            f"processes that share this run have lost one another, which is so when one has ended: "
+            f"see what the others say ({why})"
+        ) from error
+
+
+def gather(found: Tensor, part: Tensor) -> None:
+    """All processes' parts, equally large, one behind the other."""
+    # torch 2.13 gave it another name; a torch built without torch.distributed has neither
+    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(found, part)
 
 ALONE = Processes()
 _current = ALONE

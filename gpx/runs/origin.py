@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from gpx.errors import CheckpointError
 from gpx.options.old import current
 
-BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibrate")
+BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibrate", "prior")
 """Groups that a checkpoint is only good for as they were; of ``trainer``, the dtype."""
 STEERING = ("objective", "optimizer", "trainer")
 """Groups that may change from one session of a run to the next, which is said."""
@@ -135,7 +135,7 @@ def _options(config: Any, groups: tuple[str, ...]) -> dict[str, str]:
             found[name] = _text(node)
 
     for group in groups:
-        if isinstance(config, dict) and group in config:
+        if isinstance(config, dict) and config.get(group) is not None:  # as if it were not there
             enter(config[group], group)
     return found
 

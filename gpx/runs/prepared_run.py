@@ -16,7 +16,7 @@ from gpx.calibration import Recalibration
 from gpx.data import Dataset
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
-from gpx.linalg import available_memory, budget_in_bytes, total_memory
+from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model
@@ -170,7 +170,7 @@ def prepare(
     _require_plain_targets(config, options, data, calibration)
     data, kept = hold_out(data, calibration, config.seed)
     config = _with_rooted_paths(with_facts(config, data))
-    budget = budget_in_bytes(options.memory_budget, available_memory(device), total_memory(device))
+    budget = budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device))
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
     for part in {"kernel", "mean"} - set(check_parts(config)):
         config[part] = None  # what the model has no use for is no part of the run

@@ -97,7 +97,7 @@ def _chosen(
         options = trainer_options(config.trainer)
         device = resolve_device(options.device)
         with global_randomness(config.seed):
-            say = Console(quiet=options.quiet).say
+            say = Console(quiet=options.quiet or sharing().number > 0).say
             return with_open_choices_made(config, options, device, compose, folders, say)
 
 

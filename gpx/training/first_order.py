@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
-from gpx.linalg.processes import sharing
+from gpx.linalg.processes import ALONE, sharing, work_shared
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
@@ -185,15 +185,27 @@ class FirstOrder(Optimizer):
         return as_it_is
 
     def _shared(self, session: Session, evaluate: Evaluate) -> Evaluate:
-        """``evaluate`` where every process takes a part of the batch: it gives their mean."""
+        """``evaluate`` where every process takes a part of the batch: it gives their mean.
+
+        Where the evidence itself is shared, all go on with the loss and gradient of the first.
+        """
         processes = sharing()
-        if processes.count == 1 or session.objective.shared != "batch":
+        if processes.count == 1:
             return evaluate
         every = [p for group in self.parameters.values() for p in group]
 
+        def of_first(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            loss, parts = evaluate(x, y)
+            processes.from_first([loss, *(p.grad for p in every if p.grad is not None)])
+            return loss, parts
+
+        if session.objective.shared != "batch":
+            return of_first
+
         def of_all(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             mine = processes.part(len(x))
-            loss, parts = evaluate(x[mine], y[mine])
+            with work_shared(ALONE):  # the rows are divided; what is done with them is not
+                loss, parts = evaluate(x[mine], y[mine])
             found = [loss, *parts.values(), *(p.grad for p in every if p.grad is not None)]
             torch._foreach_mul_(found, (mine.stop - mine.start) / len(x))
             processes.add_up(*found)

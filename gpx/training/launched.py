@@ -32,7 +32,7 @@ def launched_processes() -> Iterator[Processes]:
     Raises:
         BackendUnavailable: more processes on a machine than it has GPUs.
     """
-    if not dist.is_torchelastic_launched() or int(os.environ["WORLD_SIZE"]) < 2:
+    if not _is_launched() or int(os.environ["WORLD_SIZE"]) < 2:
         yield ALONE
         return
     backend = "gloo"
@@ -66,6 +66,15 @@ def common_path(path: Path) -> Path:
     return Path(found[0])
 
 
+def launched_number() -> int:
+    """Number of this process among those of ``torchrun``, also where it does not share work yet."""
+    return int(os.environ["RANK"]) if _is_launched() else 0
+
+
+def _is_launched() -> bool:
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
 def require_shared(objective: Objective, model: Model, x: Tensor, batch_size: int) -> None:
     """Raise ConfigError where several processes were started and could not share the work.
 
@@ -83,7 +92,12 @@ def require_shared(objective: Objective, model: Model, x: Tensor, batch_size: in
             "start one process, or take approx=svgp, approx=sgpr, approx=cglb or approx=exact "
             "approx.solver=iterative"
         )
-    if shared == "batch" and batch_size < count:
+    rows = x.shape[0]
+    if shared == "batch":
+        rows = min(rows, batch_size)
+    if rows < count:
+        name = "a batch" if shared == "batch" else "the training data"
         raise ConfigError(
-            f"trainer.batch_size={batch_size} has no row for each of {count} processes"
+            f"{count} processes were started, and {name} of {rows} rows has none for each of them: "
+            f"start at most {rows}"
         )

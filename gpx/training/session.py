@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gpx.errors import CheckpointError, DidNotConverge
@@ -117,7 +118,8 @@ class Session:
             seconds: training time so far.
         """
         state = {"step": 0, "seconds": seconds, "start": start, **self.extra_state}
-        save_checkpoint(self.checkpoint, state)
+        if sharing().number == 0:
+            save_checkpoint(self.checkpoint, state)
 
     def restore(self) -> None:
         """Continue from the checkpoint file: ``resumed``, or within the start (``start_state``)."""
@@ -194,11 +196,15 @@ class Session:
         """Tell the watchers: loss in nats per point, parts in nats."""
         self.require_finite(loss, parts)
         num_data = self.objective.num_data(self.x)
+        evidence = -loss
+        if self.model.hyperpriors is not None:  # which the loss counts in, at the values of now
+            with torch.no_grad():
+                evidence -= float(self.model.hyperpriors.log_prob(self.model)) / num_data
         steps = max(1, self.step - self._logged_step)
         progress = Progress(
             step=self.step,
             max_steps=self.max_steps,
-            evidence_per_point=-loss,
+            evidence_per_point=evidence,
             parts={name: float(value) / num_data for name, value in parts.items()},
             learning_rates=rates,
             seconds_per_step=(self.seconds - self._logged_seconds) / steps,
@@ -228,5 +234,6 @@ class Session:
         again = self.model.next_round(self.x, self.y, loss, generator=generator)
         if self.model.note:
             self.say(f"step {self.step}: {self.model.note}")
-        self.seconds += time.perf_counter() - started
+        seconds = self.seconds + time.perf_counter() - started
+        (self.seconds,) = sharing().agreed(seconds)
         return again

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from gpx.errors import DidNotConverge
+from gpx.linalg.processes import sharing
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -38,8 +39,10 @@ class WatchedStart:
     ) -> None:
         """As in ``StartWatch``."""
         session, now = self._session, time.perf_counter()
-        stopped = session.guard.received
-        due = now - self._saved > session.config.checkpoint_seconds
+        late = now - self._saved > session.config.checkpoint_seconds
+        # as at the end of a step of training: processes do the same next
+        agreed = sharing().agreed(float(late), float(session.guard.received or 0))
+        due, stopped = bool(agreed[0]), int(agreed[1]) or None
         first, every = self._told is None, max(1, total // LINES)
         telling = first or step % every == 0 or step == total
         if telling or due or stopped is not None:

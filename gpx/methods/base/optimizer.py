@@ -122,7 +122,8 @@ class Optimizer(ABC):
                     f"{type(self).__name__} makes steps of its own, which know no priors of "
                     "hyperparameters: leave out priors, or choose an optimizer of the evidence"
                 )
-            model.hyperpriors.require(model)
+            trained = [p for group in model.parameter_groups().values() for p in group]
+            model.hyperpriors.require(model, trained)
         if model.num_rounds > 1 and not self.ends_rounds:
             argument = model.rounds_argument
             raise ConfigError(

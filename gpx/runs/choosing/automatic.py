@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, GPXError
 from gpx.kernels import Kernel
 from gpx.kernels.over_axes import groups_of
 from gpx.likelihoods import Gaussian, Likelihood
-from gpx.linalg import available_memory, budget_in_bytes, total_memory
+from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.grid.factors import split_kernel
 from gpx.options.build import build, target_of
 from gpx.options.config import TrainerConfig
@@ -151,9 +151,7 @@ def facts_of(
         row_noise=data.train_noise is not None,
         factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
         device=device.type,
-        memory=budget_in_bytes(
-            options.memory_budget, available_memory(device), total_memory(device)
-        ),
+        memory=budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device)),
         budget=options.budget,
     )
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from gpx.data import Dataset
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
+from gpx.linalg.processes import sharing
 from gpx.options.build import build
 from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing.kernel_fit import Fit, Judge, Node
@@ -196,7 +197,8 @@ class _Clock:
     @property
     def left(self) -> bool:
         """Whether there is time left."""
-        return time.perf_counter() < self.end
+        (late,) = sharing().agreed(float(time.perf_counter() >= self.end))
+        return not late
 
     def until(self, items: Sequence[Item]) -> Iterator[Item]:
         """The first of the items, and the others while there is time."""
