@@ -75,10 +75,8 @@ def main() -> None:
     except RunFailed as error:  # runs in other processes are not in the list
         count = f"{len(_failed)} runs" if _failed else "runs"
         _fail(f"{count} of the sweep failed, for example: {error}")
-    except ProcessLost as error:
-        _fail("" if launched_number() else str(error))
     except GPXError as error:
-        _fail(str(error))
+        _fail(error)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, CONFIGS, arguments))
     except OSError as error:  # a full disk, a run folder that cannot be made
@@ -130,12 +128,10 @@ def _job(config: DictConfig) -> None:
     except KeyboardInterrupt:
         _remove_if_empty(folder.path)
         raise
-    except ProcessLost:
-        raise
     except GPXError as error:
         _remove_if_empty(folder.path)
         if settings.mode is not RunMode.MULTIRUN:
-            _fail(str(error))
+            _fail(error)
         _failed.append(str(error))
         print(f"error in {' '.join(settings.overrides.task)}: {error}", file=sys.stderr)
         raise RunFailed(str(error)) from error
@@ -205,10 +201,10 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
     return wanted[0].removeprefix("resume=").strip("'\""), packages
 
 
-def _fail(text: str) -> None:
+def _fail(error: GPXError | str) -> None:
     number = launched_number()
     if number == 0:
-        print_error(text)
-    elif text:  # perhaps of this process alone: no other one would say it
-        print(f"process {number + 1} of the run: {text}", file=sys.stderr)
+        print_error(error)
+    elif not isinstance(error, ProcessLost):  # perhaps of this process alone: no other would say it
+        print(f"process {number + 1} of the run: {error}", file=sys.stderr)
     sys.exit(USAGE_ERROR)
