@@ -30,8 +30,12 @@ class Prior(ABC):
 
 def _require_positive(prior: str, **numbers: float) -> None:
     for name, number in numbers.items():
-        if not 0.0 < number < math.inf:
+        if not _is_number(number) or not 0.0 < number < math.inf:
             raise ConfigError(f"{name}={number} of a {prior} prior must be positive and finite")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class LogNormal(Prior):
@@ -44,7 +48,7 @@ class LogNormal(Prior):
 
     def __init__(self, median: float, factor: float) -> None:
         _require_positive("log-normal", median=median)
-        if not 1.0 < factor < math.inf:
+        if not _is_number(factor) or not 1.0 < factor < math.inf:
             raise ConfigError(f"factor={factor} of a log-normal prior must be above 1")
         self.median, self.factor = median, factor
 
@@ -90,6 +94,11 @@ class Priors:
     """Names that a model may lack."""
 
     def __init__(self, parameters: Mapping[str, Prior | None]) -> None:
+        if not isinstance(parameters, Mapping):
+            raise ConfigError(
+                f"parameters={parameters} of priors: expected a prior for each name, such as "
+                '{"lengthscale": LogNormal(1.0, 3.0)}'
+            )
         self.parameters = {name: prior for name, prior in parameters.items() if prior is not None}
         for name, prior in self.parameters.items():
             if not isinstance(prior, Prior):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import distributions
 
-from gpx.errors import ConfigError
+from gpx.errors import CheckpointError, ConfigError
 from gpx.kernels import RBF, Matern52, Sum
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -15,6 +15,8 @@ from gpx.objectives import ExactMLL
 from gpx.options.composition import composed
 from gpx.priors import DimensionScaled, Gamma, LogNormal, Priors
 from gpx.runs import RunFolder, load, run
+from gpx.runs.origin import origin_of, require_same_model
+from gpx.runs.watching.console import Console
 
 QUIET = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.baselines=false"]
 
@@ -119,6 +121,10 @@ def test_a_run_with_priors_is_the_best_of_its_own_loss(tmp_path):
     [
         (lambda: LogNormal(0.0, 2.0), "median=0.0 of a log-normal prior must be positive"),
         (lambda: LogNormal(1.0, 1.0), "factor=1.0 of a log-normal prior must be above 1"),
+        (lambda: LogNormal("abc", 2.0), "median=abc of a log-normal prior must be positive"),
+        (lambda: LogNormal(True, 2.0), "median=True of a log-normal prior must be positive"),
+        (lambda: LogNormal(1.0, "2"), "factor=2 of a log-normal prior must be above 1"),
+        (lambda: Priors(3), "parameters=3 of priors: expected a prior for each name"),
         (lambda: Gamma(1.0, -1.0), "rate=-1.0 of a gamma prior must be positive"),
         (lambda: DimensionScaled(0), "num_inputs=0 must be at least 1"),
         (lambda: Priors({"lengthscale": 1.0}), "the prior of lengthscale is 1.0: expected one of"),
@@ -141,3 +147,51 @@ def test_names_and_optimisers_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="makes steps of its own, which know no priors"):
         run(composed([*options, "approx=qsgp"]), RunFolder(tmp_path / "own"))
     assert QSGP.hyperpriors is None
+
+
+@pytest.mark.parametrize("approx", ["local_experts", "transductive", "direct", "direct_mixture"])
+def test_hyperparameters_that_training_does_not_move_take_no_priors(approx, tmp_path):
+    """Experts have hyperparameters of their own, and approx=direct keeps those of the subset."""
+    options = [f"approx={approx}", "data=toy1d", "init=constants", "prior=dimension_scaled", *QUIET]
+    with pytest.raises(ConfigError, match="prior of lengthscale, and the model learns no such"):
+        run(composed(options), RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_priors_for_many_inputs_serve_likelihoods_without_noise():
+    model = exact()
+    model.likelihood.requires_grad_(False)
+    DimensionScaled(2).require(model, model.parameters())
+    with pytest.raises(ConfigError, match="prior of noise_variance"):
+        Priors(DimensionScaled(2).parameters).require(model, model.parameters())
+
+
+def test_a_run_goes_on_with_its_own_priors_only(tmp_path):
+    config = composed(["data=toy1d", "approx=exact", "prior=lognormal", *QUIET])
+    state = {"origin": origin_of(config, torch.device("cpu"))}
+    require_same_model(state, config, "config.yaml")
+    config.prior.parameters.lengthscale.median = 9.0
+    with pytest.raises(CheckpointError, match="prior.parameters.lengthscale.median=9.0"):
+        require_same_model(state, config, "config.yaml")
+    config.prior = None
+    with pytest.raises(CheckpointError, match="prior.*=nothing, and its checkpoint was trained"):
+        require_same_model(state, config, "config.yaml")
+    del state["origin"]["config"]["prior"]  # of a version that had none
+    require_same_model(state, config, "config.yaml")
+
+
+def test_watchers_are_told_the_evidence_without_priors(tmp_path):
+    """What is told while training ends is what the record says of the trained model."""
+    options = ["data=toy1d", "approx=exact", "prior=lognormal", *QUIET]
+    told = []
+
+    class Watcher(Console):
+        def progress(self, progress, model):
+            told.append(progress.evidence_per_point)
+
+    prepared = composed([*options, "trainer.max_steps=1", "trainer.dtype=float64"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpx.runs.prepared_run.Console", Watcher)
+        metrics = run(prepared, RunFolder(tmp_path / "run"))
+    rows = metrics["data.num_train"] if "data.num_train" in metrics else 180
+    assert told == [pytest.approx(metrics["train.evidence"] / rows, rel=1e-9)]

@@ -195,6 +195,7 @@ def prepare(
     model.check(train[0])
     require_shared(objective, model, train[0], options.batch_size)
     _settle(model, train[0], config, console)
+    optimizer.require_priors(model)  # by now it may have hyperparameters for each of its parts
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
     held_out = None

@@ -116,6 +116,16 @@ class Optimizer(ABC):
 
         Default: a model of several optimisations in a row needs to be told when one has ended.
         """
+        self.require_priors(model)
+        if model.num_rounds > 1 and not self.ends_rounds:
+            argument = model.rounds_argument
+            raise ConfigError(
+                f"{argument}={model.num_rounds - 1} needs optimizer=LBFGSB(), which knows when an "
+                f"optimisation has ended; set {argument}=0"
+            )
+
+    def require_priors(self, model: Model) -> None:
+        """Raise ConfigError for priors of ``model`` that would not count, as far as it is settled."""
         if model.hyperpriors is not None:
             if not self.takes_priors:
                 raise ConfigError(
@@ -124,12 +134,6 @@ class Optimizer(ABC):
                 )
             trained = [p for group in model.parameter_groups().values() for p in group]
             model.hyperpriors.require(model, trained)
-        if model.num_rounds > 1 and not self.ends_rounds:
-            argument = model.rounds_argument
-            raise ConfigError(
-                f"{argument}={model.num_rounds - 1} needs optimizer=LBFGSB(), which knows when an "
-                f"optimisation has ended; set {argument}=0"
-            )
 
     @abstractmethod
     def run(self, session: Session) -> str:
