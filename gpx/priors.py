@@ -162,7 +162,7 @@ class DimensionScaled(Priors):
 
 
 def _positive(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Positive hyperparameters that are learned: full name, raw and own value; a shared one once."""
+    """Positive hyperparameters that are learned: full name, raw and own value; shared ones once."""
     seen: set[int] = set()
     for path, part in model.named_modules():
         if not is_parametrized(part):

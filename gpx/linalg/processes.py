@@ -7,7 +7,7 @@ decisions. What is costly asks ``sharing()`` for its part and puts the parts tog
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -39,17 +39,8 @@ class Processes:
         return slice(first, behind)
 
     def add_up(self, *tensors: Tensor) -> None:
-        """Replace tensors by their sums over the processes: one message for each dtype."""
-        if self.count == 1:
-            return
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-            message = torch.cat([tensor.reshape(-1) for tensor in alike])
-            with _in_touch():
-                dist.all_reduce(message)
-            pieces = message.split([tensor.numel() for tensor in alike])
-            for tensor, piece in zip(alike, pieces, strict=True):
-                tensor.copy_(piece.view_as(tensor))
+        """Replace tensors by their sums over the processes."""
+        self._exchanged(tensors, dist.all_reduce)
 
     def put_together(self, part: Tensor, total: int) -> Tensor:
         """All rows (total, ...) from those of ``part(total)`` that each process has."""
@@ -78,10 +69,20 @@ class Processes:
 
     def from_first(self, values: Sequence[Tensor]) -> None:
         """Replace tensors by those of the first process, so that rounding parts no ways."""
-        if self.count > 1:
-            for value in values:
-                with _in_touch():
-                    dist.broadcast(value, src=0)
+        self._exchanged(values, lambda message: dist.broadcast(message, src=0))
+
+    def _exchanged(self, tensors: Sequence[Tensor], send: Callable[[Tensor], object]) -> None:
+        """Fill tensors with what ``send`` makes of them: one message for each dtype."""
+        if self.count == 1:
+            return
+        for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
+            alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
+            message = torch.cat([tensor.reshape(-1) for tensor in alike])
+            with _in_touch():
+                send(message)
+            pieces = message.split([tensor.numel() for tensor in alike])
+            for tensor, piece in zip(alike, pieces, strict=True):
+                tensor.copy_(piece.view_as(tensor))
 
 
 @contextmanager
@@ -100,6 +101,7 @@ def gather(found: Tensor, part: Tensor) -> None:
     """All processes' parts, equally large, one behind the other."""
     # torch 2.13 gave it another name; a torch built without torch.distributed has neither
     (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(found, part)
+
 
 ALONE = Processes()
 _current = ALONE

@@ -173,13 +173,23 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     if new in owners:
         return f"there is no option {name} here any more: it is {new}, an option of basis="
     here, chosen = _composed_here(overrides, config_folder)
+    if name in owners and not owners[name]:
+        return _explain_bare(name, config_folder)
     if name in owners:
         return _explain_elsewhere(name, owners[name], chosen)
     # a misspelled group is likelier to be near a group; a dotted option near its own siblings
     near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
-    if near and here and near[0] not in here:
+    if near and owners[near[0]] and here and near[0] not in here:
         return f"there is no option {name}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
     return f"there is no option {name}; {_suggest(name, here or sorted(owners))}"
+
+
+def _explain_bare(name: str, config_folder: Path) -> str:
+    """Why ``name`` of configs/train.yaml has no options below it."""
+    choices = sorted(file.stem for file in (config_folder / name).glob("*.yaml"))
+    if not choices:
+        return f"{name} is one value and has no options"
+    return f"{name}= is not chosen, so that it has no options: choose {' or '.join(choices)}"
 
 
 def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, str]) -> str:

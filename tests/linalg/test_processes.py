@@ -1,5 +1,7 @@
 """Parts of the work that processes share, and what is said where one of them has ended."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,7 +16,7 @@ def test_parts_follow_one_another_and_none_is_empty(total, count):
     parts = [Processes(number, count).part(total) for number in range(count)]
     assert parts[0].start == 0
     assert parts[-1].stop == total
-    assert all(left.stop == right.start for left, right in zip(parts, parts[1:], strict=False))
+    assert all(left.stop == right.start for left, right in pairwise(parts))
     sizes = [part.stop - part.start for part in parts]
     assert 1 <= min(sizes) <= max(sizes) <= min(sizes) + 1
 
@@ -55,3 +57,18 @@ def test_memory_is_what_the_process_with_the_least_has(monkeypatch):
     assert memory_for_all(device) == 4000
     with work_shared(Second(1, 2)):
         assert memory_for_all(device) == 1000
+
+
+def test_tensors_of_several_kinds_are_exchanged_in_place(monkeypatch):
+    sent = []
+
+    def all_reduce(message):
+        sent.append(len(message))
+        message.mul_(3.0)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce, raising=False)
+    single, double = torch.ones(2, 3), torch.ones(4, dtype=torch.float64)
+    turned, scalar = torch.ones(3, 2).mT, torch.ones(())
+    Processes(0, 2).add_up(single, double, turned, scalar)
+    assert sent == [13, 4]  # one message for each dtype
+    assert all(bool((tensor == 3.0).all()) for tensor in (single, double, turned, scalar))

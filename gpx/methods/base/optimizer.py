@@ -125,7 +125,7 @@ class Optimizer(ABC):
             )
 
     def require_priors(self, model: Model) -> None:
-        """Raise ConfigError for priors of ``model`` that would not count, as far as it is settled."""
+        """Raise ConfigError for priors of ``model`` that would not count, as it is settled now."""
         if model.hyperpriors is not None:
             if not self.takes_priors:
                 raise ConfigError(

@@ -11,6 +11,7 @@ import gpx
 from gpx.calibration import held_out_rows
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern12
+from gpx.linalg.processes import Processes, work_shared
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node
@@ -271,3 +272,14 @@ def test_fits_of_one_name_are_told_once():
     fits = [made("rbf + periodic", 9.0), made("rbf + periodic", 8.5), made("rbf", 7.0)]
     text = _told(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
     assert text.endswith("(more parameters need +3): rbf -2.0")
+
+
+def test_processes_that_share_a_run_stop_looking_together():
+    class Late(Processes):
+        def agreed(self, *values):
+            return [1.0 for _ in values]
+
+    clock = _Clock(1e9)
+    assert clock.left
+    with work_shared(Late(0, 2)):
+        assert list(clock.until("abc")) == ["a"]
