@@ -170,6 +170,7 @@ def _positive(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
         assert isinstance(part.parametrizations, nn.ModuleDict)
         for name, behind in part.parametrizations.items():
             raw = behind.original
+            assert isinstance(raw, Tensor)
             if raw.requires_grad and id(raw) not in seen:
                 seen.add(id(raw))
                 yield f"{path}.{name}".lstrip("."), raw, getattr(part, name)

@@ -17,6 +17,7 @@ from gpx.priors import DimensionScaled, Gamma, LogNormal, Priors
 from gpx.runs import RunFolder, load, run
 from gpx.runs.origin import origin_of, require_same_model
 from gpx.runs.watching.console import Console
+from gpx.training.initialisation import SubsetInitialisation
 
 QUIET = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.baselines=false"]
 
@@ -195,3 +196,20 @@ def test_watchers_are_told_the_evidence_without_priors(tmp_path, monkeypatch):
     monkeypatch.setattr("gpx.runs.prepared_run.Console", Watcher)
     metrics = run(prepared, RunFolder(tmp_path / "run"))
     assert told == [pytest.approx(metrics["train.evidence"] / 180)]
+
+
+def test_a_subset_of_several_outputs_counts_the_prior_of_their_kernel_once():
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(25, 1, generator=draws, dtype=torch.float64)
+    noise = 0.3 * torch.randn(25, 2, generator=draws, dtype=torch.float64)
+    y = torch.cat([x.sin(), x.cos()], 1) + noise
+    kernel, priors = RBF(), Priors({"lengthscale": LogNormal(0.2, 1.1)})
+    pair = [exact(kernel), exact(kernel)]
+    SubsetInitialisation(max_evaluations=200)._fit(pair, x, y, lambda line: None, priors)
+    evidence = sum(
+        ExactMLL().evidence(model, x, target).value
+        for model, target in zip(pair, y.unbind(1), strict=True)
+    )
+    raw = pair[0].kernel.parametrizations.lengthscale.original
+    (slope,) = torch.autograd.grad((evidence + priors.log_prob(pair[0])) / 50, raw)
+    assert abs(float(slope)) < 1e-3  # counted twice it is above 0.1

@@ -18,6 +18,7 @@ from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, Model
 from gpx.objectives import ExactMLL
+from gpx.priors import Priors
 from gpx.training.lbfgsb import LBFGSB
 
 Say = Callable[[str], None]
@@ -106,32 +107,41 @@ class SubsetInitialisation(Initialisation):
         fits = []
         for factor in start_factors(self.num_starts, x.shape[1]):
             exact = exact_outputs(parts)
-            for each in exact:
-                each.hyperpriors = model.hyperpriors
             if not list(exact[0].parameters()):
                 return
             if factor > 1.0:
                 if not _lengthen(exact[0].kernel, factor):
                     break
                 say(f"init: again from lengthscales {factor:.2f} times as long")
-            fits.append((self._fit(exact, subset_x, subset_y, say), exact))
+            found = self._fit(exact, subset_x, subset_y, say, model.hyperpriors)
+            fits.append((found, exact))
         _, exact = max(fits, key=lambda fit: fit[0])
         if len(fits) > 1:
-            found = ", ".join(f"{value:+.4f}" for value, _ in fits)
-            say(f"init: evidence/point from {len(fits)} starts: {found}; the largest is taken")
+            listed = ", ".join(f"{value:+.4f}" for value, _ in fits)
+            say(f"init: evidence/point from {len(fits)} starts: {listed}; the largest is taken")
         floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
         for name in dict.fromkeys(floored):  # those of the shared kernel once
             say(f"init: {name} of {num} points is at its floor, where it is kept")
         take_over(exact, parts)
 
-    def _fit(self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say) -> float:
-        """Train ``exact``, one model an output, on y (n,) or (n, p); evidence per target."""
+    def _fit(
+        self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say, priors: Priors | None
+    ) -> float:
+        """Train ``exact``, one model an output, on y (n,) or (n, p).
+
+        Returns:
+            evidence per target, with the log density of the priors, where a shared kernel's is once.
+        """
         objective, together = ExactMLL(), nn.ModuleList(exact)
         outputs = y.reshape(len(y), -1).unbind(1)
 
         def loss() -> Tensor:
             pairs = zip(exact, outputs, strict=True)
-            return torch.stack([objective(each, x, target) for each, target in pairs]).mean()
+            total = torch.stack(
+                [objective.evidence(each, x, target).value for each, target in pairs]
+            )
+            value = total.sum() if priors is None else total.sum() + priors.log_prob(together)
+            return value / -y.numel()
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
             if count == 1 or count % 20 == 0:
