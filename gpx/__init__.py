@@ -11,6 +11,7 @@ From arrays to predictions in their own units, or from a trained run::
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,9 +24,11 @@ __all__ = ["Fitted", "__version__", "export", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    # ``import gpx`` stays light: runs pull in Hydra, TensorBoard and Matplotlib
+    # ``import gpx`` stays light: runs pull in Hydra, TensorBoard and Matplotlib, these extras
     if name in ("Fitted", "export", "fit", "load"):
         import gpx.runs
 
         return getattr(gpx.runs, name)
+    if name in ("botorch", "sklearn", "thompson"):
+        return importlib.import_module(f"gpx.{name}")
     raise AttributeError(f"module 'gpx' has no attribute {name!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,21 @@ def check_at_least(least: int, **sizes: object) -> None:
             raise ConfigError(f"{name}={size} must be at least {least}")
 
 
+def check_widths(name: str, widths: object) -> None:
+    """Raise ConfigError unless ``widths`` of the layers of a network are a list of whole numbers.
+
+    Args:
+        name: of the argument that they were given as.
+        widths: each at least 1; an empty list will do.
+    """
+    listed = list(widths) if isinstance(widths, Sequence) else [None]
+    if any(not isinstance(w, int) or isinstance(w, bool) or w < 1 for w in listed):
+        raise ConfigError(
+            f"{name}={widths}: expected a list of whole numbers of at least 1, one for each hidden "
+            "layer, like [64, 64]"
+        )
+
+
 def check_not_negative(**numbers: float) -> None:
     """Raise ConfigError for the first of some numbers that is below 0 or none.
 
@@ -147,6 +162,18 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
             f"{name}: targets are {_short(y.dtype)} on {y.device} and inputs {_short(x.dtype)} on "
             f"{x.device}; give both alike, with y.to(x)"
         )
+
+
+def check_alike(what: str, *parts: Any) -> None:
+    """Raise DTypeError unless tensors, or operators, have one dtype and lie on one device.
+
+    Args:
+        what: they are, the start of the sentence: "the terms of a sum".
+    """
+    kinds = [(part.dtype, part.device) for part in parts]
+    if any(kind != kinds[0] for kind in kinds):
+        found = ", ".join(f"{_short(dtype)} on {device}" for dtype, device in kinds)
+        raise DTypeError(f"{what} differ in dtype or device: {found}; convert them to one")
 
 
 def check_num_data(expected: int, x: Tensor) -> None:

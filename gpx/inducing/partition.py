@@ -327,7 +327,8 @@ def settled_blocks(
             )
         return own, "" if asked else "one for each block of the partition"
     if asked is None:
-        return max(1, round(n / rows_per_block)), f"about {rows_per_block} rows each"
+        blocks = max(1, round(n / rows_per_block))
+        return blocks, f"about {n / blocks:.0f} rows each"
     if asked > n:
         raise DataError(
             f"{name}={asked} is more than the {n} training points; ask for {n} or fewer"

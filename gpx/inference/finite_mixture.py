@@ -12,12 +12,11 @@ def mixture_moments(parts: Marginals, weights: Tensor | None = None) -> Marginal
     """Mean and variance (n,) of mixtures of components with means and variances (J, n).
 
     Args:
-        parts: of the components.
+        parts: of the components; (J, n, p) of p functions where weights are equal.
         weights (J,), or (J, n) for weights of every row: that sum to one; None: equal.
     """
-    if weights is None:
-        weights = parts.mean.new_ones(len(parts.mean)) / len(parts.mean)
-    share = weights.to(parts.mean).view(len(parts.mean), -1)
+    count = len(parts.mean)
+    share = 1.0 / count if weights is None else weights.to(parts.mean).view(count, -1)
     mean = (share * parts.mean).sum(0)
     # variance within the components and of their means: no difference of large numbers
     variance = (share * (parts.variance + (parts.mean - mean).square())).sum(0)

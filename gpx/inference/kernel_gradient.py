@@ -219,7 +219,6 @@ def has_slope_products(kernel: object, entries: Entries) -> bool:
         isinstance(kernel, Stationary)
         and kernel.in_place is not None
         and type(kernel).coordinates is Stationary.coordinates
-        and type(kernel).covariance is Stationary.covariance
         and set(entries.names) <= set(NATURAL)
         and entries.square
         and not entries.x1.requires_grad

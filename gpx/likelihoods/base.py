@@ -108,19 +108,19 @@ class Likelihood(nn.Module, ABC):
         )
 
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
-        """log E p(y | f) and its derivatives in closed form, where there is one.
+        """log E p(y | f) and its derivatives to rounding, where a likelihood knows how.
 
         Args:
             y (n,): targets.
             mean, variance (..., n): of f; one latent function, the variance is not negative.
 
         Raises:
-            NotAvailable: there is none.
+            NotAvailable: it does not.
         """
         raise NotAvailable(
-            f"the {class_name(self)} likelihood has no moments in closed form (tilted), which "
-            "expectation propagation needs; take likelihood=Bernoulli(link=probit), "
-            "model=LaplaceGP() or model=SVGP()"
+            f"the {class_name(self)} likelihood does not know its moments (tilted), which "
+            "expectation propagation needs; take likelihood=Bernoulli(), model=LaplaceGP() or "
+            "model=SVGP()"
         )
 
 

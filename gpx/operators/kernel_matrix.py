@@ -30,23 +30,17 @@ from gpx.backends import (
 )
 from gpx.errors import DTypeError, ShapeError
 from gpx.linalg import halved_until_it_fits
-from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.matmul import kernel_precision
 from gpx.linalg.processes import ALONE, Processes, sharing
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 NO_BATCH = torch.Size()
-
-NO_SECOND_DERIVATIVE = (
-    "a second derivative of a kernel matrix product was asked for, but only first derivatives are "
-    "available; use kernel.evaluate with a kernel in plain torch operations"
-)
 
 
 class KernelMatrix(Structured):
@@ -208,17 +202,23 @@ class KernelMatrix(Structured):
         entries = self.entries
         return self if entries.square else self._with((entries.x2, entries.x1))
 
-    def _product(self, right: Tensor) -> Tensor:
-        found = _KernelProduct.apply(self, _fold(right), *self.entries.tensors)
-        assert isinstance(found, Tensor)
-        shape = (found.shape[0], *right.shape[:-2], right.shape[-1])
-        product = found.reshape(shape).movedim(0, -2)
+    def _multiply(self, right: Tensor) -> Tensor:
+        return self._by_engine(right, transposed=False)
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        return self._by_engine(right, transposed=True)
+
+    def _by_engine(self, right: Tensor, *, transposed: bool) -> Tensor:
+        """The product with all columns of a batch of vectors at once."""
+        found = self.computed(
+            lambda engine: engine.product(self.entries, _fold(right), transposed=transposed)
+        )
+        product = found.reshape(found.shape[0], *right.shape[:-2], right.shape[-1]).movedim(0, -2)
         batch = torch.broadcast_shapes(self.batch, right.shape[:-2])
         return product.expand(*batch, *product.shape[-2:])
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (_fold(v.expand(*batch, *v.shape[-2:])) for v in (left, right))
         return self.computed(lambda engine: engine.derivative(self.entries, left, right))
@@ -280,39 +280,6 @@ class KernelMatrix(Structured):
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., n1, n2), differentiable and not kept."""
         return self.entries.evaluate().expand(*self.batch, *self.entries.shape)
-
-
-class _KernelProduct(torch.autograd.Function):
-    """K @ right; the gradient asks the same backend."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: KernelMatrix, right: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.matrix = matrix
-        ctx.save_for_backward(right, *tensors)
-        return matrix.computed(
-            lambda engine: engine.product(matrix.entries, right, transposed=False)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        right, *tensors = ctx.saved_tensors  # raises when one was changed in place
-        matrix, wants = ctx.matrix, ctx.needs_input_grad
-        with torch.no_grad():
-            for_right: Tensor | None = None
-            found: tuple[Tensor | None, ...] = (None,) * len(tensors)
-            if wants[1]:
-                for_right = matrix.computed(
-                    lambda engine: engine.product(matrix.entries, grad, transposed=True)
-                )
-            if any(wants[2:]):
-                found = matrix.computed(
-                    lambda engine: engine.derivative(matrix.entries, grad, right)
-                )
-        if torch.is_grad_enabled():  # create_graph=True
-            sources = (grad, right, *tensors)
-            (for_right,) = first_derivative_only([for_right], sources, NO_SECOND_DERIVATIVE)
-            found = first_derivative_only(found, sources, NO_SECOND_DERIVATIVE)
-        return None, for_right, *found
 
 
 def _fold(vectors: Tensor) -> Tensor:

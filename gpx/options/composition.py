@@ -116,6 +116,12 @@ def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> 
     if isinstance(error, MissingConfigException):
         return _explain_missing(error, config_folder)
     if isinstance(error, OverrideParseException):
+        form = Path(error.override).suffix[1:]
+        if form in ("csv", "npz", "parquet"):
+            return (
+                f"{error.override!r} is no option; a table of your own is data={form} "
+                f"data.path={error.override}"
+            )
         return (
             f"cannot read the option {error.override!r}: write name=value (lists as [a,b]; other "
             "than plain letters in quotes, \"name='...'\")"

@@ -11,6 +11,7 @@ from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, DataSource, Task
 from gpx.data import load as load_data
 from gpx.data.images.pixels import pixel_shape
+from gpx.errors import ConfigError
 from gpx.options.build import build, target_of
 from gpx.sampling.seeds import stream
 
@@ -63,6 +64,16 @@ def hold_out(
         require_classes(data.train_y, kept)
     rest = replace(data, train_x=data.train_x[~kept], train_y=data.train_y[~kept])
     return rest, (data.train_x[kept], data.train_y[kept])
+
+
+def require_outputs(data: Dataset, taken: int, by: str) -> None:
+    """Raises ConfigError unless the data have ``taken`` targets, as many as ``by`` takes."""
+    if data.num_outputs != taken:
+        names = ", ".join(data.target_names) or data.target_name
+        raise ConfigError(
+            f"data {data.name} has {data.num_outputs} targets ({names}), {by} takes {taken}: give "
+            "it as many, or take approx=svgp likelihood=gaussian_outputs, which takes any number"
+        )
 
 
 def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictConfig:

@@ -48,6 +48,11 @@ class Fitted(NamedTuple):
     metrics: dict[str, Any]
     folder: Path | None
 
+    def __repr__(self) -> str:
+        shown = ("test.rmse", "test.mnlp", "test.accuracy", "train.evidence")
+        values = [f"{name} {self.metrics[name]:.4g}" for name in shown if name in self.metrics]
+        return f"Fitted({self.model!r}, {', '.join(values)}, folder={str(self.folder)!r})"
+
     def predict(self, inputs: ArrayLike) -> Prediction:
         """Mean, standard deviation and 95 % interval; see ``Predictor.predict``."""
         return self.model.predict(inputs)

@@ -23,6 +23,7 @@ from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import column_names, columns_by_name, real_array
+from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
 
 
@@ -92,6 +93,22 @@ class Predictor:
         self.calibration = calibration
         self.coding = coding
         self.target_transform = target_transform
+
+    def __repr__(self) -> str:
+        inputs = f"{len(self.input_names)} inputs" if len(self.input_names) > 1 else "1 input"
+        return (
+            f"Predictor({type(self.posterior).__name__} of {self.target_name!r} given {inputs}: "
+            f"{shown(self.hyperparameters)})"
+        )
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """What was learned of kernel, mean and likelihood; see ``hyperparameters_of``.
+
+        In units of the standardised inputs and target: a lengthscale times
+        ``scaler.input_scale`` is in the input's own unit.
+        """
+        return hyperparameters_of(self.posterior, self.likelihood)
 
     @property
     def columns(self) -> tuple[str, ...]:

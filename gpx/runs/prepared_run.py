@@ -26,7 +26,14 @@ from gpx.options.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.options.names import with_option_names
 from gpx.options.types import check_numbers
 from gpx.runs.certification import require_certifiable
-from gpx.runs.data import choice_of, hold_out, likelihood_task, load_run_data, with_facts
+from gpx.runs.data import (
+    choice_of,
+    hold_out,
+    likelihood_task,
+    load_run_data,
+    require_outputs,
+    with_facts,
+)
 from gpx.runs.folder import RunFolder
 from gpx.runs.predictor import Predictor
 from gpx.runs.streaming import check_streamed, require_streams, settle_streamed
@@ -251,13 +258,7 @@ def _model_and_objective(
     objective: Objective = build(config, "objective")
     objective.to(device)
     objective.check(model)
-    if data.num_outputs != model.num_outputs:
-        names = ", ".join(data.target_names) or data.target_name
-        raise ConfigError(
-            f"data {data.name} has {data.num_outputs} targets ({names}), {type(model).__name__} "
-            f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
-            "likelihood=gaussian_outputs, which takes any number"
-        )
+    require_outputs(data, model.num_outputs, f"{type(model).__name__} with this likelihood")
     classes, latents = data.num_classes, model.likelihood.num_latents
     if model.likelihood.task == "multiclass" and classes > latents:
         raise ConfigError(

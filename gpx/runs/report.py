@@ -13,6 +13,7 @@ from gpx.runs.certification import CertifyOptions, certify_run, chosen_points, w
 from gpx.runs.data import choice_of
 from gpx.runs.environment import peak_memory_mib
 from gpx.runs.figures.model import draw_model
+from gpx.runs.hyperparameters import shown as shown_hyperparameters
 from gpx.runs.predictor import Predictor
 from gpx.runs.prepared_run import PARTS, PreparedRun
 from gpx.runs.results import draw_results, summary
@@ -64,6 +65,9 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
     for line in summary(metrics):
         state.console.say(line)
+    learned = shown_hyperparameters(predictor.hyperparameters)
+    if learned:
+        state.console.say(f"learned, of standardised inputs and target: {learned}")
     state.console.say(f"run folder: {state.folder.path}")
     return metrics
 

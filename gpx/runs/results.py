@@ -138,14 +138,19 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
 def better_baselines(metrics: Mapping[str, Any]) -> list[str]:
     """One line on the best of the baselines where it predicts better than the model, else none.
 
-    Compared are test errors (of classes the accuracy) of the model as it predicts.
+    Compared are test errors (of classes the accuracy) of the model as it predicts; where no
+    baseline has fewer, the log densities.
 
     Args:
         metrics: contents of metrics.json.
     """
-    column, word, sign = ("rmse", "lower test RMSE", 1.0)
+    error = ("rmse", "lower test RMSE", 1.0)
     if "test.accuracy" in metrics:
-        column, word, sign = "accuracy", "higher test accuracy", -1.0
+        error = ("accuracy", "higher test accuracy", -1.0)
+    return _better(metrics, *error) or _better(metrics, "mnlp", "lower test MNLP", 1.0)
+
+
+def _better(metrics: Mapping[str, Any], column: str, word: str, sign: float) -> list[str]:
     own = metrics.get(f"test.{column}")
     scores = {
         name: metrics[f"baseline.{name}.{column}"]
@@ -155,7 +160,7 @@ def better_baselines(metrics: Mapping[str, Any]) -> list[str]:
     if own is None or not scores:
         return []
     best = min(scores, key=lambda name: sign * scores[name])
-    if not sign * scores[best] < sign * own:
+    if not sign * scores[best] < sign * own or f"{scores[best]:.4f}" == f"{own:.4f}":
         return []
     prefix = f"baseline.{best}"
     text = f"{NAMES.get(best, best)} has a {word}: {scores[best]:.4f} against {own:.4f}"

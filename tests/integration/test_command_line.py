@@ -14,6 +14,8 @@ TINY = [
     "init=constants",
     "trainer.max_steps=2",
     "trainer.baselines=false",
+    "trainer.figures=false",
+    "trainer.tensorboard=false",
 ]
 
 

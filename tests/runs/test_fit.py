@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +27,51 @@ def arrays():
     generator = np.random.default_rng(0)
     x = generator.uniform(-2.0, 2.0, (60, 2))
     return x, 50.0 + 9.0 * np.sin(x[:, 0]) * x[:, 1]
+
+
+def test_what_was_learned_is_there_to_read(arrays, tmp_path, capsys):
+    fitted = gpx.fit(
+        *arrays, "approx=exact", "kernel=rbf+linear", *QUICK[2:], folder=tmp_path / "r"
+    )
+    learned = fitted.model.hyperparameters
+    kernel = fitted.model.posterior.kernel
+    np.testing.assert_array_equal(
+        learned["kernel.kernels.0.lengthscale"], kernel.kernels[0].lengthscale.detach()
+    )
+    assert learned["likelihood.noise_variance"] == fitted.model.likelihood.noise_variance.item()
+    assert set(learned) >= {"kernel.kernels.1.slope_variance", "mean.constant"}
+    said = capsys.readouterr().err
+    noise = f"likelihood.noise_variance {learned['likelihood.noise_variance']:.3g}"
+    assert f"{noise}\n" in said
+    assert "learned, of standardised inputs and target: kernel." in said
+    assert repr(fitted).startswith("Fitted(Predictor(ExactPosterior of 'y' given 2 inputs: kernel.")
+    assert noise in repr(gpx.load(fitted.folder))
+    assert str(fitted.folder) in repr(fitted)
+
+
+def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, capsys):
+    x = np.linspace(-1.0, 1.0, 12)[:, None]
+    options = ("approx=elliptical_slice", "kernel=rbf", "init=constants", *QUICK[4:])
+    limits = ("optimizer.burn_in=8", "optimizer.thin=2", "trainer.max_steps=24")
+    limits += ("trainer.budget=0.001", "data.test_fraction=0")
+    with pytest.warns(UserWarning, match="the largest R-hat"):
+        fitted = gpx.fit(x, (x[:, 0] > 0) * 1.0, *options, *limits, folder=tmp_path)
+    said = capsys.readouterr().err
+    assert said.count("nothing to predict with yet: it goes on until there is") == 1
+    assert fitted.predict_classes(x).probability.shape == (12, 2)
+
+
+def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(arrays):
+    said = r"'rows.csv' is no option; a table of your own is data=csv data.path=rows.csv"
+    with pytest.raises(ConfigError, match=said):
+        gpx.fit(*arrays, "rows.csv")
+
+
+def test_extras_are_attributes_of_the_package():
+    """``gpx.thompson.thompson_batch`` needs no import but that of ``gpx``, which stays light."""
+    script = "import gpx; gpx.thompson.thompson_batch; assert 'sklearn' not in vars(gpx)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_fit_predict_and_load(arrays, tmp_path, monkeypatch):

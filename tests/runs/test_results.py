@@ -38,6 +38,19 @@ def test_a_baseline_that_predicts_better_is_named():
     assert line == "a linear model has a higher test accuracy: 0.9500 against 0.9000"
 
 
+def test_a_difference_that_no_digit_shows_is_not_said():
+    near = {"test.rmse": 3e-6, "baseline.5-nn.rmse": 1e-9, "baseline.5-nn.mnlp": 0.0}
+    assert len(summary(METRICS | near)) == 5
+
+
+def test_worse_densities_than_those_of_a_baseline_are_said():
+    """Where no baseline errs less: classes that are all right with probabilities near a half."""
+    classes = {"test.accuracy": 1.0, "test.mnlp": 0.6927, "baseline.mean.accuracy": 1.0}
+    line = summary(METRICS | classes | {"baseline.mean.mnlp": 0.0195})[-2]
+    assert line == "predicting the training mean has a lower test MNLP: 0.0195 against 0.6927"
+    assert len(summary(METRICS | classes | {"baseline.mean.mnlp": 0.7})) == 5
+
+
 def test_the_sparsity_of_discrete_weights_is_said():
     assert "zeros in a draw of the weights: 38.0 %" in summary(METRICS | {"predict.sparsity": 0.38})
 

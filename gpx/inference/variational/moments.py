@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.triangular import (
     lower_lower_matmul,
     lower_matmul,
@@ -35,7 +35,7 @@ class _Project(torch.autograd.Function):
         return projection
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         projection, inverse = ctx.saved_tensors
         # With dA the gradient of A: the gradient of L is -tril(L^{-T} dA A^T), and the one of K_zz
@@ -83,18 +83,18 @@ class _FactorTerms(torch.autograd.Function):
             rooted = lower_transpose_matmul(factor[0], projection)
         else:
             rooted = factor.mT.reshape(latents * size, size) @ projection
-        ctx.save_for_backward(projection, mean, factor, rooted)
+        ctx.save_for_backward(projection, mean, factor, rooted, raw)
         squares = rooted.square().view(latents, size, -1)
         excess = squares.addcmul_(projection, projection, value=-1.0).sum(1)
         kl = gaussian_kl(mean, factor, raw.diagonal(dim1=-2, dim2=-1))
         return mean @ projection, excess, kl
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(
         ctx: Any, grad_mean: Tensor, grad_excess: Tensor, grad_kl: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        projection, mean, factor, rooted = ctx.saved_tensors
+        projection, mean, factor, rooted, _ = ctx.saved_tensors
         latents, size, _ = factor.shape
         twice = 2.0 * grad_excess
         weighted = (rooted.view(latents, size, -1) * twice.unsqueeze(1)).view_as(rooted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -238,8 +237,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
         Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
         in random order (a remainder is skipped), which keeps an unbiased estimate unbiased;
-        objectives that can stream the exact value override this. Of rows in files a thousand
-        batches are taken at most, and the standard error of their mean is among the facts.
+        objectives that can stream the exact value override this. The standard error of the mean is
+        among the facts; of rows in files a thousand batches are taken at most.
 
         Args:
             model, x (n, d), y (n,), generator: as for ``evidence``.
@@ -247,36 +246,17 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """
         if self.batching == "full":
             return self.evidence(model, x, y, generator=generator)
-        if isinstance(x, LazyRows):
-            return self._evidence_of_batches(model, x, y, batch_size, generator)
-        size = min(batch_size, x.shape[0])
-        order = torch.randperm(x.shape[0], generator=generator, device=x.device)
-        batches = [
-            self.evidence(model, x[rows], y[rows], generator=generator)
-            for rows in order.split(size)
-            if rows.shape[0] == size
-        ]
-        mean = torch.stack([batch.value for batch in batches]).mean()
-        return Evidence(mean, "estimate")
-
-    def _evidence_of_batches(
-        self,
-        model: ModelT,
-        x: LazyRows,
-        y: Tensor,
-        batch_size: int,
-        generator: torch.Generator | None,
-    ) -> Evidence:
-        """The mean over at most ``MOST_BATCHES`` batches of rows in files, with its error."""
+        most = MOST_BATCHES if isinstance(x, LazyRows) else x.shape[0]
         seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
         order = batch_order(x, batch_size, seed)
         values = []
-        for step in range(min(order.per_epoch, MOST_BATCHES)):
+        for step in range(min(order.per_epoch, most)):
             rows = order.rows(step)
             values.append(self.evidence(model, x[rows], y[rows], generator=generator).value)
         found = torch.stack(values)
-        error = float(found.std() / len(found) ** 0.5) if len(found) > 1 else math.nan
-        facts: Facts = {"evidence_batches": len(found), "evidence_standard_error": error}
+        facts: Facts = {"evidence_batches": len(found)}
+        if len(found) > 1:
+            facts["evidence_standard_error"] = float(found.std() / len(found) ** 0.5)
         return Evidence(found.mean(), "estimate", facts=facts)
 
     def num_data(self, x: Tensor) -> int:

@@ -20,10 +20,8 @@ from gpx.linalg import (
     EvidenceBound,
     StoppingRule,
     conjugate_gradients,
-    gauss,
-    gauss_radau,
     probe_vectors,
-    tridiagonal_of_cg,
+    quadrature_of_solve,
 )
 from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
@@ -122,17 +120,13 @@ def iterative_log_marginal_likelihood(
     v, r = solved.solution[:, 0], solved.residual[:, 0]
     gap = 0.5 * torch.dot(r, q.solve(r))
     fit = -0.5 * torch.dot(v, target + r)
-    alphas, betas = (part[1:] for part in tridiagonal_of_cg(solved))
-    scale = 0.5 * probes.square().sum(0)
-    upper = scale * gauss(torch.log, alphas, betas)
     moved = solved.step_sizes.shape[0] > 0 and bool((solved.step_sizes[0, 1:] > 0.0).all())
-    if system.product_dtype == torch.float64 and moved:
-        lower = scale * gauss_radau(torch.log, alphas, betas, system.node)
-        half = 0.5 * (upper - lower).mean()
-        middle, error = mean_and_error(0.5 * (upper + lower))
-    else:  # rounding of the products may push the spectrum below the node
-        half = torch.full_like(gap, torch.nan)
-        middle, error = mean_and_error(upper)
+    # rounding of products in float32 may push the spectrum below the node
+    node = system.node if system.product_dtype == torch.float64 and moved else None
+    scale = 0.5 * probes.square().sum(0)
+    lower, upper = quadrature_of_solve(solved, scale, columns=1, node=node)
+    half = torch.full_like(gap, torch.nan) if node is None else 0.5 * (upper - lower).mean()
+    middle, error = mean_and_error(0.5 * (upper + lower))
     terms = IterativeTerms(
         fit=fit - gap if corrected else fit,
         complexity=-(middle + 0.5 * q.logdet()),

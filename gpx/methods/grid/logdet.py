@@ -16,10 +16,9 @@ from gpx.linalg import (
     allowed_memory,
     cholesky,
     conjugate_gradients,
-    gauss,
     kronecker_vector,
     probe_vectors,
-    tridiagonal_of_cg,
+    quadrature_of_solve,
 )
 from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
@@ -326,7 +325,7 @@ def _solved(
 
 def _samples(z: Tensor, solved: CGResult) -> Tensor:
     """z^T log(A) z per column, by the quadrature that the solve went through."""
-    return z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
+    return quadrature_of_solve(solved, z.square().sum(0))[1]
 
 
 def worst_report(reports: Sequence[SolveReport]) -> SolveReport:

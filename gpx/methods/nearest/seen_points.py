@@ -14,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.linalg import cholesky
 from gpx.linalg.nearest import NearestSearch
-from gpx.methods.nearest.rules import Rule, by_distance, nearest_inducing
+from gpx.methods.nearest.nearness import Nearness, by_distance, nearest_inducing
 
 SMALL = 4096
 """Points up to which comparing with all of them is faster than a tree."""
@@ -40,7 +40,7 @@ class SeenPoints:
     Cost: O(M d), a tree O(M log M).
     """
 
-    def __init__(self, kernel: Kernel, z: Tensor, rule: Rule, jitter: float) -> None:
+    def __init__(self, kernel: Kernel, z: Tensor, rule: Nearness, jitter: float) -> None:
         self.z, self.rule = z, rule
         self.kernel = own = _plain(kernel)
         # a kernel of distances alone, as its class writes it

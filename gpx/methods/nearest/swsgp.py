@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.base.required_likelihood import require_one_latent
+from gpx.methods.nearest.nearness import Nearness, nearest_inducing
 from gpx.methods.nearest.posterior import NearestPosterior
-from gpx.methods.nearest.rules import RULES, Rule, nearest_inducing
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 Covariance = Literal["diagonal", "full"]
@@ -96,7 +96,7 @@ class SWSGP(Model):
         num_neighbours: int = 64,
         num_data: int | None = None,
         covariance: Covariance = "diagonal",
-        rule: Rule = "kernel",
+        rule: Nearness = "kernel",
         learn_inducing: bool = False,
         warm_start: bool = True,
         selector: Selector | None = None,
@@ -115,8 +115,8 @@ class SWSGP(Model):
                 f"num_neighbours={num_neighbours} is above num_inducing={num_inducing}: an input "
                 "cannot see more inducing points than there are; lower it, or use model=SVGP()"
             )
-        if rule not in RULES:
-            raise ConfigError(f"rule={rule}: expected one of {', '.join(RULES)}")
+        if rule not in get_args(Nearness):
+            raise ConfigError(f"rule={rule}: expected one of {', '.join(get_args(Nearness))}")
         if covariance not in ("diagonal", "full"):
             raise ConfigError(f"covariance={covariance}: expected diagonal or full")
         check_not_negative(jitter=jitter)

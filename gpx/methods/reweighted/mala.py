@@ -18,7 +18,8 @@ from gpx.methods.base.optimizer import Session
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.evidence import JointDensity, joint_density
 from gpx.methods.reweighted.model import Reweighted
-from gpx.sampling.langevin import Langevin, effective_sample_size
+from gpx.sampling.convergence import effective_sample_size
+from gpx.sampling.langevin import Langevin
 from gpx.sampling.truncated_normal import signed_normals
 
 ACCEPTABLE = (0.4, 0.75)

@@ -29,8 +29,7 @@ from gpx.methods.ski.covariance import (
 from gpx.methods.ski.grid import MARGIN, PER_ROW, InterpolationGrid, settled_axes, settled_sizes
 from gpx.methods.ski.low_rank import PivotedPart
 from gpx.operators import Interpolation
-from gpx.operators.closed_form import closed_form_product
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 POINTS = 1000
 """Most points of an axis that are taken unasked."""
@@ -121,9 +120,6 @@ class BlockDiagonal(Structured):
     def _transpose_nonbatch(self) -> BlockDiagonal:
         return BlockDiagonal(*[block.mT for block in self.blocks])
 
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
-
     def _multiply(self, right: Tensor) -> Tensor:
         parts = right.split(self.sizes, -2)
         found = [b._matmul(p) for b, p in zip(self.blocks, parts, strict=True)]
@@ -135,7 +131,7 @@ class BlockDiagonal(Structured):
         return torch.cat(found, -2)
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        left, right = (v.unsqueeze(-1) if v.ndim == 1 else v for v in (left_vecs, right_vecs))
+        left, right = as_columns(left_vecs, right_vecs)
         pairs = zip(left.split(self.sizes, -2), right.split(self.sizes, -2), strict=True)
         found: tuple[Any, ...] = ()
         for block, (own, other) in zip(self.blocks, pairs, strict=True):

@@ -18,7 +18,7 @@ from gpx.linalg import (
     probe_vectors,
     with_gradient,
 )
-from gpx.linalg.stochastic_lanczos_quadrature import log_forms_of_solve
+from gpx.linalg.stochastic_lanczos_quadrature import quadrature_of_solve
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.ski.control_variate import control_variate, reduced
 from gpx.methods.ski.gradients import logdet_gradient, quad_gradient
@@ -146,7 +146,8 @@ def _probed(
     assert solved.preconditioned is not None
     z = solved.preconditioned[:, columns:]
     # |xi|^2 of the probes as seen through Q^{-1/2} is w^T z
-    lower, upper = log_forms_of_solve(solved, (w * z).sum(0), columns, system.least_eigenvalue)
+    scale, node = (w * z).sum(0), system.least_eigenvalue
+    lower, upper = quadrature_of_solve(solved, scale, columns=columns, node=node)
     return _Probed(0.5 * (lower + upper), xi[:rows], solved.solution[:, columns:], z, solved)
 
 

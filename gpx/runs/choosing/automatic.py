@@ -92,14 +92,17 @@ def with_open_choices_made(
     if method_open:
         require_no_method_options(config)
     source: DataSource = build(config, "data")
-    before: list[str] = []
+    before: list[str] = []  # what the data ask for, unless the user has named another
     if method_open and compose is not None and source.form == "images":
-        before = ["likelihood=softmax"]  # unless the user has named another
+        before = ["likelihood=softmax"]
         config = _like(config, compose(before, []))
     data = load_run_data(config, source)
+    if method_open and compose is not None and source.form == "table" and data.num_outputs > 1:
+        before = ["likelihood=gaussian_outputs"]
+        config = _like(config, compose(before, []))
     trained, _ = hold_out(data, build(config, "calibrate"), config.seed)
     # methods for images bring their own kernel
-    kernel_open = kernel_choice.is_open(config) and not before
+    kernel_open = kernel_choice.is_open(config) and source.form != "images"
     asked_init = config.get("init")
     if kernel_open:
         grid = source.form == "grid"

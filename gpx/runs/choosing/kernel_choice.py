@@ -25,7 +25,7 @@ from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing.kernel_fit import Fit, Judge, Node
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, likely_periods
-from gpx.runs.data import with_facts
+from gpx.runs.data import require_outputs, with_facts
 from gpx.sampling.seeds import stream
 
 Item = TypeVar("Item")
@@ -85,12 +85,14 @@ def with_kernel_chosen(
         say: takes a line for the user, before what takes its time.
 
     Raises:
-        ConfigError: options of another kernel, or kernels that have no evidence on the data.
+        ConfigError: options of another kernel, another number of targets than the likelihood takes,
+            or kernels that have no evidence on the data.
     """
     options = _options(config.kernel)
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
     gaussian = isinstance(likelihood, (Gaussian, GaussianOutputs))
+    require_outputs(data, likelihood.num_outputs, f"the likelihood {class_name(likelihood)}")
     why_not = ""
     if not gaussian and not likelihood.log_concave:
         why_not = f"under a {class_name(likelihood)} likelihood no evidence is quick enough"
@@ -165,7 +167,9 @@ def _with_one_lengthscale(
 
 def _told(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
     """The choice as the run says it."""
-    others = [fit for fit in fits if fit is not best]
+    # of fits of one name, which differ in where they began (a period), the best is told
+    first = {fit.name: fit for fit in sorted(fits, key=lambda fit: fit.score)}
+    others = [fit for fit in fits if fit is first[fit.name] and fit.name != best.name]
     text = f"kernel='{best.name}', chosen by kernel=auto: evidence/point {best.evidence:+.3f}"
     if best.predictive is not None:
         text += f", each point given the others {best.predictive:+.3f}"

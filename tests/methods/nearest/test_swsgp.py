@@ -10,7 +10,7 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.nearest.rules import nearest_inducing
+from gpx.methods.nearest.nearness import nearest_inducing
 from gpx.models import SWSGP, VNNGP, NearestPosterior
 from gpx.objectives import SWSGPObjective
 

@@ -102,6 +102,21 @@ def test_several_targets_classes_and_counts(tmp_path):
     }
 
 
+def test_several_targets_are_taken_for_such_where_no_likelihood_is_named(tmp_path):
+    x = np.random.default_rng(1).uniform(-2.0, 2.0, (50, 1))
+    y = np.concatenate([np.sin(x), np.cos(x)], 1)
+    fitted = gpx.fit(
+        *(x, y, *QUICK, "kernel=auto", "kernel.candidates=[rbf]", "trainer.max_steps=3"),
+        folder=tmp_path / "open",
+    )
+    assert fitted.metrics["model.name"] == "SVGP"
+    assert fitted.predict(x[:4]).mean.shape == (4, 2)
+    said = r"2 targets \(y1, y2\), the likelihood \w+ takes 1.*likelihood=gaussian_outputs"
+    for named in ("approx=exact", "likelihood=gaussian", "likelihood=student_t"):
+        with pytest.raises(ConfigError, match=said):
+            gpx.fit(x, y, *QUICK, "kernel=auto", named, folder=tmp_path / named)
+
+
 def test_a_grid_images_and_a_sweep(train_py, tmp_path):
     quick = [*QUICK, "trainer.max_steps=2"]
     grid = ["data=grid_stress", "data.shape=[6,5,4]", "data.gap_share=0.2"]

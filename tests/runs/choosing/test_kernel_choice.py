@@ -14,7 +14,7 @@ from gpx.kernels import RBF, Matern12
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node
-from gpx.runs.choosing.kernel_choice import candidates_for
+from gpx.runs.choosing.kernel_choice import _Clock, _told, candidates_for
 from gpx.runs.choosing.kernel_fit import Fit, Judge, with_values
 from gpx.runs.choosing.series_kernels import likely_periods
 from gpx.sampling.seeds import stream
@@ -260,3 +260,14 @@ def test_values_go_into_every_node_of_a_tree():
     config.kernel = found
     again = build(config, "kernel")
     assert torch.allclose(again.kernels[0].lengthscale, rbf.lengthscale)
+
+
+def test_fits_of_one_name_are_told_once():
+    """Those of a periodic kernel differ in the period they began with."""
+
+    def made(name, score):
+        return Fit(name, {}, {}, score / 100, None, score, 3)
+
+    fits = [made("rbf + periodic", 9.0), made("rbf + periodic", 8.5), made("rbf", 7.0)]
+    text = _told(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
+    assert text.endswith("(more parameters need +3): rbf -2.0")

@@ -10,13 +10,13 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Marginals
 
-Rule = Literal["poe", "gpoe", "bcm", "rbcm", "grbcm"]
+CombinationRule = Literal["poe", "gpoe", "bcm", "rbcm", "grbcm"]
 
 
 def require_rule(rule: str) -> None:
     """Raise ConfigError for a rule that does not exist."""
-    if rule not in get_args(Rule):
-        raise ConfigError(f"rule={rule}: choose one of {', '.join(get_args(Rule))}")
+    if rule not in get_args(CombinationRule):
+        raise ConfigError(f"rule={rule}: choose one of {', '.join(get_args(CombinationRule))}")
 
 
 class Combination:
@@ -45,8 +45,8 @@ class Combination:
     Tresp 2000 (bcm), Deisenroth and Ng 2015 (rbcm), Liu et al. 2018 (grbcm).
     """
 
-    def __init__(self, rule: Rule, reference: Marginals, num_experts: int) -> None:
-        self.rule: Rule = rule
+    def __init__(self, rule: CombinationRule, reference: Marginals, num_experts: int) -> None:
+        self.rule: CombinationRule = rule
         self.reference = reference
         self.num_experts = num_experts
         zeros = torch.zeros_like(reference.variance)

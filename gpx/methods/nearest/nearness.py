@@ -12,8 +12,7 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.nearest import NearestSearch, least_columns
 
-Rule = Literal["kernel", "correlation", "euclidean", "random"]
-RULES = ("kernel", "correlation", "euclidean", "random")
+Nearness = Literal["kernel", "correlation", "euclidean", "random"]
 """Largest covariance; largest correlation; least distance in units of the lengthscales (a tree
 search; the same as the first two for kernels that fall with the distance); points at random."""
 
@@ -21,33 +20,35 @@ SCORE_BYTES = 2**23
 """Of the scores of one chunk of inputs against all inducing points."""
 
 
-def by_distance(kernel: Kernel, rule: Rule) -> bool:
-    """Whether a rule chooses the points at the least distance in units of the lengthscales."""
+def by_distance(kernel: Kernel, nearness: Nearness) -> bool:
+    """Whether the points are chosen at the least distance in units of the lengthscales."""
     falls = isinstance(kernel, Stationary) and kernel.falls
-    return rule == "euclidean" or (falls and rule != "random")
+    return nearness == "euclidean" or (falls and nearness != "random")
 
 
 @torch.no_grad()
-def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rule) -> Tensor:
-    """Numbers (b, count) of the inducing points z (M, d) that inputs x (b, d) see; see ``RULES``.
+def nearest_inducing(
+    kernel: Kernel, z: Tensor, x: Tensor, count: int, nearness: Nearness
+) -> Tensor:
+    """Numbers (b, count) of the inducing points z (M, d) that inputs x (b, d) see.
 
     "random" depends on the input alone: an input sees the same points whenever it is asked.
     """
-    if rule == "euclidean":
+    if nearness == "euclidean":
         return near_rows(kernel, z, x, count)
-    if by_distance(kernel, rule):  # no kernel value is needed to rank them
+    if by_distance(kernel, nearness):  # no kernel value is needed to rank them
         search = NearestSearch(near_coordinates(kernel, z), least_tree=len(z))
         return search(near_coordinates(kernel, x), count)
     found = []
     for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
-        if rule == "random":
+        if nearness == "random":
             draws = torch.Generator().manual_seed(0)
             direction = torch.randn(x.shape[1], generator=draws, dtype=torch.float64).to(x.device)
             phases = torch.rand(len(z), generator=draws, dtype=torch.float64).to(x.device)
             score = ((1e4 * (rows.double() @ direction).sin())[:, None] * (1.0 + phases)).sin()
         else:
             score = kernel.evaluate(rows, z)
-            if rule == "correlation":
+            if nearness == "correlation":
                 score = score / kernel.diagonal(z).sqrt()
         found.append(least_columns(-score, count))
     return torch.cat(found)
