@@ -16,7 +16,7 @@ from sklearn.datasets import make_moons
 
 import gpx
 from gpx.data import load
-from gpx.data.extra import ExtraTable
+from gpx.data.sets.extra import ExtraTable
 
 FOLDER = Path(__file__).parent / "pictures"
 SIZE = (6.4, 3.4)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from gpx.training.environment import environment_record, source_commit
+from gpx.runs.environment import environment_record, source_commit
 
 Rows = list[dict[str, Any]]
 
@@ -50,6 +50,7 @@ TITLES = {
     "reweighted": "Re-weighted basis kernels: reproductions",
     "sparse_family": "The sparse family: effective priors beside exact inference",
     "ski": "Structured kernel interpolation: reproductions",
+    "priors": "Priors of hyperparameters",
     "qsgp": "Quadruply stochastic Gaussian processes: reproductions",
 }
 

@@ -11,21 +11,24 @@ From arrays to predictions in their own units, or from a trained run::
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpx.training.export import export
-    from gpx.training.fit import Fitted, fit
-    from gpx.training.loading import load
+    from gpx.runs.exporting.export import export
+    from gpx.runs.fit import Fitted, fit
+    from gpx.runs.loading import load
 
 __version__ = "0.1.0"
 __all__ = ["Fitted", "__version__", "export", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    # ``import gpx`` stays light: training pulls in Hydra, TensorBoard and Matplotlib
+    # ``import gpx`` stays light: runs pull in Hydra, TensorBoard and Matplotlib, these extras
     if name in ("Fitted", "export", "fit", "load"):
-        import gpx.training
+        import gpx.runs
 
-        return getattr(gpx.training, name)
+        return getattr(gpx.runs, name)
+    if name in ("botorch", "sklearn", "thompson"):
+        return importlib.import_module(f"gpx.{name}")
     raise AttributeError(f"module 'gpx' has no attribute {name!r}")

@@ -11,6 +11,7 @@ extra: ``pip install 'gpx-torch[botorch]'``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Posterior, no_joint_law
-from gpx.training.fit import Fitted
-from gpx.training.predictor import Predictor
+from gpx.runs.fit import Fitted
+from gpx.runs.predictor import Predictor
 
 try:
     from botorch.models.model import FantasizeMixin, Model
@@ -83,7 +84,6 @@ class GPXModel(Model, FantasizeMixin):
         self, trained: Fitted | Predictor | Posterior, likelihood: Likelihood | None = None
     ) -> None:
         super().__init__()
-        self._trained = trained
         if isinstance(trained, Fitted):
             trained = trained.model
         scaler = None
@@ -200,10 +200,7 @@ class GPXModel(Model, FantasizeMixin):
         else:
             variances = noise.squeeze(-1).to(x) / self._scale.square()
         more = Observations(x, y, variances)
-        likelihood = None if isinstance(self._trained, (Fitted, Predictor)) else self.likelihood
-        made = type(self)(self._trained, likelihood)
-        if hasattr(self, "input_transform"):
-            made.input_transform = self.input_transform
+        made = copy.copy(self)
         made.observations = more if self.observations is None else self.observations.with_more(more)
         return made
 

@@ -58,9 +58,10 @@ class Positive(nn.Module):
             ConfigError: a value below the floor, or not finite.
         """
         above = value - self.floor
-        if not bool(((above >= 0) & value.isfinite()).all()):
+        bad = ~((above >= 0) & value.isfinite())
+        if bool(bad.any()):
             raise ConfigError(
-                f"{self.name} was set to {value.min().item():.3g}; "
+                f"{self.name} was set to {value[bad][0].item():.3g}; "
                 f"it must be above its floor {self.floor:.1e} and finite"
             )
         info = torch.finfo(value.dtype)

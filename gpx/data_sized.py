@@ -17,14 +17,22 @@ class DataSized(nn.Module):
 
     Attributes:
         data_sized: names of buffers (or parameters) of this very module.
+        derived: names of plain attributes that are worked out from the state when they are first
+            asked for, and None until then: they are None again once the state is another, or in
+            another precision, or elsewhere.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ()
+    derived: ClassVar[tuple[str, ...]] = ()
 
     def register_data_sized(self) -> None:
-        """The buffers of ``data_sized``, empty until ``keep`` or a stored state fills them."""
+        """The buffers of ``data_sized``, empty until ``keep`` or a stored state fills them.
+
+        They wait where the module's parameters are, so that a state that is loaded goes there.
+        """
+        device = next((parameter.device for parameter in self.parameters()), None)
         for name in self.data_sized:
-            self.register_buffer(name, torch.zeros(0))
+            self.register_buffer(name, torch.zeros(0, device=device))
 
     def keep(self, like: Tensor, **values: Tensor) -> None:
         """Fill buffers with copies of ``values``, in the dtype and on the device of ``like``."""
@@ -33,7 +41,16 @@ class DataSized(nn.Module):
             made = value.detach().to(like)
             setattr(self, name, made.clone(memory_format=torch.contiguous_format))
 
+    def _forget_derived(self) -> None:
+        for name in self.derived:
+            setattr(self, name, None)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._forget_derived()
+        return super()._apply(fn, recurse)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self._forget_derived()
         for name in self.data_sized:
             stored = state_dict.get(prefix + name)
             if not isinstance(stored, Tensor) or not hasattr(self, name):

@@ -29,7 +29,7 @@ from gpx.kernels import RBF
 from gpx.linalg import RelativeResidual, available_memory, conjugate_gradients
 from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.operators import KernelMatrix, Toeplitz
-from gpx.training.environment import environment_record
+from gpx.runs.environment import environment_record
 
 POINTS = 200
 NOISE = 0.1
@@ -43,14 +43,17 @@ class Finding:
     """One line of the answer.
 
     Attributes:
-        passed: False where a number is wrong; notes and missing extras pass.
-        mark: "ok", "note" or "FAIL".
+        mark: "ok", "note" or "FAIL", where a number is wrong.
         text: what was looked at and what was found.
     """
 
-    passed: bool
     mark: str
     text: str
+
+    @property
+    def passed(self) -> bool:
+        """Notes and missing extras pass."""
+        return self.mark != "FAIL"
 
     def __str__(self) -> str:
         return f"{self.mark:>4}  {self.text}"
@@ -58,12 +61,12 @@ class Finding:
 
 def note(text: str) -> Finding:
     """Something to know, not to mend."""
-    return Finding(True, "note", text)
+    return Finding("note", text)
 
 
 def judged(text: str, passed: bool) -> Finding:
     """A check that passed or failed."""
-    return Finding(passed, "ok" if passed else "FAIL", text)
+    return Finding("ok" if passed else "FAIL", text)
 
 
 # -- the machine ----------------------------------------------------------------------------------

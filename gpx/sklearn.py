@@ -12,14 +12,14 @@ extra: ``pip install 'gpx-torch[sklearn]'``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpx.errors import ConfigError, NoSpectrum
-from gpx.training.fit import fit
-from gpx.training.predictor import Predictor
+from gpx.runs.fit import fit
+from gpx.runs.predictor import Predictor
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
@@ -30,9 +30,6 @@ except ImportError as error:
     raise ImportError(
         f"gpx.sklearn needs scikit-learn 1.6 or newer ({error}): pip install 'gpx-torch[sklearn]'"
     ) from error
-
-REGRESSION, CLASSIFICATION = "exact", "laplace"
-"""Default approximations; both cost n^3."""
 
 QUIETLY = (
     "data.test_fraction=0",
@@ -50,13 +47,18 @@ JOINT_ROWS = 5000
 
 
 class _GPXEstimator(BaseEstimator):
-    """What both estimators share."""
+    """What both estimators share.
 
+    Attributes:
+        usual_approx: approximation where none is chosen.
+    """
+
+    usual_approx: ClassVar[str]
     predictor_: Predictor
 
     def __init__(
         self,
-        approx: str,
+        approx: str | None = None,
         kernel: str | None = None,
         likelihood: str | None = None,
         options: Sequence[str] = (),
@@ -84,7 +86,8 @@ class _GPXEstimator(BaseEstimator):
                 f"options={self.options!r} is no list; give one of options as on the command line, "
                 "such as options=['trainer.max_steps=100']"
             )
-        chosen = {"approx": self.approx, "kernel": self.kernel, "likelihood": likelihood}
+        approx = self.approx or self.usual_approx
+        chosen = {"approx": approx, "kernel": self.kernel, "likelihood": likelihood}
         choices = [f"{name}={value}" for name, value in chosen.items() if value is not None]
         seed = check_random_state(self.random_state).randint(MOST_SEED)
         fitted = fit(
@@ -136,7 +139,8 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     """Gaussian process regression.
 
     Args:
-        approx: as ``approx=`` on the command line; the exact GP suits up to 10,000 rows.
+        approx: as ``approx=`` on the command line; None: ``exact``, which costs n^3 and suits up to
+            10,000 rows.
         kernel: as ``kernel=``, also ``"rbf*periodic + linear"``; None: the default of gpx.
         likelihood: as ``likelihood=``; None: Gaussian noise.
         options: further options as on the command line, such as ``["trainer.max_steps=100"]``.
@@ -148,16 +152,7 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
-    def __init__(
-        self,
-        approx: str = REGRESSION,
-        kernel: str | None = None,
-        likelihood: str | None = None,
-        options: Sequence[str] = (),
-        random_state: int | np.random.RandomState | None = None,
-        device: str = "auto",
-    ) -> None:
-        super().__init__(approx, kernel, likelihood, options, random_state, device)
+    usual_approx = "exact"
 
     def fit(
         self,
@@ -252,8 +247,8 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
     """Gaussian process classification, two classes or more.
 
     Args:
-        approx: as ``approx=`` on the command line; Laplace's approximation suits a few thousand
-            rows, ``svgp`` more.
+        approx: as ``approx=`` on the command line; None: ``laplace``, which costs n^3 and suits a
+            few thousand rows; ``svgp`` suits more.
         kernel, options, random_state, device: as for ``GPXRegressor``.
         likelihood: as ``likelihood=``; None: ``bernoulli`` for two classes, else ``softmax``.
 
@@ -263,16 +258,7 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
-    def __init__(
-        self,
-        approx: str = CLASSIFICATION,
-        kernel: str | None = None,
-        likelihood: str | None = None,
-        options: Sequence[str] = (),
-        random_state: int | np.random.RandomState | None = None,
-        device: str = "auto",
-    ) -> None:
-        super().__init__(approx, kernel, likelihood, options, random_state, device)
+    usual_approx = "laplace"
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None

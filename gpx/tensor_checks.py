@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +20,9 @@ from gpx.lazy_rows import LazyRows
 
 REAL = (torch.float32, torch.float64)
 """Precisions that gpx calculates in."""
+
+WHOLE = (int, np.integer)
+"""Classes of whole numbers."""
 
 
 def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> None:
@@ -33,7 +37,7 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         ShapeError: not a matrix, or of another number of columns.
         DTypeError: no tensor, another dtype than the owner's, or on another device.
     """
-    name = _name(owner)
+    name = class_name(owner)
     if not isinstance(x, (Tensor, LazyRows)):
         raise DTypeError(f"{name}: inputs must be a tensor (n, d), got a {type(x).__name__}")
     if x.ndim != 2:
@@ -47,8 +51,9 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
     _check_real(name, "inputs", x)
     own: Tensor | None = None
-    for number in itertools.chain(owner.parameters(), owner.buffers()):
-        if not number.is_floating_point() or not number.numel():
+    # its own buffers first: the walk through its parts takes longer than one prediction may
+    for number in itertools.chain(owner._buffers.values(), owner.parameters(), owner.buffers()):
+        if number is None or not number.is_floating_point() or not number.numel():
             continue
         own = number if own is None else own
         # some keep a part of their numbers in float64 whatever the data
@@ -75,7 +80,7 @@ def check_whole(**sizes: object) -> None:
         sizes: by the names of the arguments that they were given as.
     """
     for name, size in sizes.items():
-        if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+        if size is not None and (not isinstance(size, WHOLE) or isinstance(size, bool)):
             raise ConfigError(f"{name}={size!r}: expected a whole number")
 
 
@@ -90,8 +95,23 @@ def check_at_least(least: int, **sizes: object) -> None:
     """
     check_whole(**sizes)
     for name, size in sizes.items():
-        if isinstance(size, int) and size < least:
+        if isinstance(size, WHOLE) and size < least:
             raise ConfigError(f"{name}={size} must be at least {least}")
+
+
+def check_widths(name: str, widths: object) -> None:
+    """Raise ConfigError unless ``widths`` of the layers of a network are a list of whole numbers.
+
+    Args:
+        name: of the argument that they were given as.
+        widths: each at least 1; an empty list will do.
+    """
+    listed = list(widths) if isinstance(widths, Sequence) else [None]
+    if any(not isinstance(w, int) or isinstance(w, bool) or w < 1 for w in listed):
+        raise ConfigError(
+            f"{name}={widths}: expected a list of whole numbers of at least 1, one for each hidden "
+            "layer, like [64, 64]"
+        )
 
 
 def check_not_negative(**numbers: float) -> None:
@@ -120,7 +140,7 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
         ShapeError: another shape, or another number of rows.
         DTypeError: no tensor, another dtype than x, or on another device.
     """
-    name, rows = _name(owner), x.shape[0]
+    name, rows = class_name(owner), x.shape[0]
     if not isinstance(y, (Tensor, LazyRows)):
         raise DTypeError(f"{name}: targets must be a tensor (n,), got a {type(y).__name__}")
     wanted = (rows,) if num_outputs == 1 else (rows, num_outputs)
@@ -142,6 +162,24 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
             f"{name}: targets are {_short(y.dtype)} on {y.device} and inputs {_short(x.dtype)} on "
             f"{x.device}; give both alike, with y.to(x)"
         )
+
+
+def check_alike(what: str, *parts: Any) -> None:
+    """Raise DTypeError unless tensors, or operators, have one dtype and lie on one device.
+
+    Args:
+        what: they are, the start of the sentence: "the terms of a sum".
+    """
+    kinds = [(part.dtype, part.device) for part in parts]
+    if any(kind != kinds[0] for kind in kinds):
+        found = ", ".join(f"{_short(dtype)} on {device}" for dtype, device in kinds)
+        raise DTypeError(f"{what} differ in dtype or device: {found}; convert them to one")
+
+
+def check_num_data(expected: int, x: Tensor) -> None:
+    """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
+    if x.shape[0] != expected:
+        raise ConfigError(f"num_data={expected} but there are {x.shape[0]} training rows")
 
 
 def guard(cls: type, method: str, check: Callable[..., None]) -> None:
@@ -174,14 +212,3 @@ def _check_real(name: str, what: str, values: Tensor) -> None:
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _name(owner: nn.Module) -> str:
-    # torch renames the class of a module that has parametrised attributes
-    return class_name(owner)
-
-
-def check_num_data(expected: int, x: Tensor) -> None:
-    """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
-    if x.shape[0] != expected:
-        raise ConfigError(f"num_data={expected} but there are {x.shape[0]} training rows")

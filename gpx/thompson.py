@@ -19,11 +19,12 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.inference.gaussian_posterior import GaussianPosterior
+from gpx.runs.fit import Fitted
+from gpx.runs.predictor import Predictor
 from gpx.sampling.maxima import maxima
 from gpx.sampling.paths import each_at_its_own
 from gpx.sampling.seeds import stream
-from gpx.training.fit import Fitted
-from gpx.training.predictor import Predictor
+from gpx.tensor_checks import check_at_least
 
 
 def thompson_batch(
@@ -53,14 +54,16 @@ def thompson_batch(
 
     Raises:
         ShapeError: bounds do not fit the inputs.
-        ConfigError: the target is no single number, inputs are made of texts or dates, or the
-            kernel has no random Fourier features.
+        ConfigError: numbers out of range, the target is no single number, inputs are made of texts
+            or dates, or the kernel has no random Fourier features.
         NotAvailable: functions without derivatives, where ``steps`` is not 0.
 
     Cost: as ``Posterior.sample_paths`` for num functions, and ``gpx.sampling.maxima``.
 
     Source: Wilson et al., "Efficiently sampling functions from Gaussian process posteriors", 2020.
     """
+    check_at_least(1, num=num, candidates=candidates, starts=starts)
+    check_at_least(0, steps=steps)
     model = trained.model if isinstance(trained, Fitted) else trained
     if model.likelihood.task != "regression" or model.target_names:
         raise ConfigError(f"Thompson sampling is of one real target, and {_targets(model)}")
@@ -75,6 +78,10 @@ def thompson_batch(
             f"bounds must be {len(model.input_names)} pairs (lowest, highest), one for every "
             f"input, got an array of shape {tuple(ends.shape)}"
         )
+    if not bool((ends[:, 0] < ends[:, 1]).all()):
+        raise ShapeError(
+            f"bounds need a lower end below the upper one for every input, got {ends.tolist()}"
+        )
     lower, upper = (model.placed(model.scaler.transform_inputs(end[None]))[0] for end in ends.mT)
     functions = model.posterior.sample_paths(
         num, generator=stream(seed, "sampled functions", lower.device)
@@ -82,8 +89,9 @@ def thompson_batch(
     posterior, known = model.posterior, None
     if isinstance(posterior, GaussianPosterior):
         sign = 1.0 if maximise else -1.0
-        best = (sign * posterior.residual).topk(min(candidates, len(posterior.residual)))
-        known = posterior.inputs[best.indices]
+        with torch.no_grad():
+            targets = posterior.residual + posterior.mean(posterior.inputs)
+        known = posterior.inputs[(sign * targets).topk(min(candidates, len(targets))).indices]
     found = maxima(
         functions if maximise else _Negative(functions),
         lower,

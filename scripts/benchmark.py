@@ -17,7 +17,7 @@ from datetime import date
 from importlib import metadata
 from pathlib import Path
 
-from gpx.training.environment import source_commit
+from gpx.runs.environment import source_commit
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "experiments" / "benchmarks" / "RESULTS.md"

@@ -10,9 +10,9 @@ import logging
 import sys
 from pathlib import Path
 
-from gpx.data.folders import cache_folder
-from gpx.data.uci import UCI, resolve_name
-from gpx.data.uci_sets import UCI_SETS
+from gpx.cache_folder import cache_folder
+from gpx.data.sets.uci import UCI, resolve_name
+from gpx.data.sets.uci_sets import UCI_SETS
 from gpx.errors import GPXError
 
 

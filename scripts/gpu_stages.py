@@ -40,8 +40,8 @@ from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.models import SGPR, SVGP
 from gpx.objectives import SVGPELBO, CollapsedELBO
 from gpx.operators import KernelMatrix
-from gpx.training import RunFolder, run
-from gpx.training.environment import environment_record, source_commit
+from gpx.runs import RunFolder, run
+from gpx.runs.environment import environment_record, source_commit
 from gpx.training.replayed_step import ReplayedStep
 
 ROOT = Path(__file__).resolve().parents[1]

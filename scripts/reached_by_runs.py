@@ -116,7 +116,7 @@ RUNS: dict[str, list[str]] = {
         "data.gap_share=0.3",
         "grid.gaps=ignore",
         "approx.solver.precondition_rank=200",
-        "data.shape=[32,32]",
+        "data.shape=[36,36]",
         "trainer.memory_budget=1MiB",
     ],
     "grid gcv": [*GRID, "data.gap_share=0.3", "objective=gcv", "kernel.outputscale=null"],
@@ -124,6 +124,13 @@ RUNS: dict[str, list[str]] = {
     "grid nystrom": [*GRID, "data.gap_share=0.3", "objective.logdet=nystrom"],
     "grid circle": [*GRID, "data.gap_share=0.2", "approx.fft_points=10"],
     "ski": ["data=toy1d", "approx=ski"],
+    "ski chebyshev": ["data=toy1d", "approx=ski", "objective.logdet=chebyshev"],
+    "ski circulant": [
+        "data=toy1d",
+        "approx=ski",
+        "objective.logdet=circulant",
+        "objective.circulant=chan",
+    ],
     "swsgp": [*ARM, "approx=swsgp", "approx.num_inducing=60", "approx.num_neighbours=8"],
     "vnngp": [*ARM, "approx=vnngp", "approx.num_neighbours=8"],
     "vecchia": [*ARM, "approx=vecchia"],
@@ -267,11 +274,11 @@ CERTIFIED = ("exact", "sgpr", "cglb", "svgp")
 
 def train_and_use(name: str, options: list[str], folder: Path) -> str:
     """One run, predictions of a table and, where it can have one, its certificate."""
+    from gpx.commands.diagnose import main as diagnose
+    from gpx.commands.predict import main as predict
     from gpx.errors import GPXError
-    from gpx.training import RunFolder, load, run
-    from gpx.training.composition import composed
-    from gpx.training.diagnose_command import main as diagnose
-    from gpx.training.predict_command import main as predict
+    from gpx.options.composition import composed
+    from gpx.runs import RunFolder, load, run
 
     target = RunFolder(folder / name.replace(" ", "_"))
     settings = [s for s in SMALL if not (s.startswith("init.") and "grid" in name)]

@@ -1,7 +1,9 @@
 """One thread per process, stated: the suite runs side by side processes (pytest-xdist)."""
 
 import os
+import resource
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ def float64_by_default():
 @pytest.fixture
 def train_py(tmp_path, monkeypatch, capsys):
     """Call train.py in this process, from an empty folder: (exit status, standard error)."""
-    from gpx.training.command_line import main  # not before the environment is settled
+    from gpx.commands.train import main  # not before the environment is settled
 
     monkeypatch.chdir(tmp_path)
 
@@ -46,3 +48,19 @@ def train_py(tmp_path, monkeypatch, capsys):
 
     yield call
     GlobalHydra.instance().clear()
+
+
+@pytest.fixture
+def limited_files():
+    """``with limited_files(size)``: no file may grow beyond ``size`` bytes, as on a full disk."""
+
+    @contextmanager
+    def limit(size):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit

@@ -55,8 +55,10 @@ def test_what_was_read_can_be_assigned_at_the_floor():
     assert holder.scale.item() == pytest.approx(FLOOR, rel=1e-5)
     assert holder.parametrizations.scale.original.isfinite()
     for wrong in (0.0, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match=r"scale was set to"):
+        with pytest.raises(ConfigError, match=rf"scale was set to {wrong:g};"):
             holder.scale = torch.tensor(wrong)
+        with pytest.raises(ConfigError, match=rf"scale was set to {wrong:g};"):
+            Holder([2.0, 1.0]).scale = torch.tensor([3.0, wrong])
 
 
 def test_stays_above_the_floor_whatever_the_optimiser_does():

@@ -20,6 +20,39 @@ class Holder(DataSized):
         self.weights = nn.Parameter(torch.zeros(1))
 
 
+class Squares(DataSized):
+    data_sized = ("found",)
+    derived = ("kept",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_data_sized()
+        self.kept = None
+
+    def squares(self) -> torch.Tensor:
+        if self.kept is None:
+            self.kept = self.found.square()
+        return self.kept
+
+
+def test_what_is_derived_is_worked_out_anew_from_another_state_and_in_another_precision():
+    holder, other = Squares(), Squares()
+    holder.keep(torch.zeros(1).double(), found=torch.tensor([2.0]))
+    other.keep(torch.zeros(1).double(), found=torch.tensor([3.0, 1.0]))
+    for one in (holder, other):
+        one.squares()
+    holder.load_state_dict(other.state_dict())
+    assert torch.equal(holder.squares(), torch.tensor([9.0, 1.0]).double())
+    assert holder.float().squares().dtype == torch.float32
+
+
+def test_what_is_empty_waits_where_the_parameters_are():
+    holder = Squares()
+    holder.weight = nn.Parameter(torch.zeros(1, device="meta"))
+    holder.register_data_sized()
+    assert holder.found.is_meta
+
+
 def filled() -> Holder:
     holder = Holder()
     holder.found = torch.arange(6, dtype=torch.float64).view(2, 3)

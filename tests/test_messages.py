@@ -1,6 +1,6 @@
-"""Below ``gpx.training`` a message speaks of arguments and classes; options are named above.
+"""Below ``gpx.options`` a message speaks of arguments and classes; options are named above.
 
-``gpx.training.option_names`` writes ``rank=80`` as ``approx.rank=80`` and ``kernel=RBF()`` as
+``gpx.options.names`` writes ``rank=80`` as ``approx.rank=80`` and ``kernel=RBF()`` as
 ``kernel=rbf`` for whoever trains from a config. A message that does so itself is wrong for
 everybody who does not.
 """
@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from gpx.training.composition import known_names
-from gpx.training.config import CONFIGS
-from gpx.training.option_names import VALUED
+from gpx.options.composition import known_names
+from gpx.options.config import CONFIGS
+from gpx.options.names import VALUED
 
 GPX = Path(__file__).parents[1] / "gpx"
-ABOVE = (GPX / "training", *(GPX / f"{name}.py" for name in ("doctor", "commands", "sklearn")))
+ABOVE = (
+    *(GPX / name for name in ("options", "training", "runs", "commands")),
+    *(GPX / f"{name}.py" for name in ("doctor", "sklearn")),
+)
 """What knows options: the layer that reads them, and what is called with options."""
 
 
@@ -60,7 +63,7 @@ def strings(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(map(str, parts))
 
 
-def test_no_message_below_training_names_an_option():
+def test_no_message_below_the_options_names_one():
     files = [path for path in sorted(GPX.rglob("*.py")) if not {*ABOVE} & {path, *path.parents}]
     assert len(files) > 200
     named = [
@@ -69,9 +72,7 @@ def test_no_message_below_training_names_an_option():
         for line, text in strings(path.read_text())
         if OPTION.search(text)
     ]
-    assert not named, "say it as an argument, see gpx/training/option_names.py:\n" + "\n".join(
-        named
-    )
+    assert not named, "say it as an argument, see gpx/options/names.py:\n" + "\n".join(named)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from optimisation_problems import hartmann6, random_search_reaches
 
 import gpx
 from gpx.errors import ConfigError, ShapeError
+from gpx.sampling.maxima import maxima
 from gpx.sampling.seeds import stream
 from gpx.thompson import thompson_batch
 
@@ -55,11 +56,32 @@ def test_bayesian_optimisation_beats_random_search():
     assert random_search_reaches(y.max(), len(y)) < 1e-3
 
 
+@pytest.mark.parametrize("maximise", [True, False])
+def test_the_best_targets_are_candidates_whatever_the_mean_function(maximise, monkeypatch):
+    """Not those that lie farthest above it."""
+    x = np.linspace(0.0, 1.0, 20)[:, None]
+    y = 100.0 * x[:, 0] + np.where(x[:, 0] < 0.3, 3.0, 0.0)
+    model = trained(x, y, "mean=linear")
+    asked = []
+
+    def spied(*arguments, also, **options):
+        asked.append(model.model.scaler.original_inputs(also)[:, 0].sort().values.numpy())
+        return maxima(*arguments, also=also, **options)
+
+    monkeypatch.setattr("gpx.thompson.maxima", spied)
+    thompson_batch(model, [(0.0, 1.0)], maximise=maximise, candidates=4)
+    best = np.argsort(y)[-4:] if maximise else np.argsort(y)[:4]
+    np.testing.assert_allclose(asked[0], x[np.sort(best), 0])
+
+
 def test_mistakes(fitted):
     with pytest.raises(ShapeError, match=r"bounds must be 2 pairs .* got an array of shape \(1, 2"):
         thompson_batch(fitted, [(0.0, 1.0)])
-    with pytest.raises(ShapeError, match="a lower end below the upper one"):
+    with pytest.raises(ShapeError, match=r"a lower end below the upper .* \[\[0.0, 0.0\], \[0"):
         thompson_batch(fitted, [(0.0, 0.0), (0.0, 1.0)])
+    for name in ("num", "candidates", "starts"):
+        with pytest.raises(ConfigError, match=f"{name}=0 must be at least 1"):
+            thompson_batch(fitted, BOUNDS, **{name: 0})
     x = np.random.default_rng(0).random((20, 1))
     classes = gpx.fit(
         x,

@@ -34,7 +34,7 @@ from record import NOT_RECORDED, Checks, origin, tally, verdict, words
 from gpx.data import load as load_data
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
-from gpx.training.build import build, build_model
+from gpx.options.build import build, build_model
 from gpx.training.checkpoint import load_checkpoint
 
 HERE = Path(__file__).resolve().parent

@@ -29,9 +29,9 @@ from gpx.data import Glyphs
 from gpx.data import load as load_data
 from gpx.diagnostics.calibration import auroc
 from gpx.metrics import entropy
-from gpx.training import RunFolder, load, resume, run
-from gpx.training.build import build
-from gpx.training.composition import composed
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, resume, run
 
 HERE = Path(__file__).resolve().parent
 METHODS = ("CNN", "CNN+MCD", "CNN+GP(RF)", "GPDNN")

@@ -28,9 +28,9 @@ from torch.distributions import Categorical
 from gpx.data import Fields
 from gpx.data import load as load_data
 from gpx.metrics import evaluate, trivial_law
-from gpx.training import RunFolder, load, run
-from gpx.training.build import build
-from gpx.training.composition import composed
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, run
 
 HERE = Path(__file__).resolve().parent
 TOTAL, TESTED = 5000, 1000

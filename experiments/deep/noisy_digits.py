@@ -38,11 +38,11 @@ from gpx.data import Digits, Glyphs
 from gpx.data import load as load_data
 from gpx.diagnostics.calibration import auroc
 from gpx.metrics import ece, entropy, evaluate, reliability, trivial_law
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, resume, run
+from gpx.runs.figures.predictions import BAND, INK, TRUTH
 from gpx.sampling.seeds import stream
-from gpx.training import RunFolder, load, resume, run
-from gpx.training.build import build
-from gpx.training.composition import composed
-from gpx.training.figures import BAND, INK, TRUTH
 
 HERE = Path(__file__).resolve().parent
 NOISE = 0.5

@@ -25,7 +25,7 @@ import torch
 from record import write
 from torch import Tensor
 
-from gpx.data.extra import ExtraTable
+from gpx.data.sets.extra import ExtraTable
 from gpx.diagnostics.certificate import Certificate, certify, certify_exact
 from gpx.diagnostics.credible_intervals import credible_intervals
 from gpx.diagnostics.event_probability import exceedance_probability, probability_interval

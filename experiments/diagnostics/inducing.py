@@ -28,8 +28,8 @@ from record import write
 from torch import Tensor
 
 from gpx.data import load
-from gpx.data.extra import ExtraTable
-from gpx.data.uci import UCI
+from gpx.data.sets.extra import ExtraTable
+from gpx.data.sets.uci import UCI
 from gpx.diagnostics import effective_dimension, kl_upper_bound, points_for_expected_kl
 from gpx.diagnostics.evidence_bounds import collapsed_bound_value
 from gpx.inducing import (

@@ -26,9 +26,9 @@ import torch
 from record import write
 
 from gpx.data import load as load_data
-from gpx.training import RunFolder, export, run
-from gpx.training.build import build
-from gpx.training.composition import composed
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, export, run
 
 HERE = Path(__file__).resolve().parent
 PLAIN = ["trainer.eval_every=0", "trainer.figures=false", "trainer.tensorboard=false"]

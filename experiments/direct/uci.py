@@ -43,10 +43,10 @@ from gpx.bases.sufficient_statistics import FittedWeights
 from gpx.data import load as load_data
 from gpx.errors import GPXError
 from gpx.models import Direct
-from gpx.training import RunFolder, load, run
-from gpx.training.build import build, build_model
+from gpx.options.build import build, build_model
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, run
 from gpx.training.checkpoint import load_checkpoint
-from gpx.training.composition import composed
 
 HERE = Path(__file__).resolve().parent
 FOLDS = HERE / "uci_folds.jsonl"

@@ -28,9 +28,9 @@ from record import COMMIT, write
 from gpx.data import load as load_data
 from gpx.metrics import evaluate
 from gpx.models import CommitteePosterior
-from gpx.training import RunFolder, load, run
-from gpx.training.build import build
-from gpx.training.composition import composed
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, run
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "compare_cells.jsonl"

@@ -26,8 +26,8 @@ from record import write
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 from torch import Tensor
 
-from gpx.data.extra import ExtraTable
-from gpx.data.grid_file import ExtraGrid
+from gpx.data.grids.file import ExtraGrid
+from gpx.data.sets.extra import ExtraTable
 from gpx.kernels import AxisProduct
 from gpx.kernels.algebra import Product
 from gpx.kernels.base import Kernel

@@ -30,7 +30,7 @@ from record import write
 from torch import Tensor
 
 from gpx.data import GridStress
-from gpx.data.grid_stress import rastrigin
+from gpx.data.grids.stress import rastrigin
 from gpx.kernels import AxisProduct
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero

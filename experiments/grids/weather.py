@@ -26,8 +26,8 @@ from matplotlib.figure import Figure
 from record import write
 from torch import Tensor
 
-from gpx.data.extra import ExtraTable
-from gpx.data.grid_file import ExtraGrid
+from gpx.data.grids.file import ExtraGrid
+from gpx.data.sets.extra import ExtraTable
 from gpx.kernels import AxisProduct, Kernel, Matern32, Matern52
 from gpx.kernels.algebra import Product
 from gpx.kernels.over_axes import Coregionalisation

@@ -31,7 +31,7 @@ from hydra import compose, initialize_config_dir
 from record import COMMIT, Checks, tally, write
 
 from gpx.errors import GPXError
-from gpx.training import RunFolder, run
+from gpx.runs import RunFolder, run
 
 HERE = Path(__file__).resolve().parent
 

@@ -27,7 +27,7 @@ from record import write
 from torch import Tensor
 
 from gpx.data import UCI, load
-from gpx.data.uci_sets import UCI_SETS
+from gpx.data.sets.uci_sets import UCI_SETS
 from gpx.models import CGLB, ExactGP
 from gpx.objectives import CGLowerBound, ExactMLL
 from gpx.training.lbfgsb import LBFGSB

@@ -25,7 +25,7 @@ from record import write
 from torch.distributions import Normal
 
 from gpx.data import load
-from gpx.data.uci import UCI
+from gpx.data.sets.uci import UCI
 from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.kernels import RBF, Matern32
 from gpx.kernels.stationary import Stationary

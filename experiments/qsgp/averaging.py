@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gpx.bases import RandomFourier
 from gpx.data import load
-from gpx.data.uci import UCI
+from gpx.data.sets.uci import UCI
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero

@@ -31,7 +31,7 @@ from record import write
 
 from gpx.bases import RandomFourier
 from gpx.data import Dataset, load
-from gpx.data.uci import UCI
+from gpx.data.sets.uci import UCI
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.data.dataset import load
-from gpx.data.uci import UCI
+from gpx.data import load
+from gpx.data.sets.uci import UCI
 from gpx.kernels import RBF
 
 # type-II maximum of an exact SE-ARD GP on 1,000 training rows of kin40k, split 0

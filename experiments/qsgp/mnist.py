@@ -32,7 +32,7 @@ from torch.nn.functional import logsigmoid
 
 from gpx.bases import RandomFourier
 from gpx.data import load
-from gpx.data.mnist import MNISTParity
+from gpx.data.images.mnist import MNISTParity
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli
 from gpx.means import Zero

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from gpx.bases import RandomFourier
 from gpx.data import load
-from gpx.data.uci import UCI
+from gpx.data.sets.uci import UCI
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP

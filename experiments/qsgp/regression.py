@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from omegaconf import OmegaConf
 from record import NOT_RECORDED, Checks, tally, write
 
-from gpx.data.uci import UCI
+from gpx.data.sets.uci import UCI
 from gpx.errors import DataError
 
 HERE = Path(__file__).resolve().parent

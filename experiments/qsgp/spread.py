@@ -28,7 +28,7 @@ from torch import Tensor
 from gpx.bases import RandomFourier
 from gpx.bases.fourier.spread import ROUGH_SPREADS, automatic_spread
 from gpx.data import load
-from gpx.data.uci import UCI
+from gpx.data.sets.uci import UCI
 from gpx.kernels import RBF, Kernel, Matern32
 
 HERE = Path(__file__).resolve().parent

@@ -23,7 +23,8 @@ import torch
 from record import write
 
 from gpx.bases import RandomFourier
-from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.bases.fixed_functions import sufficient_statistics
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.kernels import RBF
 from gpx.methods.reweighted.evidence import joint_density
 from gpx.methods.reweighted.orthogonal import OrthogonalForm, ReflectedForm

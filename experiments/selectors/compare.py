@@ -30,7 +30,7 @@ from record import write
 from torch import Tensor
 
 from gpx.data import load
-from gpx.data.uci import UCI
+from gpx.data.sets.uci import UCI
 from gpx.errors import NotPositiveDefinite
 from gpx.inducing import (
     Determinantal,

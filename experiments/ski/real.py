@@ -26,8 +26,8 @@ import torch
 from record import COMMIT, Checks, Rows, write
 from standins import abalone_like, sarcos_like
 
-from gpx.training import RunFolder, run
-from gpx.training.composition import composed
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, run
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "real_cells.jsonl"

@@ -27,8 +27,8 @@ import torch
 from record import COMMIT, Checks, write
 
 from gpx.errors import GPXError
-from gpx.training import RunFolder, run
-from gpx.training.composition import composed
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, run
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "compare_cells.jsonl"

@@ -31,9 +31,9 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import SGPR, EffectivePrior
 from gpx.objectives import CollapsedELBO, EffectiveEvidence
+from gpx.options.build import build
+from gpx.options.composition import composed
 from gpx.training.allocator import keep_freed_memory
-from gpx.training.build import build
-from gpx.training.composition import composed
 
 HERE = Path(__file__).resolve().parent
 KERNELS: dict[str, type[RBF] | type[Matern32]] = {"rbf": RBF, "matern32": Matern32}

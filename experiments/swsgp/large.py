@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from record import COMMIT, earlier, write
 
-from gpx.training import RunFolder, run
-from gpx.training.composition import composed
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, run
 
 HERE = Path(__file__).resolve().parent
 MAIN_ROAD = HERE.parent / "main_road" / "rows.json"

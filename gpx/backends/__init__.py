@@ -7,6 +7,7 @@ from gpx.backends.dense import Dense
 from gpx.backends.entries import CovarianceFunction, Entries, Scratch, TileSource
 from gpx.backends.keops import KeOps, keops_installed
 from gpx.backends.radial_parts import RadialPart, RadialProfile
+from gpx.backends.sharded import Engine, Sharded, is_shared, own_rows
 from gpx.backends.triton import Triton, triton_installed
 
 __all__ = [
@@ -16,15 +17,19 @@ __all__ = [
     "Chunked",
     "CovarianceFunction",
     "Dense",
+    "Engine",
     "Entries",
     "KeOps",
     "RadialPart",
     "RadialProfile",
     "Scratch",
+    "Sharded",
     "TileSource",
     "Triton",
     "choose_backend",
+    "is_shared",
     "keops_installed",
+    "own_rows",
     "row_chunks",
     "row_slices",
     "rows_per_chunk",

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from gpx.backends.chunked import Chunked
 from gpx.backends.entries import Entries
+from gpx.linalg.prepared import Prepared
 
 SHARE = 2
 """The stored matrix may take the budget divided by this; vectors and tiles need the rest."""
@@ -23,8 +24,7 @@ class Dense:
 
     def __init__(self, memory_budget: int) -> None:
         self._chunked = Chunked(memory_budget)
-        self._values: Tensor | None = None
-        self._versions: list[int] = []
+        self._prepared = Prepared()
 
     def product(self, entries: Entries, right: Tensor, *, transposed: bool) -> Tensor:
         """K @ right (n2, c), or K^T @ right (n1, c); not differentiable."""
@@ -39,8 +39,4 @@ class Dense:
 
     def stored(self, entries: Entries) -> Tensor:
         """K itself (n1, n2), made anew where a tensor of ``entries`` has changed."""
-        versions = [-1 if t.is_inference() else t._version for t in entries.tensors]
-        if self._values is None or versions != self._versions or -1 in versions:
-            self._values = self._chunked.matrix(entries)
-            self._versions = versions
-        return self._values
+        return self._prepared.get("matrix", entries.tensors, lambda: self._chunked.matrix(entries))

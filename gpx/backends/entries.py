@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -150,12 +150,24 @@ class Entries:
         return n1 * n2 * self.x1.element_size()
 
 
-def gradients(entries: Entries, output: Tensor, weights: Tensor) -> tuple[Tensor | None, ...]:
-    """Gradient of <weights, output> for every tensor of ``entries``; None where none is wanted."""
+def gradients(
+    entries: Entries, outputs: Sequence[Tensor], weights: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Gradient of sum_i <weights_i, outputs_i> for every tensor of ``entries``.
+
+    Zero where no output depends on a tensor; None where no gradient is wanted.
+    """
     wanted = [t for t in entries.tensors if t.requires_grad]
+    pairs = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
     found = iter(
-        torch.autograd.grad(output, wanted, weights, allow_unused=True, materialize_grads=True)
-        if wanted and output.requires_grad
+        torch.autograd.grad(
+            [o for o, _ in pairs],
+            wanted,
+            [w for _, w in pairs],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        if wanted and pairs
         else [torch.zeros_like(t) for t in wanted]
     )
     return tuple(next(found) if t.requires_grad else None for t in entries.tensors)

@@ -86,19 +86,15 @@ class KeOps:
         self, entries: Entries, left: Tensor, right: Tensor
     ) -> tuple[Tensor | None, ...]:
         """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
-        leaves, totals = entries.leaves(), None
-        for ours, theirs in zip(_blocks(left), _blocks(right), strict=True):
+        leaves, blocks = entries.leaves(), list(zip(_blocks(left), _blocks(right), strict=True))
+        totals = gradients(leaves, (), ())
+        for ours, theirs in blocks:
             with torch.enable_grad():
                 product = _product(leaves, theirs)
-            found = gradients(leaves, product, ours)
-            totals = found if totals is None else tuple(map(_add, totals, found))
-        if totals is None:
-            return tuple(torch.zeros_like(t) if t.requires_grad else None for t in leaves.tensors)
+            found = gradients(leaves, (product,), (ours,))
+            pairs = zip(totals, found, strict=True)
+            totals = tuple(None if a is None or b is None else a + b for a, b in pairs)
         return totals
-
-
-def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return None if a is None or b is None else a + b
 
 
 def _blocks(vectors: Tensor) -> tuple[Tensor, ...]:

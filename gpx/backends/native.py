@@ -19,9 +19,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from gpx.cache_folder import cache_folder
+from gpx.errors import DTypeError, ShapeError
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,31 @@ def has_memory(array: Tensor) -> bool:
     A tensor that torch only traces says that it is on the CPU and has no numbers there.
     """
     return array.device.type == "cpu" and type(array) in (Tensor, nn.Parameter)
+
+
+def address(
+    array: Tensor, count: int, dtype: torch.dtype, what: str, *, strided: bool = False
+) -> int:
+    """Where ``count`` numbers lie; what is read through an address nobody checks later.
+
+    Args:
+        array: of ``dtype`` on the CPU, in one piece.
+        what: is calculated, for the message.
+        strided: whether the code that reads it knows the stride of an array of three dimensions.
+
+    Raises:
+        ShapeError: another size or layout.
+        DTypeError: another dtype or device.
+    """
+    kind = array.dtype == dtype and array.device.type == "cpu"
+    whole = array.is_contiguous() or (strided and array.ndim > 2)
+    if not (kind and whole) or array.numel() != count:
+        raise (ShapeError if kind else DTypeError)(
+            f"{what}: an array of shape {tuple(array.shape)}, {array.dtype} on {array.device}, "
+            f"where {count} numbers of {dtype} in one piece on cpu belong; the arrays of a call "
+            "must fit each other"
+        )
+    return array.data_ptr()
 
 
 def _compiler() -> list[str] | None:

@@ -7,8 +7,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.base import Basis, check_inputs
-from gpx.bases.fourier.random_fourier import frequencies_per_block
+from gpx.bases.base import Basis, check_inputs, largest_divisor
 from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.arc_cosine import ArcCosine
@@ -71,7 +70,7 @@ class ArcCosineFeatures(Basis):
         self.num_basis, self.num_inputs = num_basis, num_inputs
         self.seed = seed
         self.directions: Directions = directions
-        self.block_size = frequencies_per_block(num_basis, block_columns)
+        self.block_size = largest_divisor(num_basis, block_columns)
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """phi(x) at any columns; (n, len(columns)) or (n, m)."""

@@ -165,6 +165,10 @@ class Basis(DataSized, ABC):
         """
         return None
 
+    def feature_parameters(self) -> list[nn.Parameter]:
+        """Parameters that move the functions. Default: all, or none where these stay."""
+        return [] if self.follows_kernel else list(self.parameters())
+
     # -- what there is to say ---------------------------------------------------------------------
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -277,3 +281,8 @@ def check_inputs(x: Tensor, what: str) -> None:
             f"{what} expects inputs of shape (n, d), got {tuple(x.shape)}; "
             "use x[:, None] for one input dimension"
         )
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """Largest divisor of ``number`` that is at most ``limit``: blocks divide the functions."""
+    return max(k for k in range(1, min(limit, number) + 1) if number % k == 0)

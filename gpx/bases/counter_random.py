@@ -12,18 +12,25 @@ import math
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpx.backends.native import has_memory, native_library
 from gpx.backends.triton import triton_normals
+from gpx.linalg.memory import working_memory
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 MASK = 0xFFFFFFFF
 SOURCE = Path(__file__).with_name("philox.c")
+
+SHARE = 4
+"""A table of ``KnownRows`` takes at most this part of the memory to work in."""
+PIECE = 1 << 20
+"""Entries of such a table that are made at once."""
 
 
 def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> Tensor:
@@ -44,8 +51,8 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
     c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
     multiplied, kept = torch.stack((c0, c2)), torch.stack((c3, c1))
     shape = (2,) + (1,) * c0.ndim
-    # what is made while torch.export records has no numbers and must not be kept
-    made = _constants.__wrapped__ if torch.compiler.is_exporting() else _constants
+    # what is made while torch traces (export, fake tensors) has no numbers and must not be kept
+    made = _constants if type(c0) is Tensor else _constants.__wrapped__
     multiplier, *keys = (words.view(shape) for words in made(key, c0.device).unbind(0))
     for one in keys:
         # int64 products wrap modulo 2^64, so the low 64 bits of the 32 x 32 product are exact; what
@@ -55,6 +62,27 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
         multiplied, kept = high.bitwise_and_(MASK).flip(0), product
     kept = kept & MASK
     return torch.stack((multiplied[0], kept[1], multiplied[1], kept[0]))
+
+
+def words_at(
+    seed: int,
+    stream: int,
+    address: Tensor,
+    second: Tensor | None = None,
+    third: Tensor | None = None,
+) -> Tensor:
+    """Random words of a stream of a seed: (4, ...) int64, see ``philox4x32``.
+
+    Args:
+        seed: 0 <= seed < 2^64.
+        stream: below 2^32; streams of one seed are independent of each other.
+        address: int64 >= 0; second, third: below 2^32, zero where not given. They broadcast to one
+            shape (...).
+    """
+    zero = torch.zeros_like(address)
+    second, third = (zero if part is None else part for part in (second, third))
+    key = seed & MASK, ((seed >> 32) & MASK) ^ stream
+    return philox4x32((address & MASK, address >> 32, second, third), key)
 
 
 @lru_cache(maxsize=64)
@@ -92,10 +120,7 @@ def _uniforms(seed: int, rows: Tensor, quads: int) -> Tensor:
         key = seed & MASK, (seed >> 32) & MASK
         run(rows.shape[0], quads, rows.data_ptr(), *key, found.data_ptr())
         return found
-    row = rows[:, None]
-    quad = torch.arange(quads, device=rows.device)[None, :]
-    zero = torch.zeros_like(quad)
-    words = philox4x32((row & MASK, row >> 32, quad, zero), (seed & MASK, (seed >> 32) & MASK))
+    words = words_at(seed, 0, rows[:, None], torch.arange(quads, device=rows.device))
     return (words.double() + 0.5) * 2.0**-32
 
 
@@ -132,3 +157,41 @@ def standard_normals(
     # (2, r, quads, 2) -> (r, quads, 2, 2): column 4 q + 2 p + t
     ordered = normals.permute(1, 2, 0, 3).reshape(rows.shape[0], 4 * quads)
     return ordered[:, :num_columns].to(dtype)
+
+
+class KnownRows:
+    """Tables of rows that a seed fixes, made at the first use, for a GPU, where a look-up is cheap.
+
+    Copies share them, and no file holds them.
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[tuple[tuple[int, int], torch.dtype, torch.device], Tensor] = {}
+
+    def of(
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+        make: Callable[[Tensor], Tensor],
+    ) -> Tensor | None:
+        """The table of ``shape`` (r, q); None where it does not fit.
+
+        Args:
+            make: addresses (k,) below r to their rows (k, q).
+        """
+        count, width = shape
+        if SHARE * count * width * dtype.itemsize > working_memory(device):
+            return None
+        kind = shape, dtype, device
+        if kind not in self.tables:
+            with torch.inference_mode(False), torch.no_grad():
+                pieces = torch.arange(count, device=device).split(max(1, PIECE // width))
+                self.tables[kind] = torch.cat([make(piece) for piece in pieces])
+        return self.tables[kind]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KnownRows:
+        return self
+
+    def __reduce__(self) -> tuple[type[KnownRows], tuple[()]]:
+        return KnownRows, ()

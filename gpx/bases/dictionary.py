@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from gpx.bases.base import Basis, check_inputs
+from gpx.bases.base import Basis, check_inputs, largest_divisor
 from gpx.bases.closed_forms import Radial
-from gpx.bases.fourier.random_fourier import frequencies_per_block
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
@@ -66,8 +65,8 @@ class KernelDictionary(Basis):
         if not 0.0 < precision <= MAX_PRECISION:
             raise ConfigError(f"precision={precision} must be in (0, {MAX_PRECISION:g}]")
         self.kernel = kernel
-        self.num_basis = centres.shape[0]
-        self.block_size = frequencies_per_block(self.num_basis, block_size)
+        self.num_basis, self.num_inputs = centres.shape
+        self.block_size = largest_divisor(self.num_basis, block_size)
         self.sparse = sparse
         self.register_buffer("centres", centres.detach().clone())
         start = torch.full((self.num_basis, 1), math.log(precision))
@@ -84,6 +83,10 @@ class KernelDictionary(Basis):
         table = self.log_precision
         rows = table if columns is None else embedding(columns, table, sparse=self.sparse)
         return rows[:, 0].clamp_max(math.log(MAX_PRECISION)).exp()
+
+    def feature_parameters(self) -> list[nn.Parameter]:
+        """Those of the kernel; precisions move no function."""
+        return list(self.kernel.parameters())
 
     @torch.no_grad()
     def closed_form(self, num_inputs: int) -> Radial | None:

@@ -1,14 +1,48 @@
-"""Where regression on fixed functions starts: chosen for the data, which are summed."""
+"""Regression on fixed functions: these are chosen for the data, which are then summed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gpx.backends import row_chunks
 from gpx.bases.base import Basis
-from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.bases.sufficient_statistics import (
+    SufficientStatistics,
+    block_bytes,
+    interpolation_statistics,
+    summed,
+)
+
+
+@torch.no_grad()
+def sufficient_statistics(
+    basis: Basis, x: Tensor, residual: Tensor, *, rows: int | None = None
+) -> SufficientStatistics:
+    """One pass over the data; features are formed and dropped block by block.
+
+    Args:
+        basis: at the hyperparameters that it keeps.
+        x (n, d), residual (n,): inputs and y - m(x).
+        rows: per block; None: as many as stay in the device's cache.
+
+    Cost: n m^2 / 2 multiply-adds (in the dtype of x, added up in float64) and the features; memory
+    O(m^2 + block). Of sparse features with q entries a row: O(n q^2).
+    """
+    sparse = basis.sparse_rows(x)
+    if sparse is not None:
+        return interpolation_statistics(sparse, residual)
+    row = basis.num_basis * x.element_size()
+    budget = block_bytes(x.device) if rows is None else rows * row
+
+    def blocks() -> Iterator[tuple[Tensor, Tensor, None]]:
+        for chosen in row_chunks(x.shape[0], row, budget):
+            yield basis(x[chosen]).mT, residual[chosen], None
+
+    return summed(blocks(), basis.num_basis, x)
 
 
 class Start(NamedTuple):

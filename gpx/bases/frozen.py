@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.bases.base import Basis
 
 
-def flat_parameters(basis: Basis) -> Tensor:
-    """Copy of all hyperparameters that the features depend on, in one vector."""
-    return torch.cat([p.detach().reshape(-1) for p in basis.parameters()])
+def flat_parameters(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Copy of ``parameters``, at least one, in one vector."""
+    return torch.cat([p.detach().reshape(-1) for p in parameters])
 
 
 def frozen_basis(basis: Basis, hyperparameters: Tensor) -> Basis:
     """Copy of ``basis`` at other hyperparameters, none of them trainable.
 
     Args:
-        basis: to copy; nothing of size m is copied.
-        hyperparameters: as ``flat_parameters`` returned them then.
+        basis: to copy, with its buffers.
+        hyperparameters: all of its parameters then, from ``flat_parameters``.
     """
     frozen = copy.deepcopy(basis).requires_grad_(False)
     put_parameters(frozen, hyperparameters)
@@ -29,7 +30,7 @@ def frozen_basis(basis: Basis, hyperparameters: Tensor) -> Basis:
 
 @torch.no_grad()
 def put_parameters(basis: Basis, hyperparameters: Tensor) -> None:
-    """Set the hyperparameters of ``basis`` to those of ``flat_parameters``."""
+    """Set the parameters of ``basis`` to those of ``flat_parameters``."""
     offset = 0
     for parameter in basis.parameters():
         flat = hyperparameters[offset : offset + parameter.numel()]

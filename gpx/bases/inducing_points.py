@@ -38,8 +38,7 @@ class InducingPoints(Basis):
         if centres.shape[0] < 1:
             raise ConfigError("an inducing-point basis needs at least one centre")
         self.kernel = kernel
-        self.num_inputs = centres.shape[1]
-        self.num_basis = centres.shape[0]
+        self.num_basis, self.num_inputs = centres.shape
         self.register_buffer("centres", centres.detach().clone())
 
     def _at(self, columns: Tensor | None) -> Tensor:
@@ -102,6 +101,20 @@ class TrainingPoints(InducingPoints):
         self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
     ) -> str:
         """Draw the centres from x (n, d)."""
-        chosen = torch.randperm(len(x), generator=generator, device=x.device)
-        self.centres.copy_(x[chosen[: self.num_basis].sort().values])
+        draw_centres(self.centres, x, generator)
         return super().start(x, residual, noise, generator=generator)
+
+
+def draw_centres(centres: Tensor, x: Tensor, generator: torch.Generator) -> None:
+    """Copy different random rows of x (n, d), in their order, to ``centres`` (m, d).
+
+    Raises:
+        ConfigError: there are fewer rows than centres.
+    """
+    if len(x) < len(centres):
+        raise ConfigError(
+            f"{len(centres)} kernel functions have their centres at training inputs, and there are "
+            f"only {len(x)} of them; set num_data={len(x)}"
+        )
+    chosen = torch.randperm(len(x), generator=generator, device=x.device)[: len(centres)]
+    centres.copy_(x[chosen.sort().values])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, NoReturn, get_args
+from typing import Literal, NoReturn, get_args
 
 import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis, check_inputs
+from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.linalg.interpolation import Method, Outside, RegularAxis
@@ -22,7 +23,7 @@ LEAST_POINTS = 2 * MARGIN + 2
 Beyond = Literal["clamp", "error"]
 
 
-class InterpolatedGrid(Basis):
+class InterpolatedGrid(InDoublePrecision, Basis):
     """f(x) = w(x)^T u with sparse interpolation weights w and u ~ N(0, K), K the kernel on a grid.
 
     The weights know no kernel, so that the sums of W^T W and W^T y over the data serve every kernel
@@ -49,6 +50,7 @@ class InterpolatedGrid(Basis):
 
     follows_kernel = True
     dense_prior = True
+    in_double = ("origin", "spacing")  # rounding them would move every point
     kernel: Kernel
     num_inputs: int
     origin: Tensor
@@ -83,13 +85,6 @@ class InterpolatedGrid(Basis):
         self.outside: Beyond = outside
         self.register_buffer("origin", torch.zeros(num_inputs, dtype=torch.float64))
         self.register_buffer("spacing", torch.ones(num_inputs, dtype=torch.float64))
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Where the grid lies stays in float64: rounding it would move every point."""
-        origin, spacing = self.origin, self.spacing
-        super()._apply(fn, recurse)
-        self.origin, self.spacing = origin.to(self.origin.device), spacing.to(self.spacing.device)
-        return self
 
     @property
     def axes(self) -> list[RegularAxis]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis, check_inputs
+from gpx.bases.base import Basis, check_inputs, largest_divisor
 from gpx.bases.closed_forms import AxisProducts
-from gpx.bases.fourier.random_fourier import frequencies_per_block
+from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels import RBF, Kernel, Matern
 
@@ -19,7 +18,7 @@ LEAST_SHARE = 0.9
 """Share of the prior variance at the middle of the box below which the functions are too few."""
 
 
-class LaplacianEigenfunctions(Basis):
+class LaplacianEigenfunctions(InDoublePrecision, Basis):
     """phi_j(x) = prod_k sin(pi j_k (x_k - c_k + L_k) / (2 L_k)) / sqrt(L_k), weights N(0, s(w_j)).
 
     With w_j = pi j / (2 L) and s the spectral density of the kernel, phi^T diag(s) phi tends to the
@@ -48,6 +47,7 @@ class LaplacianEigenfunctions(Basis):
     """
 
     follows_kernel = True
+    in_double = ("centre", "half_width")
     kernel: RBF | Matern
     num_inputs: int
     centre: Tensor
@@ -73,23 +73,16 @@ class LaplacianEigenfunctions(Basis):
                 f"num_basis={num_basis} and block_columns={block_columns} must be at least 1, "
                 f"boundary={boundary} above 1 and finite"
             )
-        kernel.num_spectral_normals(num_inputs)  # says where a kernel of RBF has no spectrum
+        kernel.num_spectral_normals(num_inputs)  # says where one derived from these has none
         self.kernel = kernel
         self.num_basis, self.num_inputs = num_basis, num_inputs
         self.boundary = boundary
-        self.block_size = frequencies_per_block(num_basis, block_columns)
+        self.block_size = largest_divisor(num_basis, block_columns)
         double = torch.float64
         self.register_buffer("centre", torch.zeros(num_inputs, dtype=double))
         self.register_buffer("half_width", torch.ones(num_inputs, dtype=double))
         self.register_buffer("orders", torch.ones(num_basis, num_inputs, dtype=torch.int64))
         self._choose()
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices; the box stays in float64."""
-        kept = self.centre, self.half_width
-        super()._apply(fn, recurse)
-        self.centre, self.half_width = (value.to(self.orders.device) for value in kept)
-        return self
 
     @torch.no_grad()
     def place(self, x: Tensor) -> None:
@@ -158,18 +151,15 @@ class LaplacianEigenfunctions(Basis):
         low, high = self.centre - self.half_width, self.centre + self.half_width
         return AxisProducts(sines, low, high, self.orders - 1, height)
 
-    def frequencies(self) -> Tensor:
-        """w (m, d), radians per unit of x; float64."""
-        return self.orders.double() * (0.5 * math.pi) / self.half_width
-
-    def log_variances(self) -> Tensor:
-        """log s(w) (m,), float64, differentiable in the kernel."""
-        return self.kernel.log_spectral_density(self.frequencies() / (2.0 * math.pi)).double()
+    def log_variances(self, columns: Tensor | None = None) -> Tensor:
+        """log s(w) (m,), or of some ``columns``; float64, differentiable in the kernel."""
+        orders = self.orders if columns is None else self.orders[columns]
+        cycles = 0.25 * orders.double() / self.half_width  # w / (2 pi)
+        return self.kernel.log_spectral_density(cycles).double()
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """1 / s(w), in the kernel's dtype."""
-        precision = (-self.log_variances()).exp().to(self.kernel.lengthscale.dtype)
-        return precision if columns is None else precision[columns]
+        return (-self.log_variances(columns)).exp().to(self.kernel.lengthscale.dtype)
 
     def mean_column_square(self) -> Tensor:
         """Mean over a uniform input in the box, alike for all: prod_k 1 / (2 L_k), 0-d."""

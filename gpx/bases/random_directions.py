@@ -13,11 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.bases.counter_random import philox4x32, standard_normals
+from gpx.bases.counter_random import standard_normals, words_at
 
-MASK = 0xFFFFFFFF
 SIGN_STREAM = 0x5349474E
-"""Second key word of the sign stream, so that signs and normals of one seed are independent."""
+"""Stream of the signs, which makes them independent of the normals of the same seed."""
 PERMUTATION_STREAM = 0x5045524D
 """As SIGN_STREAM, of permutations."""
 DIAGONAL_STREAM = 0x44494147
@@ -111,21 +110,16 @@ def _with_lengths(seed: int, indices: Tensor, rows: Tensor) -> Tensor:
 def random_permutations(seed: int, groups: Tensor, size: int) -> Tensor:
     """Independent permutations addressed by (seed, group): (r, size) int64."""
     quads = torch.arange(-(-size // 4), device=groups.device)
-    zero, group = torch.zeros_like(quads), groups[:, None]
-    key = (seed & MASK, ((seed >> 32) & MASK) ^ PERMUTATION_STREAM)
-    words = philox4x32((group & MASK, group >> 32, quads, zero), key)  # (4, r, quads)
+    words = words_at(seed, PERMUTATION_STREAM, groups[:, None], quads)  # (4, r, quads)
     return words.permute(1, 2, 0).reshape(len(groups), -1)[:, :size].argsort(dim=1, stable=True)
 
 
 def random_signs(seed: int, groups: Tensor, count: int, size: int) -> Tensor:
     """Independent signs +-1 addressed by (seed, group): (r, count, size) float64."""
-    quads = -(-size // 4)
-    group = groups[:, None, None]
-    layer = torch.arange(count, device=groups.device)[None, :, None]
-    quad = torch.arange(quads, device=groups.device)[None, None, :]
-    key = (seed & MASK, ((seed >> 32) & MASK) ^ SIGN_STREAM)
-    words = philox4x32((group & MASK, group >> 32, quad, layer), key)  # (4, r, count, quads)
-    bits = words.permute(1, 2, 3, 0).reshape(groups.shape[0], count, 4 * quads) & 1
+    layer = torch.arange(count, device=groups.device)[:, None]
+    quads = torch.arange(-(-size // 4), device=groups.device)
+    words = words_at(seed, SIGN_STREAM, groups[:, None, None], quads, layer)  # (4, r, count, quads)
+    bits = words.permute(1, 2, 3, 0).flatten(2) & 1
     return 2.0 * bits[:, :, :size].double() - 1.0
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.bases.base import Basis
 from gpx.errors import ConfigError, ShapeError
 from gpx.linalg import cholesky
 from gpx.operators import Interpolation
@@ -116,33 +115,6 @@ class SufficientStatistics:
         scale = scale.double()
         gram = self.gram * scale * scale.unsqueeze(1)
         return replace(self, gram=gram, projected=self.projected * scale)
-
-
-@torch.no_grad()
-def sufficient_statistics(
-    basis: Basis, x: Tensor, residual: Tensor, *, rows: int | None = None
-) -> SufficientStatistics:
-    """One pass over the data; features are formed and dropped block by block.
-
-    Args:
-        basis: at the hyperparameters that it keeps.
-        x (n, d), residual (n,): inputs and y - m(x).
-        rows: per block; None: as many as stay in the device's cache.
-
-    Cost: n m^2 / 2 multiply-adds (in the dtype of x, added up in float64) and the features; memory
-    O(m^2 + block). Of sparse features with q entries a row: O(n q^2).
-    """
-    sparse = basis.sparse_rows(x)
-    if sparse is not None:
-        return interpolation_statistics(sparse, residual)
-    row = basis.num_basis * x.element_size()
-    budget = block_bytes(x.device) if rows is None else rows * row
-
-    def blocks() -> Iterator[tuple[Tensor, Tensor, None]]:
-        for chosen in row_chunks(x.shape[0], row, budget):
-            yield basis(x[chosen]).mT, residual[chosen], None
-
-    return summed(blocks(), basis.num_basis, x)
 
 
 @torch.no_grad()

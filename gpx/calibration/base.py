@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -13,6 +16,9 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.base import Task
 from gpx.likelihoods.bernoulli import Sign
+
+LEAST_LOG = math.log(torch.finfo(torch.float64).tiny)
+"""Of a probability: what is impossible to a model has a logarithm nevertheless."""
 
 
 class Recalibration(DataSized, ABC):
@@ -128,15 +134,8 @@ def class_logits(predictive: Any) -> Tensor:
             "predictive distribution must have probs"
         )
     probs = probs.double()
-    tiny = torch.finfo(torch.float64).tiny
-    if probs.ndim == 1:
-        return torch.stack([torch.log1p(-probs), probs.clamp_min(tiny).log()], 1)
-    return probs.clamp_min(tiny).log()
-
-
-def class_numbers(y: Tensor, binary: bool) -> Tensor:
-    """Classes 0 .. C - 1 (n,) of targets, which are -1 and 1 where there are two."""
-    return (y > 0).long() if binary else y.long()
+    logs = probs.log() if probs.ndim == 2 else torch.stack([torch.log1p(-probs), probs.log()], 1)
+    return logs.clamp_min(LEAST_LOG)
 
 
 def of_probabilities(probabilities: Tensor, like: Any) -> Distribution:
@@ -147,9 +146,15 @@ def of_probabilities(probabilities: Tensor, like: Any) -> Distribution:
     return torch.distributions.Categorical(probs=probabilities.to(given))
 
 
-def mean_nlp(log_probabilities: Tensor, classes: Tensor) -> Tensor:
-    """Mean negative log probability of the classes, ()."""
-    return -log_probabilities.gather(1, classes.unsqueeze(1)).mean()
+def most_likely(loss: Callable[[float], float], reach: float) -> float:
+    """Where a loss of one logarithm is least within ``reach`` of zero; zero where nothing is less.
+
+    Args:
+        loss: mean negative log likelihood of the held-out rows, with one minimum.
+        reach: above 0.
+    """
+    found = minimize_scalar(loss, bounds=(-reach, reach), method="bounded", options={"xatol": 1e-7})
+    return float(found.x) if found.fun < loss(0.0) else 0.0
 
 
 def require_rows(y: Tensor) -> None:

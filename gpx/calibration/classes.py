@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import isotonic_regression, minimize, minimize_scalar
+from scipy.optimize import isotonic_regression, minimize
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, nll_loss, one_hot
 
 from gpx.calibration.base import (
     Recalibration,
     class_logits,
-    class_numbers,
-    mean_nlp,
+    most_likely,
     of_probabilities,
     require_rows,
 )
 from gpx.errors import DataError
+from gpx.likelihoods.base import Task, class_numbers
 
 RANGE = 6.0
 """Logarithms of the temperature, and of the slope, lie within this of zero."""
@@ -44,17 +44,13 @@ class Temperature(Recalibration):
         """As in ``Recalibration``."""
         require_rows(y)
         logits = class_logits(predictive)
-        classes = class_numbers(y, _signs(predictive))
+        classes = class_numbers(y, _task(predictive))
 
         def loss(log_temperature: float) -> float:
             scaled = logits * float(np.exp(-log_temperature))
-            return float(mean_nlp(torch.log_softmax(scaled, 1), classes))
+            return float(nll_loss(torch.log_softmax(scaled, 1), classes))
 
-        found = minimize_scalar(
-            loss, bounds=(-RANGE, RANGE), method="bounded", options={"xatol": 1e-7}
-        )
-        best = float(found.x) if found.fun < loss(0.0) else 0.0
-        self.log_temperature.fill_(best)
+        self.log_temperature.fill_(most_likely(loss, RANGE))
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
@@ -100,8 +96,8 @@ class Platt(Recalibration):
             DataError: no rows, or rows of one class.
         """
         require_rows(y)
-        signs, logits = _signs(predictive), class_logits(predictive)
-        classes, total = class_numbers(y, signs), logits.shape[1]
+        task, logits = _task(predictive), class_logits(predictive)
+        classes, total = class_numbers(y, task), logits.shape[1]
         counts = torch.bincount(classes, minlength=total).to(logits)
         if int((counts > 0.0).sum()) < 2:
             raise DataError(
@@ -109,9 +105,9 @@ class Platt(Recalibration):
                 "hold out more of them"
             )
         # of n rows of a class each counts (n + 2 / C) / (n + 2) for it, 2 / C / (n + 2) for others
-        truth = torch.nn.functional.one_hot(classes, total).to(logits)
+        truth = one_hot(classes, total).to(logits)
         goal = (truth * counts + 2.0 / total) / (counts[classes] + 2.0).unsqueeze(1)
-        width = 1 if signs else total
+        width = 1 if task == "binary" else total
         start = torch.stack([logits.new_ones(width), logits.new_zeros(width)])
 
         def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -126,9 +122,9 @@ class Platt(Recalibration):
             loss, start.flatten().cpu().numpy(), jac=True, method="L-BFGS-B", bounds=limits
         )
         best = torch.from_numpy(found.x).to(logits).view(2, width)
-        if mean_nlp(_scaled(logits, best), classes) > mean_nlp(logits, classes):
+        if nll_loss(_scaled(logits, best), classes) > nll_loss(logits, classes):
             best = start
-        self.keep(logits, coefficients=best.squeeze(1) if signs else best)
+        self.keep(logits, coefficients=best.squeeze(1) if width == 1 else best)
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
@@ -183,11 +179,11 @@ class Isotonic(Recalibration):
         """As in ``Recalibration``."""
         require_rows(y)
         logits = class_logits(predictive)
-        signs = _signs(predictive)
-        classes, scores = class_numbers(y, signs), logits.exp()
+        task = _task(predictive)
+        classes, scores = class_numbers(y, task), logits.exp()
         margin = 1.0 / (len(y) + 2.0)
         places, values = [], []
-        for number in [1] if signs else range(logits.shape[1]):
+        for number in [1] if task == "binary" else range(logits.shape[1]):
             score, order = scores[:, number].sort()
             hits = (classes == number)[order].double()
             # rows of one score have one value
@@ -198,8 +194,8 @@ class Isotonic(Recalibration):
             places.append(score)
             values.append(steps.clamp(margin, 1.0 - margin))
         self.keep(scores, places=torch.stack(places), values=torch.stack(values))
-        found = mean_nlp(class_logits(self(predictive)), classes)
-        if found > mean_nlp(logits, classes):
+        found = nll_loss(class_logits(self(predictive)), classes)
+        if found > nll_loss(logits, classes):
             self.keep(scores, places=scores[:0], values=scores[:0])
 
     @torch.no_grad()
@@ -208,7 +204,7 @@ class Isotonic(Recalibration):
         if not self.places.numel():
             return predictive
         scores = class_logits(predictive).exp()
-        if _signs(predictive):
+        if _task(predictive) == "binary":
             p = _interpolated(scores[:, 1], self.places[0], self.values[0])
             return of_probabilities(torch.stack([1.0 - p, p], 1), predictive)
         columns = zip(scores.mT, self.places, self.values, strict=True)
@@ -228,6 +224,7 @@ def _interpolated(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
     return values[above - 1] + share * (values[above] - values[above - 1])
 
 
-def _signs(predictive: Distribution) -> bool:
-    """Whether the classes are -1 and 1."""
-    return getattr(predictive, "probs", torch.zeros(1)).ndim == 1
+def _task(predictive: Distribution) -> Task:
+    """Binary where the classes are -1 and 1."""
+    signs = getattr(predictive, "probs", torch.zeros(1)).ndim == 1
+    return "binary" if signs else "multiclass"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from gpx.calibration.base import Recalibration, require_rows
+from gpx.calibration.base import Recalibration, most_likely, require_rows
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.widened import widened
 
+LEAST_FACTOR = math.exp(-10.0)
+"""Of the spread, where held-out rows are predicted without any error."""
 RANGE = 10.0
 """The logarithm of the factor of largest likelihood is looked for within this of zero."""
 
@@ -50,7 +50,8 @@ class Spread(Recalibration):
                 f"calibration {type(self).__name__} takes one output, and there are several; "
                 "leave calibrate= out"
             )
-        self.factor.copy_(torch.as_tensor(self.best_factor(predictive, y)))
+        factor = torch.as_tensor(self.best_factor(predictive, y))
+        self.factor.copy_(factor.clamp_min(LEAST_FACTOR))
 
     def best_factor(self, predictive: Distribution, y: Tensor) -> Tensor | float:
         """The factor, for predictions of targets y (n,), n > 0."""
@@ -83,13 +84,10 @@ class Variance(Spread):
             return scaled.square().mean().sqrt()
 
         def loss(logarithm: float) -> float:
-            factor = torch.tensor(np.exp(logarithm), dtype=torch.float64)
+            factor = torch.tensor(math.exp(logarithm), dtype=torch.float64)
             return -float(widened(predictive, factor).log_prob(y).double().mean())
 
-        found = minimize_scalar(
-            loss, bounds=(-RANGE, RANGE), method="bounded", options={"xatol": 1e-7}
-        )
-        return float(np.exp(found.x)) if found.fun < loss(0.0) else 1.0
+        return math.exp(most_likely(loss, RANGE))
 
 
 class Conformal(Spread):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpx.data.table import Floats
+from gpx.data.columns.numbers import Floats
 
 FEWEST_ROWS = 30
 """Below these the skewness of a column says little, and 1, 2, 3, ... may well be a quantity."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-from gpx.data.table import Floats, Table
+from gpx.data.columns.numbers import Floats
+from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
-
-Task = Literal["regression", "binary", "multiclass", "count"]
+from gpx.likelihoods.base import Task
 
 Label = float | str
 """Of a class, as the data have it: a number, or a text."""

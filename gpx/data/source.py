@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpx.data.dataset import Dataset
+from gpx.data.labels import Task
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from gpx.data.dataset import Dataset
-    from gpx.data.labels import Task
+from gpx.tensor_checks import check_at_least
 
 Rows = NDArray[np.int64]
 
 Form = Literal["table", "grid", "images", "stream"]
 """Rows of a table, cells of a grid, images, or rows in files that are read in batches."""
-
-
-def check_seed(option: str, seed: int) -> None:
-    """Raise ConfigError for a negative seed, which NumPy's generators do not take."""
-    if seed < 0:
-        raise ConfigError(f"{option}={seed} is negative; expected 0 or more")
 
 
 class DataSource(ABC):
@@ -66,7 +59,7 @@ class DataSource(ABC):
                 f"test_fraction={test_fraction} is not between 0 and 0.5; "
                 f"0.1 gives ten splits of 90 % training and 10 % test rows{every}"
             )
-        check_seed("split_seed", split_seed)
+        check_at_least(0, split_seed=split_seed)
         self.split = split
         self.test_fraction = test_fraction
         self.root = root
@@ -93,25 +86,17 @@ class DataSource(ABC):
             DataError: the split does not exist, or there are too few rows for it.
         """
         if table.test_masks is not None:
-            test = self._published_fold(table, table.test_masks.shape[1])
+            self._check_split(table, table.test_masks.shape[1])
+            test = np.flatnonzero(table.test_masks[:, self.split]).astype(np.int64)
         elif self.test_fraction == 0.0:
             self._check_split(table, 1)
             test = np.empty(0, dtype=np.int64)
         else:
             test = self._random_fold(table)
         train = np.setdiff1d(np.arange(len(table.y)), test, assume_unique=True)
-        least = 0 if self.test_fraction == 0.0 and table.test_masks is None else 1
-        if len(train) < 2 or len(test) < least:
-            raise DataError(
-                f"{table.where}: split {self.split} leaves {len(train)} training and {len(test)} "
-                "test rows; expected at least 2 and 1"
-            )
+        untested = self.test_fraction == 0.0 and table.test_masks is None
+        require_rows(table, self.split, train, test, least=0 if untested else 1)
         return train, test
-
-    def _published_fold(self, table: Table, folds: int) -> Rows:
-        self._check_split(table, folds)
-        assert table.test_masks is not None
-        return np.flatnonzero(table.test_masks[:, self.split]).astype(np.int64)
 
     def _random_fold(self, table: Table) -> Rows:
         folds, rows = round(1.0 / self.test_fraction), len(table.y)
@@ -131,3 +116,12 @@ class DataSource(ABC):
                 f"split={self.split} does not exist: {table.where} has "
                 + (f"{folds} splits, 0 to {folds - 1}" if folds > 1 else "one split, split=0")
             )
+
+
+def require_rows(table: Table, split: int, train: Rows, test: Rows, least: int = 1) -> None:
+    """Raise DataError unless a split has two training rows, and ``least`` test rows."""
+    if len(train) < 2 or len(test) < least:
+        raise DataError(
+            f"{table.where}: split {split} leaves {len(train)} training and {len(test)} "
+            "test rows; expected at least 2 and 1"
+        )

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpx.data.columns.coding import Coding
+from gpx.data.columns.numbers import Floats, Mask
 from gpx.errors import DataError
-
-if TYPE_CHECKING:
-    from gpx.data.coding import Coding
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-
-def numbered_names(count: int, letter: str = "x") -> tuple[str, ...]:
-    """Names of columns that have none: x1, x2, ..."""
-    return tuple(f"{letter}{i + 1}" for i in range(count))
 
 
 @dataclass(frozen=True)

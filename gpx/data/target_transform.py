@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -13,7 +13,8 @@ from scipy.stats import boxcox_normmax, norm
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
-from gpx.data.table import Floats, Table
+from gpx.data.columns.numbers import Floats
+from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.quantiles import quantile
 
@@ -83,14 +84,7 @@ class TargetTransform:
             scores = norm.ppf(0.5 * (levels[first] + levels[last]))
             made = cls("quantile", knots=tuple(knots.tolist()), scores=tuple(scores.tolist()))
         raw = made(torch.from_numpy(y))
-        return cls(
-            made.kind,
-            made.power,
-            made.knots,
-            made.scores,
-            float(raw.mean()),
-            float(raw.std(correction=0)),
-        )
+        return replace(made, shift=float(raw.mean()), scale=float(raw.std(correction=0)))
 
     def __call__(self, y: Tensor) -> Tensor:
         """T(y), any shape, float64."""
@@ -140,14 +134,8 @@ class TargetTransform:
         return knots[left], slopes[place], scores[left]
 
     def state(self) -> dict[str, Any]:
-        """Plain data: texts, numbers and lists of them."""
-        numbers = {name: getattr(self, name) for name in ("power", "shift", "scale")}
-        return {
-            "kind": self.kind,
-            **numbers,
-            "knots": list(self.knots),
-            "scores": list(self.scores),
-        }
+        """Plain data: texts, numbers and tuples of them."""
+        return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TargetTransform:
@@ -228,10 +216,13 @@ class TransformedLaw(Distribution):
         return ((self.transform.inverse(t) - self.target_mean) / self.target_scale).to(t.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of standardised targets, with the Jacobian."""
+        """Log density of standardised targets, with the Jacobian: -inf where there is none."""
         y = self.own_unit(value)
+        outside = torch.zeros_like(y, dtype=torch.bool) if self.transform.knots else y <= 0.0
+        y = torch.where(outside, 1.0, y)
         slope = self.transform.log_slope(y) + math.log(self.target_scale)
-        return (self.base.log_prob(self.transform(y).to(value.dtype)).double() + slope).to(value)
+        found = self.base.log_prob(self.transform(y).to(value.dtype)).double() + slope
+        return found.masked_fill(outside, -math.inf).to(value)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of a standardised target at most this: 0 below the range of the transform."""

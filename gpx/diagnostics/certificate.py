@@ -125,13 +125,6 @@ class Certificate:
         low, up = torch.maximum(lower, least - room), torch.minimum(upper, most + room)
         return torch.minimum(low, up), torch.maximum(low, up)  # rounding may have crossed them
 
-    def variance_ratio(self, noise: float = 0.0) -> tuple[Tensor, Tensor]:
-        """(t,), (t,): ends for exact over predicted variance, ``noise`` added to both."""
-        said = self.predicted.variance + noise
-        return (self.moments.variance_lower + noise) / said, (
-            self.moments.variance_upper + noise
-        ) / said
-
 
 @torch.no_grad()
 def certify(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpx.diagnostics.moment_bounds import MomentBounds
+from gpx.inference.kl_bounds import ROUNDING
 
 BISECTIONS = 60
 
@@ -45,7 +46,8 @@ def probability_interval(
     lower, upper = (q - half).clamp(min=0.0), (q + half).clamp(max=1.0)
     if pinsker:
         return lower, upper
-    return _furthest(q, lower, kl), _furthest(q, upper, kl)
+    room = kl + ROUNDING  # of the divergences that kl is compared with
+    return _furthest(q, lower, room), _furthest(q, upper, room)
 
 
 def _furthest(q: Tensor, end: Tensor, kl: Tensor) -> Tensor:

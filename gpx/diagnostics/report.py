@@ -127,7 +127,7 @@ class Report:
             "effective_dimension_upper": found.dimension_upper,
             "evidence_rounding": found.rounding,
             "noise_variance": found.noise,
-            "noise_share": found.noise_share,
+            "noise_share": _finite(found.noise_share),
             "trace_error": found.trace_error,
             "jitter": found.jitter,
             "num_inducing": found.num_inducing,

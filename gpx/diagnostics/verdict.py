@@ -23,7 +23,7 @@ class Verdict:
 
     Attributes:
         grade: "certified": all points are good; "plausible": at least half are, and none is
-            certainly off; "uncertified": anything else.
+            certainly off; "uncertified": anything else, and where there are no points.
         mean_error: largest certified error of a mean, in the targets' unit.
         mean_share: the same in predictive standard deviations of y.
         variance_error: largest certified relative error of a predictive variance of y.
@@ -44,19 +44,21 @@ class Verdict:
 def judge(certificate: Certificate) -> Verdict:
     """Grade a certificate; every number is over the points it holds."""
     found = certificate
-    spread = (found.moments.variance_lower + found.noise).sqrt()
+    said = found.predicted.variance + found.noise
+    low = found.moments.variance_lower + found.noise
+    high = found.moments.variance_upper + found.noise
+    spread = low.sqrt()
     share = found.mean_error / spread
-    low, high = found.variance_ratio(found.noise)
-    # exact over predicted -> predicted against exact
-    ratio = ((1.0 / low - 1.0).abs()).maximum((1.0 / high - 1.0).abs())
+    ratio = (said / low - 1.0).abs().maximum((said / high - 1.0).abs())
     good = (share <= MEAN_SHARE) & (ratio <= VARIANCE_SHARE)
     off = found.certain_mean_error / spread > MEAN_SHARE
     count, total = int(good.sum()), good.numel()
     grade: Grade = "uncertified"
-    if not found.collapse and count == total:
-        grade = "certified"
-    elif not found.collapse and 2 * count >= total and not bool(off.any()):
-        grade = "plausible"
+    if total and not found.collapse:
+        if count == total:
+            grade = "certified"
+        elif 2 * count >= total and not bool(off.any()):
+            grade = "plausible"
     return Verdict(
         grade,
         float(found.mean_error.max()) if total else 0.0,

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
 from gpx.kernels.base import Kernel
+from gpx.tensor_checks import check_at_least
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,7 @@ class Selector(ABC):
         Raises:
             DataError: fewer data than inducing points, or inputs that are not finite.
         """
-        if num_inducing < 1:
-            raise ConfigError(f"num_inducing={num_inducing} must be at least 1")
+        check_at_least(1, num_inducing=num_inducing)
         n = x.shape[0]
         if num_inducing > n:
             raise DataError(
@@ -96,20 +96,36 @@ def subset(n: int, size: int, x: Tensor, generator: torch.Generator | None) -> T
     return torch.randperm(n, generator=generator, device=x.device)[:size]
 
 
+def filled_up(rows: Tensor, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """``rows`` of x (n, d) and others drawn uniformly, up to ``size`` different ones."""
+    if len(rows) >= size:
+        return rows
+    free = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    free[rows] = False
+    rest = free.nonzero().squeeze(1)
+    return torch.cat([rows, rest[subset(len(rest), size - len(rows), x, generator)]])
+
+
+@torch.no_grad()
+def place_points(parameter: nn.Parameter, points: Tensor) -> None:
+    """Make points (M, d) the values of the parameter of inducing points; M may change."""
+    if points.shape == parameter.shape:
+        parameter.copy_(points)
+    else:
+        parameter.grad = None
+        parameter.data = points.detach().to(parameter, copy=True)
+
+
 def require_selector(value: object) -> Selector:
     """``value`` if it is a selector.
 
     Raises:
-        ConfigError: it is something else, such as the name that earlier versions took.
+        ConfigError: it is something else.
     """
-    if not isinstance(value, Selector | str):
+    if not isinstance(value, Selector):
+        given = repr(value) if isinstance(value, str) else type(value).__name__
         raise ConfigError(
-            f"{type(value).__name__} does not place inducing points: give a selector of "
-            "gpx.inducing, such as KMeans()"
-        )
-    if isinstance(value, str):
-        raise ConfigError(
-            f"selector={value!r} is no selector of inducing points: give an instance, such as "
+            f"selector={given} is no selector of inducing points: give an instance, such as "
             "gpx.inducing.KMeans()"
         )
     return value

@@ -11,10 +11,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
-from gpx.inducing.base import Selection, Selector, subset
+from gpx.inducing.base import Selection, Selector, filled_up, subset
 from gpx.kernels.base import Kernel
 from gpx.linalg import PivotedCholesky, pivoted_cholesky, randomly_pivoted_cholesky
+from gpx.tensor_checks import check_at_least
 
 
 class PivotSelector(Selector):
@@ -29,8 +29,7 @@ class PivotSelector(Selector):
     """
 
     def __init__(self, max_candidates: int = 100_000) -> None:
-        if max_candidates < 1:
-            raise ConfigError(f"max_candidates={max_candidates} must be at least 1")
+        check_at_least(1, max_candidates=max_candidates)
         self.max_candidates = max_candidates
 
     @abstractmethod
@@ -50,20 +49,13 @@ class PivotSelector(Selector):
             candidates = subset(n, size, x, generator).sort().values
             inputs = x[candidates]
         done = self._pivots(inputs, kernel, num_inducing, generator)
-        indices = done.pivots
-        informative = indices.shape[0]
-        if informative < num_inducing:
-            free = torch.ones(inputs.shape[0], dtype=torch.bool, device=x.device)
-            free[indices] = False
-            rest = free.nonzero().squeeze(1)
-            drawn = subset(rest.shape[0], num_inducing - informative, x, generator)
-            indices = torch.cat([indices, rest[drawn]])
+        indices = filled_up(done.pivots, num_inducing, inputs, generator)
         if candidates is not None:
             indices = candidates[indices]
         return Selection(
             points=x[indices].clone(),
             indices=indices,
-            informative=informative,
+            informative=len(done.pivots),
             trace_error=float(done.residual.sum()),
         )
 

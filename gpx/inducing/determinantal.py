@@ -13,6 +13,7 @@ from gpx.inducing.base import Selection, Selector
 from gpx.inducing.conditional_variance import GreedyConditionalVariance
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
+from gpx.tensor_checks import check_at_least
 
 JITTER = 1e-12
 """Added to the kernel's diagonal, relative to its mean, so that K_zz has an inverse. Sets with
@@ -24,6 +25,9 @@ updates does not accumulate."""
 
 BLOCK = 64
 """Largest number of proposals that are judged at once."""
+
+DRAWN = 2**16
+"""Steps whose proposals are drawn at once: a guarantee may take 10^9 of them."""
 
 
 def mixing_steps(num_data: int, num_inducing: int, accuracy: float) -> int:
@@ -123,13 +127,15 @@ class DeterminantalChain:
         m, rest, device = self.inside.shape[0], self.outside.shape[0], self.x.device
         if not rest:
             return
-        moves = int((torch.rand(steps, generator=generator, device=device) < 0.5).sum())
-        leaves = torch.randint(m, (moves,), generator=generator, device=device)
-        enters = torch.randint(rest, (moves,), generator=generator, device=device)
-        levels = torch.rand(moves, generator=generator, device=device, dtype=torch.float64)
-        for start in range(0, moves, BLOCK):
-            part = slice(start, start + BLOCK)
-            self._judge(leaves[part], enters[part], levels[part])
+        for start in range(0, steps, DRAWN):
+            few = min(DRAWN, steps - start)
+            moves = int((torch.rand(few, generator=generator, device=device) < 0.5).sum())
+            leaves = torch.randint(m, (moves,), generator=generator, device=device)
+            enters = torch.randint(rest, (moves,), generator=generator, device=device)
+            levels = torch.rand(moves, generator=generator, device=device, dtype=torch.float64)
+            proposals = zip(*(t.split(BLOCK) for t in (leaves, enters, levels)), strict=True)
+            for block in proposals:
+                self._judge(*block)
 
     def _judge(self, leaves: Tensor, enters: Tensor, levels: Tensor) -> None:
         """One block of proposals, in their order; the kernel is evaluated once for all of them."""
@@ -185,8 +191,7 @@ class Determinantal(Selector):
     """
 
     def __init__(self, steps: int = 10_000, accuracy: float | None = None) -> None:
-        if steps < 0:
-            raise ConfigError(f"steps={steps} must not be negative")
+        check_at_least(0, steps=steps)
         if accuracy is not None and not 0.0 < accuracy < 1.0:
             raise ConfigError(f"accuracy={accuracy} must be between 0 and 1")
         self.steps = steps

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.errors import ConfigError, DataError
 from gpx.inducing.base import subset
 from gpx.kernels.base import Kernel
+from gpx.tensor_checks import check_at_least
 
 Score = Literal["entropy", "information_gain"]
 
@@ -34,8 +35,7 @@ class InformativeVectors:
     def __init__(self, score: Score = "entropy", max_candidates: int = 20_000) -> None:
         if score not in get_args(Score):
             raise ConfigError(f"score={score}: choose one of {', '.join(get_args(Score))}")
-        if max_candidates < 1:
-            raise ConfigError(f"max_candidates={max_candidates} must be at least 1")
+        check_at_least(1, max_candidates=max_candidates)
         self.score, self.max_candidates = score, max_candidates
 
     @torch.no_grad()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, subset
 from gpx.kernels.base import Kernel
 from gpx.linalg import running_sum
+from gpx.tensor_checks import check_at_least
 
 CHUNK_ENTRIES = 2**23
 """Entries of one block of the distance table (64 MiB in float64)."""
@@ -32,11 +32,8 @@ class KMeans(Selector):
     """
 
     def __init__(self, max_iterations: int = 100, max_points: int = 20_000) -> None:
-        if max_iterations < 0 or max_points < 1:
-            raise ConfigError(
-                "k-means needs max_iterations >= 0 and max_points >= 1, "
-                f"got {max_iterations} and {max_points}"
-            )
+        check_at_least(0, max_iterations=max_iterations)
+        check_at_least(1, max_points=max_points)
         self.max_iterations = max_iterations
         self.max_points = max_points
 
@@ -99,11 +96,13 @@ def _seed(points: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
 
 def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     """Index of the nearest centre (n,), in chunks of points."""
-    half_norm = 0.5 * centres.square().sum(1)
+    middle = centres.mean(0)  # distances are made of products, and lose digits far from 0
+    centred = centres - middle
+    half_norm = 0.5 * centred.square().sum(1)
     step = max(1, CHUNK_ENTRIES // centres.shape[0])
     return torch.cat(
         [
-            torch.addmm(half_norm, part, centres.T, alpha=-1.0).argmin(1)
+            torch.addmm(half_norm, part - middle, centred.T, alpha=-1.0).argmin(1)
             for part in points.split(step)
         ]
     )

@@ -13,6 +13,7 @@ from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.inducing.base import Selector, require_selector
 from gpx.inducing.kmeans import KMeans, distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
+from gpx.tensor_checks import check_at_least
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,8 @@ def nearest_block(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
 
     Cost: t B d; no t x B array.
     """
-    if not len(x):
-        return torch.zeros(0, dtype=torch.long, device=x.device)
-    root, middle = weights.sqrt(), centres.mean(0)
-    return nearest_centre((x - middle) * root, (centres - middle) * root)
+    root = weights.sqrt()
+    return nearest_centre(x * root, centres * root)
 
 
 class Regions(DataSized):
@@ -151,8 +150,7 @@ class Partition(ABC):
             DataError: fewer rows than blocks, an empty block, or inputs that are not finite.
             ConfigError: ``num_blocks`` below 1.
         """
-        if num_blocks < 1:
-            raise ConfigError(f"a partition needs at least 1 block, got {num_blocks}")
+        check_at_least(1, num_blocks=num_blocks)
         if num_blocks > len(x):
             raise DataError(
                 f"{num_blocks} blocks were asked for but there are only {len(x)} training points; "
@@ -195,8 +193,7 @@ class ClusterBlocks(Partition):
     def __init__(
         self, balanced: bool = True, selector: Selector | None = None, max_iterations: int = 20
     ) -> None:
-        if max_iterations < 1:
-            raise ConfigError(f"max_iterations={max_iterations} must be at least 1")
+        check_at_least(1, max_iterations=max_iterations)
         self.balanced = balanced
         self.selector = KMeans() if selector is None else require_selector(selector)
         self.max_iterations = max_iterations
@@ -254,8 +251,7 @@ class ColumnBlocks(Partition):
     """
 
     def __init__(self, column: int) -> None:
-        if column < 0:
-            raise ConfigError(f"column={column} must be 0 or more")
+        check_at_least(0, column=column)
         self.column = column
 
     def num_blocks(self, x: Tensor) -> int:
@@ -331,7 +327,8 @@ def settled_blocks(
             )
         return own, "" if asked else "one for each block of the partition"
     if asked is None:
-        return max(1, round(n / rows_per_block)), f"about {rows_per_block} rows each"
+        blocks = max(1, round(n / rows_per_block))
+        return blocks, f"about {n / blocks:.0f} rows each"
     if asked > n:
         raise DataError(
             f"{name}={asked} is more than the {n} training points; ask for {n} or fewer"

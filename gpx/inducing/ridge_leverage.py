@@ -13,6 +13,7 @@ from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, subset
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, running_sum
+from gpx.tensor_checks import check_at_least
 
 BLOCK_ENTRIES = 2**20
 """Kernel entries evaluated at once."""
@@ -25,11 +26,31 @@ FLOOR = 1e-12
 
 
 class WeightedSample(NamedTuple):
-    """Rows (m,), their weights 1 / sqrt(probability) (m,) and the ridge they were drawn for."""
+    """Rows (m,) and their weights 1 / sqrt(probability) (m,)."""
 
     rows: Tensor
     weights: Tensor
-    ridge: float
+
+
+class Halving(NamedTuple):
+    """What all levels of a recursion share.
+
+    Attributes:
+        x (n, d), kernel: float64.
+        num_scores: S.
+        base_size: sets up to this size are kept whole.
+        generator: of all draws.
+        limit: most rows to expect of a sample on the way; None: as many as the scores call for.
+            Where it cuts, scores judged by the sample are larger than they need be and never too
+            small, but the guarantee is lost.
+    """
+
+    x: Tensor
+    kernel: Kernel
+    num_scores: int
+    base_size: int
+    generator: torch.Generator | None
+    limit: int | None = None
 
 
 def ridge_leverage_scores(kernel: Kernel, x: Tensor, ridge: float) -> Tensor:
@@ -103,85 +124,35 @@ class RidgeLeverage(Selector):
                 f"ridge leverage sampling needs oversampling > 0 and 0 < failure < 1, got "
                 f"{oversampling} and {failure}"
             )
-        if num_scores is not None and num_scores < 1:
-            raise ConfigError(f"num_scores={num_scores} must be at least 1")
+        check_at_least(1, num_scores=num_scores)
         self.oversampling = oversampling
         self.num_scores = num_scores
         self.failure = failure
-
-    def sample(
-        self,
-        x: Tensor,
-        kernel: Kernel,
-        num_scores: int,
-        base_size: int,
-        generator: torch.Generator | None = None,
-        *,
-        limit: int | None = None,
-    ) -> WeightedSample:
-        """The recursive sample itself, of random size.
-
-        Args:
-            x (n, d), kernel: float64.
-            num_scores: S.
-            base_size: sets up to this size are kept whole.
-            limit: most rows to expect, here and on the way; None: as many as the scores call for.
-                Where it cuts, scores judged by the sample are larger than they need be and never
-                too small, but the guarantee is lost.
-        """
-        return self._recurse(
-            x, kernel, torch.arange(x.shape[0], device=x.device), num_scores, base_size,
-            self.failure, generator, limit,
-        )  # fmt: skip
 
     def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:
         values = torch.linalg.eigvalsh(gram)
         tail = values[: max(0, len(values) - num_scores)].clamp(min=0.0).sum()
         return max(float(tail) / num_scores, FLOOR * scale)
 
-    def _recurse(
-        self,
-        x: Tensor,
-        kernel: Kernel,
-        active: Tensor,
-        num_scores: int,
-        base_size: int,
-        failure: float,
-        generator: torch.Generator | None,
-        limit: int | None,
-    ) -> WeightedSample:
-        scale = float(kernel.diagonal(x[active]).mean())
-        if len(active) <= base_size:
-            return WeightedSample(active, torch.ones_like(x[active, 0]), FLOOR * scale)
-        chances, ridge = self._chances(
-            x, kernel, active, num_scores, base_size, failure, generator, limit
-        )
-        probabilities = _probabilities(chances, limit)
-        taken = _coin_flips(probabilities, generator)
-        return WeightedSample(active[taken], probabilities[taken].rsqrt(), ridge)
+    def sample(self, data: Halving, active: Tensor, failure: float) -> WeightedSample:
+        """The recursive sample of the ``active`` rows, of random size."""
+        if len(active) <= data.base_size:
+            return WeightedSample(active, torch.ones_like(data.x[active, 0]))
+        probabilities = _probabilities(self.chances(data, active, failure)[0], data.limit)
+        taken = _coin_flips(probabilities, data.generator)
+        return WeightedSample(active[taken], probabilities[taken].rsqrt())
 
-    def _chances(
-        self,
-        x: Tensor,
-        kernel: Kernel,
-        active: Tensor,
-        num_scores: int,
-        base_size: int,
-        failure: float,
-        generator: torch.Generator | None,
-        limit: int | None = None,
-    ) -> tuple[Tensor, float]:
+    def chances(self, data: Halving, active: Tensor, failure: float) -> tuple[Tensor, float]:
         """c times score times log factor of the active rows, not cut at one, and the ridge."""
-        coins = torch.rand(len(active), generator=generator, device=x.device) < 0.5
+        x, kernel = data.x, data.kernel
+        coins = torch.rand(len(active), generator=data.generator, device=x.device) < 0.5
         coins[0] |= ~coins.any()
-        inner = self._recurse(
-            x, kernel, active[coins], num_scores, base_size, failure / 3.0, generator, limit
-        )
-        z, weights = x[inner.rows], inner.weights
+        rows, weights = self.sample(data, active[coins], failure / 3.0)
+        z = x[rows]
         gram = kernel.evaluate(z, z) * weights * weights.unsqueeze(1)
-        ridge = self._ridge(gram, num_scores, float(kernel.diagonal(x[active]).mean()))
+        ridge = self._ridge(gram, data.num_scores, float(kernel.diagonal(x[active]).mean()))
         scores = approximate_scores(kernel, x[active], z, weights, ridge)
-        factor = self.oversampling * self._log_factor(scores, num_scores, failure)
+        factor = self.oversampling * self._log_factor(scores, data.num_scores, failure)
         return factor * scores, ridge
 
     def _log_factor(self, scores: Tensor, num_scores: int, failure: float) -> float:
@@ -196,10 +167,8 @@ class RidgeLeverage(Selector):
         if m == n:
             indices = torch.arange(n, device=x.device)
         else:
-            everything = torch.arange(n, device=x.device)
-            chances, _ = self._chances(
-                x.double(), kernel, everything, size, m, self.failure, generator
-            )
+            data = Halving(x.double(), kernel, size, m, generator)
+            chances, _ = self.chances(data, torch.arange(n, device=x.device), self.failure)
             indices = _exactly(_probabilities(chances), m, generator)
         return Selection(x[indices].clone(), indices)
 
@@ -242,9 +211,8 @@ class AdaptiveRidgeLeverage(RidgeLeverage):
         kernel = copy.deepcopy(kernel).double().requires_grad_(False)
         rows = torch.arange(x.shape[0], device=x.device)
         if len(rows) > min(BASE_SIZE, num_inducing):
-            chances, _ = self._chances(
-                x.double(), kernel, rows, 1, BASE_SIZE, self.failure, generator, num_inducing
-            )
+            data = Halving(x.double(), kernel, 1, BASE_SIZE, generator, num_inducing)
+            chances, _ = self.chances(data, rows, self.failure)
             probabilities = _probabilities(chances)
             if float(probabilities.sum()) > num_inducing:
                 rows = _exactly(chances, num_inducing, generator)

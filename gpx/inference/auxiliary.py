@@ -22,6 +22,7 @@ from gpx.linalg import (
     budget_in_bytes,
     conjugate_gradients,
 )
+from gpx.tensor_checks import check_at_least
 
 REDUCED = {"float32": torch.float32, "float64": None}
 """Names of the dtypes that products with the kernel matrix may run in."""
@@ -72,9 +73,7 @@ class AuxiliarySolver:
         """Check ranges."""
         if not self.epsilon > 0.0:
             raise ConfigError(f"epsilon={self.epsilon} is in nats and must be positive")
-        for name in ("max_iterations", "restart_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        check_at_least(1, max_iterations=self.max_iterations, restart_every=self.restart_every)
         if self.product_dtype not in REDUCED:
             raise ConfigError(
                 f"product_dtype={self.product_dtype}: expected one of {', '.join(REDUCED)}"

@@ -57,8 +57,7 @@ def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = Non
 
 def fused_profile(kernel: Kernel) -> type[Profile] | None:
     """The profile by which the matrices of a plain stationary kernel are made in one sweep."""
-    plain = isinstance(kernel, Stationary) and type(kernel).covariance is Stationary.covariance
-    return kernel.in_place if plain and isinstance(kernel, Stationary) else None
+    return kernel.in_place if isinstance(kernel, Stationary) else None
 
 
 def coordinates(kernel: Stationary, x: Tensor) -> Tensor:

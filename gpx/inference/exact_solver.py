@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
 from gpx.linalg import available_memory, budget_in_bytes
+from gpx.tensor_checks import check_at_least
 
 SolverName = Literal["auto", "cholesky", "iterative", "barely_biased"]
 PreconditionerName = Literal["nystrom", "grief"]
@@ -139,18 +140,15 @@ class IterativeOptions:
         """Check ranges; raises ConfigError."""
         if self.rank != "auto" and not isinstance(self.rank, int):
             raise ConfigError(f"rank={self.rank}: expected a whole number or the word auto")
-        least = 1 if self.rank == "auto" else self.rank
-        if least < 1 or self.max_iterations < 1 or self.variance_steps < 0:
-            raise ConfigError(
-                f"rank={self.rank} and max_iterations={self.max_iterations} must "
-                f"be at least 1, variance_steps={self.variance_steps} at least 0"
-            )
-        narrow = self.variance_rank is not None and self.variance_rank < 1
-        if self.variance_neighbours < 0 or narrow:
-            raise ConfigError(
-                f"variance_neighbours={self.variance_neighbours} must be at "
-                f"least 0, variance_rank={self.variance_rank} at least 1 or None"
-            )
+        check_at_least(
+            1,
+            rank=None if self.rank == "auto" else self.rank,
+            max_iterations=self.max_iterations,
+            variance_rank=self.variance_rank,
+        )
+        check_at_least(
+            0, variance_steps=self.variance_steps, variance_neighbours=self.variance_neighbours
+        )
         if not self.tolerance > 0.0 or self.budget < 1:
             raise ConfigError(
                 f"tolerance={self.tolerance} and memory_budget={self.budget} must be positive"
@@ -159,15 +157,11 @@ class IterativeOptions:
             raise ConfigError(
                 f"product_dtype={self.product_dtype}: expected float32, float64 or None"
             )
-        if self.preconditioner not in get_args(PreconditionerName):
-            raise ConfigError(
-                f"preconditioner={self.preconditioner}: choose one of "
-                f"{', '.join(get_args(PreconditionerName))}"
-            )
-        if self.variance not in get_args(VarianceName):
-            raise ConfigError(
-                f"variance={self.variance}: choose one of {', '.join(get_args(VarianceName))}"
-            )
+        for name, known in (("preconditioner", PreconditionerName), ("variance", VarianceName)):
+            if getattr(self, name) not in get_args(known):
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}: choose one of {', '.join(get_args(known))}"
+                )
 
     def points(self, n: int) -> int:
         """Greedy points for n training points: ``rank``, or what "auto" means.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.noisy_kernel import PreconditionedKernel
@@ -125,9 +126,7 @@ class IterativePosterior(GaussianPosterior):
         n, widest = self.inputs.shape[0], 0.0
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         budget = BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"])
-        for rows in torch.arange(x.shape[0]).split(max(1, budget // (8 * n))):
-            if rows.shape[0] == 0:  # no rows at all are split into one empty block
-                break
+        for rows in row_slices(x.shape[0], max(1, budget // (8 * n))):
             part = x[rows]
             cross = self.kernel.evaluate(self.inputs, part).double()
             # large weights of both signs cancel: float32 sums lose more than float32 entries

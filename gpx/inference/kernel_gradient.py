@@ -16,6 +16,7 @@ from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.tiles import StationaryTiles
+from gpx.linalg.processes import ALONE, Processes
 
 NATURAL = {
     "parametrizations.lengthscale.original": "lengthscale",
@@ -41,6 +42,7 @@ class KernelGradient:
         x (n, d): data inputs; their gradient is gathered when they require one.
         z (M, d): inducing inputs, where there are any; likewise.
         features: what z stands for.
+        processes: each of which adds blocks of its own; ``gradients`` is of those of all.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class KernelGradient:
         x: Tensor,
         z: Tensor | None = None,
         features: InducingFeatures = POINTS,
+        processes: Processes = ALONE,
     ) -> None:
         self.kernel = kernel
+        self.processes = processes
         self.features = features
         self.parameters: list[nn.Parameter] = [p for p in kernel.parameters() if p.requires_grad]
         self.x = x.detach()
@@ -146,6 +150,9 @@ class KernelGradient:
             sums.append(
                 torch.zeros_like(self.z_input) if found is None else found.to(self.z_input.dtype)
             )
+        if self.processes.count > 1:
+            sums = [total.clone() for total in sums]
+            self.processes.add_up(*sums)
         return sums
 
     def _leaf(self, rows: slice) -> Tensor:
@@ -212,7 +219,6 @@ def has_slope_products(kernel: object, entries: Entries) -> bool:
         isinstance(kernel, Stationary)
         and kernel.in_place is not None
         and type(kernel).coordinates is Stationary.coordinates
-        and type(kernel).covariance is Stationary.covariance
         and set(entries.names) <= set(NATURAL)
         and entries.square
         and not entries.x1.requires_grad

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from gpx.linalg.known_gradient import first_derivative_only
 
 
 def conditionals(
@@ -44,7 +45,7 @@ class _Conditionals(torch.autograd.Function):
         return weights, prior - white.square().sum(1)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, to_weights: Tensor, to_rest: Tensor) -> tuple[Tensor | None, ...]:
         factor, weights, there = ctx.saved_tensors
         back = torch.linalg.solve_triangular(factor, to_weights, upper=False)
@@ -86,14 +87,14 @@ class _PriorDivergence(torch.autograd.Function):
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         white_root = inverse * root.unsqueeze(1) if root.ndim == 2 else inverse @ root
         white_mean = inverse @ mean.unsqueeze(2)
-        ctx.save_for_backward(inverse, white_mean, root)
+        ctx.save_for_backward(inverse, white_mean, root, inner, mean)
         squares = white_root.square().sum((1, 2)) + white_mean.square().sum((1, 2))
         return 0.5 * (squares - h) + factor.diagonal(dim1=1, dim2=2).log().sum(1)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inverse, white_mean, root = ctx.saved_tensors
+        inverse, white_mean, root, *_ = ctx.saved_tensors
         precision = inverse.mT @ inverse
         solved_mean = inverse.mT @ white_mean
         diagonal = root.ndim == 2
@@ -125,12 +126,12 @@ class _HalfLogDeterminant(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, root: Tensor) -> Tensor:
         orthogonal, upper = torch.linalg.qr(root.mT)
-        ctx.save_for_backward(orthogonal, upper)
+        ctx.save_for_backward(orthogonal, upper, root)
         return upper.diagonal(dim1=1, dim2=2).abs().log().sum(1)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        orthogonal, upper = ctx.saved_tensors
+        orthogonal, upper, _ = ctx.saved_tensors
         solved = torch.linalg.solve_triangular(upper, orthogonal.mT, upper=True)
         return solved * grad[:, None, None]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
 
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.linalg import with_gradient
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class LogDensityTerms(NamedTuple):
@@ -46,5 +49,9 @@ class LogDensityGradient(NamedTuple):
         return with_gradient(
             value,
             [residual, noise, *self.kernel.inputs()],
-            [self.residual, self.noise, *self.kernel.gradients()],
+            [
+                self.residual.to(residual.dtype),
+                self.noise.to(noise.dtype),
+                *self.kernel.gradients(),
+            ],
         )

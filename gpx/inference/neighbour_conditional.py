@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.local_gaussian import conditionals, prior_divergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
 from gpx.kernels.base import Kernel
+from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.warped import Warped
 from gpx.linalg.nearest import nearest_neighbours
 
 
@@ -33,16 +35,23 @@ class Conditional(NamedTuple):
 def near_coordinates(kernel: Kernel, x: Tensor) -> Tensor:
     """Coordinates in which near rows are strongly correlated: x (n, d) -> (n, q), no gradients.
 
-    Those of the kernel's stationary parts, side by side (inputs in units of their lengthscales);
-    x itself for a kernel that has none.
+    Those of the kernel's stationary parts, side by side: inputs, or what a warp makes of them, in
+    units of their lengthscales; x itself for a kernel that has none.
     """
     with torch.no_grad():
-        parts = [part for part in kernel.modules() if isinstance(part, Stationary)]
-        found = [
-            part.coordinates(x if part.active_dims is None else x[:, part.active_dims])
-            for part in parts
-        ]
+        found = _coordinates(kernel, x)
         return torch.cat(found, 1) if found else x
+
+
+def _coordinates(part: nn.Module, x: Tensor) -> list[Tensor]:
+    if isinstance(part, Stationary):
+        return [part.coordinates(x if part.active_dims is None else x[:, part.active_dims])]
+    if isinstance(part, Warped):
+        like = next(part.warp.parameters(), x)
+        return _coordinates(part.kernel, part.warped(x.to(like.dtype)).to(x.dtype))
+    if isinstance(part, Convolutional):
+        return []  # its stationary kernel is one of patches
+    return [found for child in part.children() for found in _coordinates(child, x)]
 
 
 class LocalSystem(NamedTuple):

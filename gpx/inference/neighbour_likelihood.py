@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from gpx.inference.batched_covariance import batched_covariances
+from gpx.inference.log_density import LOG_TWO_PI
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, with_gradient
 
 CHUNK_BYTES = 2**23
 """Of the covariances of one chunk of groups; several such arrays are alive at once."""
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.backends import BackendName, Chunked, Dense
+from gpx.backends import BackendName, Chunked, Dense, Sharded
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
@@ -113,8 +113,9 @@ class NoisyKernel:
         stationary kernels with ``product`` known (``stationary_gradient``); memory of tiles.
         """
         entries = self._full.entries
-        compiled = self._full.backend == "triton"  # has its own gradient, in one sweep
-        if product is not None and not compiled and has_slope_products(entries.kernel, entries):
+        # Triton has its own gradient, in one sweep, and slopes are not shared among processes
+        whole = self._full.backend != "triton" and not isinstance(self._full.engine, Sharded)
+        if product is not None and whole and has_slope_products(entries.kernel, entries):
             engine = Chunked(self._memory_budget)
             grads = stationary_gradient(engine, entries, left, right, product)
             return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))

@@ -20,6 +20,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.cholesky import LADDER
 from gpx.linalg.memory import working_memory
+from gpx.linalg.processes import Processes
 
 BLOCK_BYTES = {"cpu": 2**22}
 """Bytes of one block of A^T: it stays in a CPU's cache between the passes over it."""
@@ -249,6 +250,11 @@ class NystromSums:
     trace_error: Tensor
     squared_residual: Tensor
     clamped: Tensor
+
+    def added_up(self, processes: Processes) -> NystromSums:
+        """Those of the data of all processes; where points were clamped stays this one's."""
+        processes.add_up(self.gram, self.projected, self.trace_error, self.squared_residual)
+        return self
 
     def with_sums_of(self, further: NystromSums) -> NystromSums:
         """Those of the data of both; where points were clamped is not kept."""

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,13 @@ from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
+from gpx.kernels.constant import Constant
 from gpx.kernels.tiles import ProductTiles, ScaledTiles, SumTiles
 
 
 class _Combination(Kernel):
+    tile_source: ClassVar[type[SumTiles | ProductTiles]]
+
     def __init__(self, kernels: Iterable[Kernel]) -> None:
         super().__init__()
         flat: list[Kernel] = []
@@ -30,8 +33,10 @@ class _Combination(Kernel):
                     "pass a list of kernels"
                 )
             # (a + b) + c is one sum of three; Sum and Product both derive from here
-            same = isinstance(kernel, _Combination) and type(kernel) is type(self)
-            flat.extend(kernel.parts if isinstance(kernel, _Combination) and same else [kernel])
+            if isinstance(kernel, _Combination) and type(kernel) is type(self):
+                flat += kernel.parts
+            else:
+                flat.append(kernel)
         if not flat:
             raise ConfigError(f"{self.name} needs at least one kernel, got none")
         self.kernels = nn.ModuleList(flat)
@@ -42,8 +47,8 @@ class _Combination(Kernel):
         return [cast(Kernel, part) for part in self.kernels]
 
     @abstractmethod
-    def _combine(self, values: list[Tensor]) -> Tensor:
-        """Elementwise sum or product of tensors of one shape."""
+    def _combine(self, values: list[Any]) -> Any:
+        """Elementwise sum or product of tensors of one shape, or of lazy ones."""
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """All parts combined elementwise; each part selects its own active columns."""
@@ -57,15 +62,20 @@ class _Combination(Kernel):
         """All parts' pairs combined."""
         return self._combine([k.pairs(x1, x2) for k in self.parts])
 
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """As in ``Kernel``: the parts' tiles combined."""
+        return type(self).tile_source([k.tiles(x1, x2) for k in self.parts])
+
     @property
     def has_formula(self) -> bool:
         """Whether all parts have one."""
         return all(k.has_formula for k in self.parts)
 
-    def _formulas(
+    def formula(
         self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
-    ) -> list[Any]:
-        return [k.formula(squared_distance, x1, x2) for k in self.parts]
+    ) -> Any:
+        """The parts' formulas combined; see ``Kernel.formula``."""
+        return self._combine([k.formula(squared_distance, x1, x2) for k in self.parts])
 
 
 class Sum(_Combination):
@@ -75,18 +85,10 @@ class Sum(_Combination):
         kernels: at least one; sums among them are flattened.
     """
 
-    def _combine(self, values: list[Tensor]) -> Tensor:
-        return reduce(torch.add, values)
+    tile_source = SumTiles
 
-    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
-        """As in ``Kernel``: the parts' tiles, added."""
-        return SumTiles([k.tiles(x1, x2) for k in self.parts])
-
-    def formula(
-        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
-    ) -> Any:
-        """The parts' formulas, added; see ``Kernel.formula``."""
-        return reduce(operator.add, self._formulas(squared_distance, x1, x2))
+    def _combine(self, values: list[Any]) -> Any:
+        return reduce(operator.add, values)
 
     @property
     def radial_profiles(self) -> tuple[RadialProfile, ...]:
@@ -115,22 +117,14 @@ class Product(_Combination):
         kernels: at least one; products among them are flattened.
     """
 
-    def _combine(self, values: list[Tensor]) -> Tensor:
-        product = reduce(torch.mul, values)
-        if product.dtype == torch.float32:
+    tile_source = ProductTiles
+
+    def _combine(self, values: list[Any]) -> Any:
+        product = reduce(operator.mul, values)
+        if isinstance(product, Tensor) and product.dtype == torch.float32:
             # two small factors give subnormal numbers, which are slow in everything that follows
             product = torch.hardshrink(product, torch.finfo(torch.float32).tiny)
         return product
-
-    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
-        """As in ``Kernel``: the parts' tiles, multiplied."""
-        return ProductTiles([k.tiles(x1, x2) for k in self.parts])
-
-    def formula(
-        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
-    ) -> Any:
-        """The parts' formulas, multiplied; see ``Kernel.formula``."""
-        return reduce(operator.mul, self._formulas(squared_distance, x1, x2))
 
     @property
     def local(self) -> bool:
@@ -226,3 +220,8 @@ class Scale(Kernel):
     def log_spectral_density(self, omega: Tensor) -> Tensor:
         """The part's log density plus the log of the scale."""
         return self.scale.log() + self.kernel.log_spectral_density(omega)
+
+
+# what + and * make of kernels and numbers
+Kernel.sum_of, Kernel.product_of = Sum, Product
+Kernel.multiple_of, Kernel.constant_of = Scale, Constant

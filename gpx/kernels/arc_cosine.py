@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import per_dimension
+from gpx.kernels.parameters import per_dimension
 
 ORDERS = (0, 1, 2)
 
@@ -92,11 +92,7 @@ class ArcCosine(Kernel):
         Raises:
             ShapeError: there are as many lengthscales as other inputs have columns.
         """
-        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
-            raise ShapeError(
-                f"ArcCosine has {self.ard_num_dims} lengthscales but the inputs have {x.shape[1]} "
-                f"(active) columns; set ard_num_dims={x.shape[1]} or None"
-            )
+        self._check_columns(x)
         return x / self.lengthscale
 
     def _polar(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gpx.backends import DEFAULT_BUDGET, BackendName, RadialPart, RadialProfile, TileSource
 from gpx.errors import ConfigError, NoSpectrum, ShapeError, class_name
+from gpx.kernels.tiles import EvaluatedTiles
 from gpx.operators.kernel_matrix import KernelMatrix
-
-if TYPE_CHECKING:
-    from gpx.kernels.algebra import Product, Scale, Sum
 
 _PAIR_BLOCK = 32
 
@@ -34,6 +32,8 @@ class Kernel(nn.Module, ABC):
     """
 
     active_dims: Tensor | None
+    ard_num_dims: int | None = None
+    """Inputs (active columns) that it has a parameter for each of; None: any number."""
 
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -82,8 +82,7 @@ class Kernel(nn.Module, ABC):
 
         Cost: O(n1 n2 d) time, O(n1 n2) memory.
         """
-        rows = self._select(x1)
-        columns = rows if x2 is None or x2 is x1 else self._select(x2)
+        rows, columns = self._select_both(x1, x2)
         if rows.shape[1] != columns.shape[1]:
             raise ShapeError(
                 f"kernel inputs have {rows.shape[1]} and {columns.shape[1]} columns; "
@@ -97,8 +96,7 @@ class Kernel(nn.Module, ABC):
         Cost: by default O(32 n d), from small square blocks; stationary kernels O(n d).
         """
         blocks = zip(x1.split(_PAIR_BLOCK), x2.split(_PAIR_BLOCK), strict=True)
-        found = [self.evaluate(a, b).diagonal() for a, b in blocks]
-        return torch.cat(found) if found else x1.new_empty(0)
+        return torch.cat([self.evaluate(a, b).diagonal() for a, b in blocks])
 
     def diagonal(self, x: Tensor) -> Tensor:
         """Prior variance k(x, x) at each row: (n, d) -> (n,), differentiable.
@@ -134,9 +132,7 @@ class Kernel(nn.Module, ABC):
 
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
         """The matrix prepared for being written tile by tile (``gpx.backends``); no gradients."""
-        from gpx.kernels.tiles import EvaluatedTiles
-
-        return EvaluatedTiles(self, x1, x2)
+        return EvaluatedTiles(self.evaluate, x1, x2)
 
     @property
     def has_formula(self) -> bool:
@@ -192,6 +188,18 @@ class Kernel(nn.Module, ABC):
             )
         return x.index_select(1, self.active_dims)
 
+    def _select_both(self, x1: Tensor, x2: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Active columns of two sets of inputs; one object where there is one set."""
+        rows = self._select(x1)
+        return rows, rows if x2 is None or x2 is x1 else self._select(x2)
+
+    def _check_columns(self, x: Tensor, parameters: str = "lengthscales") -> None:
+        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
+            raise ShapeError(
+                f"{self.name} has {self.ard_num_dims} {parameters} but the inputs have "
+                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
+            )
+
     @property
     def local(self) -> bool:
         """Whether correlations fall to zero with distance, so that near rows tell most."""
@@ -208,9 +216,15 @@ class Kernel(nn.Module, ABC):
         """Standard normals that one random frequency needs, for the kernel's own input dimension.
 
         Raises ConfigError when the kernel has no sampler, or does not know its input dimension
-        (a stationary kernel with ``ard_num_dims=None``; ask ``num_spectral_normals(d)``).
+        (``ard_num_dims=None``; ask ``num_spectral_normals(d)``).
         """
-        raise self._no_spectrum()
+        if self.ard_num_dims is None:
+            self.num_spectral_normals(1)  # a kernel without a sampler says so first
+            raise ConfigError(
+                f"{self.name} does not know its input dimension; set ard_num_dims "
+                "(a parameter for each input) or ask num_spectral_normals(d)"
+            )
+        return self.num_spectral_normals(self.ard_num_dims)
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """Random angular frequencies w (radians per unit of x) with k(tau) = k(0) E[cos(w . tau)].
@@ -266,29 +280,25 @@ class Kernel(nn.Module, ABC):
             "features choose kernel=RBF(), Matern12(), Matern32() or Matern52()"
         )
 
-    # --- algebra -----------------------------------------------------------------------------
+    # --- algebra: the classes of results are ``gpx.kernels.algebra``'s, which sets these ---------
 
-    def __add__(self, other: Kernel | float) -> Sum:
+    sum_of: ClassVar[Callable[[list[Kernel]], Kernel]]
+    product_of: ClassVar[Callable[[list[Kernel]], Kernel]]
+    multiple_of: ClassVar[Callable[[Kernel, float], Kernel]]
+    constant_of: ClassVar[Callable[[float], Kernel]]
+
+    def __add__(self, other: Kernel | float) -> Kernel:
         """Sum with a kernel, or with a learnable constant kernel that starts at a float."""
-        from gpx.kernels.algebra import Sum
-        from gpx.kernels.constant import Constant
-
-        if isinstance(other, Kernel):
-            return Sum([self, other])
         if isinstance(other, (int, float)):
-            return Sum([self, Constant(float(other))])
-        return NotImplemented
+            other = Kernel.constant_of(float(other))
+        return Kernel.sum_of([self, other]) if isinstance(other, Kernel) else NotImplemented
 
     __radd__ = __add__
 
-    def __mul__(self, other: Kernel | float) -> Product | Scale:
+    def __mul__(self, other: Kernel | float) -> Kernel:
         """Product with a kernel, or with a learnable outputscale that starts at a float."""
-        from gpx.kernels.algebra import Product, Scale
-
-        if isinstance(other, Kernel):
-            return Product([self, other])
         if isinstance(other, (int, float)):
-            return Scale(self, float(other))
-        return NotImplemented
+            return Kernel.multiple_of(self, float(other))
+        return Kernel.product_of([self, other]) if isinstance(other, Kernel) else NotImplemented
 
     __rmul__ = __mul__

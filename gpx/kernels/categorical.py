@@ -11,7 +11,8 @@ from torch import Tensor
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import per_dimension
+from gpx.kernels.exponential import exponential
+from gpx.kernels.parameters import add_outputscale, per_dimension
 
 SAME = 1e-6
 """Largest difference between inputs of the same category."""
@@ -64,11 +65,8 @@ class Categorical(Kernel):
             groups = [[int(column) for column in group] for group in groups]
         self.groups = groups
         count = 1 if groups is None else len(groups)
-        positive_parameter(self, "lengthscale", per_dimension(lengthscale, count))
-        if outputscale is None:
-            self.register_buffer("outputscale", torch.ones(()), persistent=False)
-        else:
-            positive_parameter(self, "outputscale", float(outputscale))
+        positive_parameter(self, "lengthscale", per_dimension(lengthscale, count, "len(groups)"))
+        add_outputscale(self, outputscale)
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``."""
@@ -98,4 +96,4 @@ class Categorical(Kernel):
             for column in group:
                 apart |= (first[..., column] - second[..., column]).detach().abs() > SAME
             exponent = exponent + apart.to(exponent.dtype) / lengthscale
-        return self.outputscale * torch.exp(-exponent)
+        return self.outputscale * exponential(-exponent)

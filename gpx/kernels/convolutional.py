@@ -104,7 +104,7 @@ class Convolutional(Kernel):
             found.append(
                 each.view(len(points), len(rows), self.num_patches) @ self.weights.to(each.dtype)
             )
-        return torch.cat(found, 1) if found else points.new_zeros(len(points), 0)
+        return torch.cat(found, 1)
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``."""
@@ -116,11 +116,11 @@ class Convolutional(Kernel):
             each = self.patch_kernel.evaluate(part.flatten(0, 1), flat)
             each = each.view(*part.shape[:2], *columns.shape[:2]) @ weights
             found.append((each * weights.view(-1, 1)).sum(1))
-        if x1 is x2 and len(x1):
-            square = torch.cat(found)
-            upper = square.triu(1)
-            return upper + upper.mT + torch.diag_embed(self.variance(x1))
-        return torch.cat(found) if found else x1.new_zeros(0, len(x2))
+        matrix = torch.cat(found)
+        if x1 is not x2:
+            return matrix
+        upper = matrix.triu(1)
+        return upper + upper.mT + torch.diag_embed(self.variance(x1))
 
     def variance(self, x: Tensor) -> Tensor:
         """As in ``Kernel``; all pairs of patches of one image, some images at a time."""
@@ -130,12 +130,12 @@ class Convolutional(Kernel):
                 found.append(checkpoint(self._variance, rows, use_reentrant=False))
             else:
                 found.append(self._variance(rows))
-        return torch.cat(found) if found else x.new_zeros(0)
+        return torch.cat(found)
 
     def _variance(self, patches: Tensor) -> Tensor:
         """Of images with these patches (n, P, q): (n,)."""
         kernel = self.patch_kernel
-        z = kernel.coordinates(patches.flatten(0, 1))
+        z = kernel.coordinates(kernel._select(patches.flatten(0, 1)))
         z = z.view(*patches.shape[:2], z.shape[1])
         z = z - z.detach().mean(1, keepdim=True)
         squares = z.square().sum(2)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import per_dimension
+from gpx.kernels.parameters import per_dimension
 
 
 class Cosine(Kernel):
@@ -54,20 +54,11 @@ class Cosine(Kernel):
         return self.outputscale.expand(x.shape[0])
 
     def _waves(self, x: Tensor) -> Tensor:
-        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
-            raise ShapeError(
-                f"Cosine kernel has {self.ard_num_dims} periods but the inputs have "
-                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
-            )
+        self._check_columns(x, "periods")
         phase = (x * (2.0 * math.pi / self.period)).sum(1)
         return torch.stack([phase.cos(), phase.sin()], dim=1)
 
     def num_spectral_normals(self, num_inputs: int) -> int:
-        """0: there is one frequency and nothing random."""
-        return 0
-
-    @property
-    def spectral_normals(self) -> int:
         """0: there is one frequency and nothing random."""
         return 0
 

@@ -24,11 +24,6 @@ from gpx.backends import row_chunks
 from gpx.kernels.exponential import NEGLIGIBLE_SLOPE
 from gpx.linalg.known_gradient import first_derivative_only
 
-NO_SECOND_DERIVATIVE = (
-    "a second derivative of a stationary kernel was asked for, but only first derivatives are "
-    "available; write the kernel in plain torch operations for Hessians"
-)
-
 CPU_TILE = 4 << 20
 """Bytes of one tile on a CPU: small enough to stay in cache, large enough for the BLAS."""
 GPU_TILE = 256 << 20
@@ -135,9 +130,8 @@ class _StationaryCovariance(torch.autograd.Function):
         return result
 
     @staticmethod
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True
-            return _refuse_second_derivative(ctx, grad, _StationaryCovariance)
         x1, _, lengthscale, scale, left, right, slopes, result = ctx.saved_tensors
         need1, need2, need_length, need_scale = ctx.needs_input_grad[:4]
         need1 = need1 or (need2 and ctx.square)
@@ -189,23 +183,13 @@ class _SquaredDistance(torch.autograd.Function):
         return result
 
     @staticmethod
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True
-            return _refuse_second_derivative(ctx, grad, _SquaredDistance)
         z1, _, left, right, r2 = ctx.saved_tensors
         pull = _Pullback(left, right, ctx.square, *ctx.needs_input_grad[:2])
         for rows in _tiles(z1.shape[0], right):
             pull.add(rows, grad[rows].masked_fill(r2[rows] == 0, 0.0))
         return *pull.result(-0.5), None
-
-
-def _refuse_second_derivative(
-    ctx: Any, grad: Tensor, function: type[torch.autograd.Function]
-) -> tuple[Tensor | None, ...]:
-    with torch.no_grad():
-        found = function.backward(ctx, grad)
-    sources = [t for t in (*ctx.saved_tensors[:2], grad) if t is not None]
-    return first_derivative_only(found, sources, NO_SECOND_DERIVATIVE)
 
 
 class _Pullback:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ShapeError
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import per_dimension
+from gpx.kernels.parameters import per_dimension
 
 
 class Linear(Kernel):
@@ -54,9 +53,5 @@ class Linear(Kernel):
         return (self._weighted(x) * x).sum(1)
 
     def _weighted(self, x: Tensor) -> Tensor:
-        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
-            raise ShapeError(
-                f"Linear kernel has {self.ard_num_dims} slope variances but the inputs have "
-                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
-            )
+        self._check_columns(x, "slope variances")
         return x * self.slope_variance

@@ -18,43 +18,34 @@ _BOUNDS = (0.0, EXPONENT_FLOOR**2)
 """Range of the squared scaled distance: above it the exponential is zero to rounding."""
 
 
+class _InPlace:
+    bounds = _BOUNDS
+    slope_per_value = None
+
+
 class Matern(Stationary):
     """What the Matern kernels share: spectrum of a Student-t with 2 nu degrees of freedom.
 
     Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """
 
+    falls = True
     nu: float
-
-    def num_spectral_normals(self, num_inputs: int) -> int:
-        """d + 2 nu: d for the direction, 2 nu for the chi-square in the denominator."""
-        self._whole_input()
-        return num_inputs + self.denominator_normals
 
     @property
     def denominator_normals(self) -> int:
-        """2 nu, normals of the chi-square in the denominator of a frequency."""
+        """2 nu, of the chi-square in the denominator of a frequency."""
         return round(2 * self.nu)
 
-    def spectral_frequencies(self, normals: Tensor) -> Tensor:
-        """w = g sqrt(2 nu / sum h^2) / lengthscale, with g the first d normals and h the others."""
-        self._whole_input()
-        return self.active_frequencies(normals)
-
     def active_frequencies(self, normals: Tensor) -> Tensor:
-        """``spectral_frequencies`` in the columns that the kernel looks at."""
+        """w = g sqrt(2 nu / sum h^2) / lengthscale, with g the first d normals and h the others."""
         freedom = self.denominator_normals
         direction, rest = normals[:, :-freedom], normals[:, -freedom:]
         stretch = (freedom / rest.square().sum(1, keepdim=True)).sqrt()
         return direction * stretch / self.lengthscale
 
-    def log_spectral_density(self, omega: Tensor) -> Tensor:
-        """log of ``spectral_density``, where that may be beyond the range of numbers."""
-        self._whole_input()
-        return self.log_active_density(omega)
-
     def log_active_density(self, omega: Tensor) -> Tensor:
-        """``log_spectral_density`` in the columns that the kernel looks at."""
+        """log density of the Student-t, in cycles."""
         d, nu = omega.shape[-1], self.nu
         constant = (
             0.5 * d * math.log(2.0 * math.pi / nu) + math.lgamma(nu + 0.5 * d) - math.lgamma(nu)
@@ -64,10 +55,6 @@ class Matern(Stationary):
         tail = -(nu + 0.5 * d) * (square * (2.0 * math.pi**2 / nu)).log1p()
         return self.outputscale.log() + log_volume + constant + tail
 
-    def spectral_density(self, omega: Tensor) -> Tensor:
-        """Density of the Student-t, in cycles; see ``Kernel.spectral_density``."""
-        return self.log_spectral_density(omega).exp()
-
 
 class Matern12(Matern):
     """Exponential kernel: k = outputscale * exp(-r); continuous, nowhere differentiable samples.
@@ -75,17 +62,13 @@ class Matern12(Matern):
     Its derivative with respect to an input is taken as zero at coincident points (a subgradient).
     """
 
-    falls = True
-
     nu = 0.5
     radial_profile = "matern12"
 
-    class in_place:
+    class in_place(_InPlace):
         """The profile and its slope, in place."""
 
         factor = 1.0
-        bounds = _BOUNDS
-        slope_per_value = None
 
         @staticmethod
         def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
@@ -108,17 +91,13 @@ class Matern12(Matern):
 class Matern32(Matern):
     """k = outputscale * (1 + a) exp(-a), a = sqrt(3) r; once differentiable samples."""
 
-    falls = True
-
     nu = 1.5
     radial_profile = "matern32"
 
-    class in_place:
+    class in_place(_InPlace):
         """The profile and its slope, in place."""
 
         factor = 3.0
-        bounds = _BOUNDS
-        slope_per_value = None
 
         @staticmethod
         def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
@@ -138,17 +117,13 @@ class Matern32(Matern):
 class Matern52(Matern):
     """k = outputscale * (1 + a + a^2 / 3) exp(-a), a = sqrt(5) r; twice differentiable samples."""
 
-    falls = True
-
     nu = 2.5
     radial_profile = "matern52"
 
-    class in_place:
+    class in_place(_InPlace):
         """The profile and its slope, in place."""
 
         factor = 5.0
-        bounds = _BOUNDS
-        slope_per_value = None
 
         @staticmethod
         def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:

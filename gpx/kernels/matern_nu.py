@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from scipy.special import gammaln, kve
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError
 from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.matern import Matern
+from gpx.linalg.known_gradient import first_derivative_only
 
 MOST = 50.0
 """Smoothness above which a squared exponential is as good."""
@@ -39,8 +39,6 @@ class MaternNu(Matern):
     Frequencies can be drawn where 2 nu is a whole number.
     Source: Rasmussen and Williams 2006, equation 4.14.
     """
-
-    falls = True
 
     def __init__(
         self,
@@ -68,7 +66,8 @@ class MaternNu(Matern):
         """The profile; of tensors only."""
         return _Profile.apply(r2, self.nu)
 
-    def num_spectral_normals(self, num_inputs: int) -> int:
+    @property
+    def denominator_normals(self) -> int:
         """As in ``Matern``.
 
         Raises:
@@ -79,12 +78,7 @@ class MaternNu(Matern):
                 f"frequencies of a Matern kernel are drawn where 2 nu is a whole number, got nu="
                 f"{self.nu}; use the nearest, for example nu={max(1, round(2.0 * self.nu)) / 2}"
             )
-        return super().num_spectral_normals(num_inputs)
-
-    def spectral_frequencies(self, normals: Tensor) -> Tensor:
-        """As in ``Matern``; raises ConfigError as ``num_spectral_normals`` does."""
-        self.num_spectral_normals(1)
-        return super().spectral_frequencies(normals)
+        return super().denominator_normals
 
 
 class _Profile(torch.autograd.Function):
@@ -98,7 +92,7 @@ class _Profile(torch.autograd.Function):
         return _bessel(r2, nu, order=nu, factor=1.0, at_zero=1.0)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         """d/dr2 = -nu 2^(1 - nu) / Gamma(nu) z^(nu - 1) K_(nu - 1)(z), zero where it has no end."""
         (r2,) = ctx.saved_tensors
@@ -110,12 +104,12 @@ class _Profile(torch.autograd.Function):
 def _bessel(r2: Tensor, nu: float, *, order: float, factor: float, at_zero: float) -> Tensor:
     """factor 2^(1 - nu) / Gamma(nu) z^order K_order(z) at z = sqrt(2 nu r2), in logarithms.
 
-    At z = 0, and where K is beyond the range of numbers, ``at_zero``.
+    At z = 0, and where K is beyond the range of numbers, ``at_zero``; NaN where r2 is.
     """
     z = np.sqrt(2.0 * nu * r2.detach().double().cpu().numpy())
     constant = math.log(factor) + (1.0 - nu) * math.log(2.0) - float(gammaln(nu))
     with np.errstate(divide="ignore", invalid="ignore"):
         log = constant + order * np.log(z) + np.log(kve(order, z)) - z
         values = np.exp(np.maximum(log, EXPONENT_FLOOR))
-    values = np.where((z > 0.0) & np.isfinite(values), values, at_zero)
+    values = np.where((z > 0.0) & np.isfinite(values) | np.isnan(z), values, at_zero)
     return torch.as_tensor(values).to(r2)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.linalg import running_sum
 
@@ -35,7 +34,7 @@ def require_mercer(kernel: Kernel) -> RBF:
 
     Raises: ConfigError.
     """
-    if not isinstance(kernel, RBF) or isinstance(kernel, Periodic):
+    if not isinstance(kernel, RBF) or not kernel.is_radial or kernel.in_place is not RBF.in_place:
         raise ConfigError(
             f"kernel {kernel.name} has no Mercer decomposition in closed form; choose kernel=RBF()"
         )

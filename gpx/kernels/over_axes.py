@@ -9,12 +9,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import positive_parameter
+from gpx.backends import TileSource
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.algebra import Product
 from gpx.kernels.base import Kernel
 from gpx.kernels.families import family_of
-from gpx.kernels.stationary import Stationary, per_dimension
+from gpx.kernels.parameters import add_outputscale, per_dimension
+from gpx.kernels.stationary import Stationary
+from gpx.kernels.tiles import ScaledTiles
 
 
 def groups_of(axes: Sequence[Sequence[int]], option: str = "axes") -> list[list[int]]:
@@ -74,7 +76,7 @@ class AxisProduct(Product):
                 "all of them, or one for each"
             )
         made = [family_of(each) for each in families]
-        starts = per_dimension(lengthscale, num_inputs).tolist()
+        starts = per_dimension(lengthscale, num_inputs, "num_inputs").tolist()
         super().__init__(
             kind(
                 ard_num_dims=len(group),
@@ -84,13 +86,11 @@ class AxisProduct(Product):
             )
             for kind, group in zip(made, groups, strict=True)
         )
-        self.num_inputs, self.groups = num_inputs, groups
-        if outputscale is None:
-            self.register_buffer("outputscale", torch.ones(()), persistent=False)
-        else:
-            positive_parameter(self, "outputscale", float(outputscale))
+        self.num_inputs = self.ard_num_dims = num_inputs
+        self.groups = groups
+        add_outputscale(self, outputscale)
 
-    def _combine(self, values: list[Tensor]) -> Tensor:
+    def _combine(self, values: list[Any]) -> Any:
         return super()._combine([values[0] * self.outputscale, *values[1:]])
 
     @property
@@ -98,9 +98,9 @@ class AxisProduct(Product):
         """False: KeOps would need every factor's own distance."""
         return False
 
-    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> Any:
-        """As in ``Kernel``, evaluated."""
-        return Kernel.tiles(self, x1, x2)
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """As in ``Kernel``: the factors' tiles multiplied, and the outputscale."""
+        return ScaledTiles(super().tiles(x1, x2), self.outputscale)
 
     # --- spectrum: factors have frequencies of their own, one beside the other -------------------
 
@@ -121,11 +121,6 @@ class AxisProduct(Product):
     def num_spectral_normals(self, num_inputs: int) -> int:
         """One for every column, then those of the factors' denominators."""
         return num_inputs + sum(factor.denominator_normals for factor in self._factors)
-
-    @property
-    def spectral_normals(self) -> int:
-        """As in ``Kernel``."""
-        return self.num_spectral_normals(self.num_inputs)
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """Every factor's frequencies in its columns, of the normals of these; (r, d).

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
+from gpx.kernels.exponential import exponential
+from gpx.kernels.parameters import per_dimension
 from gpx.kernels.rbf import RBF
-from gpx.kernels.stationary import per_dimension
+from gpx.kernels.stationary import Stationary
 
 
-class Periodic(RBF):
+class Periodic(Stationary):
     """k = outputscale * exp(-2 sum_d sin^2(pi (x_d - x'_d) / period_d) / lengthscale_d^2).
 
     It is the RBF kernel of the points (cos, sin)(2 pi x_d / period_d) on circles, because
-    |difference|^2 there is 4 sin^2; all of RBF's code runs on those coordinates.
+    |difference|^2 there is 4 sin^2; RBF's profile runs on those coordinates. Its spectrum is a
+    sequence of spikes, which has no density.
 
     Args:
         period: initial period(s), in the unit of x; one, or one per input with ``ard_num_dims``.
@@ -26,6 +30,10 @@ class Periodic(RBF):
 
     Source: MacKay 1998, "Introduction to Gaussian processes", eq. 47.
     """
+
+    falls = True  # with the distance of the coordinates
+    radial_profile = "rbf"
+    in_place: ClassVar[Any] = RBF.in_place
 
     period: Tensor
 
@@ -41,6 +49,10 @@ class Periodic(RBF):
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
         positive_parameter(self, "period", per_dimension(period, ard_num_dims))
 
+    def of_squared_distance(self, r2: Any) -> Any:
+        """exp(-r2 / 2), as ``RBF``."""
+        return exponential(r2 * -0.5)
+
     @property
     def local(self) -> bool:
         """As in ``Kernel``: rows a period apart are as near as any."""
@@ -51,19 +63,3 @@ class Periodic(RBF):
         self._check_columns(x)
         angle = x * (2.0 * math.pi / self.period)
         return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
-
-    def num_spectral_normals(self, num_inputs: int) -> int:
-        """Raises ConfigError: the spectrum is a sequence of spikes."""
-        raise self._no_spectrum()
-
-    def spectral_frequencies(self, normals: Tensor) -> Tensor:
-        """Raises ConfigError."""
-        raise self._no_spectrum()
-
-    def spectral_density(self, omega: Tensor) -> Tensor:
-        """Raises ConfigError."""
-        raise self._no_spectrum()
-
-    def log_spectral_density(self, omega: Tensor) -> Tensor:
-        """Raises ConfigError."""
-        raise self._no_spectrum()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import per_dimension
+from gpx.kernels.parameters import per_dimension
 
 
 class Polynomial(Kernel):
@@ -65,11 +65,7 @@ class Polynomial(Kernel):
     def _scaled(self, x: Tensor) -> Tensor:
         if self.lengthscale is None:
             return x
-        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
-            raise ShapeError(
-                f"Polynomial has {self.ard_num_dims} lengthscales but the inputs have {x.shape[1]} "
-                f"(active) columns; set ard_num_dims={x.shape[1]} or None"
-            )
+        self._check_columns(x)
         return x / self.lengthscale
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:

@@ -46,4 +46,7 @@ class RationalQuadratic(Stationary):
 
     def of_squared_distance(self, r2: Any) -> Any:
         """(1 + r2 / (2 alpha))^(-alpha)."""
-        return exponential((r2 / (2.0 * self.alpha) + 1.0).log() * -self.alpha)
+        ratio = r2 / (2.0 * self.alpha)
+        # where alpha is large, one plus the ratio has lost its digits; KeOps has no log1p
+        log = ratio.log1p() if isinstance(ratio, Tensor) else (ratio + 1.0).log()
+        return exponential(log * -self.alpha)

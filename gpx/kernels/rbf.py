@@ -36,36 +36,16 @@ class RBF(Stationary):
         """exp(-r2 / 2)."""
         return exponential(r2 * -0.5)
 
-    def num_spectral_normals(self, num_inputs: int) -> int:
-        """d: the frequencies are normal."""
-        self._whole_input()
-        return num_inputs
-
-    def spectral_frequencies(self, normals: Tensor) -> Tensor:
-        """w ~ N(0, diag(1 / lengthscale^2)); see ``Kernel.spectral_frequencies``."""
-        self._whole_input()
-        return self.active_frequencies(normals)
-
     denominator_normals = 0
-    """There is no denominator."""
 
     def active_frequencies(self, normals: Tensor) -> Tensor:
-        """``spectral_frequencies`` in the columns that the kernel looks at."""
+        """w ~ N(0, diag(1 / lengthscale^2)); as in ``Stationary``."""
         return normals / self.lengthscale
 
-    def log_spectral_density(self, omega: Tensor) -> Tensor:
-        """log of (2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) outputscale."""
-        self._whole_input()
-        return self.log_active_density(omega)
-
     def log_active_density(self, omega: Tensor) -> Tensor:
-        """``log_spectral_density`` in the columns that the kernel looks at."""
+        """log of (2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) outputscale."""
         d = omega.shape[-1]
         square = (omega * self.lengthscale).square().sum(-1)
         log_volume = self.lengthscale.expand(d).log().sum()
         constant = 0.5 * d * math.log(2.0 * math.pi)
         return self.outputscale.log() + log_volume + constant - 2.0 * math.pi**2 * square
-
-    def spectral_density(self, omega: Tensor) -> Tensor:
-        """(2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) times outputscale."""
-        return self.log_spectral_density(omega).exp()

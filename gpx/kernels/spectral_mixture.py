@@ -53,7 +53,7 @@ class SpectralMixture(Kernel):
             raise ConfigError(
                 f"num_inputs={num_inputs} and num_mixtures={num_mixtures} must both be at least 1"
             )
-        self.num_inputs = num_inputs
+        self.num_inputs = self.ard_num_dims = num_inputs
         shape = (num_mixtures, num_inputs)
         steps = torch.arange(1, num_mixtures + 1, dtype=torch.float64) / num_mixtures
         weights = torch.full((num_mixtures,), weight / num_mixtures, dtype=torch.float64)
@@ -94,11 +94,6 @@ class SpectralMixture(Kernel):
     def num_spectral_normals(self, num_inputs: int) -> int:
         """2 d + 1: d for the Gaussian, d for the signs, one for the component."""
         return 2 * num_inputs + 1
-
-    @property
-    def spectral_normals(self) -> int:
-        """2 d + 1: d for the Gaussian, d for the signs, one for the component."""
-        return self.num_spectral_normals(self.num_inputs)
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """As in ``Kernel``; differentiable in frequency and scale, not in the weights.

@@ -11,17 +11,26 @@ from torch import Tensor
 
 from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, NoSpectrum, ShapeError
+from gpx.errors import ConfigError, NoSpectrum
 from gpx.kernels.base import Kernel
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
+from gpx.kernels.parameters import add_outputscale, per_dimension
 from gpx.kernels.tiles import StationaryTiles
+
+OF_THE_PROFILE = ("in_place", "radial_profile", "falls")
+"""Attributes of ``Stationary`` that say something of one profile of the distance."""
+OF_THE_SPECTRUM = ("denominator_normals", "active_frequencies", "log_active_density")
+"""Those that say something of the kernel's Fourier transform."""
 
 
 class Stationary(Kernel):
     """k(x, x') = outputscale * phi(r2) with r2 = sum_d (x_d - x'_d)^2 / lengthscale_d^2.
 
     A subclass writes ``of_squared_distance`` and is complete. It may add ``in_place``, the same
-    function and its derivative written in place, to run at the speed of the built-in kernels.
+    function and its derivative written in place, to run at the speed of the built-in kernels, and
+    its spectrum: ``denominator_normals``, ``active_frequencies`` and ``log_active_density``. A
+    subclass of a complete kernel that replaces its profile loses all of these, unless it writes
+    them as well; one with coordinates of its own loses the spectrum.
 
     Args:
         ard_num_dims: number of lengthscales, one per (active) input; None for a single one.
@@ -61,18 +70,21 @@ class Stationary(Kernel):
                 "columns; give one lengthscale per active column, or ard_num_dims=None"
             )
         positive_parameter(self, "lengthscale", per_dimension(lengthscale, ard_num_dims))
-        if outputscale is None:
-            self.register_buffer("outputscale", torch.ones(()), persistent=False)
-        else:
-            positive_parameter(self, "outputscale", float(outputscale))
+        add_outputscale(self, outputscale)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # a new profile must not run on the parent's compiled or in-place version of the old one
-        if "of_squared_distance" in vars(cls):
-            for name, none in (("in_place", None), ("radial_profile", None), ("falls", False)):
-                if name not in vars(cls):
-                    setattr(cls, name, none)
+        parent: Any = super(cls, cls)
+        if getattr(parent.of_squared_distance, "__isabstractmethod__", False):
+            return
+        # another kernel must not run on what its parent says of the old one
+        written = vars(cls)
+        reshaped = "covariance" in written or "of_squared_distance" in written
+        lost: tuple[str, ...] = OF_THE_PROFILE if reshaped else ()
+        lost += OF_THE_SPECTRUM if reshaped or "coordinates" in written else ()
+        for name in lost:
+            if name not in written:
+                setattr(cls, name, vars(Stationary)[name])
 
     @property
     def local(self) -> bool:
@@ -91,13 +103,6 @@ class Stationary(Kernel):
         """Coordinates in which the distance is measured: (n, d) -> (n, q); here x / lengthscale."""
         self._check_columns(x)
         return x / self.lengthscale
-
-    def _check_columns(self, x: Tensor) -> None:
-        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
-            raise ShapeError(
-                f"{self.name} has {self.ard_num_dims} lengthscales but the inputs have "
-                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
-            )
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``; exactly ``outputscale`` on the diagonal when ``x1 is x2``."""
@@ -124,9 +129,8 @@ class Stationary(Kernel):
         """As in ``Kernel``; coordinates are made once, and no tile allocates memory."""
         if self.in_place is None:
             return super().tiles(x1, x2)
-        rows = self._select(x1)
-        columns = rows if x2 is None or x2 is x1 else self._select(x2)
-        return StationaryTiles(*self._centred(rows, columns), self.outputscale, self.in_place)
+        z1, z2 = self._centred(*self._select_both(x1, x2))
+        return StationaryTiles(z1, z2, self.outputscale, self.in_place)
 
     @property
     def is_radial(self) -> bool:
@@ -137,23 +141,20 @@ class Stationary(Kernel):
     @property
     def radial_profiles(self) -> tuple[RadialProfile, ...]:
         """As in ``Kernel``: the one profile, where compiled backends have it."""
-        plain = type(self).covariance is Stationary.covariance
-        return (self.radial_profile,) if plain and self.radial_profile is not None else ()
+        return () if self.radial_profile is None else (self.radial_profile,)
 
     def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
         """As in ``Kernel``: one part."""
         if not self.radial_profiles:
             return super().radial_parts(x1, x2)
-        rows = self._select(x1)
-        columns = rows if x2 is None or x2 is x1 else self._select(x2)
-        z1, z2 = self._centred(rows, columns)
+        z1, z2 = self._centred(*self._select_both(x1, x2))
         (profile,) = self.radial_profiles
         return [RadialPart(profile, z1, z2, self.outputscale, self.radial_shape)]
 
     @property
     def has_formula(self) -> bool:
-        """True: ``of_squared_distance`` is the formula."""
-        return True
+        """Whether ``of_squared_distance`` is the formula: in every class that leaves it at that."""
+        return type(self).covariance is Stationary.covariance
 
     def formula(
         self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
@@ -164,6 +165,8 @@ class Stationary(Kernel):
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``, from differences in O(n d); derivatives at zero distance are zero."""
+        if type(self).covariance is not Stationary.covariance:
+            return super().pairs(x1, x2)
         z1, z2 = self.coordinates(self._select(x1)), self.coordinates(self._select(x2))
         r2 = (z1 - z2).square().sum(1)
         coincident = r2 == 0
@@ -175,39 +178,41 @@ class Stationary(Kernel):
         """The outputscale at every row."""
         return self.outputscale.expand(x.shape[0])
 
-    @property
-    def spectral_normals(self) -> int:
-        """As in ``Kernel``; needs ``ard_num_dims``."""
-        if self.ard_num_dims is None:
-            self.num_spectral_normals(1)  # a kernel without a sampler says so first
-            raise ConfigError(
-                f"{self.name} does not know its input dimension; set ard_num_dims "
-                "(one lengthscale per input) or ask num_spectral_normals(d)"
-            )
-        return self.num_spectral_normals(self.ard_num_dims)
+    # --- spectrum --------------------------------------------------------------------------------
 
-    def _whole_input(self) -> None:
+    @property
+    def denominator_normals(self) -> int:
+        """Standard normals that a random frequency needs beside one for every input."""
+        raise self._no_spectrum()
+
+    def active_frequencies(self, normals: Tensor) -> Tensor:
+        """``spectral_frequencies`` in the columns that the kernel looks at."""
+        raise self._no_spectrum()
+
+    def log_active_density(self, omega: Tensor) -> Tensor:
+        """``log_spectral_density`` in the columns that the kernel looks at."""
+        raise self._no_spectrum()
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """As in ``Kernel``: one for each input, and ``denominator_normals``."""
+        return num_inputs + self._of_whole_input().denominator_normals
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """As in ``Kernel``."""
+        return self._of_whole_input().active_frequencies(normals)
+
+    def log_spectral_density(self, omega: Tensor) -> Tensor:
+        """As in ``Kernel``."""
+        return self._of_whole_input().log_active_density(omega)
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """As in ``Kernel``."""
+        return self.log_spectral_density(omega).exp()
+
+    def _of_whole_input(self) -> Stationary:
         if self.active_dims is not None:
             raise NoSpectrum(
                 f"spectral frequencies of {self.name} with active_dims would not match "
                 "the columns of x; select the columns in the data instead"
             )
-
-
-def per_dimension(value: float | Sequence[float], num_dims: int | None) -> Tensor:
-    """Initial value, float64, of a parameter: shape () when ``num_dims`` is None, else (num_dims,).
-
-    Raises ConfigError when a list has another length, or there are no dimensions.
-    """
-    if num_dims is not None and num_dims < 1:
-        raise ConfigError(f"ard_num_dims={num_dims}: expected at least 1 input, or None")
-    if isinstance(value, (int, float)):
-        tensor = torch.tensor(float(value), dtype=torch.float64)
-        return tensor if num_dims is None else tensor.expand(num_dims).clone()
-    tensor = torch.tensor([float(v) for v in value], dtype=torch.float64)
-    if num_dims is None or tensor.numel() != num_dims:
-        raise ConfigError(
-            f"{tensor.numel()} values were given for ard_num_dims={num_dims}; "
-            "give a single number, or exactly one value per input"
-        )
-    return tensor
+        return self

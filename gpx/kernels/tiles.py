@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,17 +11,16 @@ from torch import Tensor
 from gpx.backends import Scratch, TileSource
 from gpx.kernels.fused import Profile, distance_factors, distances_
 
-if TYPE_CHECKING:
-    from gpx.kernels.base import Kernel
-
 
 class EvaluatedTiles:
-    """Any kernel: each tile is evaluated and copied."""
+    """Any kernel, by its ``evaluate``: each tile is evaluated and copied."""
 
     scale = None
 
-    def __init__(self, kernel: Kernel, x1: Tensor, x2: Tensor | None) -> None:
-        self.kernel, self.x1, self.x2 = kernel, x1, x2
+    def __init__(
+        self, evaluate: Callable[[Tensor, Tensor | None], Tensor], x1: Tensor, x2: Tensor | None
+    ) -> None:
+        self.evaluate, self.x1, self.x2 = evaluate, x1, x2
 
     def fill_(self, rows: slice, columns: slice, out: Tensor, scratch: Scratch) -> None:
         """As in ``TileSource``."""
@@ -31,7 +29,7 @@ class EvaluatedTiles:
             second = None if rows == columns else self.x1[columns]
         else:
             second = self.x2[columns]
-        out.copy_(self.kernel.evaluate(first, second))
+        out.copy_(self.evaluate(first, second))
 
 
 class StationaryTiles:

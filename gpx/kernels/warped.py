@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpx.backends import TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import per_dimension
+from gpx.kernels.parameters import per_dimension
 
 EDGE = 1e-6
 """How near to its ends the distribution function of a ``Kumaraswamy`` warp is taken, where its
@@ -56,6 +57,10 @@ class Warped(Kernel):
         """g of the columns that it looks at: (n, d) -> (n, q)."""
         found: Tensor = self.warp(self._select(x))
         return found
+
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """As in ``Kernel``: k_1's, at what g makes of the inputs once."""
+        return self.kernel.tiles(self.warped(x1), None if x2 is None else self.warped(x2))
 
     @property
     def local(self) -> bool:
@@ -129,8 +134,8 @@ class Kumaraswamy(Warp):
         if not reach > 0.0:
             raise ConfigError(f"reach={reach} must be positive")
         self.reach = float(reach)
-        positive_parameter(self, "a", per_dimension(a, num_inputs))
-        positive_parameter(self, "b", per_dimension(b, num_inputs))
+        positive_parameter(self, "a", per_dimension(a, num_inputs, "num_inputs"))
+        positive_parameter(self, "b", per_dimension(b, num_inputs, "num_inputs"))
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) -> (n, d). Cost: a few exponentials and logarithms per number."""

@@ -5,7 +5,7 @@ from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
 from gpx.likelihoods.laplace import Laplace
 from gpx.likelihoods.poisson import Poisson
-from gpx.likelihoods.quadrature import GaussHermite
+from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
 from gpx.likelihoods.softmax import Softmax
 from gpx.likelihoods.student_t import StudentT
 
@@ -13,6 +13,7 @@ __all__ = [
     "Bernoulli",
     "Curvature",
     "GaussHermite",
+    "GaussLogistic",
     "Gaussian",
     "GaussianOutputs",
     "Laplace",

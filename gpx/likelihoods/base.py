@@ -13,6 +13,11 @@ from gpx.errors import NotAvailable, class_name
 Task = Literal["regression", "binary", "multiclass", "count"]
 
 
+def class_numbers(y: Tensor, task: Task) -> Tensor:
+    """Classes 0 .. C - 1 (n,) of targets, which are -1 and 1 where there are two."""
+    return (y > 0).long() if task == "binary" else y.long()
+
+
 class Curvature(NamedTuple):
     """First and second derivatives of log p(y | f) with respect to the latents of each row.
 
@@ -103,19 +108,19 @@ class Likelihood(nn.Module, ABC):
         )
 
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
-        """log E p(y | f) and its derivatives in closed form, where there is one.
+        """log E p(y | f) and its derivatives to rounding, where a likelihood knows how.
 
         Args:
             y (n,): targets.
             mean, variance (..., n): of f; one latent function, the variance is not negative.
 
         Raises:
-            NotAvailable: there is none.
+            NotAvailable: it does not.
         """
         raise NotAvailable(
-            f"the {class_name(self)} likelihood has no moments in closed form (tilted), which "
-            "expectation propagation needs; take likelihood=Bernoulli(link=probit), "
-            "model=LaplaceGP() or model=SVGP()"
+            f"the {class_name(self)} likelihood does not know its moments (tilted), which "
+            "expectation propagation needs; take likelihood=Bernoulli(), model=LaplaceGP() or "
+            "model=SVGP()"
         )
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted
+from gpx.linalg.known_gradient import first_derivative_only
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -23,23 +23,21 @@ class _ExpectedLogNormal(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
         residual = y - mean
         scaled = torch.addcmul(variance, residual, residual) / noise
-        ctx.save_for_backward(residual, scaled, noise)
-        ctx.shapes = y.shape, mean.shape, variance.shape, noise.shape
+        ctx.save_for_backward(residual, scaled, noise, y, mean, variance)
         return ((noise * (2.0 * math.pi)).log() + scaled).mul_(-0.5)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        residual, scaled, noise = ctx.saved_tensors
+        residual, scaled, noise, y, mean, variance = ctx.saved_tensors
         need_y, need_mean, need_variance, need_noise = ctx.needs_input_grad
-        shape_y, shape_mean, shape_variance, shape_noise = ctx.shapes
         part = grad / noise
         to_mean = part * residual if need_mean or need_y else None
         return (
-            -to_mean.sum_to_size(shape_y) if need_y and to_mean is not None else None,
-            to_mean.sum_to_size(shape_mean) if need_mean and to_mean is not None else None,
-            (part * -0.5).sum_to_size(shape_variance) if need_variance else None,
-            torch.addcmul(part, part, scaled, value=-1.0).sum_to_size(shape_noise) * -0.5
+            -to_mean.sum_to_size(y.shape) if need_y and to_mean is not None else None,
+            to_mean.sum_to_size(mean.shape) if need_mean and to_mean is not None else None,
+            (part * -0.5).sum_to_size(variance.shape) if need_variance else None,
+            torch.addcmul(part, part, scaled, value=-1.0).sum_to_size(noise.shape) * -0.5
             if need_noise
             else None,
         )

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.quadrature import GaussHermite
+from gpx.likelihoods.scale_mixture import laplace_variances, scale_mixture
 
 
 class Laplace(Likelihood):
@@ -17,21 +18,22 @@ class Laplace(Likelihood):
 
     Args:
         scale: initial mean absolute error, in target units; learned.
-        num_nodes: quadrature nodes of the predictive mixture.
+        num_nodes: normals in the predictive mixture.
 
-    ``expected_log_prob`` is a closed form; ``predictive`` is a mixture over quadrature nodes, exact
-    in mean and variance, whose density shows the nodes once the latent standard deviation exceeds
-    the scale several times.
+    ``expected_log_prob`` is a closed form; ``predictive`` is a mixture of normals with one mean,
+    see ``laplace_variances``.
     """
 
     log_concave = True
     task = "regression"
     scale: Tensor
 
-    def __init__(self, scale: float = 0.3, num_nodes: int = 20) -> None:
+    def __init__(self, scale: float = 0.3, num_nodes: int = 100) -> None:
         super().__init__()
         positive_parameter(self, "scale", scale)
-        self.quadrature = GaussHermite(num_nodes)
+        if num_nodes < 1:
+            raise ConfigError(f"num_nodes={num_nodes} must be at least 1")
+        self.num_nodes = num_nodes
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Laplace log-density at y with location f; (..., n)."""
@@ -56,6 +58,5 @@ class Laplace(Likelihood):
         return -(2.0 * scale).log() - absolute / scale
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of Laplace distributions at the quadrature nodes."""
-        points = self.quadrature.points(mean, variance).movedim(0, -1)
-        return self.quadrature.mixture(torch.distributions.Laplace(points, self.scale))
+        """Mixture of normals, of batch shape (..., n)."""
+        return scale_mixture(mean, variance, *laplace_variances(self.scale, self.num_nodes))

@@ -35,8 +35,8 @@ class Poisson(Likelihood):
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
         """Mixture of Poisson distributions at the quadrature nodes (overdispersed)."""
-        points = self.quadrature.points(mean, variance).movedim(0, -1)
-        return self.quadrature.mixture(torch.distributions.Poisson(points.exp()))
+        law = torch.distributions.Poisson
+        return self.quadrature.mixture(lambda f: law(f.exp()), mean, variance)
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """y - exp(f) and exp(f)."""

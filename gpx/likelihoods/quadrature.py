@@ -1,17 +1,57 @@
-"""Gauss-Hermite quadrature: expectations under a normal distribution."""
+"""Gauss quadrature: expectations under a normal distribution, also of the logistic function."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import softplus
+from torch.special import ndtr
 
 from gpx.errors import ConfigError
 
+WIDE = 2.0
+"""Standard deviation of f above which the logistic function is averaged the other way round."""
 
-class GaussHermite(nn.Module):
+
+class _FixedRule(nn.Module):
+    """Nodes and weights of a quadrature rule, kept in float64.
+
+    Attributes:
+        nodes (Q,): float64.
+        weights (Q,): sum to one, float64.
+    """
+
+    nodes: Tensor
+    weights: Tensor
+
+    def __init__(self, nodes: NDArray[np.float64], weights: NDArray[np.float64]) -> None:
+        super().__init__()
+        self.register_buffer("nodes", torch.from_numpy(nodes), persistent=False)
+        self.register_buffer("weights", torch.from_numpy(weights / weights.sum()), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _FixedRule:
+        """Follow the module to another device, but keep the nodes in float64 through casts."""
+        nodes, weights = self.nodes, self.weights
+        super()._apply(fn, recurse)
+        self.nodes = nodes.to(self.nodes.device)
+        self.weights = weights.to(self.weights.device)
+        return self
+
+    def beside(self, values: Tensor) -> Tensor:
+        """The nodes along a new leading dimension of values (n, ...): (Q, 1, ...)."""
+        return self.nodes.to(values.dtype).view(-1, *(1 for _ in values.shape))
+
+    def average(self, values: Tensor) -> Tensor:
+        """Weighted sum over the leading dimension: (Q, ...) -> (...)."""
+        return torch.tensordot(self.weights.to(values.dtype), values, dims=1)
+
+
+class GaussHermite(_FixedRule):
     """E h(f) for f ~ N(mean, variance) as a weighted sum over fixed nodes.
 
     Exact for polynomials up to degree 2 num_nodes - 1; for smooth h the error falls faster than
@@ -26,24 +66,10 @@ class GaussHermite(nn.Module):
         weights (Q,): sum to one, float64.
     """
 
-    nodes: Tensor
-    weights: Tensor
-
     def __init__(self, num_nodes: int = 20) -> None:
-        super().__init__()
         if num_nodes < 1:
             raise ConfigError(f"num_nodes={num_nodes} must be at least 1")
-        nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
-        self.register_buffer("nodes", torch.from_numpy(nodes), persistent=False)
-        self.register_buffer("weights", torch.from_numpy(weights / weights.sum()), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GaussHermite:
-        """Follow the module to another device, but keep the nodes in float64 through casts."""
-        nodes, weights = self.nodes, self.weights
-        super()._apply(fn, recurse)
-        self.nodes = nodes.to(self.nodes.device)
-        self.weights = weights.to(self.weights.device)
-        return self
+        super().__init__(*np.polynomial.hermite_e.hermegauss(num_nodes))
 
     def points(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Values of f at the nodes: (n, ...) -> (Q, n, ...).
@@ -52,12 +78,7 @@ class GaussHermite(nn.Module):
         the square root stays finite at zero.
         """
         scale = variance.clamp_min(torch.finfo(variance.dtype).eps).sqrt()
-        nodes = self.nodes.to(mean.dtype).view(-1, *(1 for _ in mean.shape))
-        return mean + scale * nodes
-
-    def average(self, values: Tensor) -> Tensor:
-        """Weighted sum over the leading dimension: (Q, ...) -> (...)."""
-        return torch.tensordot(self.weights.to(values.dtype), values, dims=1)
+        return mean + scale * self.beside(mean)
 
     def expectation(
         self, function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor
@@ -69,10 +90,69 @@ class GaussHermite(nn.Module):
         return self.average(function(self.points(mean, variance)))
 
     def mixture(
-        self, component: torch.distributions.Distribution
+        self,
+        law: Callable[[Tensor], torch.distributions.Distribution],
+        mean: Tensor,
+        variance: Tensor,
     ) -> torch.distributions.MixtureSameFamily:
-        """Mixture over the nodes of components with batch shape (..., n, Q)."""
+        """Mixture of ``law(f)`` over the nodes f (n, Q) of every element of mean and variance."""
+        component = law(self.points(mean, variance).movedim(0, -1))
         weights = self.weights.to(component.mean.dtype).expand(component.batch_shape)
         return torch.distributions.MixtureSameFamily(
             torch.distributions.Categorical(probs=weights), component
         )
+
+
+class GaussLogistic(_FixedRule):
+    """Expectations of the logistic function and its integral over f ~ N(mean, variance).
+
+    The logistic function is a distribution function: of a logistic variable e, so that
+    E sigmoid(f) = P(e < f) = E Phi((mean - e) / s), s the standard deviation of f, and
+    E log(1 + exp(f)) = E max(f - e, 0) with f averaged in closed form. A Gauss rule over e
+    converges the faster the wider f is, a Gauss-Hermite rule over f the narrower it is: where s is
+    above ``WIDE`` the first is taken, below it the second.
+
+    Args:
+        num_nodes: Q of each rule, at least one. With 20 both expectations are within 1.2e-5 for
+            any mean and variance, with 32 within 1e-6.
+
+    Source: the recurrence of the polynomials orthogonal under the logistic density, which are
+    Meixner-Pollaczek polynomials, has b_n = pi^2 n^4 / (4 n^2 - 1) (Koekoek et al. 2010, 9.7);
+    nodes and weights are the eigenvalues and first components of its matrix (Golub and Welsch
+    1969).
+    """
+
+    def __init__(self, num_nodes: int = 20) -> None:
+        narrow = GaussHermite(num_nodes)  # says what is wrong with num_nodes
+        order = np.arange(1.0, num_nodes)
+        beside = math.pi * order**2 / np.sqrt(4.0 * order**2 - 1.0)
+        nodes, vectors = np.linalg.eigh(np.diag(beside, 1) + np.diag(beside, -1))
+        super().__init__(nodes, vectors[0] ** 2)
+        self.narrow = narrow
+
+    def sigmoid(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E 1 / (1 + exp(-f)), elementwise; (n,).
+
+        Cost: 2 Q evaluations per element.
+        """
+        deviation, offsets = self._wide(mean, variance)
+        wide = self.average(ndtr(offsets / deviation))
+        return self._either(variance, wide, self.narrow.expectation(torch.sigmoid, mean, variance))
+
+    def softplus(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log(1 + exp(f)), elementwise; (n,).
+
+        Cost: 2 Q evaluations per element.
+        """
+        deviation, offsets = self._wide(mean, variance)
+        ratio = offsets / deviation
+        density = torch.exp(-0.5 * ratio.square().clamp_max(160.0)) / math.sqrt(2.0 * math.pi)
+        wide = self.average(deviation * density + offsets * ndtr(ratio))
+        return self._either(variance, wide, self.narrow.expectation(softplus, mean, variance))
+
+    def _wide(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Standard deviations (n,), and mean - e (Q, n)."""
+        return variance.clamp_min(WIDE**2).sqrt(), mean - self.beside(mean)
+
+    def _either(self, variance: Tensor, wide: Tensor, narrow: Tensor) -> Tensor:
+        return torch.where(variance > WIDE**2, wide, narrow)

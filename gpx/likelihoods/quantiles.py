@@ -76,14 +76,13 @@ def of_rows(law: Distribution, rows: Tensor) -> Distribution:
 def quantile(law: Distribution, q: float | Tensor) -> Tensor:
     """The quantile of probability q in (0, 1), shaped as the batch of the law.
 
-    Of counts the smallest whole number k with P(Y <= k) >= q. Laws without an inverse distribution
-    function (mixtures, Student's t) get theirs to rounding by Newton's steps between brackets.
+    Of counts the smallest whole number k with P(Y <= k) >= q; those without a distribution function
+    add up their probabilities. Laws without an inverse distribution function (mixtures, Student's
+    t) get theirs to rounding by Newton's steps between brackets.
 
     Args:
         law: of numbers; a mean and a standard deviation that are finite.
         q: one, or one for each row.
-
-    Counts without a distribution function add up their probabilities.
 
     Raises:
         NotImplementedError: no counts, and no cumulative distribution function.

@@ -15,6 +15,9 @@ LEFT, RIGHT, DEVIATIONS = 8.0, 3.6, 5.0
 """The grid reaches from -LEFT to RIGHT, and this many latent standard deviations further on both
 sides: there the integrand is its exponential tail up to a relative exp(-8), or below 1e-16."""
 
+EULER = 0.5772156649015329
+"""Mean of the standard Gumbel distribution."""
+
 MAX_EXPONENT = 4.38
 """exp(-exp(4.38)) = exp(-80): zero for every purpose, yet a normal float32 number."""
 
@@ -117,10 +120,6 @@ class Softmax(Likelihood):
         return torch.exp(
             (nodes.unsqueeze(1) + grid.points.unsqueeze(-1)).clamp(-80.0, MAX_EXPONENT)
         )
-
-
-EULER = 0.5772156649015329
-"""Mean of the standard Gumbel distribution."""
 
 
 def _pick(values: Tensor, y: Tensor) -> Tensor:

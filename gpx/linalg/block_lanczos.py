@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.errors import DidNotConverge, NotPositiveDefinite, ShapeError
 from gpx.linalg.lanczos import BREAKDOWN
+from gpx.linalg.quadrature import at_ritz_values
 
 
 class BlockLanczos:
@@ -38,7 +39,7 @@ class BlockLanczos:
     """
 
     def __init__(self, matmul: Callable[[Tensor], Tensor], start: Tensor, capacity: int) -> None:
-        if start.ndim != 2 or capacity < 1:
+        if start.ndim != 2 or 0 in start.shape or capacity < 1:
             raise ShapeError(
                 f"block Lanczos takes start vectors (n, c) and room for at least one, got "
                 f"{tuple(start.shape)} and {capacity}"
@@ -180,14 +181,7 @@ def block_gauss(
     Cost: one symmetric eigenproblem of size t.
     Source: Golub and Meurant 2010, chapter 6 (block rules).
     """
-    nodes, vectors = torch.linalg.eigh(projected)
-    values = function(nodes)
-    if not bool(torch.isfinite(values).all()):
-        raise NotPositiveDefinite(
-            f"the function is not finite at all Ritz values, which range from "
-            f"{float(nodes[0]):.3g} to {float(nodes[-1]):.3g}; a logarithm needs a positive "
-            "definite matrix, raise the noise variance"
-        )
+    values, vectors = at_ritz_values(function, projected)
     weights = (vectors[: coefficients.shape[0]].mT @ coefficients).square()
     return values @ weights
 

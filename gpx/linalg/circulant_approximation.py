@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
+from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.linalg.fft_products import convolve, embed_symmetric, fast_length, spectrum
 
 Kind = Literal["strang", "chan", "tyrtyshnikov"]
@@ -158,59 +158,6 @@ def circulant_logdet(column: Tensor, noise_variance: Tensor | float, levels: int
     values = torch.fft.fftn(column, dim=dims).real.flatten(-levels)
     noise = torch.as_tensor(noise_variance, dtype=values.dtype, device=values.device)
     return (values.clamp(min=0.0) + noise.unsqueeze(-1)).log().sum(-1)
-
-
-def circulant_preconditioner(
-    column: Tensor, *, kind: Kind = "chan", levels: int = 1
-) -> Callable[[Tensor], Tensor]:
-    """A function v (..., n, c) -> C^-1 v for conjugate gradients on T = toep(column), or on BTTB.
-
-    Args:
-        column (..., n), or (..., n_1, ..., n_D) with ``levels`` = D > 1: the corner of lags of a
-            kernel even in every coordinate, noise variance added at lag zero. With several levels
-            the one-level approximation is applied to every axis in turn ("strang" or "chan").
-
-    Raises:
-        NotPositiveDefinite: the approximation has an eigenvalue that is not positive; "chan" is
-            positive definite whenever the matrix is.
-        ShapeError, DTypeError: from the function, for vectors that do not fit.
-
-    Cost: O(n log n) once (one host synchronisation), then two FFTs per column, no padding. The
-    values carry no gradient.
-    """
-    generator = column.detach()
-    if levels > 1 and kind == "tyrtyshnikov":
-        raise ConfigError("tyrtyshnikov's approximation has one level only; use chan")
-    for axis in range(-levels, 0):
-        generator = circulant_approximation(generator.movedim(axis, -1), kind).movedim(-1, axis)
-    grid = tuple(generator.shape[-levels:])
-    values = spectrum(generator, levels).real
-    smallest = float(values.min())
-    if not smallest > 0.0:
-        raise NotPositiveDefinite(
-            f"the {kind} circulant approximation of size {torch.Size(grid).numel()} has an "
-            f"eigenvalue {smallest:.2e}. Add the noise variance at lag zero, or use kind='chan'."
-        )
-    inverse = torch.complex(values.reciprocal(), torch.zeros_like(values))
-
-    rows = torch.Size(grid).numel()
-
-    def apply(vectors: Tensor) -> Tensor:
-        if vectors.ndim == 0 or vectors.shape[-1 if vectors.ndim == 1 else -2] != rows:
-            raise ShapeError(
-                f"a circulant preconditioner of {rows} rows cannot meet vectors of shape "
-                f"{tuple(vectors.shape)}; expected ({rows},) or (..., {rows}, c)"
-            )
-        if vectors.dtype != values.dtype or vectors.device != values.device:
-            raise DTypeError(
-                f"the circulant preconditioner is {values.dtype} on {values.device}, the vectors "
-                f"are {vectors.dtype} on {vectors.device}; convert one of them"
-            )
-        block = vectors.unsqueeze(-1) if vectors.ndim == 1 else vectors
-        out = convolve(inverse, block, grid, grid, grid)
-        return out.squeeze(-1) if vectors.ndim == 1 else out
-
-    return apply
 
 
 def _reflected(column: Tensor) -> Tensor:

@@ -117,12 +117,11 @@ def _convolve(
     levels = len(lengths)
     transformed = pad_and_transform(_on_grid(right, columns_grid), lengths)
     factor = eigenvalues.unsqueeze(-levels - 1)
-    if transformed.requires_grad or factor.requires_grad or factor.ndim > transformed.ndim:
+    batched = factor.ndim > transformed.ndim or factor.shape[: -levels - 1].numel() > 1
+    if batched or transformed.requires_grad or factor.requires_grad:
         transformed = transformed * factor
-    elif factor.shape[: -levels - 1].numel() == 1:
-        transformed *= factor
     else:
-        transformed = transformed * factor
+        transformed *= factor
     out = transform_and_crop(transformed, lengths, rows_grid)
     return out.flatten(-levels).mT
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from gpx.linalg.known_gradient import first_derivative_only
 
 BLOCK = 32
 """Number of reflections that are applied together, by matrix products."""
@@ -75,7 +76,7 @@ class _Reflect(torch.autograd.Function):
         return c
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor, Tensor]:
         reflectors, c, *kept = ctx.saved_tensors
         a, c = grads[0].clone(), c.clone()

@@ -78,7 +78,8 @@ def cubic_weights(
         outside: see ``interpolate``.
 
     Returns:
-        indices (n, 4) and weights (n, 4), differentiable in x; rows sum to one.
+        indices (n, 4), neighbouring points, ascending (of three points the last one twice), and
+        weights (n, 4), differentiable in x; rows sum to one.
 
     Raises:
         DataError: x outside the grid, or in an end cell with boundary="margin".
@@ -129,8 +130,13 @@ def cubic_weights(
         weights = torch.where((first | last).unsqueeze(-1), one, weights)
     else:
         raise ConfigError(f"boundary {boundary!r} does not exist; one of margin, keys, nearest")
-    stencil = torch.arange(-1, 3, device=x.device)
-    indices = (cell.unsqueeze(-1) + stencil).clamp(0, m - 1)
+    # four neighbouring points everywhere, so that the first says which: end cells, whose ghost
+    # weighs nothing any more, have those of the cell beside them
+    weights = torch.where(first.unsqueeze(-1), weights.roll(-1, -1), weights)
+    if m > 3:
+        weights = torch.where(last.unsqueeze(-1), weights.roll(1, -1), weights)
+    start = (cell - 1).clamp(0, max(m - 4, 0)).unsqueeze(-1)
+    indices = (start + torch.arange(4, device=x.device)).clamp_max(m - 1)
     return indices, weights if inside is None else weights * inside.unsqueeze(-1)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from gpx.errors import DTypeError, IndexOutOfRange, ShapeError
+from gpx.errors import IndexOutOfRange, ShapeError
+from gpx.linalg.known_gradient import first_derivative_only
+from gpx.tensor_checks import check_alike
 
 
 def khatri_rao_columns(
@@ -67,12 +68,7 @@ def _check(factors: Sequence[Tensor], index: Tensor, log_scale: Tensor) -> None:
             "the factors of a row-partitioned Khatri-Rao product need equal numbers of rows, got "
             f"{[tuple(f.shape) for f in factors]}"
         )
-    for other in (*factors[1:], log_scale):
-        if other.dtype != first.dtype or other.device != first.device:
-            raise DTypeError(
-                f"the first factor of a Khatri-Rao product is {first.dtype} on {first.device}, "
-                f"another or its log_scale {other.dtype} on {other.device}; convert one of them"
-            )
+    check_alike("the factors of a Khatri-Rao product and its log_scale", *factors, log_scale)
     sizes = [f.shape[-1] for f in factors]
     if index.numel() and not torch.compiler.is_exporting():
         limits = torch.tensor(sizes, device=index.device)
@@ -91,7 +87,7 @@ class _SignedLogProduct(torch.autograd.Function):
         return _value(logs, sign, zeros)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         index, log_scale, *factors = ctx.saved_tensors
         logs, sign, zeros = _accumulate(index, log_scale, factors)

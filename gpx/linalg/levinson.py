@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import DidNotConverge, NotPositiveDefinite, ShapeError
 from gpx.linalg.cg_iteration import column_scales
@@ -27,6 +26,7 @@ from gpx.linalg.fft_products import (
     spectrum,
     transform_and_crop,
 )
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.prepared import Prepared
 
 REFINEMENTS = 12
@@ -102,13 +102,13 @@ def toeplitz_logdet(column: Tensor, plan: Prepared | None = None) -> Tensor:
 class _Logdet(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, column: Tensor, value: Tensor, first: Tensor) -> Tensor:
-        ctx.save_for_backward(first)
+        ctx.save_for_backward(first, column)
         return value.clone()
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (first,) = ctx.saved_tensors
+        first, _ = ctx.saved_tensors
         sums = inverse_diagonal_sums(first)
         sums[..., 1:] *= 2.0
         return grad.unsqueeze(-1) * sums, None, None

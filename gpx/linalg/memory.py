@@ -112,22 +112,9 @@ def available_memory(device: torch.device) -> int | None:
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device.type != "cpu":
         return None
-    found: list[int] = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-    except OSError:
-        return None
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        if limit != "max":
-            used = int((group / "memory.current").read_text())
-            found.append(max(int(limit) - used, 0))
-    except (OSError, ValueError):
-        pass  # no container, or one that keeps its limit to itself
-    return min(found) if found else None
+    limit, used = _of_container("memory.max"), _of_container("memory.current")
+    left = None if limit is None or used is None else max(limit - used, 0)
+    return min((n for n in (_of_machine("MemAvailable:"), left) if n is not None), default=None)
 
 
 def total_memory(device: torch.device) -> int | None:
@@ -136,15 +123,25 @@ def total_memory(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[1])
     if device.type != "cpu":
         return None
-    found: list[int] = []
+    told = (_of_machine("MemTotal:"), _of_container("memory.max"))
+    return min((n for n in told if n is not None), default=None)
+
+
+def _of_machine(name: str) -> int | None:
+    """Bytes that Linux gives under a name; None on another system."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemTotal:"):
-                found.append(int(line.split()[1]) * 1024)
-        found.append(int((Path("/sys/fs/cgroup") / "memory.max").read_text()))
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
+
+
+def _of_container(name: str) -> int | None:
+    """Bytes in a file of the container; None where there is none, or no limit."""
+    try:
+        return int((Path("/sys/fs/cgroup") / name).read_text())
     except (OSError, ValueError):
-        pass  # another system; no container, or one without a limit
-    return min(found) if found else None
+        return None
 
 
 @lru_cache(maxsize=64)

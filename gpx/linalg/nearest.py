@@ -16,8 +16,8 @@ from gpx.errors import ShapeError
 TREE_DIMENSIONS = 32
 """Up to this many inputs a k-d tree is used: real data fill fewer dimensions than they have."""
 
-CHUNK = 1 << 20
-"""Distances held at a time when every pair is compared: 8 MiB, most of it in the caches."""
+CHUNK = 1 << 18
+"""Distances held at a time when every pair is compared: 2 MiB, which stay in the caches."""
 
 FEW = 1 << 13
 """Scores up to which they are ranked at once: ranking them in two stages takes some ten calls."""
@@ -42,7 +42,7 @@ def nearest_neighbours(x: Tensor, queries: Tensor, k: int, exclude: Tensor | Non
     Raises:
         ShapeError: different numbers of columns.
 
-    Cost: tree search on a CPU for d <= 32; else O(q n d) time in chunks of 8 MiB.
+    Cost: tree search on a CPU for d <= 32; else O(q n d) time in chunks of 2 MiB.
     """
     if x.shape[1] != queries.shape[1]:
         raise ShapeError(f"points have {x.shape[1]} columns, queries {queries.shape[1]}")
@@ -69,9 +69,10 @@ class NearestSearch:
             self._tree = cKDTree(x.double().numpy())
             return
         # half of |q - x|^2 without |q|^2, which ranks alike: -q^T x + |x|^2 / 2 is one product of
-        # matrices per chunk of queries, with a column of ones
-        self._centre = x.mean(0) if least_tree else None
-        centred = x if self._centre is None else x - self._centre
+        # matrices per chunk of queries, with a column of ones; about the points' mean, since far
+        # from the origin the two terms would be large and all but cancel
+        self._centre = x.mean(0)
+        centred = x - self._centre
         half_norms = 0.5 * centred.square().sum(1, keepdim=True)
         self._products = torch.cat([-centred, half_norms], 1).mT.contiguous()  # (d + 1, n)
 
@@ -82,9 +83,8 @@ class NearestSearch:
             _, rows = self._tree.query(asked, k=list(range(1, k + 1)), workers=workers)
             return torch.from_numpy(rows).long()
         if len(queries) == 1 and queries.device.type == "cpu":
-            return self._of_one(queries.numpy()[0], k)
-        if self._centre is not None:
-            queries = queries - self._centre
+            return torch.from_numpy(self.of_one(queries.numpy()[0], k)[None])
+        queries = queries - self._centre
         queries = torch.cat([queries, queries.new_ones(len(queries), 1)], 1)
         size = self._products.shape[1]
         found = [
@@ -93,14 +93,19 @@ class NearestSearch:
         ]
         return torch.cat(found) if found else queries.new_empty(0, k, dtype=torch.long)
 
-    def _of_one(self, query: NDArray[Any], k: int) -> Tensor:
-        """As ``__call__`` of one query (d,): calls of torch would cost more than what they do."""
+    def of_one(self, query: NDArray[Any], k: int) -> NDArray[np.int64]:
+        """Rows (k,) of the points nearest to one query (d,), on a CPU.
+
+        In numpy: calls of torch would cost more than what they do.
+        """
+        if self._tree is not None:
+            _, rows = self._tree.query(query, k=list(range(1, k + 1)))
+            return np.asarray(rows, dtype=np.int64)
         products = self._products.numpy()
-        if self._centre is not None:
-            query = query - self._centre.numpy()
-        scores = query @ products[:-1] + products[-1]
+        scores = (query - self._centre.numpy()) @ products[:-1]
+        scores += products[-1]
         near = scores.argpartition(k - 1)[:k]
-        return torch.from_numpy(near[scores[near].argsort(kind="stable")][None])
+        return near[scores[near].argsort(kind="stable")]
 
 
 @torch.no_grad()

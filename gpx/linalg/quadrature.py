@@ -88,6 +88,16 @@ def gauss_radau(
 
 
 def _rule(function: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
+    values, vectors = at_ritz_values(function, matrix)
+    return (vectors[..., 0, :].square() * values).sum(-1)
+
+
+def at_ritz_values(function: Callable[[Tensor], Tensor], matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """f at the eigenvalues of symmetric matrices (..., t, t), and the eigenvectors.
+
+    Raises:
+        NotPositiveDefinite: a value that is not finite.
+    """
     nodes, vectors = torch.linalg.eigh(matrix)
     values = function(nodes)
     if not bool(torch.isfinite(values).all()):
@@ -96,4 +106,4 @@ def _rule(function: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
             f"{float(nodes.min()):.3g} to {float(nodes.max()):.3g}; a logarithm needs a positive "
             "definite matrix, raise the noise variance"
         )
-    return (vectors[..., 0, :].square() * values).sum(-1)
+    return values, vectors

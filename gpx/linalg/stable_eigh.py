@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from gpx.linalg.known_gradient import first_derivative_only
 
 RELATIVE_GAP = 1e-12
 """Eigenvalues closer than this times the largest count as equal: their gap no longer contributes to
@@ -49,7 +50,7 @@ class _StableEigh(torch.autograd.Function):
         return values, vectors
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, values_grad: Tensor, vectors_grad: Tensor) -> Tensor:
         values, vectors = ctx.saved_tensors
         gap = values.unsqueeze(-2) - values.unsqueeze(-1)

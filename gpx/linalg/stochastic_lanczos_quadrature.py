@@ -148,37 +148,28 @@ def logdet_quadrature(
     )
 
 
-def logdet_of_solve(
-    solved: CGResult, xi: Tensor, columns: int, q: Preconditioner | None, node: float | None
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """log det K from the coefficients of a solve whose last columns were probes.
+def quadrature_of_solve(
+    solved: CGResult, scale: Tensor, *, columns: int = 0, node: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Brackets of xi^T log(R^{-1} K R^{-T}) xi, from a solve whose last columns were probes R xi.
+
+    Their mean over the probes, plus log det Q, estimates log det K at no product more.
 
     Args:
-        solved: of right-hand sides and, after them, the probes w = R xi.
-        xi (n, L): standard probes.
+        solved: by conjugate gradients with the preconditioner Q = R R^T, from zero.
+        scale (L,): |xi|^2 of the probes, or half of that for half of the logarithm.
         columns: right-hand sides before the probes.
-        q: preconditioner of the solve; None for none, R = I.
         node: lower bound of the preconditioned spectrum; None for none.
 
     Returns:
-        the middle of the bracket, its standard error over the probes, and the bracket.
+        lower and upper end (L,) each, equal where there is no node.
+
+    Raises:
+        NotPositiveDefinite: a Ritz value below the node (it is no lower bound).
+
+    Source: Burt thesis, sections 4.1.4 and 4.1.5.
     """
-    lower, upper = log_forms_of_solve(solved, xi.square().sum(0), columns, node)
-    value, error = mean_and_error(0.5 * (upper + lower))
-    offset = torch.zeros_like(value) if q is None else q.logdet()
-    return value + offset, error, (lower.mean() + offset, upper.mean() + offset)
-
-
-def log_forms_of_solve(
-    solved: CGResult, scale: Tensor, columns: int, node: float | None
-) -> tuple[Tensor, Tensor]:
-    """Brackets of xi^T log(R^{-1} K R^{-T}) xi per probe, (L,) each; see ``logdet_of_solve``.
-
-    Args:
-        scale (L,): |xi|^2.
-    """
-    alphas, betas = tridiagonal_of_cg(solved)
-    alphas, betas = alphas[columns:], betas[columns:]
+    alphas, betas = (part[columns:] for part in tridiagonal_of_cg(solved))
     upper = scale * gauss(torch.log, alphas, betas)
     lower = upper if node is None else scale * gauss_radau(torch.log, alphas, betas, node)
     return lower, upper

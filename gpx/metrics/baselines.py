@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Normal
 
 from gpx.data.dataset import Dataset
+from gpx.likelihoods.base import class_numbers
 from gpx.linalg.nearest import nearest_neighbours
 from gpx.metrics.boosting import boosted
 from gpx.metrics.classification import classification_metrics
@@ -100,7 +101,7 @@ def baselines(
 def _scored(data: Dataset, made: _Prediction, trivial: Distribution | None) -> dict[str, float]:
     asked = data.test_y if made.rows is None else data.test_y[made.rows]
     if isinstance(made.law, Tensor):
-        found = classification_metrics(made.law, _classes(data, asked))
+        found = classification_metrics(made.law, class_numbers(asked, data.task))
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
     names = data.target_names
     return evaluate(data.task, made.law, asked, data.scaler, names, trivial=trivial)
@@ -151,12 +152,8 @@ def _neighbour_mean(data: Dataset, k: int, queries: Tensor | None) -> Normal:
     return Normal(mean, std.expand_as(mean))
 
 
-def _classes(data: Dataset, y: Tensor) -> Tensor:
-    return (y > 0).long() if data.task == "binary" else y.long()
-
-
 def _class_frequencies(data: Dataset) -> Tensor:
-    classes, c = _classes(data, data.train_y), data.num_classes
+    classes, c = class_numbers(data.train_y, data.task), data.num_classes
     counts = torch.bincount(classes, minlength=c).to(torch.float64) + 1.0 / c
     return (counts / counts.sum()).log().expand(data.num_test, c)
 
@@ -164,7 +161,9 @@ def _class_frequencies(data: Dataset) -> Tensor:
 def _neighbour_classes(data: Dataset, k: int, queries: Tensor | None) -> Tensor:
     asked = data.test_x if queries is None else data.test_x[queries]
     near = nearest_neighbours(data.train_x, asked, k)
-    votes = torch.nn.functional.one_hot(_classes(data, data.train_y)[near], data.num_classes)
+    votes = torch.nn.functional.one_hot(
+        class_numbers(data.train_y, data.task)[near], data.num_classes
+    )
     counts = votes.sum(1).to(torch.float64) + 1.0 / data.num_classes
     return (counts / counts.sum(1, keepdim=True)).log()
 
@@ -172,7 +171,7 @@ def _neighbour_classes(data: Dataset, k: int, queries: Tensor | None) -> Tensor:
 def _logistic_regression(data: Dataset) -> Tensor:
     """Log probabilities (n_test, C) of multinomial logistic regression, ridge ``RIDGE``."""
     train, test = _with_intercept(data.train_x), _with_intercept(data.test_x)
-    classes, shape = _classes(data, data.train_y), (train.shape[1], data.num_classes)
+    classes, shape = class_numbers(data.train_y, data.task), (train.shape[1], data.num_classes)
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weights = torch.from_numpy(flat.copy()).reshape(shape).requires_grad_()

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from gpx.data.dataset import Dataset
+from gpx.likelihoods.base import class_numbers
 from gpx.metrics.regression import SMALLEST_STD
 
 logger = logging.getLogger(__name__)
@@ -93,8 +94,7 @@ def _class_log_probabilities(
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     held, others, rows = parts
-    y = data.train_y.numpy()
-    classes = (y > 0).astype(np.int64) if data.task == "binary" else y.astype(np.int64)
+    classes = class_numbers(data.train_y, data.task).numpy()
     count, options = data.num_classes, _options("log_loss")
 
     def probabilities(found: NDArray[Any], seen: NDArray[Any], fitted: int) -> NDArray[Any]:

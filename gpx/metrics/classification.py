@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import nll_loss, one_hot
 
 ECE_BINS = 20
 """Bins of confidence."""
@@ -28,7 +29,7 @@ def nlp(log_probabilities: Tensor, classes: Tensor) -> Tensor:
         log_probabilities (n, C): of each class.
         classes (n,): true classes 0..C-1.
     """
-    return -log_probabilities.gather(-1, classes.long()[:, None]).mean()
+    return nll_loss(log_probabilities, classes.long())
 
 
 def brier(probabilities: Tensor, classes: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ def brier(probabilities: Tensor, classes: Tensor) -> Tensor:
     From 0 to 2. For two classes it is twice the mean squared error of one class's probability.
     Arguments as for ``accuracy``. Source: Brier 1950.
     """
-    truth = torch.nn.functional.one_hot(classes.long(), probabilities.shape[-1])
+    truth = one_hot(classes.long(), probabilities.shape[-1])
     return (probabilities - truth).square().sum(-1).mean()
 
 

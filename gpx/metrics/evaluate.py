@@ -13,6 +13,7 @@ from gpx.data.labels import Task
 from gpx.data.standardiser import Standardiser
 from gpx.errors import ConfigError
 from gpx.likelihoods import target_marginals
+from gpx.likelihoods.base import class_numbers
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.regression import regression_metrics
 
@@ -86,14 +87,15 @@ def class_log_probabilities(
     """
     logits: Tensor | None = getattr(predictive, "logits", None)
     probs: Tensor | None = getattr(predictive, "probs", None)
+    classes = class_numbers(y, task)
     if logits is not None:
         if task == "multiclass":
-            return torch.log_softmax(logits, dim=-1), y.long()
-        return logsigmoid(torch.stack([-logits, logits], dim=-1)), (y > 0).long()
+            return torch.log_softmax(logits, dim=-1), classes
+        return logsigmoid(torch.stack([-logits, logits], dim=-1)), classes
     if probs is not None:
         if task == "multiclass":
-            return probs.log(), y.long()
-        return torch.stack([torch.log1p(-probs), probs.log()], dim=-1), (y > 0).long()
+            return probs.log(), classes
+        return torch.stack([torch.log1p(-probs), probs.log()], dim=-1), classes
     raise ConfigError(
         f"a {type(predictive).__name__} has no class probabilities, which a {task} likelihood "
         "needs; its predictive distribution must have probs or logits"

@@ -61,3 +61,10 @@ def combine(operation: str, left: Any, right: Any) -> LinearOperator | None:
             if result is not None:
                 return result
     return None
+
+
+def combined(operation: str, left: Any, right: Any) -> LinearOperator:
+    """As ``combine``, for operations with a general rule that takes what no other does."""
+    found = combine(operation, left, right)
+    assert found is not None
+    return found

@@ -17,7 +17,7 @@ from linear_operator.operators import (
 from torch import Tensor
 
 from gpx.errors import DTypeError, ShapeError
-from gpx.operators.algebra import combine
+from gpx.operators.algebra import combine, combined
 from gpx.operators.dense_factorisations import DenseFactorisations
 from gpx.operators.indexing import common_batch
 from gpx.operators.symmetry import require_symmetric
@@ -38,27 +38,41 @@ class Arithmetic(DenseFactorisations):
                 f"{other.dtype} on {other.device}; convert one of them"
             )
 
+    def _operand(self, other: Any) -> LinearOperator:
+        """A matrix or operator to combine with this one, as an operator."""
+        if not isinstance(other, (Tensor, LinearOperator)):
+            raise DTypeError(
+                f"{self._name()} and {type(other).__name__} cannot be added or subtracted: take a "
+                "matrix or an operator; add_jitter(c) adds c to the diagonal"
+            )
+        if len(other.shape) < 2:
+            raise ShapeError(
+                f"{self._name()} and a tensor of shape {tuple(other.shape)} cannot be combined: "
+                "take a matrix; add_diagonal(d) adds to the diagonal"
+            )
+        return to_linear_operator(other)
+
     def __add__(self, other: Any) -> LinearOperator:
         if isinstance(other, ZeroLinearOperator) or (
             isinstance(other, (int, float)) and other == 0
         ):
             return self
-        if isinstance(other, Tensor):
-            other = to_linear_operator(other)
+        other = self._operand(other)
         if other.shape[-2:] != self.shape[-2:]:
             raise ShapeError(
                 f"{self._name()} cannot be added to {type(other).__name__} of shape "
                 f"{tuple(other.shape)}"
             )
         self._same_kind(other)
-        found = combine("add", self, other)
-        return super().__add__(other) if found is None else found
+        return combined("add", self, other)
 
     def __neg__(self) -> LinearOperator:
         return self._mul_constant(-1.0)
 
     def __sub__(self, other: Any) -> LinearOperator:
-        return self if isinstance(other, ZeroLinearOperator) else super().__sub__(other)
+        if isinstance(other, ZeroLinearOperator):
+            return self
+        return self + self._operand(other).mul(-1.0)
 
     def add_diagonal(self, diag: Tensor | float) -> LinearOperator:
         """self + diag(d) for d (..., N), or constant: a number, (..., 1) or ().
@@ -139,13 +153,13 @@ class Arithmetic(DenseFactorisations):
             ShapeError: shapes that do not broadcast.
         """
         if isinstance(other, (Tensor, LinearOperator)):
+            if other.shape.numel() != 1:
+                self._operand(other)
             common_batch(self.shape, other.shape, what="factors of an elementwise product")
         return super().mul(other)
 
     def _mul_constant(self, other: float | Tensor) -> LinearOperator:
-        scale = torch.as_tensor(other, dtype=self.dtype, device=self.device)
-        found = combine("scale", self, scale)
-        return super()._mul_constant(scale) if found is None else found
+        return combined("scale", self, torch.as_tensor(other, dtype=self.dtype, device=self.device))
 
     def _mul_matrix(self, other: Any) -> LinearOperator:
         if other.shape[-2:] != self.shape[-2:] and 1 in other.shape[-2:]:
@@ -182,10 +196,27 @@ class Arithmetic(DenseFactorisations):
         """Sum over rows (-2), columns (-1), a batch dimension, or everything (None)."""
         return self.sum(-1).sum() if dim is None else super().sum(dim)
 
+    def _sum_batch(self, dim: int) -> LinearOperator:
+        return self._as_dense("a sum over a batch dimension", lambda dense: dense.sum(dim))
+
+    def prod(self, dim: int) -> Any:
+        """Elementwise product along a batch dimension.
+
+        Raises:
+            ShapeError: a dimension of the matrix, or none, or an empty one.
+        """
+        if not isinstance(dim, int) or not 0 <= dim % self.ndim < len(self.batch_shape):
+            raise ShapeError(
+                f"prod is along batch dimensions; {dim} is none of {self._name()} (for rows or "
+                "columns take it of to_dense())"
+            )
+        if self.shape[dim] == 0:
+            raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
+        at = dim % self.ndim
+        return self._as_dense("a product over a batch dimension", lambda dense: dense.prod(at))
+
     def _dense_operator(self, matrix: Tensor) -> LinearOperator:
-        found = combine("dense", self, matrix)
-        assert found is not None  # DenseMatrix registers itself for every operator
-        return found
+        return combined("dense", self, matrix)
 
     def _as_dense(self, what: str, function: Callable[[Tensor], Tensor]) -> LinearOperator:
         self._dense_size(what)

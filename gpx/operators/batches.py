@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
-from gpx.operators.algebra import Index, combine
+from gpx.operators.algebra import Index, combined
 from gpx.operators.indexing import WHOLE, checked_index, kept
 
 
@@ -45,13 +44,6 @@ class BatchesAndEntries(LinearOperator):
 
     def _unsqueeze_batch(self, dim: int) -> LinearOperator:
         return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
-
-    def _as_dense(self, what: str, function: Callable[[Tensor], Tensor]) -> LinearOperator:
-        """``function`` of the dense matrix, as an operator; refused beyond ``DENSE_ROWS`` rows."""
-        raise NotImplementedError  # Structured says how
-
-    def _sum_batch(self, dim: int) -> LinearOperator:
-        return self._as_dense("a sum over a batch dimension", lambda dense: dense.sum(dim))
 
     def repeat(self, *sizes: Any) -> LinearOperator:
         """Repeated along batch dimensions, as an expansion wherever these have size one."""
@@ -96,9 +88,7 @@ class BatchesAndEntries(LinearOperator):
         )
         if index.rows is None and index.columns is None:
             return base
-        found = combine("select", base, index)
-        assert found is not None  # Selection takes whatever nobody else does
-        return found
+        return combined("select", base, index)
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
         """Entries, each from one row: classes with cheaper entries override this."""
@@ -127,24 +117,6 @@ class BatchesAndEntries(LinearOperator):
                 "main diagonal of the last two dimensions is there; index the others, a[i, j]"
             )
         return self._diagonal()
-
-    def _prod_batch(self, dim: int) -> LinearOperator:
-        if self.shape[dim] == 0:
-            raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
-        return self._as_dense("a product over a batch dimension", lambda dense: dense.prod(dim))
-
-    def prod(self, dim: int) -> Any:
-        """Elementwise product along a batch dimension.
-
-        Raises:
-            ShapeError: a dimension of the matrix, or none.
-        """
-        if not isinstance(dim, int) or not 0 <= dim % self.ndim < len(self.batch_shape):
-            raise ShapeError(
-                f"prod is along batch dimensions; {dim} is none of {self._name()} (for rows or "
-                "columns take it of to_dense())"
-            )
-        return self._prod_batch(dim % self.ndim)
 
     # --- dtypes, devices, graphs -----------------------------------------------------------------
 

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ShapeError
-from gpx.linalg.circulant_approximation import chan
 from gpx.linalg.fft_products import fast_length
-from gpx.linalg.preconditioners.of_operator import OperatorPreconditioner
+from gpx.linalg.preconditioners import CirculantPreconditioner, circulant_preconditioner
 from gpx.linalg.prepared import Prepared
-from gpx.operators.circulant import BlockCirculant
 from gpx.operators.convolution import Convolution
 
 
@@ -99,7 +97,7 @@ class BlockToeplitz(Convolution):
 
     _preconditioner_hint = ", preconditioner=operator.preconditioner()"
 
-    def preconditioner(self) -> OperatorPreconditioner:
+    def preconditioner(self) -> CirculantPreconditioner:
         """T. Chan's circulant with circulant blocks, for ``gpx.linalg``; lags even, no batch.
 
         Positive definite wherever this matrix is. Cost: O(n log n) to build and per product.
@@ -112,11 +110,7 @@ class BlockToeplitz(Convolution):
                 f"the circulant preconditioner is for one matrix with even lags; this is "
                 f"{self._name()} with lags {tuple(self.lags.shape)}"
             )
-        generator = self.lags.detach()
-        for axis in range(self.levels):
-            generator = chan(generator.movedim(axis, -1)).movedim(-1, axis)
-        circulant = BlockCirculant(generator.contiguous(), levels=self.levels)
-        return OperatorPreconditioner(circulant, root=circulant.sqrt())
+        return circulant_preconditioner(self.lags, levels=self.levels)
 
     def _transpose_nonbatch(self) -> BlockToeplitz:
         if self.even:

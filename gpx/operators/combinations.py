@@ -16,10 +16,11 @@ from linear_operator.operators import (
 from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
-from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
-from gpx.operators.algebra import Index, combine, rule
+from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.operators.algebra import Index, combine, combined, rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
+from gpx.tensor_checks import check_alike
 
 
 class Scaled(Structured):
@@ -34,11 +35,7 @@ class Scaled(Structured):
 
     def __init__(self, base: LinearOperator, scale: Tensor) -> None:
         super().__init__(base, scale)
-        if scale.dtype != base.dtype or scale.device != base.device:
-            raise DTypeError(
-                f"the scale is {scale.dtype} on {scale.device}, the operator {base.dtype} on "
-                f"{base.device}; convert one of them"
-            )
+        check_alike("an operator and its scale", base, scale)
         self.base, self.scale = base, scale
 
     def _dims(self) -> tuple[int, ...]:
@@ -94,11 +91,7 @@ class Sum(Structured):
             raise ShapeError(
                 f"a sum needs terms of one shape, got {[tuple(t.shape) for t in terms]}"
             )
-        if len({(t.dtype, t.device) for t in terms}) != 1:
-            raise DTypeError(
-                f"a sum needs terms of one dtype and device, got "
-                f"{[(t.dtype, str(t.device)) for t in terms]}; convert them to one"
-            )
+        check_alike("the terms of a sum", *terms)
         self.terms = terms
 
     def _size(self) -> torch.Size:
@@ -170,6 +163,8 @@ class Product(Structured):
 
     def _diagonal(self) -> Tensor:
         n, columns = min(self.shape[-2:]), self.shape[-1]
+        if n == 0:
+            return torch.zeros(*self.batch_shape, 0, dtype=self.dtype, device=self.device)
         widest = max(max(f.shape[-2:]) for f in self.factors)
         bytes_each = 2 * widest * max(self.batch_shape.numel(), 1) * self.dtype.itemsize
         parts = []
@@ -210,7 +205,13 @@ def _joined(terms: tuple[Any, ...], new: LinearOperator) -> tuple[Any, ...]:
 
 @rule("add", Scaled, DiagLinearOperator)
 def _scaled_plus_diagonal(left: Scaled, right: DiagLinearOperator) -> Scaled | None:
-    """c A + D = c (A + D / c), where A keeps its structure with a diagonal."""
+    """c A + D = c (A + D / c), where A keeps its structure with a diagonal.
+
+    For positive c alone: of others the sum may be positive definite where A + D / c is not. One
+    host synchronisation.
+    """
+    if not bool((left.scale > 0).all()):
+        return None
     constant = getattr(right, "diag_values", None)
     scale = left.scale[..., None]
     if constant is None:
@@ -238,7 +239,7 @@ def _nothing(left: Structured, right: ZeroLinearOperator) -> LinearOperator:
 @rule("select", Sum, Index)
 def _select_terms(base: Sum, index: Index) -> Sum:
     """A selection of a sum is the sum of the selections, each with its own structure."""
-    return Sum(*[_chosen(t, index) for t in base.terms])
+    return Sum(*[combined("select", t, index) for t in base.terms])
 
 
 @rule("select", Product, Index)
@@ -246,13 +247,7 @@ def _select_factors(base: Product, index: Index) -> Product:
     """Rows of the first factor, columns of the last."""
     factors = list(base.factors)
     if index.rows is not None:
-        factors[0] = _chosen(factors[0], Index(index.rows, None))
+        factors[0] = combined("select", factors[0], Index(index.rows, None))
     if index.columns is not None:
-        factors[-1] = _chosen(factors[-1], Index(None, index.columns))
+        factors[-1] = combined("select", factors[-1], Index(None, index.columns))
     return Product(*factors)
-
-
-def _chosen(operator: LinearOperator, index: Index) -> LinearOperator:
-    found = combine("select", operator, index)
-    assert found is not None  # Selection takes every operator
-    return found

@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 from linear_operator import LinearOperator
-from linear_operator.operators import ConstantDiagLinearOperator, DenseLinearOperator
+from linear_operator.operators import ConstantDiagLinearOperator
 from torch import Tensor
 
 from gpx.errors import DTypeError
 from gpx.linalg.fft_products import convolve, correlate, spectrum
+from gpx.linalg.kronecker import flatten_index, split_index
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, rule
-from gpx.operators.closed_form import closed_form_product
+from gpx.operators.dense_matrix import DenseMatrix
 from gpx.operators.indexing import common_batch
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
+from gpx.tensor_checks import check_alike
 
 DENSE_ENTRIES = 1 << 14
 """Matrices up to this many entries are multiplied densely: below it an FFT is mostly overhead."""
@@ -45,13 +47,10 @@ class Convolution(Structured):
     def __init__(self, *tensors: Tensor, plan: Prepared | None = None, **options: Any) -> None:
         self.plan = Prepared() if plan is None else plan
         super().__init__(*tensors, plan=self.plan, **options)
-        first = tensors[0]
-        if not first.is_floating_point() or any(
-            t.dtype != first.dtype or t.device != first.device for t in tensors
-        ):
+        check_alike(f"the tensors of a {type(self).__name__}", *tensors)
+        if not tensors[0].is_floating_point():
             raise DTypeError(
-                f"{type(self).__name__} needs real floating tensors of one dtype and device, got "
-                f"{[(t.dtype, str(t.device)) for t in tensors]}; convert them to one"
+                f"{type(self).__name__} needs real floating numbers, got {tensors[0].dtype}"
             )
 
     @property
@@ -91,9 +90,6 @@ class Convolution(Structured):
             "spectrum", self._args, lambda: spectrum(self._generator(), self.levels)
         )
 
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
-
     def _multiply(self, right: Tensor) -> Tensor:
         with torch.no_grad():
             rows, columns, lengths = self.grids
@@ -126,21 +122,21 @@ class Convolution(Structured):
             left, right: (..., M, c) and (..., N, c).
         """
         rows, columns, lengths = self.grids
-        gradient = correlate(left, right, lengths, rows, columns)
-        batch = self._args[0].shape[: -self.levels]
-        return self._fold(gradient.sum_to_size(*batch, *lengths))
+        found = self._fold(correlate(left, right, lengths, rows, columns))
+        return tuple(g.sum_to_size(t.shape) for g, t in zip(found, self._args, strict=True))
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         if not any(t.requires_grad for t in self._args):
             return (None,) * len(self._args)
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         found = self.gradient(left, right)
         return tuple(g if t.requires_grad else None for g, t in zip(found, self._args, strict=True))
 
     def _lag_index(self, row: Tensor, column: Tensor) -> Tensor:
         """Flat position in the generator of the lag between matrix rows and columns."""
-        return _flat_lags(row, column, *self.grids)
+        rows, columns, lengths = self.grids
+        places = zip(split_index(row, rows), split_index(column, columns), lengths, strict=True)
+        return flatten_index([(i - j) % length for i, j, length in places], lengths)
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
         place = (*batch_indices, self._lag_index(row_index, col_index))
@@ -200,7 +196,7 @@ def _(operator: Convolution, index: Index) -> LinearOperator | None:
     if rows.numel() * columns.numel() > most:
         return None
     where = operator._lag_index(rows.unsqueeze(-1), columns)
-    return DenseLinearOperator(operator._generator().flatten(-operator.levels)[..., where])
+    return DenseMatrix(operator._generator().flatten(-operator.levels)[..., where])
 
 
 @rule("scale", Convolution, Tensor)
@@ -240,19 +236,3 @@ def _alike(left: Convolution, right: Convolution) -> bool:
             for a, b in zip(left._args, right._args, strict=True)
         )
     )
-
-
-def _flat_lags(
-    row: Tensor,
-    column: Tensor,
-    rows: tuple[int, ...],
-    columns: tuple[int, ...],
-    lengths: tuple[int, ...],
-) -> Tensor:
-    index, stride = torch.zeros_like(row - column), 1
-    for n1, n2, a in zip(reversed(rows), reversed(columns), reversed(lengths), strict=True):
-        lag = row % n1 - column % n2
-        index = index + stride * (lag % a)
-        row, column = row // n1, column // n2
-        stride *= a
-    return index

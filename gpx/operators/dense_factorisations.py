@@ -161,12 +161,15 @@ class DenseFactorisations(BatchesAndEntries):
         faster and reports its error.
 
         Raises:
-            ShapeError: not square, or a rank below 1. NotPositiveDefinite: not symmetric, or a
-                pivot that is not positive.
+            ShapeError: not square, no rows, or a rank below 1. NotPositiveDefinite: not symmetric,
+                or a pivot that is not positive.
         """
         self._square("pivoted_cholesky")
-        if rank < 1:
-            raise ShapeError(f"pivoted_cholesky needs a rank of at least 1, got {rank}")
+        if rank < 1 or not self.shape[-1]:
+            raise ShapeError(
+                f"pivoted_cholesky needs a row and a rank of at least 1, got rank {rank} of "
+                f"{self._name()}"
+            )
         require_symmetric(self, "pivoted_cholesky")
         found, pivots = super().pivoted_cholesky(rank, error_tol, return_pivots=True)
         if not bool(torch.isfinite(found).all()):

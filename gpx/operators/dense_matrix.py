@@ -7,7 +7,7 @@ from linear_operator import LinearOperator
 from linear_operator.utils.memoize import cached
 from torch import Tensor
 
-from gpx.operators.algebra import rule
+from gpx.operators.algebra import Index, rule
 from gpx.operators.structured import Structured
 
 
@@ -58,3 +58,9 @@ class DenseMatrix(Structured):
 @rule("dense", Structured, Tensor)
 def _dense(like: Structured, matrix: Tensor) -> DenseMatrix:
     return DenseMatrix(matrix)
+
+
+@rule("select", DenseMatrix, Index)
+def _select(base: DenseMatrix, index: Index) -> DenseMatrix:
+    chosen = base.matrix if index.rows is None else base.matrix[..., index.rows, :]
+    return DenseMatrix(chosen if index.columns is None else chosen[..., index.columns])

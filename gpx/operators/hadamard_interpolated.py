@@ -7,13 +7,13 @@ from functools import reduce
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import ShapeError
 from gpx.linalg.khatri_rao import khatri_rao_gram
 from gpx.operators.algebra import Index, rule
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, in_chunks
+from gpx.tensor_checks import check_alike
 
 
 class HadamardInterpolated(Structured):
@@ -53,11 +53,7 @@ class HadamardInterpolated(Structured):
                 "factors must have equal numbers of columns pairwise and of rows on either side, "
                 f"got {shapes}"
             )
-        if any(f.dtype != factors[0].dtype or f.device != factors[0].device for f in factors):
-            raise DTypeError(
-                f"the factors differ: {[(f.dtype, str(f.device)) for f in factors]}; convert them "
-                "to one"
-            )
+        check_alike("the factors", *factors)
         self.memory_budget = memory_budget
 
     def _size(self) -> torch.Size:
@@ -72,11 +68,7 @@ class HadamardInterpolated(Structured):
         batch = torch.broadcast_shapes(self.batch_shape, right.shape[:-2])
         row = 3 * max(batch.numel(), 1) * m * self.left[0].element_size()
         chunks = list(row_chunks(n, row, self.memory_budget))
-        if len(chunks) < 2:
-            return self._tile(slice(0, n), right)
-        # the gradient recomputes a tile instead of keeping them all
-        parts = [checkpoint(self._tile, rows, right, use_reentrant=False) for rows in chunks]
-        return torch.cat(parts, dim=-2)
+        return torch.cat(in_chunks(self._tile, chunks, right), dim=-2)
 
     def _tile(self, rows: slice, right: Tensor) -> Tensor:
         return khatri_rao_gram([f[..., rows, :] for f in self.left], self.right) @ right

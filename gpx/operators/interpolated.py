@@ -8,12 +8,12 @@ import torch
 from linear_operator import LinearOperator, to_linear_operator
 from torch import Tensor
 
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import ShapeError
 from gpx.operators.algebra import Index, combine, rule
-from gpx.operators.closed_form import closed_form_product
 from gpx.operators.indexing import common_batch
 from gpx.operators.interpolation import Interpolation
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
+from gpx.tensor_checks import check_alike
 
 DIAGONAL_ENTRIES = 1 << 22
 """Entries of the grid's matrix looked up at a time for a diagonal."""
@@ -52,12 +52,7 @@ class Interpolated(Structured):
                 f"not fit a grid matrix of shape {tuple(shape)}; the grids of weights and kernel "
                 "must be the same"
             )
-        parts = (self.left, base, self.right)
-        if any(p.dtype != base.dtype or p.device != base.device for p in parts):
-            raise DTypeError(
-                "weights and grid matrix differ: "
-                f"{[(p.dtype, str(p.device)) for p in parts]}; convert them to one"
-            )
+        check_alike("weights and grid matrix", self.left, base, self.right)
 
     # --- the contract of linear_operator -----------------------------------------------------
 
@@ -73,9 +68,6 @@ class Interpolated(Structured):
             return Interpolated(self.left, self.base.mT)
         return Interpolated(self.right, self.base.mT, self.left)
 
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
-
     def _multiply(self, right: Tensor) -> Tensor:
         with torch.no_grad():
             return self.left._multiply(self.base._matmul(self.right._t_multiply(right)))
@@ -86,8 +78,7 @@ class Interpolated(Structured):
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         """The grid's own derivative at W_1^T left and W_2^T right, and the weights'."""
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         on_left, on_right = self.left._t_multiply(left), self.right._t_multiply(right)
         none = (None, None)
         base: tuple[Any, ...] = (None,) * len(self.base.representation())

@@ -14,8 +14,7 @@ from gpx.errors import DTypeError, ShapeError
 from gpx.linalg.interpolation import Boundary, Method, Outside, RegularAxis, interpolate
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, combine, rule
-from gpx.operators.closed_form import closed_form_product
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 
 class Interpolation(Structured):
@@ -80,17 +79,11 @@ class Interpolation(Structured):
     def _transpose_nonbatch(self) -> LinearOperator:
         return InterpolationTranspose(self)
 
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
-
     def _multiply(self, right: Tensor) -> Tensor:
         return self._by_batch(right, forward=True)
 
     def _t_multiply(self, right: Tensor) -> Tensor:
         return self._by_batch(right, forward=False)
-
-    def _t_matmul(self, rhs: Tensor | LinearOperator) -> Any:
-        return InterpolationTranspose(self).matmul(rhs)
 
     def _by_batch(self, block: Tensor, *, forward: bool) -> Tensor:
         """One sparse product: batches of the block become columns, batches of W blocks of rows."""
@@ -150,8 +143,7 @@ class Interpolation(Structured):
         """Gradient of sum_c left_c^T W right_c: left at the row times right at the column."""
         if not self.values.requires_grad:
             return None, None
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         total = torch.zeros_like(self.values)
         for c in range(right.shape[-1]):
             picked = _pick(right[..., c], self.indices)
@@ -184,17 +176,11 @@ class InterpolationTranspose(Structured):
     def _transpose_nonbatch(self) -> Interpolation:
         return self.base
 
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
-
     def _multiply(self, right: Tensor) -> Tensor:
         return self.base._t_multiply(right)
 
     def _t_multiply(self, right: Tensor) -> Tensor:
         return self.base._multiply(right)
-
-    def _t_matmul(self, rhs: Tensor | LinearOperator) -> Any:
-        return self.base.matmul(rhs)
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         return self.base._bilinear_derivative(right_vecs, left_vecs)

@@ -19,29 +19,28 @@ from gpx.backends import (
     Chunked,
     CovarianceFunction,
     Dense,
+    Engine,
     Entries,
     KeOps,
+    Sharded,
     Triton,
     choose_backend,
+    is_shared,
+    own_rows,
 )
 from gpx.errors import DTypeError, ShapeError
 from gpx.linalg import halved_until_it_fits
-from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.matmul import kernel_precision
+from gpx.linalg.processes import ALONE, Processes, sharing
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 NO_BATCH = torch.Size()
-
-NO_SECOND_DERIVATIVE = (
-    "a second derivative of a kernel matrix product was asked for, but only first derivatives are "
-    "available; use kernel.evaluate with a kernel in plain torch operations"
-)
 
 
 class KernelMatrix(Structured):
@@ -97,7 +96,8 @@ class KernelMatrix(Structured):
         self.entries = Entries(kernel, names, parameters, x1, x2, square)
         self.memory_budget, self.requested = memory_budget, backend
         self._choice: Choice | None = None
-        self._engine: Dense | Chunked | KeOps | Triton | None = None
+        self._engine: Engine | None = None
+        self._processes = ALONE
 
     @classmethod
     def of(
@@ -135,10 +135,19 @@ class KernelMatrix(Structured):
 
     @property
     def choice(self) -> Choice:
-        """The backend taken, and why."""
-        if self._choice is None:
-            self._choice = choose_backend(self.entries, self.memory_budget, self.requested)
+        """The backend taken, and why; of a matrix whose rows are shared, for those of a process."""
+        if self._choice is None or self._processes != self._sharing():
+            self._processes, self._engine = self._sharing(), None
+            mine = self.entries
+            if self._processes.count > 1:
+                mine = own_rows(self.entries, self._processes)
+            self._choice = choose_backend(mine, self.memory_budget, self.requested)
         return self._choice
+
+    def _sharing(self) -> Processes:
+        """Those that share the products at this moment."""
+        found = sharing()
+        return found if is_shared(self.entries, found) else ALONE
 
     @property
     def backend(self) -> BackendName:
@@ -146,20 +155,27 @@ class KernelMatrix(Structured):
         return self.choice.name
 
     @property
-    def engine(self) -> Dense | Chunked | KeOps | Triton:
+    def engine(self) -> Engine:
         """The backend itself; a dense one keeps the matrix as long as this operator lives."""
+        name = self.backend  # forgets an engine of other processes
         if self._engine is None:
-            if self.backend == "dense":
-                self._engine = Dense(self.memory_budget)
-            elif self.backend == "keops":
-                self._engine = KeOps()
-            elif self.backend == "triton":
-                self._engine = Triton(kernel_precision())
-            else:
-                self._engine = Chunked(self.memory_budget)
+            self._engine = self._made(name, self.memory_budget)
         return self._engine
 
-    def computed(self, use: Callable[[Dense | Chunked | KeOps | Triton], Result]) -> Result:
+    def _made(self, name: BackendName, budget: int) -> Engine:
+        """An engine of that name, or one for each piece of this process's rows."""
+
+        def one() -> Engine:
+            if name == "dense":
+                return Dense(budget)
+            if name == "keops":
+                return KeOps()
+            return Triton(kernel_precision()) if name == "triton" else Chunked(budget)
+
+        shared = self._processes.count > 1
+        return Sharded(self.entries, self._processes, one) if shared else one()
+
+    def computed(self, use: Callable[[Engine], Result]) -> Result:
         """``use(engine)``; where a GPU is out of memory, again with smaller and smaller chunks.
 
         A backend that was asked for by hand other than "chunked" is not replaced.
@@ -170,7 +186,7 @@ class KernelMatrix(Structured):
                 logger.warning(
                     "out of memory: kernel products go on in chunks of %d MiB", budget >> 20
                 )
-                self._engine = Chunked(budget)
+                self._engine = self._made("chunked", budget)
             return use(self.engine)
 
         if self.requested not in (None, "chunked"):
@@ -186,17 +202,23 @@ class KernelMatrix(Structured):
         entries = self.entries
         return self if entries.square else self._with((entries.x2, entries.x1))
 
-    def _product(self, right: Tensor) -> Tensor:
-        found = _KernelProduct.apply(self, _fold(right), *self.entries.tensors)
-        assert isinstance(found, Tensor)
-        shape = (found.shape[0], *right.shape[:-2], right.shape[-1])
-        product = found.reshape(shape).movedim(0, -2)
+    def _multiply(self, right: Tensor) -> Tensor:
+        return self._by_engine(right, transposed=False)
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        return self._by_engine(right, transposed=True)
+
+    def _by_engine(self, right: Tensor, *, transposed: bool) -> Tensor:
+        """The product with all columns of a batch of vectors at once."""
+        found = self.computed(
+            lambda engine: engine.product(self.entries, _fold(right), transposed=transposed)
+        )
+        product = found.reshape(found.shape[0], *right.shape[:-2], right.shape[-1]).movedim(0, -2)
         batch = torch.broadcast_shapes(self.batch, right.shape[:-2])
         return product.expand(*batch, *product.shape[-2:])
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (_fold(v.expand(*batch, *v.shape[-2:])) for v in (left, right))
         return self.computed(lambda engine: engine.derivative(self.entries, left, right))
@@ -258,39 +280,6 @@ class KernelMatrix(Structured):
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., n1, n2), differentiable and not kept."""
         return self.entries.evaluate().expand(*self.batch, *self.entries.shape)
-
-
-class _KernelProduct(torch.autograd.Function):
-    """K @ right; the gradient asks the same backend."""
-
-    @staticmethod
-    def forward(ctx: Any, matrix: KernelMatrix, right: Tensor, *tensors: Tensor) -> Tensor:
-        ctx.matrix = matrix
-        ctx.save_for_backward(right, *tensors)
-        return matrix.computed(
-            lambda engine: engine.product(matrix.entries, right, transposed=False)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        right, *tensors = ctx.saved_tensors  # raises when one was changed in place
-        matrix, wants = ctx.matrix, ctx.needs_input_grad
-        with torch.no_grad():
-            for_right: Tensor | None = None
-            found: tuple[Tensor | None, ...] = (None,) * len(tensors)
-            if wants[1]:
-                for_right = matrix.computed(
-                    lambda engine: engine.product(matrix.entries, grad, transposed=True)
-                )
-            if any(wants[2:]):
-                found = matrix.computed(
-                    lambda engine: engine.derivative(matrix.entries, grad, right)
-                )
-        if torch.is_grad_enabled():  # create_graph=True
-            sources = (grad, right, *tensors)
-            (for_right,) = first_derivative_only([for_right], sources, NO_SECOND_DERIVATIVE)
-            found = first_derivative_only(found, sources, NO_SECOND_DERIVATIVE)
-        return None, for_right, *found
 
 
 def _fold(vectors: Tensor) -> Tensor:

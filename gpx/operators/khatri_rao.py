@@ -7,16 +7,16 @@ from functools import reduce
 
 import torch
 from linear_operator import LinearOperator
-from linear_operator.operators import DenseLinearOperator
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import ShapeError
 from gpx.linalg.kronecker import kronecker_vector, split_index
 from gpx.operators.algebra import Index, rule
+from gpx.operators.dense_matrix import DenseMatrix
 from gpx.operators.indexing import common_batch
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, in_chunks
+from gpx.tensor_checks import check_alike
 
 LARGEST = 2**63 - 1
 """Largest number of columns that a tensor shape can state."""
@@ -52,11 +52,7 @@ class KhatriRao(Structured):
                 "the factors of a row-partitioned Khatri-Rao product need equal numbers of rows, "
                 f"got {[tuple(f.shape) for f in factors]}"
             )
-        if any(f.dtype != factors[0].dtype or f.device != factors[0].device for f in factors):
-            raise DTypeError(
-                "the factors of a Khatri-Rao product differ: "
-                f"{[(f.dtype, str(f.device)) for f in factors]}; convert them to one"
-            )
+        check_alike("the factors of a Khatri-Rao product", *factors)
         self.factors, self.columnwise = factors, columnwise
         self.memory_budget = memory_budget
 
@@ -105,15 +101,8 @@ class KhatriRao(Structured):
 
     def _product(self, right: Tensor) -> Tensor:
         batch = torch.broadcast_shapes(self.batch_shape, right.shape[:-2])
-        chunks = self._chunks(right.shape[-1], batch)
         step = self._scatter if self.columnwise else self._gather
-        if len(chunks) < 2:
-            return step(slice(0, self.factors[0].shape[-2]), right)
-        if torch.is_grad_enabled():
-            # the gradient recomputes a chunk's row-wise products instead of keeping them all
-            parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
-        else:
-            parts = [step(rows, right) for rows in chunks]
+        parts = in_chunks(step, self._chunks(right.shape[-1], batch), right)
         return reduce(torch.add, parts) if self.columnwise else torch.cat(parts, dim=-2)
 
     def _gather(self, rows: slice, right: Tensor) -> Tensor:
@@ -172,7 +161,7 @@ def _select(base: KhatriRao, index: Index) -> LinearOperator:
     parts = split_index(columns, [f.shape[-1] for f in factors])
     entries = [f.index_select(-1, j) for f, j in zip(factors, parts, strict=True)]
     dense = reduce(torch.mul, entries)
-    return DenseLinearOperator(dense.mT if base.columnwise else dense)
+    return DenseMatrix(dense.mT if base.columnwise else dense)
 
 
 @rule("scale", KhatriRao, Tensor)

@@ -15,13 +15,14 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.kronecker import (
     Factor,
     kronecker_derivatives,
     kronecker_logdet,
     kronecker_matmul,
+    kronecker_product,
     kronecker_solve,
     kronecker_vector,
     split_index,
@@ -36,6 +37,7 @@ from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.selection import Selection
 from gpx.operators.structured import Structured
 from gpx.operators.symmetry import require_symmetric_factors
+from gpx.tensor_checks import check_alike
 
 
 class Kronecker(Structured):
@@ -70,18 +72,13 @@ class Kronecker(Structured):
         super().__init__(*factors, workspace=workspace)
         if not factors:
             raise ShapeError("a Kronecker product needs at least one factor; got none")
-        first = factors[0]
         for position, f in enumerate(factors):
             if len(f.shape) < 2:
                 raise ShapeError(
                     f"factor {position + 1} of {len(factors)} of a Kronecker product is "
                     f"{tuple(f.shape)}; expected a matrix (..., k, n)"
                 )
-            if f.dtype != first.dtype or f.device != first.device:
-                raise DTypeError(
-                    f"factor {position + 1} of a Kronecker product is {f.dtype} on {f.device}, the "
-                    f"first {first.dtype} on {first.device}; convert one of them"
-                )
+        check_alike("the factors of a Kronecker product", *factors)
         self.factors, self.workspace = factors, workspace
 
     def _size(self) -> torch.Size:
@@ -111,6 +108,10 @@ class Kronecker(Structured):
             parts = sum(kronecker_derivatives(self.factors, left, right, _derivative), ())
             total = [t + p for t, p in zip(total, parts, strict=True)] if total else list(parts)
         return tuple(total)
+
+    def to_dense(self) -> Tensor:
+        """The product itself, (..., M, N): O(M N), differentiable."""
+        return kronecker_product(self.dense_factors())
 
     def dense_factors(self) -> list[Tensor]:
         """The factors as tensors (..., k_l, n_l); operators among them are evaluated."""
@@ -164,10 +165,6 @@ class Kronecker(Structured):
             return kronecker_vector([torch.linalg.eigvalsh(f) for f in factors]), None
         values, vectors = zip(*[torch.linalg.eigh(f) for f in factors], strict=True)
         return kronecker_vector(values), Kronecker(*vectors)
-
-    def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
-        """Eigenvalues and Kronecker eigenvectors, exact at every size (O(sum m_l^3))."""
-        return self._symeig(eigenvectors=True)
 
     def _cholesky(self, upper: bool | None = False) -> LinearOperator:
         lower = [TriangularLinearOperator(f) for f in self._cholesky_factors()]

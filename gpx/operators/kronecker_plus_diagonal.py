@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
+from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import rule
@@ -23,6 +23,7 @@ from gpx.operators.kronecker import Kronecker
 from gpx.operators.shifted_spectrum import ShiftedSpectrum
 from gpx.operators.structured import TOLERANCE, Structured
 from gpx.operators.symmetry import require_symmetric_factors
+from gpx.tensor_checks import check_alike
 
 
 class KroneckerPlusDiagonal(Structured):
@@ -70,11 +71,7 @@ class KroneckerPlusDiagonal(Structured):
             raise ShapeError(
                 f"the diagonal is {tuple(diagonal.shape)}; expected (..., 1) or (..., {shape[-1]})"
             )
-        if diagonal.dtype != kronecker.dtype or diagonal.device != kronecker.device:
-            raise DTypeError(
-                f"the diagonal is {diagonal.dtype} on {diagonal.device}, the factors are "
-                f"{kronecker.dtype} on {kronecker.device}; convert one of them"
-            )
+        check_alike("a Kronecker product and a diagonal", kronecker, diagonal)
         self.kronecker, self.diagonal_values = kronecker, diagonal
         self.workspace = kronecker.workspace
         self._kept = Prepared()
@@ -202,12 +199,11 @@ class _ShiftedLogDet(torch.autograd.Function):
         *factors: Tensor,
     ) -> Tensor:
         ctx.spectrum = spectrum
-        ctx.shapes = [diagonal.shape, *(f.shape for f in factors)]
-        ctx.dtype = dtype
+        ctx.save_for_backward(diagonal, *factors)
         return spectrum.logdet().to(dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         _, by_factor, by_shift = ctx.spectrum.function_sum(torch.log, torch.reciprocal)
         wide = grad.double()
@@ -215,11 +211,8 @@ class _ShiftedLogDet(torch.autograd.Function):
         found = [
             wide.reshape(*wide.shape, *(1,) * (g.ndim - batch)) * g for g in (by_shift, *by_factor)
         ]
-        return (
-            None,
-            None,
-            *(g.sum_to_size(s).to(ctx.dtype) for g, s in zip(found, ctx.shapes, strict=True)),
-        )
+        pairs = zip(found, ctx.saved_tensors, strict=True)
+        return (None, None, *(g.sum_to_size(t.shape).to(t.dtype) for g, t in pairs))
 
 
 @rule("add", Kronecker, DiagLinearOperator)

@@ -9,17 +9,18 @@ import torch
 from linear_operator import LinearOperator
 from linear_operator.operators import DiagLinearOperator, RootLinearOperator
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.backends import row_chunks
-from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
+from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.preconditioners import Capacitance
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.triangular import lower_of_product
 from gpx.operators.algebra import rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.kronecker_plus_diagonal import diagonal_values
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
+from gpx.tensor_checks import check_alike
 
 CHUNK_BYTES = 1 << 28
 """Scaled rows held at once while the capacitance is summed (256 MiB: few large products)."""
@@ -99,11 +100,7 @@ class LowRankPlusDiagonal(Structured):
                 f"the factor is {tuple(factor.shape)} and the diagonal {tuple(diagonal.shape)}; "
                 "expected (..., n, k) with (..., 1) or (..., n)"
             )
-        if factor.dtype != diagonal.dtype or factor.device != diagonal.device:
-            raise DTypeError(
-                f"the factor is {factor.dtype} on {factor.device}, the diagonal {diagonal.dtype} "
-                f"on {diagonal.device}; convert one of them"
-            )
+        check_alike("a factor and a diagonal", factor, diagonal)
         self.factor, self.diagonal_values = factor, diagonal
         self._kept = Prepared()
 
@@ -124,7 +121,7 @@ class LowRankPlusDiagonal(Structured):
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         """Of sum_c u_c^T A v_c: u (v^T Phi) + v (u^T Phi), and u o v summed over columns."""
-        left, right = (v.unsqueeze(-1) if v.ndim == 1 else v for v in (left_vecs, right_vecs))
+        left, right = as_columns(left_vecs, right_vecs)
         by_factor = by_diagonal = None
         if self.factor.requires_grad:
             by_factor = left @ (right.mT @ self.factor) + right @ (left.mT @ self.factor)
@@ -231,7 +228,7 @@ class _LowRankLogDet(torch.autograd.Function):
         return logdet.to(factor.dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         factor, diagonal = ctx.saved_tensors
         inverse = torch.cholesky_inverse(ctx.lower).to(factor.dtype)
@@ -253,16 +250,16 @@ def _plus(left: LowRankPlusDiagonal, right: DiagLinearOperator) -> LowRankPlusDi
 @rule("add", LowRankPlusDiagonal, LowRankPlusDiagonal)
 def _join(left: LowRankPlusDiagonal, right: LowRankPlusDiagonal) -> LowRankPlusDiagonal:
     """The sum of two has the columns of both."""
-    batch = torch.broadcast_shapes(left.factor.shape[:-2], right.factor.shape[:-2])
-    factors = [f.expand(*batch, *f.shape[-2:]) for f in (left.factor, right.factor)]
-    return LowRankPlusDiagonal(
-        torch.cat(factors, dim=-1), left.diagonal_values + right.diagonal_values
-    )
+    diagonal = left.diagonal_values + right.diagonal_values
+    return LowRankPlusDiagonal(_columns_of_both(left.factor, right.factor), diagonal)
 
 
 @rule("add", LowRankPlusDiagonal, RootLinearOperator)
 def _extend(left: LowRankPlusDiagonal, right: RootLinearOperator) -> LowRankPlusDiagonal:
-    root = right.root.to_dense()
-    batch = torch.broadcast_shapes(left.factor.shape[:-2], root.shape[:-2])
-    factors = [f.expand(*batch, *f.shape[-2:]) for f in (left.factor, root)]
-    return LowRankPlusDiagonal(torch.cat(factors, dim=-1), left.diagonal_values)
+    factor = _columns_of_both(left.factor, right.root.to_dense())
+    return LowRankPlusDiagonal(factor, left.diagonal_values)
+
+
+def _columns_of_both(left: Tensor, right: Tensor) -> Tensor:
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    return torch.cat([f.expand(*batch, *f.shape[-2:]) for f in (left, right)], dim=-1)

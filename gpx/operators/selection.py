@@ -10,9 +10,9 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from gpx.errors import ShapeError
-from gpx.operators.algebra import Index, combine, rule
+from gpx.operators.algebra import Index, combined, rule
 from gpx.operators.indexing import positions
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 FEW_ENTRIES = 16
 """Blocks of at most this many entries are looked up entry by entry instead of multiplied out."""
@@ -108,6 +108,7 @@ class Selection(Structured):
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         """The base's own derivative at scattered vectors; indices have none."""
+        left_vecs, right_vecs = as_columns(left_vecs, right_vecs)
         left, right = (
             v
             if index is None
@@ -144,9 +145,7 @@ def select(
         return base
     if rows is columns and base.shape[-1] == base.shape[-2]:
         index = Index(index.rows, index.rows)
-    found = combine("select", base, index)
-    assert found is not None
-    return found
+    return combined("select", base, index)
 
 
 def _positions(index: Tensor | None, size: int, name: str) -> Tensor | None:

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.linalg.stopping import RelativeResidual
-from gpx.operators.algebra import combine
+from gpx.operators.algebra import combined
 from gpx.operators.arithmetic import Arithmetic
 from gpx.operators.dense_factorisations import DENSE_ROWS
 from gpx.operators.indexing import common_batch
@@ -34,9 +35,10 @@ solve that does not reach it raises DidNotConverge."""
 class Structured(Arithmetic):
     """A linear operator whose subclasses say how it multiplies; the rest has exact defaults.
 
-    A subclass defines ``_product``, ``_size`` and ``_transpose_nonbatch``, and where it can
-    ``_inverse_product``, ``_logdet``, ``_diagonal``, ``_get_indices``, ``root_decomposition``.
-    Constructors take tensors and operators by position and do no work.
+    A subclass defines ``_size``, ``_transpose_nonbatch`` and either ``_product`` or ``_multiply``
+    with its gradient (``_t_multiply``, ``_bilinear_derivative``), and where it can
+    ``_inverse_product``, ``_logdet``, ``_diagonal``, ``_get_indices``, ``_root``. Constructors take
+    tensors and operators by position and do no work.
 
     Defaults: solve and logdet by dense Cholesky without jitter up to ``DENSE_ROWS`` rows; beyond, a
     solve runs conjugate gradients to ``TOLERANCE`` or raises DidNotConverge, and a logdet raises
@@ -65,7 +67,25 @@ class Structured(Arithmetic):
         return self._matmul
 
     def _product(self, right: Tensor) -> Tensor:
-        """self @ right for right (..., N, c): differentiable in everything."""
+        """self @ right for right (..., N, c): differentiable in everything.
+
+        By default ``_multiply`` on the operator itself, differentiable once in closed form. Without
+        a gradient to record nothing else runs.
+        """
+        if torch.is_grad_enabled():
+            tensors = self.representation()
+            if right.requires_grad or any(t.requires_grad for t in tensors):
+                out = _Product.apply(self, right, *tensors)
+                assert isinstance(out, Tensor)
+                return out
+        return self._multiply(right)
+
+    def _multiply(self, right: Tensor) -> Tensor:
+        """self @ right for right (..., N, c), without gradients."""
+        raise NotImplementedError
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        """self^T @ right for right (..., M, c), without gradients."""
         raise NotImplementedError
 
     def _inverse_product(self, right: Tensor) -> Tensor:
@@ -115,9 +135,7 @@ class Structured(Arithmetic):
                 f"{tuple(other.shape)}: {self.shape[-1]} columns against {other.shape[-2]} rows"
             )
         self._same_kind(other)
-        found = combine("matmul", self, other)
-        assert found is not None  # Product takes whatever nobody else does
-        return found
+        return combined("matmul", self, other)
 
     def _matmul(self, rhs: Tensor) -> Tensor:
         if rhs.numel() == 0:  # no columns, or nothing to sum over; FFTs refuse such sizes
@@ -221,6 +239,42 @@ class Structured(Arithmetic):
         return self._logdet()
 
 
+def in_chunks(
+    step: Callable[[slice, Tensor], Tensor], chunks: list[slice], right: Tensor
+) -> list[Tensor]:
+    """``step(rows, right)`` of every chunk, which the gradient makes again instead of keeping."""
+    if len(chunks) < 2 or not torch.is_grad_enabled():
+        return [step(rows, right) for rows in chunks or [slice(0, 0)]]
+    return [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
+
+
+def as_columns(*vectors: Tensor) -> tuple[Tensor, ...]:
+    """Vectors (N,) as (N, 1); blocks (..., N, c) as they are."""
+    return tuple(v.unsqueeze(-1) if v.ndim == 1 else v for v in vectors)
+
+
+class _Product(torch.autograd.Function):
+    """y = A b by ``_multiply``; gradients by ``_bilinear_derivative`` and ``_t_multiply``."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Structured, right: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.operator = operator
+        ctx.save_for_backward(right, *tensors)  # the tensors so that changes are noticed
+        return operator._multiply(right)
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        right = ctx.saved_tensors[0]
+        back: Tensor | None = None
+        found: tuple[Any, ...] = (None,) * (len(ctx.needs_input_grad) - 2)
+        if ctx.needs_input_grad[1]:
+            back = ctx.operator._t_multiply(grad).sum_to_size(right.shape)
+        if any(ctx.needs_input_grad[2:]):
+            found = ctx.operator._bilinear_derivative(grad, right)
+        return (None, back, *found)
+
+
 class _Inverse(torch.autograd.Function):
     """x = A^{-1} b on the operator itself: its kept factors serve both passes."""
 
@@ -232,7 +286,7 @@ class _Inverse(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (solution,) = ctx.saved_tensors
         weights = ctx.operator._inverse_product(grad.contiguous())  # A is symmetric

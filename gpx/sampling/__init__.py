@@ -1,7 +1,11 @@
 """Sampled functions, Markov chains, and whether these have converged."""
 
-from gpx.sampling.convergence import bulk_effective_sample_size, potential_scale_reduction
-from gpx.sampling.langevin import Langevin, effective_sample_size
+from gpx.sampling.convergence import (
+    bulk_effective_sample_size,
+    effective_sample_size,
+    potential_scale_reduction,
+)
+from gpx.sampling.langevin import Langevin
 from gpx.sampling.maxima import Maxima, maxima
 from gpx.sampling.paths import ConditionedFunctions, Functions, each_at_its_own
 from gpx.sampling.prior import SHARED, Frequencies, PriorFunctions, prior_functions

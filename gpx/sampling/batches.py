@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.lazy_rows import LazyRows
-from gpx.sampling.seeds import derive_seed, stream
+from gpx.sampling.seeds import stream
 
 
 class BatchOrder(Protocol):
@@ -82,7 +82,7 @@ class Batches:
         epoch, position = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             # drawn on the CPU so that every device sees the same batches
-            generator = torch.Generator().manual_seed(derive_seed(self._seed, f"epoch {epoch}"))
+            generator = stream(self._seed, f"epoch {epoch}")
             self._order = torch.randperm(self.num_data, generator=generator).to(self._device)
             self._epoch = epoch
         start = position * self.batch_size

@@ -1,11 +1,11 @@
-"""Whether several Markov chains have found the same law, and how many draws they are worth."""
+"""How many draws Markov chains are worth, and whether several have found the same law."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
-
-from gpx.sampling.langevin import autocovariance
 
 LEAST = 4
 """Draws of a chain below which nothing can be said."""
@@ -52,6 +52,22 @@ def potential_scale_reduction(draws: Tensor) -> Tensor:
     return torch.maximum(_reduction(rank_normalised(halves)), _reduction(rank_normalised(folded)))
 
 
+def agreement(draws: Tensor) -> tuple[float, float] | None:
+    """The largest R-hat and the smallest bulk effective sample size of all quantities that move.
+
+    Args:
+        draws (T, C, k): as for ``potential_scale_reduction``.
+
+    Returns:
+        both; None where nothing moves.
+    """
+    moving = draws[:, :, ((draws - draws[:1, :1]) != 0.0).flatten(0, 1).any(0)]
+    if not moving.numel():
+        return None
+    reduction = potential_scale_reduction(moving).max()
+    return float(reduction), float(bulk_effective_sample_size(moving).min())
+
+
 def _reduction(draws: Tensor) -> Tensor:
     count = draws.shape[0]
     within = draws.var(0).mean(0)
@@ -86,11 +102,52 @@ def bulk_effective_sample_size(draws: Tensor) -> Tensor:
     still = total <= 0.0
     correlation = 1.0 - (within - covariance.mean(1)) / torch.where(still, 1.0, total)
     correlation[0] = 1.0
-    pairs = correlation[: count // 2 * 2].view(-1, 2, k).sum(1)
-    positive = torch.cumprod((pairs > 0.0).to(pairs), dim=0)
-    monotone = torch.cummin(pairs, dim=0).values * positive
     draws_in_all = float(count * chains)
     # antithetic chains are worth more than independent draws, but not without limit
-    least = 1.0 / torch.tensor(draws_in_all).log10()
-    time = (2.0 * monotone.sum(0) - 1.0).clamp_min(float(least))
+    time = _autocorrelation_time(correlation).clamp_min(1.0 / math.log10(draws_in_all))
     return torch.where(still, draws_in_all, draws_in_all / time)
+
+
+def effective_sample_size(samples: Tensor) -> Tensor:
+    """Independent draws that would give the mean of each column as exactly, of a single chain.
+
+    T / tau with tau from the autocorrelations (Geyer's initial monotone sequence).
+
+    Args:
+        samples (T, k): consecutive states of a chain.
+
+    Returns:
+        (k,), at most T; 0 where nothing can be said (T < 4). A column that never moved counts one.
+
+    Cost: O(k T log T).
+    Source: Geyer 1992.
+    """
+    count = samples.shape[0]
+    if count < LEAST:
+        return samples.new_zeros(samples.shape[1])
+    covariance = autocovariance(samples)
+    still = covariance[0] <= 1e-24 * samples.double().square().sum(0)
+    time = _autocorrelation_time(covariance / torch.where(still, 1.0, covariance[0]))
+    return torch.where(still, 1.0, count / time.clamp_min(1.0))
+
+
+def _autocorrelation_time(correlation: Tensor) -> Tensor:
+    """1 + 2 sum of correlations (T, k) over the lags from 1 on: (k,).
+
+    They are summed in pairs as long as the pairs are positive, and never as increasing.
+    """
+    pairs = correlation[: len(correlation) // 2 * 2].unflatten(0, (-1, 2)).sum(1)
+    positive = torch.cumprod((pairs > 0.0).to(pairs), dim=0)
+    monotone = torch.cummin(pairs, dim=0).values * positive
+    return 2.0 * monotone.sum(0) - 1.0
+
+
+def autocovariance(samples: Tensor) -> Tensor:
+    """sum_s (u_s - mean) (u_{s + t} - mean) of each column for every lag t: (T, k) -> (T, k).
+
+    Cost: O(k T log T).
+    """
+    count = samples.shape[0]
+    centred = samples.double() - samples.double().mean(0)
+    spectrum = torch.fft.rfft(centred, n=2 * count, dim=0)
+    return torch.fft.irfft(spectrum.abs().square(), n=2 * count, dim=0)[:count]

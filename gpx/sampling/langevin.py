@@ -25,7 +25,7 @@ class Langevin:
     Proposals are u + e^2/2 V g(u) + e sqrt(V) N(0, I) with g the gradient of the log density and V
     a diagonal preconditioner, accepted with the Metropolis-Hastings probability. A proposal whose
     density is not finite is rejected. While ``adapt`` is called the chain is not stationary: stop
-    calling it (and ``precondition``) when burn-in ends.
+    calling it when burn-in ends.
 
     Args:
         density: log density and gradient.
@@ -112,42 +112,3 @@ class Langevin:
         for name, value in state.items():
             setattr(chain, name, value)
         return chain
-
-
-def effective_sample_size(samples: Tensor) -> Tensor:
-    """Independent draws that would give the mean of each column as exactly.
-
-    T / (1 + 2 sum_t rho_t) with the autocorrelations summed in pairs as long as the pairs are
-    positive and not increasing (Geyer's initial monotone sequence).
-
-    Args:
-        samples (T, k): consecutive states of a chain.
-
-    Returns:
-        (k,), at most T; 0 where nothing can be said (T < 4). A column that never moved counts one.
-
-    Cost: O(k T log T).
-    Source: Geyer 1992.
-    """
-    count = samples.shape[0]
-    if count < 4:
-        return samples.new_zeros(samples.shape[1])
-    covariance = autocovariance(samples)
-    still = covariance[0] <= 1e-24 * samples.double().square().sum(0)
-    correlation = covariance / torch.where(still, 1.0, covariance[0])
-    pairs = correlation[: count // 2 * 2].view(-1, 2, samples.shape[1]).sum(1)
-    positive = torch.cumprod((pairs > 0.0).to(pairs), dim=0)
-    monotone = torch.cummin(pairs, dim=0).values * positive
-    time = (2.0 * monotone.sum(0) - 1.0).clamp_min(1.0)
-    return torch.where(still, 1.0, count / time)
-
-
-def autocovariance(samples: Tensor) -> Tensor:
-    """sum_s (u_s - mean) (u_{s + t} - mean) of each column for every lag t: (T, k) -> (T, k).
-
-    Cost: O(k T log T).
-    """
-    count = samples.shape[0]
-    centred = samples.double() - samples.double().mean(0)
-    spectrum = torch.fft.rfft(centred, n=2 * count, dim=0)
-    return torch.fft.irfft(spectrum.abs().square(), n=2 * count, dim=0)[:count]

@@ -99,7 +99,6 @@ def prior_functions(
         _Waves.drawn(kernel, each, num_inputs, frequencies.count, generator)
         for each in ([1] * num if frequencies.per_path else [num])
     ]
-
     return PriorFunctions(drawn)
 
 

@@ -14,8 +14,8 @@ import torch
 from gpx.errors import BackendUnavailable, ConfigError, OutOfMemory
 from gpx.linalg import total_memory
 from gpx.linalg.matmul import Matmul, set_matmul
+from gpx.options.config import TrainerConfig
 from gpx.training.allocator import keep_freed_memory
-from gpx.training.config import TrainerConfig
 
 FIRST_TF32 = (8, 0)
 """Compute capability of the first GPUs with TF32."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,105 +12,25 @@ from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
-from gpx.training.indexed_adagrad import IndexedAdagrad
 from gpx.training.replayed_step import ReplayedStep
+from gpx.training.role_settings import (
+    ALGORITHMS,
+    ROLES,
+    checked_groups,
+    checked_schedule,
+    require_number,
+    require_sparse,
+    schedule_factor,
+)
 from gpx.training.settling import Settling
 
-ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adagrad": IndexedAdagrad,
-    "sgd": torch.optim.SGD,
-    "sparse_adam": torch.optim.SparseAdam,
-}
-SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
-"""Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
-ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
-"""Parameters of gpx's models: settings for those that a model does not have are left unused."""
-OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
-"""Of a group, whatever the algorithm; the rest are options of torch's class."""
-DENSE_OPTIONS = ("momentum", "weight_decay")
-"""Options with which even those move every entry. (The rate's decay is a function of the step, so
-it is exact for an entry however long ago that was last sampled.)"""
-
-
-def schedule_factor(name: str, final: float, progress: float) -> float:
-    """Learning rate relative to its start, at ``progress`` in [0, 1] of the run.
-
-    Args:
-        name: ``constant``, ``exponential`` or ``cosine``.
-        final: rate at the end relative to the start.
-        progress: share of the steps done.
-    """
-    if name == "constant":
-        return 1.0
-    if name == "exponential":
-        return final**progress
-    if name == "cosine":
-        return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    raise ConfigError(
-        f"optimizer.schedule.name={_shown(name)}: expected constant, exponential or cosine"
-    )
-
-
-def _shown(value: object) -> object:
-    """As it is written on the command line."""
-    return "null" if value is None else value
-
-
-def _is_number(value: object) -> bool:
-    """Whether it is finite and 0 or more."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0.0 <= float(value) < math.inf  # type: ignore[arg-type]
-
-
-def _require_number(option: str, value: object) -> None:
-    """Raise ConfigError unless ``value`` is a finite number, 0 or more."""
-    if not _is_number(value):
-        raise ConfigError(f"optimizer.{option}={_shown(value)}: expected a number, 0 or more")
-
-
-def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an unknown algorithm, and for options that it has not or not so."""
-    algorithm = setting.get("algorithm", "adam")
-    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise ConfigError(
-            f"optimizer.{option}.algorithm={_shown(algorithm)}: "
-            f"expected one of {', '.join(ALGORITHMS)}"
-        )
-    parameters = inspect.signature(ALGORITHMS[algorithm]).parameters
-    taken = {name: p.default for name, p in parameters.items() if name not in ("params", "lr")}
-    for name, value in setting.items():
-        if name in OWN_OPTIONS:
-            continue
-        if name not in taken:
-            near = difflib.get_close_matches(name, (*OWN_OPTIONS, *taken), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(taken)}"
-            raise ConfigError(
-                f"optimizer.{option}.{name}: algorithm={algorithm} has no such option; {hint}"
-            )
-        default = taken[name]
-        if isinstance(default, tuple):
-            fits = isinstance(value, (list, tuple)) and len(value) == len(default)
-            fits, wanted = fits and all(map(_is_number, value)), f"a list of {len(default)} numbers"
-        elif isinstance(default, bool) or default is None:
-            fits, wanted = isinstance(value, bool) or value is default, "true or false"
-        else:
-            fits, wanted = _is_number(value), "a number, 0 or more"
-        if not fits:
-            raise ConfigError(f"optimizer.{option}.{name}={_shown(value)}: expected {wanted}")
-
-
-def _require_options(option: str, value: object) -> None:
-    """Raise ConfigError unless ``value`` is options by name."""
-    if not isinstance(value, Mapping):
-        example = "{name: cosine}" if option == "schedule" else "{lr: 0.01}"
-        raise ConfigError(
-            f"optimizer.{option}={_shown(value)}: expected options by name, such as {example}"
-        )
+Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]
+"""Loss () and its parts of a batch x (b, d), y (b,); the gradients are in the parameters."""
 
 
 class FirstOrder(Optimizer):
@@ -135,6 +54,7 @@ class FirstOrder(Optimizer):
     """
 
     streams = True
+    takes_priors = True
     advice = "lower the learning rates (optimizer.groups.*.lr) or use trainer.dtype=float64"
 
     def __init__(
@@ -143,40 +63,17 @@ class FirstOrder(Optimizer):
         schedule: Mapping[str, Any] | None = None,
         settled: float | None = None,
     ) -> None:
-        _require_options("groups", groups)
-        for role, setting in groups.items():
-            _require_options(f"groups.{role}", setting)
-        self.settings = {role: dict(setting) for role, setting in groups.items()}
-        if schedule is not None:
-            _require_options("schedule", schedule)
-        self.schedule = {"name": "constant", "final": 1.0, **dict(schedule or {})}
+        self.settings = checked_groups(groups)
+        self.schedule = checked_schedule(schedule)
         if settled is not None:
-            _require_number("settled", settled)
+            require_number("settled", settled)
         self.settled = settled
         self.settling: Settling | None = None
-        self._check_settings()
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.factors: dict[str, float] = {}
         self.max_steps = 1
-
-    def _check_settings(self) -> None:
-        """Raise ConfigError for what is no rate, no number of steps or no schedule."""
-        for role, setting in self.settings.items():
-            _require_number(f"groups.{role}.lr", setting.get("lr"))
-            _require_algorithm(f"groups.{role}", setting)
-            freeze = setting.get("freeze_steps", 0)
-            if not isinstance(freeze, int) or isinstance(freeze, bool) or freeze < 0:
-                raise ConfigError(
-                    f"optimizer.groups.{role}.freeze_steps={_shown(freeze)}: expected a whole "
-                    "number, 0 or more"
-                )
-        unknown = sorted(self.schedule.keys() - {"name", "final"})
-        if unknown:
-            raise ConfigError(f"optimizer.schedule has no option {unknown[0]}, only name and final")
-        _require_number("schedule.final", self.schedule["final"])
-        schedule_factor(self.schedule["name"], self.schedule["final"], 0.0)
 
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
@@ -195,7 +92,7 @@ class FirstOrder(Optimizer):
         if session.resumed:
             self.load_state_dict(session.pending)
         batches = _batches(session) if objective.batching == "minibatch" else None
-        evaluate = self._evaluation(session)
+        evaluate = self._shared(session, self._evaluation(session))
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
         self._told(session)
@@ -260,14 +157,12 @@ class FirstOrder(Optimizer):
                 "settled=None makes all steps"
             )
 
-    def _evaluation(
-        self, session: Session
-    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]:
+    def _evaluation(self, session: Session) -> Evaluate:
         """Loss and parts of a batch, whose gradients are in the parameters afterwards."""
         objective, model = session.objective, session.model
 
         def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            return evidence.value / -objective.num_data(x), evidence.parts
+            return objective.loss(evidence, model, x), evidence.parts
 
         if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
             every = [p for group in self.parameters.values() for p in group]
@@ -288,6 +183,23 @@ class FirstOrder(Optimizer):
             return loss.detach(), parts
 
         return as_it_is
+
+    def _shared(self, session: Session, evaluate: Evaluate) -> Evaluate:
+        """``evaluate`` where every process takes a part of the batch: it gives their mean."""
+        processes = sharing()
+        if processes.count == 1 or session.objective.shared != "batch":
+            return evaluate
+        every = [p for group in self.parameters.values() for p in group]
+
+        def of_all(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            mine = processes.part(len(x))
+            loss, parts = evaluate(x[mine], y[mine])
+            found = [loss, *parts.values(), *(p.grad for p in every if p.grad is not None)]
+            torch._foreach_mul_(found, (mine.stop - mine.start) / len(x))
+            processes.add_up(*found)
+            return loss, parts
+
+        return of_all
 
     def bind(
         self,
@@ -398,28 +310,12 @@ class FirstOrder(Optimizer):
                 continue
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            algorithm = self.settings[role].get("algorithm", "adam")
             if any(p.grad is not None and p.grad.is_sparse for p in self.parameters[role]):
-                self._check_sparse(role, algorithm)
+                require_sparse(role, self.settings[role])
             optimiser.step()
             if limited := self.limits.get(role):
                 kept = [parameter.data for parameter, _ in limited]
                 torch._foreach_clamp_min_(kept, [least for _, least in limited])
-
-    def _check_sparse(self, role: str, algorithm: str) -> None:
-        """A step on sampled entries must leave all others where they are, at O(sampled) cost."""
-        if algorithm not in SPARSE_ALGORITHMS:
-            raise ConfigError(
-                f"optimizer.groups.{role}.algorithm={algorithm} would move entries that were "
-                f"not sampled; use one of {', '.join(SPARSE_ALGORITHMS)}"
-            )
-        for option in DENSE_OPTIONS:
-            value = self.settings[role].get(option, 0)
-            if value:
-                raise ConfigError(
-                    f"optimizer.groups.{role}.{option}={value} would move entries that were not "
-                    "sampled, at a cost that grows with all of them; leave it out"
-                )
 
     def release(self) -> None:
         """Make every parameter trainable again (after the last step)."""

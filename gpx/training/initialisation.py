@@ -106,6 +106,8 @@ class SubsetInitialisation(Initialisation):
         fits = []
         for factor in start_factors(self.num_starts, x.shape[1]):
             exact = exact_outputs(parts)
+            for each in exact:
+                each.hyperpriors = model.hyperpriors
             if not list(exact[0].parameters()):
                 return
             if factor > 1.0:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
@@ -47,6 +48,7 @@ class LBFGSB(Optimizer):
 
     advice = "use trainer.dtype=float64 or a larger likelihood.noise_variance"
     ends_rounds = True
+    takes_priors = True
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class LBFGSB(Optimizer):
         def loss() -> Tensor:
             evidence = session.objective.evidence(session.model, session.x, session.y)
             latest[:] = [evidence]
-            return -evidence.value / session.objective.num_data(session.x)
+            return session.objective.loss(evidence, session.model, session.x)
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
             nonlocal clock
@@ -287,7 +289,9 @@ class LBFGSB(Optimizer):
                 for p in parameters
             ]
         )
-        return float(value.detach()), gradient
+        level = torch.tensor(float(value.detach()), dtype=torch.float64)
+        sharing().from_first([level, gradient])
+        return float(level), gradient
 
     @property
     def lowest(self) -> float:

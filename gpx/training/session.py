@@ -12,12 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from gpx.errors import CheckpointError, DidNotConverge
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
+from gpx.options.config import TrainerConfig
 from gpx.sampling.seeds import stream
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
-from gpx.training.config import TrainerConfig
 from gpx.training.interrupt import Interrupted, InterruptGuard
 from gpx.training.progress import Monitor, Progress
 
@@ -102,7 +103,8 @@ class Session:
             },
             **self.extra_state,
         }
-        save_checkpoint(self.checkpoint, state)
+        if sharing().number == 0:
+            save_checkpoint(self.checkpoint, state)
         self.saved_step = self.step
         self._last_saved = time.perf_counter()
         return state
@@ -153,13 +155,16 @@ class Session:
             metrics = self.evaluate()
             for monitor in self.monitors if metrics else ():  # none: there are no test rows
                 monitor.metrics(self.step, metrics)
-        due = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
-        if self.unlogged is not None and (due or self.guard.received is not None):
+        late = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
+        # clocks and signals differ between processes, what they do next may not
+        agreed = sharing().agreed(self.seconds, float(late), float(self.guard.received or 0))
+        self.seconds, due, stopped = agreed[0], bool(agreed[1]), int(agreed[2]) or None
+        if self.unlogged is not None and (due or stopped is not None):
             # a state that is no number any more must not replace the last good checkpoint
             self.require_finite(float(self.unlogged[0]), self.unlogged[1])
-        if self.guard.received is not None:
+        if stopped is not None:
             self.save()
-            raise Interrupted(self.guard.received)
+            raise Interrupted(stopped)
         if due:
             self.save()
 

@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from gpx.constraints import at_their_floor
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
 from gpx.methods.base.start import StartWatch
-from gpx.training.config import TrainerConfig
+from gpx.options.config import TrainerConfig
 from gpx.training.interrupt import InterruptGuard
 from gpx.training.progress import Monitor
 from gpx.training.session import Session
@@ -103,11 +104,13 @@ class Trainer:
         )
         with InterruptGuard() as guard:
             session.guard = guard
-            if self.checkpoint.exists():
+            # the first process may be about to write one
+            if any(sharing().agreed(float(self.checkpoint.exists()))):
                 session.restore()
             if not session.resumed:
                 with session.timed():
                     initialise(WatchedStart(session))
+                (session.seconds,) = sharing().agreed(session.seconds)
                 session.seconds_of_start = session.seconds
             reason = optimizer.run(session)
         trained = [p for group in model.parameter_groups().values() for p in group]

@@ -12,7 +12,6 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 import gpx.backends.triton.availability as availability  # noqa: E402
-import gpx.bases.fourier.products as products_module  # noqa: E402
 from gpx.backends.triton import normals as normals_module  # noqa: E402
 from gpx.backends.triton.blocks import Blocks  # noqa: E402
 from gpx.backends.triton.fourier import (  # noqa: E402
@@ -25,6 +24,7 @@ from gpx.backends.triton.frequencies import MadeFrequencies  # noqa: E402
 from gpx.backends.triton.normals import philox_impl  # noqa: E402
 from gpx.backends.triton.waves import cosine_sine  # noqa: E402
 from gpx.bases.counter_random import philox4x32, standard_normals  # noqa: E402
+from gpx.bases.fourier import products, sweep  # noqa: E402
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares  # noqa: E402
 from gpx.kernels import RBF, Matern12, Matern32, Matern52  # noqa: E402
 from gpx.linalg.matmul import set_matmul  # noqa: E402
@@ -201,6 +201,13 @@ def test_products_are_rounded_as_the_run_asked_for(asked):
         assert all(map(torch.equal, found[other], found["tf32x3"]))
 
 
+def by_triton(monkeypatch):
+    """From here on products with features are taken by Triton's passes."""
+    for module in (products, sweep):
+        monkeypatch.setattr(module, "triton_fourier", lambda x: True)
+        monkeypatch.setattr(module, "fourier_pass", lambda x: None)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("columns", [1, 3])
 def test_the_package_s_products_and_gradients_on_these_passes(columns, dtype, monkeypatch):
@@ -209,8 +216,7 @@ def test_the_package_s_products_and_gradients_on_these_passes(columns, dtype, mo
     found = []
     for kind in (dtype, torch.float64):
         if kind is dtype and not found:
-            monkeypatch.setattr(products_module, "triton_fourier", lambda x: True)
-            monkeypatch.setattr(products_module, "fourier_pass", lambda x: None)
+            by_triton(monkeypatch)
         else:
             monkeypatch.undo()
         x, frequencies, weights, direction = (t.to(kind).clone().requires_grad_() for t in made)
@@ -228,8 +234,7 @@ def test_the_package_s_products_and_gradients_on_these_passes(columns, dtype, mo
 
 
 def test_features_are_not_kept_where_a_pass_makes_them_again(monkeypatch):
-    monkeypatch.setattr(products_module, "triton_fourier", lambda x: True)
-    monkeypatch.setattr(products_module, "fourier_pass", lambda x: None)
+    by_triton(monkeypatch)
     x, frequencies, weights, _ = problem(9, 7, 2, 1, torch.float64)
     weights.requires_grad_()
     product = FourierProducts.apply(x, frequencies, torch.ones((), dtype=x.dtype), weights, None)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.bases.fourier import products as fourier_products
+from gpx.bases.fourier import products, sweep
 from gpx.bases.fourier.native import fourier_pass
 
 
@@ -11,8 +11,9 @@ from gpx.bases.fourier.native import fourier_pass
 def road(request, monkeypatch):
     """Both ways of evaluating features; small tiles, so that there are several."""
     if request.param == "torch":
-        monkeypatch.setattr(fourier_products, "fourier_pass", lambda like: None)
+        for module in (products, sweep):
+            monkeypatch.setattr(module, "fourier_pass", lambda like: None)
     elif fourier_pass(torch.zeros(1)) is None:
         pytest.skip("no C compiler")
-    monkeypatch.setattr(fourier_products, "TILE", 40)
+    monkeypatch.setattr(sweep, "TILE", 40)
     return request.param

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpx.bases import counter_random, philox4x32, standard_normals
 
@@ -92,6 +93,15 @@ def test_compiled_words_are_those_of_torch_operations(monkeypatch):
                 patch.setattr(counter_random, "_compiled", lambda: None)
                 expected = standard_normals(seed, rows, columns)
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_constants_of_traced_tensors_are_not_kept():
+    key = (987_654_321, 12)
+    with FakeTensorMode():
+        zero = torch.zeros(1, dtype=torch.int64)
+        philox4x32((zero, zero, zero, zero), key)
+    zero = torch.zeros(1, dtype=torch.int64)
+    assert type(philox4x32((zero, zero, zero, zero), key)) is torch.Tensor
 
 
 def test_constants_made_while_a_program_is_exported_are_not_kept():

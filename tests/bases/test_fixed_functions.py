@@ -10,8 +10,7 @@ from gpx.bases import (
     RandomFourier,
     TrainingPoints,
 )
-from gpx.bases.fixed_functions import fix_functions
-from gpx.bases.sufficient_statistics import sufficient_statistics
+from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.kernels import RBF
 
 KINDS = {

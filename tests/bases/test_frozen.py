@@ -10,7 +10,7 @@ from gpx.kernels import Matern32
 def test_features_are_those_of_before_and_do_not_follow():
     basis = RandomFourier(Matern32(2, (0.7, 1.3), 1.7).double(), 40, block_frequencies=4)
     x = torch.linspace(-1, 1, 10, dtype=torch.float64).view(5, 2)
-    then, features = flat_parameters(basis), basis(x).detach()
+    then, features = flat_parameters(basis.parameters()), basis(x).detach()
     basis.kernel.lengthscale = torch.tensor([2.0, 0.1], dtype=torch.float64)
     basis.kernel.outputscale = torch.tensor(0.4, dtype=torch.float64)
     moved = basis(x)

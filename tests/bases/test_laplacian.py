@@ -88,7 +88,7 @@ def test_what_lies_beyond_and_too_few_functions_are_warned_of():
 def test_what_does_not_fit():
     with pytest.raises(ConfigError, match="RBF or Matern kernel of all inputs, got Linear"):
         LaplacianEigenfunctions(Linear(1), 10, 1)
-    with pytest.raises(ConfigError, match="Periodic has no such spectral representation"):
+    with pytest.raises(ConfigError, match="RBF or Matern kernel of all inputs, got Periodic"):
         LaplacianEigenfunctions(Periodic(1), 10, 1)
     with pytest.raises(ConfigError, match=r"boundary=1\.0 above 1"):
         LaplacianEigenfunctions(RBF(1), 10, 1, boundary=1.0)

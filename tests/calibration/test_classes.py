@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.distributions import Categorical, Normal
+from torch.distributions import Bernoulli, Categorical, Normal
 
 from gpx.calibration import Isotonic, Platt, Temperature, held_out_rows
 from gpx.errors import ConfigError, DataError
@@ -173,6 +173,19 @@ def test_separated_classes_keep_it_finite():
         made = make()
         made.fit(Sign(p), y)
         assert bool(made(Sign(p)).log_prob(y).isfinite().all())
+
+
+@pytest.mark.parametrize("make", [Temperature, Platt, Isotonic])
+def test_what_was_impossible_and_happened_becomes_possible(make):
+    """Probabilities of exactly 0 and 1, each of which is wrong once: a coin would have log 2."""
+    p, y = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.3, 0.7]), torch.tensor([1.0, -1.0, -1, 1, -1, 1])
+    for law, classes in (
+        (Bernoulli(probs=p), y),
+        (Categorical(probs=torch.stack([1.0 - p, p], 1)), (y > 0).double()),
+    ):
+        made = make()
+        made.fit(law, classes)
+        assert float(-made(law).log_prob(classes).mean()) < 1.0
 
 
 def test_what_cannot_be_calibrated():

@@ -130,3 +130,12 @@ def test_what_cannot_be_calibrated():
         Variance().fit(Normal(torch.zeros(3, 2), torch.ones(3, 2)), torch.zeros(3, 2))
     with pytest.raises(ConfigError, match="Variance is for regression targets, and these are bin"):
         Variance().require_task("binary")
+
+
+@pytest.mark.parametrize("make", [Variance, Conformal])
+def test_rows_predicted_without_error_leave_some_spread(make):
+    """Such as those of a target that is constant."""
+    predictive = Normal(torch.zeros(40), torch.ones(40))
+    made = make()
+    made.fit(predictive, torch.zeros(40))
+    assert 0.0 < float(made(predictive).stddev[0]) < 1e-4

@@ -13,8 +13,8 @@ from gpx.methods.base.model import Model, Posterior
 from gpx.methods.base.objective import Objective
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
-from gpx.training.build import build, build_model
-from gpx.training.composition import composed
+from gpx.options.build import build, build_model
+from gpx.options.composition import composed
 
 METHODS = {
     "exact": ["approx=exact", "approx.solver=cholesky"],

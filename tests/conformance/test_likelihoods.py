@@ -130,8 +130,8 @@ def test_the_predictive_density_averages_over_the_latents(name):
     f = mean + variance.sqrt() * grid.reshape((-1, 1) if p == 1 else (-1, 1, p))
     want = (weight[:, None] * likelihood.log_prob(y, f).exp()).sum(0)
     found = likelihood.predictive(mean, variance).log_prob(y).exp()
-    # Laplace: 20 nodes see a kink; Student-t and Poisson: a ratio of scales
-    tolerance = {"Laplace": 0.1, "StudentT": 1e-3, "Poisson": 1e-4}.get(name, 1e-5)
+    # Laplace: the trapezoid rule here sees a kink; Poisson: a ratio of scales
+    tolerance = {"Laplace": 1e-4, "Poisson": 1e-4}.get(name, 1e-5)
     torch.testing.assert_close(found, want, rtol=tolerance, atol=0.0)
 
 
@@ -161,7 +161,9 @@ def test_who_declares_second_derivatives_and_tilted_moments():
     assert {name for name in NAMES if declares(name, "curvature")} == {
         *("Bernoulli", "Bernoulli probit", "Gaussian", "Poisson", "Softmax")
     }
-    assert {name for name in NAMES if declares(name, "tilted")} == {"Bernoulli probit", "Gaussian"}
+    assert {name for name in NAMES if declares(name, "tilted")} == {
+        *("Bernoulli", "Bernoulli probit", "Gaussian")
+    }
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_curvature_is_the_derivative_of_the_density(name):
     )
 
 
-@pytest.mark.parametrize("name", ["Bernoulli probit", "Gaussian"])
+@pytest.mark.parametrize("name", ["Bernoulli", "Bernoulli probit", "Gaussian"])
 def test_tilted_moments_are_integrals(name):
     """Against the trapezoid rule over +-12 deviations, and the formulas of the two moments."""
     likelihood, y, mean, variance = case(name)
@@ -206,19 +208,6 @@ def test_tilted_moments_are_integrals(name):
     torch.testing.assert_close(mean + variance * found.gradient, centre, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(
         variance - variance.square() * found.information, spread, rtol=1e-9, atol=1e-11
-    )
-
-
-def test_the_published_probit_probability():
-    likelihood = likelihoods.Bernoulli("probit").double()
-    mean, variance, one = (torch.tensor([v], dtype=torch.float64) for v in (0.7, 2.3, 1.0))
-    assert float(likelihood.predictive(mean, variance).probs) == pytest.approx(0.650006, abs=5e-7)
-    assert float(likelihood.tilted(one, mean, variance).log_normaliser.exp()) == pytest.approx(
-        0.650006, abs=5e-7
-    )
-    nodes = likelihoods.GaussHermite(20).double()
-    assert float(nodes.expectation(torch.special.ndtr, mean, variance)) == pytest.approx(
-        0.650006, abs=1e-6
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpx import models
-from gpx.errors import NotAvailable
+from gpx.errors import ConfigError, NotAvailable
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.base.model import Model, Posterior
 
@@ -150,6 +150,13 @@ def test_sampled_paths_are_functions(conditioned, name):
     torch.testing.assert_close(paths(x[2:5]), whole[:, 2:5], rtol=1e-7, atol=1e-8)
     assert torch.equal(draw(1)(x), whole)
     assert not torch.equal(draw(2)(x), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_function_at_all_is_refused(conditioned, name):
+    _, posterior = conditioned(name)
+    with pytest.raises(ConfigError, match="num=0 must be at least 1"):
+        posterior.sample_paths(0, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("name", NAMES)

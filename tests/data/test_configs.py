@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue
 
 from gpx.data import DataSource
-from gpx.data.extra import EXTRA_SETS
-from gpx.data.grid_file import EXTRA_GRIDS
-from gpx.data.uci_sets import ALIASES, UCI_SETS
+from gpx.data.grids.file import EXTRA_GRIDS
+from gpx.data.sets.extra import EXTRA_SETS
+from gpx.data.sets.uci_sets import ALIASES, UCI_SETS
 
 FOLDER = Path(__file__).parents[2] / "configs"
 NAMES = sorted(path.stem for path in (FOLDER / "data").glob("*.yaml"))

@@ -92,8 +92,8 @@ def test_test_fraction_out_of_range(fraction: float) -> None:
 
 
 def test_seeds_count_from_zero() -> None:
-    with pytest.raises(ConfigError, match=r"split_seed=-4 is negative; expected 0 or more"):
+    with pytest.raises(ConfigError, match=r"split_seed=-4 must be at least 0"):
         Rows(50, split_seed=-4)
     for made in (Toy1D, RobotArm, GridStress):
-        with pytest.raises(ConfigError, match=r"seed=-1 is negative; expected 0 or more"):
+        with pytest.raises(ConfigError, match=r"seed=-1 must be at least 0"):
             made(seed=-1)

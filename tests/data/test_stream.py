@@ -257,8 +257,8 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
     assert said(tmp_path / "nowhere") == f"there is no {tmp_path / 'nowhere'}"
     assert "holds no .npy or .parquet files" in said(empty)
     assert "target=delay is not there" in said(pairs, "delay")
-    assert "has no column 4: its 4 columns have no names" in said(tmp_path / "t.npy", 4)
-    assert "has no column delay" in said(tmp_path / "t.npy", "delay")
+    assert "has 4 columns, so there is no column number 4" in said(tmp_path / "t.npy", 4)
+    assert "has no names of columns, so none is called 'delay'" in said(tmp_path / "t.npy", "delay")
     assert f"there is no {tmp_path / 'y.npy'}" in said(tmp_path / "t.npy", "y.npy")
     assert "one.npy has one column" in said(tmp_path / "one.npy")
     assert "5 rows, fewer than the 10" in said(tmp_path / "few.npy")
@@ -294,7 +294,7 @@ def test_targets_that_are_no_classes_or_counts(pairs):
 
 @pytest.mark.parametrize("name", ["max_test_rows", "sample_rows", "buffer_rows"])
 def test_sizes_out_of_range(name):
-    with pytest.raises(ConfigError, match=f"{name}=1: expected 2 rows or more"):
+    with pytest.raises(ConfigError, match=f"{name}=1 must be at least 2"):
         Stream("anywhere", **{name: 1})
 
 
@@ -344,9 +344,20 @@ class TestParquet:
         folder = write("b", u=missing, y=Y)
         with pytest.raises(DataError, match=r"b.parquet, row 6, column 'u': found nan"):
             load(Stream(str(folder)), task="regression")
-        with pytest.raises(DataError, match=r"a.parquet has no column 'yy'; nearest: y"):
+        with pytest.raises(DataError, match=r"a.parquet has no column 'yy'; nearest there: y"):
             load(Stream(str(folder), "yy"), task="regression")
         file = folder / "b.parquet"
         file.write_bytes(file.read_bytes()[:-100])
         with pytest.raises(DataError, match=r"b.parquet is no Parquet file, or is damaged or cut"):
             load(Stream(str(folder)), task="regression")
+
+    def test_files_to_test_on_with_other_columns_or_another_order(self, write, tmp_path):
+        folder = write("a", u=X[:, 0], v=X[:, 1], y=Y)
+        other = tmp_path / "test.parquet"
+        (folder / "a.parquet").rename(tmp_path / "train.parquet")
+        train = str(tmp_path / "train.parquet")
+        for columns, there, here in (("vuy", "v", "u"), ("uwy", "w", "v")):
+            (write("t", **dict.fromkeys(columns, Y)) / "t.parquet").rename(other)
+            said = f"has the column '{there}' where .* has '{here}'; expected the same columns"
+            with pytest.raises(DataError, match=said):
+                load(Stream(train, test_path=str(other)), task="regression")

@@ -60,6 +60,9 @@ def test_logarithm_is_the_lognormal_law() -> None:
     np.testing.assert_allclose(law.log_prob(y), own.logpdf(y.numpy()), rtol=1e-10)
     np.testing.assert_allclose(law.cdf(y), own.cdf(y.numpy()), rtol=1e-6)
     np.testing.assert_allclose(law.icdf(torch.full((2,), 0.9).double()), own.ppf(0.9), rtol=1e-6)
+    for outside in (torch.zeros(2).double(), -y):
+        np.testing.assert_array_equal(law.log_prob(outside), own.logpdf(outside.numpy()))
+        np.testing.assert_array_equal(law.cdf(outside), own.cdf(outside.numpy()))
     np.testing.assert_allclose(law.mean, own.mean(), rtol=1e-10)
     np.testing.assert_allclose(law.variance, own.var(), rtol=1e-8)
     scaled = TransformedLaw(base, transform, 2.0, 3.0)

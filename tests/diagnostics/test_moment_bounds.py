@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
 
@@ -97,6 +98,19 @@ def test_probability_interval_contains_every_distribution_within_the_divergence(
     at_zero = probability_interval(q, double(0.0))
     assert torch.allclose(at_zero[0], q)
     assert torch.allclose(at_zero[1], q)
+
+
+@pytest.mark.parametrize("kl", [1e-18, 1e-16, 1e-14, 1e-10])
+def test_a_probability_interval_is_not_too_narrow_by_rounding(kl):
+    """The divergence at either end, with 50 digits, is not below what was allowed."""
+    for q in (0.3, 0.7071, 0.999):
+        for end in probability_interval(double(q), double(kl)):
+            p, other = mpmath.mpf(float(end)), mpmath.mpf(q)
+            with mpmath.workdps(50):
+                found = other * mpmath.log(other / p)
+                found += (1 - other) * mpmath.log((1 - other) / (1 - p))
+            # beside this p itself is rounded, by half an epsilon of it
+            assert found >= kl * (1 - 1e-4) - 1e-33
 
 
 def test_probability_over_a_rectangle_of_moments():

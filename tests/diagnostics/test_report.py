@@ -1,6 +1,7 @@
 """Verdicts in words, and the page in the data's own unit."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -62,6 +63,15 @@ def test_a_collapsed_model_is_never_certified_and_much_noise_gets_a_second_look(
     drowned = certify(kernel, mean, Gaussian(2.0).double(), x[::4], x, y, points)
     assert judge(drowned).grade == "uncertified"
     assert "Do not use this model" in page(drowned).sentence()
+
+
+def test_no_points_and_constant_targets(parts):
+    kernel, mean, likelihood, x, y, points = parts
+    nowhere = certify(kernel, mean, likelihood, x[::4], x, y, points[:0])
+    assert judge(nowhere).grade == "uncertified"
+    constant = certify(kernel, mean, likelihood, x[::4], x, 0.0 * y, points)
+    assert "the targets' 0" in page(constant).sentence()
+    assert json.loads(json.dumps(page(constant).values(), allow_nan=False))["noise_share"] is None
 
 
 def test_numbers_are_in_the_unit_of_the_data(parts):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.inducing import Determinantal, GreedyConditionalVariance
+from gpx.inducing import Determinantal, GreedyConditionalVariance, determinantal
 from gpx.inducing.determinantal import BLOCK, DeterminantalChain, mixing_steps
 from gpx.kernels import RBF
 
@@ -79,6 +79,22 @@ def test_blocks_of_proposals_are_the_chain_of_single_ones():
     # updates have not drifted from the inverse
     found = chain.inverse @ gram[inside][:, inside]
     torch.testing.assert_close(found, torch.eye(m, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+def test_memory_does_not_grow_with_the_steps(monkeypatch):
+    monkeypatch.setattr(determinantal, "DRAWN", 100)
+    rand, sizes = torch.rand, []
+
+    def recorded(count, **options):
+        sizes.append(count)
+        return rand(count, **options)
+
+    monkeypatch.setattr(torch, "rand", recorded)
+    chain = DeterminantalChain(data(30, 2), kernel(), torch.arange(6))
+    chain.run(750, torch.Generator().manual_seed(5))
+    assert max(sizes) == 100
+    assert sum(sizes[::2]) == 750
+    assert chain.accepted > 0
 
 
 def test_inclusion_frequencies_are_those_of_the_process():

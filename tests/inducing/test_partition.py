@@ -122,7 +122,7 @@ def test_what_cannot_be_partitioned_is_said():
     for partition in (RandomBlocks(), ClusterBlocks()):
         with pytest.raises(DataError, match="6 blocks were asked for but there are only 5"):
             partition(x, KERNEL, 6, generator=draws())
-        with pytest.raises(ConfigError, match="at least 1 block, got 0"):
+        with pytest.raises(ConfigError, match="num_blocks=0 must be at least 1"):
             partition(x, KERNEL, 0, generator=draws())
     with pytest.raises(DataError, match="NaN"):
         RandomBlocks()(x * torch.nan, KERNEL, 2)

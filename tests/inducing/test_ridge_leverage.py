@@ -7,7 +7,12 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.inducing import AdaptiveRidgeLeverage, RidgeLeverage, ridge_leverage
-from gpx.inducing.ridge_leverage import _probabilities, approximate_scores, ridge_leverage_scores
+from gpx.inducing.ridge_leverage import (
+    Halving,
+    _probabilities,
+    approximate_scores,
+    ridge_leverage_scores,
+)
 from gpx.kernels import RBF, Matern32
 
 
@@ -50,9 +55,8 @@ def test_recursive_scores_overestimate_with_the_constants_of_the_theory():
     for seed in range(5):
         x = data(300, seed=seed)
         sampler = RidgeLeverage(oversampling=5.0, num_scores=size)
-        chances, ridge = sampler._chances(
-            x, kernel, torch.arange(300), size, 20, 1 / 33, torch.Generator().manual_seed(seed)
-        )
+        data_set = Halving(x, kernel, size, 20, torch.Generator().manual_seed(seed))
+        chances, ridge = sampler.chances(data_set, torch.arange(300), 1 / 33)
         exact = ridge_leverage_scores(kernel, x, ridge) * math.log(2 * size * 33)
         good += int((chances >= exact.clamp(max=1.0) - 1e-9).sum())
         total += 300
@@ -72,7 +76,8 @@ def test_largest_error_is_within_the_guarantee():
         x = data(600, 1, seed=seed)
         draws = torch.Generator().manual_seed(seed)
         sampler = RidgeLeverage(oversampling=5.0)
-        rows = sampler.sample(x, kernel, size, 20, draws).rows
+        data_set = Halving(x, kernel, size, 20, draws)
+        rows = sampler.sample(data_set, torch.arange(600), sampler.failure).rows
         gram = kernel.evaluate(x, x)
         bound = float(torch.linalg.eigvalsh(gram)[:-size].sum()) / size
         kept += largest_error(gram, rows) <= bound

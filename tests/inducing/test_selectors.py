@@ -203,6 +203,16 @@ def test_kmeans_is_a_fixed_point_of_lloyd_iterations_in_scaled_inputs():
         torch.testing.assert_close(x[nearest == i].mean(0), z[i], rtol=1e-8, atol=1e-8)
 
 
+def test_kmeans_far_from_the_origin_is_that_of_the_data_about_it():
+    """As of years in single precision."""
+    x = (256.0 * data(dtype=torch.float32)).round() / 256.0  # exact beside 2048
+    near, far = (
+        KMeans()(x + offset, RBF(lengthscale=0.25), 20, generator=torch.Generator().manual_seed(0))
+        for offset in (0.0, 2048.0)
+    )
+    torch.testing.assert_close(far - 2048.0, near, rtol=0.0, atol=2e-3)
+
+
 def test_kmeans_survives_more_centres_than_distinct_points():
     x = data(n=5).repeat(8, 1)
     z = KMeans()(x, kernel(), 12, generator=torch.Generator().manual_seed(0))

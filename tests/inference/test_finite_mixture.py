@@ -1,12 +1,11 @@
-"""Regression in weight space and function space; evidence as Occam's razor; averages of models."""
+"""Regression in weight space and function space; evidence as Occam's razor; mixtures."""
 
 import math
 
 import pytest
 import torch
 
-from gpx.errors import ConfigError
-from gpx.inference.finite_mixture import FiniteMixture, gaussian_mixture
+from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -75,54 +74,26 @@ def test_variance_at_an_observation(noise, want):
     assert float(found.variance[0]) == pytest.approx(want, abs=1e-4)
 
 
-def mixture():
-    generator = torch.Generator().manual_seed(1)
-    x = torch.rand(15, 1, generator=generator, dtype=torch.float64) * 4
-    y = torch.sin(2 * x.squeeze(1)) + 0.1 * torch.randn(15, generator=generator).double()
-    models = [exact(scale, 1.0, 0.01) for scale in (1.0, 0.1)]
-    evidences = torch.stack([ExactMLL().evidence(m, x, y).value.detach() for m in models])
-    return models, x, y, evidences
-
-
-def test_weights_are_normalised_evidences_and_moments_those_of_the_mixture():
-    models, x, y, evidences = mixture()
-    priors = torch.tensor([0.2, 0.8], dtype=torch.float64).log()
-    posteriors = [m.condition(x, y) for m in models]
-    found = FiniteMixture(posteriors, evidences, priors)
-    raw = (evidences - evidences.max()).exp() * torch.tensor([0.2, 0.8], dtype=torch.float64)
-    torch.testing.assert_close(found.weights, raw / raw.sum(), rtol=1e-10, atol=0)
-    at = torch.linspace(-1, 5, 9, dtype=torch.float64)[:, None]
-    parts = [p.predict(at) for p in posteriors]
-    mean = sum(w * p.mean for w, p in zip(found.weights, parts, strict=True))
-    second = sum(
-        w * (p.variance + p.mean.square()) for w, p in zip(found.weights, parts, strict=True)
-    )
-    got = found.predict(at)
-    torch.testing.assert_close(got.mean, mean, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(got.variance, second - mean.square(), rtol=1e-9, atol=1e-10)
-
-
-def test_drawn_functions_have_the_mixtures_moments():
-    models, x, y, _ = mixture()
-    even = torch.zeros(2, dtype=torch.float64)
-    found = FiniteMixture([m.condition(x, y) for m in models], even)
-    at = torch.linspace(-1, 5, 5, dtype=torch.float64)[:, None]
-    paths = found.sample_paths(3000, generator=torch.Generator().manual_seed(2))
-    want, drawn = found.predict(at), paths(at)
-    error = (drawn.mean(0) - want.mean) / (want.variance / 3000).sqrt()
-    assert float(error.abs().max()) < 5.0
-    torch.testing.assert_close(paths(at[1:3]), drawn[:, 1:3], rtol=1e-9, atol=1e-9)
-
-
-def test_refusals():
-    models, x, y, evidences = mixture()
-    posteriors = [m.condition(x, y) for m in models]
-    with pytest.raises(ConfigError, match="one evidence per posterior"):
-        FiniteMixture(posteriors[:1], evidences)
-    with pytest.raises(ConfigError, match="3 priors for 2"):
-        FiniteMixture(posteriors, evidences, torch.zeros(3))
-    with pytest.raises(ConfigError, match="finite evidence"):
-        FiniteMixture(posteriors, torch.full((2,), -torch.inf))
+@pytest.mark.parametrize("by_row", [False, True])
+def test_a_mixture_has_the_moments_and_the_density_of_its_components(by_row):
+    draws = torch.Generator().manual_seed(0)
+    mean = torch.randn(3, 5, generator=draws, dtype=torch.float64)
+    parts = Marginals(mean, torch.rand(3, 5, generator=draws, dtype=torch.float64) + 0.1)
+    weights = torch.rand(3, 5 if by_row else 1, generator=draws, dtype=torch.float64)
+    weights = (weights / weights.sum(0)).expand(3, 5)
+    given = weights if by_row else weights[:, 0]
+    found = mixture_moments(parts, given)
+    want = (weights * parts.mean).sum(0)
+    second = (weights * (parts.variance + parts.mean.square())).sum(0)
+    torch.testing.assert_close(found.mean, want, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.variance, second - want.square(), rtol=1e-9, atol=1e-12)
+    law, y = gaussian_mixture(parts, given), torch.randn(5, generator=draws).double()
+    normals = torch.distributions.Normal(parts.mean, parts.variance.sqrt())
+    density = (weights * normals.log_prob(y).exp()).sum(0)
+    torch.testing.assert_close(law.log_prob(y).exp(), density, rtol=1e-10, atol=0.0)
+    torch.testing.assert_close(law.mean, found.mean)
+    even = torch.full((3,), 1.0 / 3.0, dtype=torch.float64)
+    torch.testing.assert_close(mixture_moments(parts), mixture_moments(parts, even))
 
 
 def test_a_mixture_at_no_rows_has_no_densities():

@@ -116,9 +116,10 @@ def test_neighbours_lower_a_projection_to_the_exact_variance(kernel):
 
 
 def test_rank_of_the_projection_and_its_neighbours_are_checked():
-    for options in ({"variance_neighbours": -1}, {"variance_rank": 0}):
-        with pytest.raises(ConfigError, match=r"variance_rank=.* at least 1 or None"):
-            IterativeOptions(**options)
+    with pytest.raises(ConfigError, match="variance_neighbours=-1 must be at least 0"):
+        IterativeOptions(variance_neighbours=-1)
+    with pytest.raises(ConfigError, match="variance_rank=0 must be at least 1"):
+        IterativeOptions(variance_rank=0)
 
 
 def test_a_sandwich_is_as_wide_as_rounding_makes_it(monkeypatch):

@@ -7,7 +7,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from gpx.training import RunFolder, run
+from gpx.options.composition import composed as composed_config
+from gpx.runs import RunFolder, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations=5"]
@@ -33,6 +34,17 @@ def train(composed, tmp_path):
     def start(*overrides, folder="run"):
         target = RunFolder(tmp_path / folder)
         return run(composed(*SMALL, *overrides), target), target
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def train_once(tmp_path_factory):
+    """``train`` for fixtures of a whole module."""
+
+    def start(*overrides):
+        target = RunFolder(tmp_path_factory.mktemp("once") / "run")
+        return run(composed_config([*SMALL, *overrides]), target), target
 
     return start
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import gpx
+from gpx.commands.predict import main as predict
 from gpx.errors import GPXError
-from gpx.training import RunFolder, load, run
-from gpx.training.composition import composed
-from gpx.training.predict_command import main as predict
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, run
 
 SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0", "trainer.max_steps=1"]
 DRAWS = np.random.default_rng(0)

@@ -9,12 +9,12 @@ import torch
 
 import gpx
 from gpx.calibration import Temperature
+from gpx.commands.diagnose import main as diagnose
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, DataError
-from gpx.training import RunFolder, load, resume, run
-from gpx.training.build import build
-from gpx.training.composition import composed
-from gpx.training.diagnose_command import main as diagnose
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 

@@ -76,9 +76,16 @@ SHORT = {
     "vssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
     "ski projection=unit": ["trainer.max_steps=2", "approx.grid_size=12"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
+    # hyperparameters of their own are stacked by torch.vmap, which claims see nothing of
+    "committee": ["trainer.max_steps=3", "approx.num_experts=4"],
+    "local_experts approx.hyperparameters=shared": ["trainer.max_steps=3", "approx.num_experts=4"],
+    "transductive approx.hyperparameters=shared": ["trainer.max_steps=3", "approx.num_experts=4"],
+    "mixture_of_experts approx.hyperparameters=shared": ["trainer.max_steps=2"],
     "direct": ["trainer.max_steps=3", "approx.num_basis=20"],
     "direct optimizer=coordinate_ascent": ["optimizer.tolerance=1e3", "approx.num_basis=20"],
-    "direct_network": ["trainer.max_steps=3", "approx.starts=2"],
+    "direct_network": [
+        *("trainer.max_steps=3", "approx.starts=2", "approx.hidden=[2]", "approx.restarts=1"),
+    ],
     "direct_mixture": ["trainer.max_steps=3", "approx.num_basis=20", "approx.sweeps=2"],
     "reweighted": [
         "approx.num_basis=40",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from gpx.training.command_line import USAGE_ERROR
+from gpx.commands.train import USAGE_ERROR
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TINY = [
@@ -14,6 +14,8 @@ TINY = [
     "init=constants",
     "trainer.max_steps=2",
     "trainer.baselines=false",
+    "trainer.figures=false",
+    "trainer.tensorboard=false",
 ]
 
 
@@ -211,7 +213,7 @@ def test_ctrl_c_before_training_has_no_traceback(train_py, tmp_path, monkeypatch
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpx.training.command_line.run", interrupted)
+    monkeypatch.setattr("gpx.commands.train.run", interrupted)
     status, err = train_py(*TINY)
     assert status == 130
     assert err.strip() == "stopped at once, without a new checkpoint"

@@ -2,9 +2,15 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
+import pytest
+
+from gpx.commands.predict import main as predict
+
 PAGE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
+PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]
 
 
 def write_files(folder):
@@ -17,24 +23,30 @@ def write_files(folder):
         target.write_text(text)
 
 
-def test_basis_of_the_page(command, tmp_path):
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The files of the page, where this process imports from as well."""
     write_files(tmp_path)
-    own = {"PYTHONPATH": str(tmp_path / "my_research")}
+    monkeypatch.syspath_prepend(str(tmp_path / "my_research"))
+    yield
+    for path in (tmp_path / "my_research").glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_basis_of_the_page(train_py, tmp_path, own):
     options = ["init=constants", "hydra.run.dir=out", "approx.num_basis=200"]
     options += ["approx=qsgp", "basis=hinges", "approx.basis.seed=1", "approx.block_columns=100"]
-    train = ["train.py", "--config-dir", "my_research/configs", "data=spiral", *options]
-    status, _, err = command(*train, **own)
+    train = ["--config-dir", "my_research/configs", "data=spiral", *options]
+    status, err = train_py(*train)
     assert status == 0, err
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
-    predict = ["predict.py", "run=out", "input=new.csv", "output=predictions.csv"]
-    status, _, err = command(*predict, "trust=hinges,spiral", **own)
-    assert status == 0, err
+    predict([*PREDICT, "trust=hinges,spiral"])
+    assert (tmp_path / "predictions.csv").exists()
 
 
-def test_kernel_objective_and_data_set_of_the_page(command, tmp_path):
-    write_files(tmp_path)
+def test_kernel_objective_and_data_set_of_the_page(command, tmp_path, own, monkeypatch, capsys):
     status, _, err = command(
         "train.py",
         "--config-dir",
@@ -54,11 +66,10 @@ def test_kernel_objective_and_data_set_of_the_page(command, tmp_path):
     assert metrics["data.name"] == "spiral"
     assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
-    predict = ["predict.py", "run=out", "input=new.csv", "output=predictions.csv"]
-    own = {"PYTHONPATH": str(tmp_path / "my_research")}
-    status, _, err = command(*predict, **own)
-    assert status == 2
-    assert "if that code is yours, or you trust it, add trust=" in err
-    status, _, err = command(*predict, "trust=heavy_tail,tempered_mll,spiral", **own)
-    assert status == 0, err
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        predict(PREDICT)
+    assert stop.value.code == 2
+    assert "if that code is yours, or you trust it, add trust=" in capsys.readouterr().err
+    predict([*PREDICT, "trust=heavy_tail,tempered_mll,spiral"])
     assert (tmp_path / "predictions.csv").exists()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from gpx.commands.diagnose import main
 from gpx.errors import ConfigError
 from gpx.inducing.eigenfunctions import Eigenfunctions
-from gpx.training import certification
-from gpx.training.diagnose_command import main
+from gpx.runs import certification
 
 
 def table(tmp_path, n=90):

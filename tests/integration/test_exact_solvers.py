@@ -6,7 +6,7 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from gpx.training import RunFolder, load, resume, run
+from gpx.runs import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 

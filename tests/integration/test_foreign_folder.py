@@ -12,12 +12,12 @@ import torch
 from omegaconf import OmegaConf
 
 import gpx
+from gpx.commands.diagnose import main as diagnose
+from gpx.commands.predict import main as predict
 from gpx.errors import CheckpointError, ConfigError
-from gpx.training import RunFolder, resume, run
-from gpx.training.composition import composed
-from gpx.training.diagnose_command import main as diagnose
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, resume, run
 from gpx.training.interrupt import Interrupted
-from gpx.training.predict_command import main as predict
 
 QUICK = ("data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants")
 QUICK += ("trainer.max_steps=4", "trainer.baselines=false", "trainer.tensorboard=false")
@@ -102,8 +102,8 @@ def payloads(folder):
         "approx__features": {"_target_": "functools.partial", "_args_": [mkdir]},
         "approx__jitter": {**mkdir, "_partial_": True},
         "kernel___target_": "effects.Kernel",
-        "mean___target_": "gpx.training.environment.subprocess.getoutput",
-        "approx___target_": "gpx.training.run.resume",
+        "mean___target_": "gpx.runs.environment.subprocess.getoutput",
+        "approx___target_": "gpx.runs.run.resume",
         "objective": mkdir,
         "optimizer": mkdir,
         "init": mkdir,

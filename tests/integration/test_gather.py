@@ -1,12 +1,12 @@
 """A sweep on the command line and the table gathered from it."""
 
 import csv
+import json
 import statistics
 
 
-def test_sweep_and_table(command, tmp_path):
-    status, _, err = command(
-        "train.py",
+def test_sweep_and_table(train_py, command, tmp_path):
+    status, err = train_py(
         "-m",
         "approx=exact",
         "data=toy1d",
@@ -17,7 +17,6 @@ def test_sweep_and_table(command, tmp_path):
         "trainer.figures=false",
         "trainer.tensorboard=false",
         "hydra.sweep.dir=sweep",
-        "hydra/launcher=joblib",
     )
     assert status == 0, err
     runs = sorted(p.parent for p in tmp_path.glob("sweep/*/metrics.json"))
@@ -32,8 +31,6 @@ def test_sweep_and_table(command, tmp_path):
     assert [row["runs"] for row in rows] == ["1", "2"]
     assert {row["kernel._target_"] for row in rows} == {"kernels.Matern32", "kernels.RBF"}
     both = next(row for row in rows if row["runs"] == "2")
-    import json
-
     values = [json.loads((tmp_path / "sweep" / n / "metrics.json").read_text()) for n in "01"]
     rmse = [v["test.rmse"] for v in values]
     expected = f"{statistics.mean(rmse):.4f} +- {statistics.stdev(rmse):.4f}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.training import RunFolder, load, resume, run
+from gpx.runs import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 

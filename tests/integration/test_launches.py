@@ -30,7 +30,7 @@ CEILINGS = {
             *("approx=qsgp", "optimizer=qsgp", "approx.num_basis=2000"),
             *("approx.warm_start_size=200", "approx.block_solves=1"),
         ],
-        292,
+        290,
         0,
     ),
     "direct": (["approx=direct", "approx.num_basis=40", "approx.restarts=0"], 77, 8),

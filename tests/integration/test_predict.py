@@ -6,34 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from gpx.training import load
-from gpx.training.predict_command import main
+from gpx.commands.predict import main
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, run
+
+SMALL = ["init=constants", "trainer.tensorboard=false", "trainer.baselines=false"]
 
 
-@pytest.fixture
-def trained(tmp_path, composed):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """A run on a small CSV table, and that table."""
-    from gpx.training import RunFolder, run
-
+    folder = tmp_path_factory.mktemp("trained")
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (120, 2))
     y = 50 + 10 * np.sin(2 * x[:, 0]) + 3 * x[:, 1] + 0.1 * rng.normal(size=120)
-    table = tmp_path / "table.csv"
-    with table.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["depth", "width", "strength"])
-        writer.writerows(np.column_stack([x, y]).tolist())
-    config = composed(
-        "approx=exact",
-        "data=csv",
-        f"data.path={table}",
-        "data.target=strength",
-        "init=constants",
-        "trainer.max_steps=30",
-        "trainer.tensorboard=false",
-    )
-    run(config, RunFolder(tmp_path / "run"))
-    return tmp_path / "run", x, y
+    table = folder / "table.csv"
+    write(table, np.column_stack([x, y]).tolist(), ["depth", "width", "strength"])
+    options = ["approx=exact", "data=csv", f"data.path={table}", "data.target=strength", *SMALL]
+    run(composed([*options, "trainer.max_steps=30"]), RunFolder(folder / "run"))
+    return folder / "run", x, y
 
 
 def write(path, rows, header=None):
@@ -123,7 +114,7 @@ def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypat
     def full(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("gpx.training.predictor.Predictor.predict", full)
+    monkeypatch.setattr("gpx.runs.predictor.Predictor.predict", full)
     with pytest.raises(SystemExit) as stopped:
         main([f"run={folder}", f"input={tmp_path / 'new.csv'}", f"output={tmp_path / 'out.csv'}"])
     assert stopped.value.code == 2
@@ -133,24 +124,14 @@ def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypat
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_classes_get_labels_and_probabilities(tmp_path, composed):
-    from gpx.training import RunFolder, run
-
+def test_classes_get_labels_and_probabilities(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))
     kind = np.where(x[:, 0] > 0.5, 23, np.where(x[:, 0] < -0.5, 3, 13))
     write(tmp_path / "kinds.csv", np.column_stack([x, kind]).tolist(), ["a", "b", "kind"])
-    config = composed(
-        "approx=svgp",
-        "approx.num_inducing=10",
-        "likelihood=softmax",
-        "data=csv",
-        f"data.path={tmp_path / 'kinds.csv'}",
-        "trainer.max_steps=100",
-        "trainer.tensorboard=false",
-        "trainer.baselines=false",
-    )
-    run(config, RunFolder(tmp_path / "run"))
+    options = ["approx=svgp", "approx.num_inducing=10", "likelihood=softmax", "data=csv"]
+    options += [f"data.path={tmp_path / 'kinds.csv'}", "trainer.max_steps=100", *SMALL]
+    run(composed(options), RunFolder(tmp_path / "run"))
     rows = predict(tmp_path / "run", tmp_path / "kinds.csv", tmp_path / "out.csv")
     assert list(rows[0]) == ["label", "probability_3", "probability_13", "probability_23"]
     labels = np.array([float(row["label"]) for row in rows])

@@ -5,8 +5,8 @@ import signal
 import pytest
 import torch
 
-from gpx.training import RunFolder, resume, run
-from gpx.training.choices import with_choices_made
+from gpx.options.choices import with_choices_made
+from gpx.runs import RunFolder, resume, run
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 

@@ -42,9 +42,10 @@ def test_a_run_predicts_probabilities(train, two_classes):
 
 
 def test_it_runs_on_cuda_as_on_the_cpu(train, two_classes):
-    expected, _ = train(*two_classes, "trainer.device=cpu", folder="cpu")
+    short = [*two_classes, "optimizer.burn_in=20", "optimizer.iterations=40"]
+    expected, _ = train(*short, "trainer.device=cpu", folder="cpu")
     with claimed_cuda():
-        found, _ = train(*two_classes, "trainer.device=cuda", folder="cuda")
+        found, _ = train(*short, "trainer.device=cuda", folder="cuda")
     for name in ("test.mnlp", "test.accuracy", "train.evidence"):
         assert found[name] == pytest.approx(expected[name], rel=1e-4)
 

@@ -66,7 +66,9 @@ def test_mistakes():
         Categorical([[0], []])
     with pytest.raises(ConfigError, match=r"groups holds \[-1\]"):
         Categorical([[-1]])
-    with pytest.raises(ConfigError, match="3 values were given for ard_num_dims=2"):
+    with pytest.raises(
+        ConfigError, match=r"3 values were given for len\(groups\)=2; .* one value for each"
+    ):
         Categorical([[0], [1]], [1.0, 2.0, 3.0])
     with pytest.raises(ShapeError, match="groups ask for column 4, but the inputs have only 3"):
         (RBF(3) * Categorical([[4]])).evaluate(torch.zeros(2, 3))

@@ -74,6 +74,11 @@ def test_one_patch_of_the_whole_image_is_the_patch_kernel():
     torch.testing.assert_close(made.diagonal(x), torch.full((4,), 1.7))
 
 
+def test_a_patch_kernel_of_some_pixels():
+    made, x = Convolutional(RBF(None, 0.6, active_dims=[0, 3]), [4, 5], [2, 2]), images()
+    torch.testing.assert_close(made.diagonal(x), brute(made, x, x).diagonal(), rtol=1e-10, atol=0)
+
+
 def test_a_pattern_may_move_where_places_weigh_alike():
     """A block of pixels on a blank image, whole in it and with a patch's width around it."""
     made = Convolutional(RBF(None, 0.5), [9, 9], 3, weighted=False)

@@ -57,6 +57,14 @@ def test_slopes(nu):
     assert zero.grad.item() == pytest.approx(-nu / (2 * (nu - 1)) if nu > 1 else 0.0)
 
 
+def test_inputs_that_are_no_numbers_stay_none():
+    x = torch.tensor([[float("nan")], [0.0]], requires_grad=True)
+    found = MaternNu(1, nu=0.7).evaluate(x, torch.ones(1, 1))
+    found.sum().backward()
+    assert found.isnan().flatten().tolist() == [True, False]
+    assert bool(x.grad.isnan()[0])
+
+
 def test_large_smoothness_is_close_to_a_squared_exponential():
     gap = MaternNu(2, 0.8, nu=50.0).evaluate(inputs()) - RBF(2, 0.8).evaluate(inputs())
     assert float(gap.detach().abs().max()) < 0.01

@@ -19,6 +19,7 @@ from gpx.kernels import (
     RationalQuadratic,
     Scale,
     SpectralMixture,
+    Wendland,
 )
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
@@ -179,6 +180,14 @@ def test_products_that_leave_out_columns_have_no_frequencies():
         AxisProduct("rbf", 3).spectral_frequencies(torch.zeros(1, 2))
 
 
-def test_a_periodic_kernel_has_no_log_density_either():
-    with pytest.raises(ConfigError, match="Periodic has no such spectral representation"):
-        Periodic(1).log_spectral_density(torch.zeros(1, 1))
+@pytest.mark.parametrize("family", [Periodic, RationalQuadratic, Wendland])
+def test_what_factors_do_not_know_their_product_does_not_either(family):
+    product = AxisProduct(family, 2)
+    for ask in (
+        lambda: family(1).log_spectral_density(torch.zeros(1, 1)),
+        lambda: product.spectral_normals,
+        lambda: product.spectral_density(torch.zeros(1, 2)),
+        lambda: product.draw_frequencies(3, 2, generator=torch.Generator()),
+    ):
+        with pytest.raises(ConfigError, match=f"{family.__name__} has no such spectral represent"):
+            ask()

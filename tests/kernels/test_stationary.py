@@ -5,8 +5,18 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, GPXError, ShapeError
-from gpx.kernels import RBF, Matern12, Matern32, Matern52, Periodic, Stationary
+from gpx.kernels import (
+    RBF,
+    AxisProduct,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+    Stationary,
+)
 from gpx.kernels.fused import squared_distance
+from gpx.kernels.mercer import mercer_spectrum
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -118,6 +128,58 @@ def test_a_user_kernel_is_one_method():
     assert all(torch.isfinite(p.grad).all() for p in k.parameters())
 
 
+class Squared(RBF):
+    """A profile of its own on the parent's name."""
+
+    def of_squared_distance(self, r2):
+        return 1.0 / (1.0 + r2).square()
+
+
+class Shifted(RBF):
+    """A covariance of its own."""
+
+    def covariance(self, x1, x2):
+        return super().covariance(x1, x2) + 1.0
+
+    def variance(self, x):
+        return super().variance(x) + 1.0
+
+
+class Bent(RBF):
+    """Coordinates of its own."""
+
+    def coordinates(self, x):
+        return super().coordinates(x).sinh()
+
+
+@pytest.mark.parametrize("changed", [Squared, Shifted, Bent])
+def test_a_subclass_runs_on_nothing_that_holds_for_its_parent_alone(changed):
+    """Whatever the road to a matrix, it is the subclass's; of its spectrum nothing is known."""
+    kernel, x, z = changed(2, [0.7, 1.2], 1.3), draw(9, 2), draw(7, 2, seed=1)
+    want = kernel.evaluate(x, z).detach()
+    assert (want - RBF(2, [0.7, 1.2], 1.3).evaluate(x, z)).abs().max() > 0.1
+    for backend in ("dense", "chunked"):
+        found = kernel(x, z, backend=backend) @ torch.eye(7)
+        torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(kernel.pairs(x[:7], z), want.diagonal(), rtol=1e-12, atol=1e-13)
+    assert kernel.has_formula == (changed is not Shifted)
+    for ask in (
+        lambda: kernel.num_spectral_normals(2),
+        lambda: kernel.spectral_density(x),
+        lambda: AxisProduct(changed, 2).spectral_frequencies(x),
+        lambda: mercer_spectrum(kernel, torch.ones(2), 3),
+    ):
+        with pytest.raises(ConfigError, match=f"kernel {changed.__name__} has no"):
+            ask()
+
+
+def test_a_shape_that_is_nearly_a_squared_exponential_keeps_the_digits_of_float32():
+    x = torch.linspace(0.0, 3.0, 20)[:, None].float()
+    ratio = RationalQuadratic(alpha=1e5).float().evaluate(x)
+    # the two differ by r^4 / (8 alpha) in the exponent: 1e-4 at r = 3
+    torch.testing.assert_close(ratio, RBF().float().evaluate(x), rtol=2e-4, atol=1e-6)
+
+
 def test_options():
     x = draw(5, 4)
     k = RBF(2, [0.5, 2.0], 1.3, active_dims=[3, 1])
@@ -127,7 +189,7 @@ def test_options():
     assert [n for n, _ in fixed.named_parameters()] == ["parametrizations.lengthscale.original"]
     k.lengthscale = torch.tensor([1.0, 3.0])
     np.testing.assert_allclose(k.lengthscale.detach(), [1.0, 3.0], rtol=1e-14)
-    with pytest.raises(ConfigError, match="exactly one value per input"):
+    with pytest.raises(ConfigError, match="2 values were given for ard_num_dims=3; give a single"):
         RBF(3, [1.0, 2.0])
     with pytest.raises(ConfigError, match="one lengthscale per active column"):
         RBF(3, active_dims=[0, 1])

@@ -131,7 +131,7 @@ def test_models_learn_it(options):
 def test_mistakes():
     with pytest.raises(ConfigError, match=r"reach=0 must be positive"):
         Kumaraswamy(2, reach=0)
-    with pytest.raises(ConfigError, match="2 values were given for ard_num_dims=3"):
+    with pytest.raises(ConfigError, match="2 values were given for num_inputs=3"):
         Kumaraswamy(3, [1.0, 2.0])
     with pytest.raises(ShapeError, match="the warp is of 2 inputs, but the inputs have 3"):
         (Warped(RBF(2), warp()) + Linear()).evaluate(torch.zeros(4, 3, dtype=torch.float64))

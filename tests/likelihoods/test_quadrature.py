@@ -1,10 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 from gpx.errors import ConfigError
-from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian
+from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian, GaussLogistic
 
 
 def test_polynomials_are_exact_up_to_the_known_degree():
@@ -63,6 +65,8 @@ def test_published_numbers_of_the_probit_link():
     summed = GaussHermite(20).expectation(torch.special.ndtr, mean, variance)
     assert float(summed) == pytest.approx(float(closed), abs=1e-6)
     one = torch.ones(1).double()
+    tilted = probit.tilted(one, mean, variance).log_normaliser.exp()
+    assert float(tilted) == pytest.approx(0.650006, abs=5e-7)
     few, many = (
         float(Bernoulli("probit", nodes).expected_log_prob(one, mean, variance))
         for nodes in (20, 100)
@@ -81,3 +85,43 @@ def test_the_gaussian_expectation_is_its_closed_form():
     torch.testing.assert_close(
         gaussian.expected_log_prob(y, mean, variance), want, rtol=1e-12, atol=0
     )
+
+
+def _averages_over_a_fine_grid(mean, deviation):
+    """E sigmoid(f) and E log(1 + exp(f)): the trapezoid rule, exponentially exact for both."""
+    step = 0.2 * min(1.0, 1.0 / deviation)
+    z = np.arange(-9.0, 9.0, step)
+    weights = np.exp(-0.5 * z**2)
+    f = mean + deviation * z
+    shares = weights / weights.sum()
+    return shares @ expit(f), shares @ np.logaddexp(0.0, f)
+
+
+@pytest.mark.parametrize(("num_nodes", "within"), [(20, 1.2e-5), (32, 1e-6)])
+@pytest.mark.parametrize("deviation", [0.0, 0.1, 1.0, 1.99, 2.01, 4.0, 20.0, 64.0])
+def test_the_logistic_function_is_averaged_over_any_width(deviation, num_nodes, within):
+    # Gauss-Hermite nodes alone step over the logistic function: 0.09 off at a deviation of 64
+    mean = torch.linspace(-5 * deviation - 3, 5 * deviation + 3, 23, dtype=torch.float64)
+    exact = torch.tensor([_averages_over_a_fine_grid(m.item(), max(deviation, 1e-9)) for m in mean])
+    rule, variance = GaussLogistic(num_nodes), torch.full_like(mean, deviation**2)
+    torch.testing.assert_close(rule.sigmoid(mean, variance), exact[:, 0], rtol=0, atol=within)
+    torch.testing.assert_close(rule.softplus(mean, variance), exact[:, 1], rtol=0, atol=within)
+
+
+def test_gradients_of_the_logistic_averages_are_those_of_the_expectations():
+    # d/dm E softplus = E sigmoid, and both are finite at no variance and at a very large one
+    mean = torch.tensor([0.3, -1.0, 5.0, -400.0, 1.0], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor([0.0, 0.7, 30.0, 9.0, 1e12], dtype=torch.float64, requires_grad=True)
+    rule = GaussLogistic(32)
+    rule.softplus(mean, variance).sum().backward()
+    expected = rule.sigmoid(mean, variance).detach()
+    torch.testing.assert_close(mean.grad, expected, rtol=0, atol=2e-6)
+    assert torch.isfinite(variance.grad).all()
+
+
+def test_unsure_probabilities_follow_the_sign_of_a_wide_latent():
+    # far from a deviation of 1 the link is a step: P(y = 1) -> Phi(mean / deviation)
+    mean, variance = torch.tensor([-15.3]).double(), torch.tensor([4141.0]).double()
+    step = torch.special.ndtr(mean / variance.sqrt())
+    found = Bernoulli("logit").predictive(mean, variance).probs
+    torch.testing.assert_close(found, step, rtol=0, atol=1e-3)

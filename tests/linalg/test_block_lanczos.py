@@ -164,5 +164,6 @@ def test_a_node_above_the_spectrum_and_values_that_are_not_finite():
         BlockLanczos((matrix * torch.nan).matmul, draw(20, 2), 20).extend()
     with pytest.raises(DidNotConverge, match="start vector"):
         BlockLanczos(matrix.matmul, draw(20, 2) * torch.inf, 20)
-    with pytest.raises(ShapeError, match="room for at least one"):
-        BlockLanczos(matrix.matmul, draw(20), 20)
+    for start in (draw(20), draw(20, 0), draw(0, 2)):
+        with pytest.raises(ShapeError, match="room for at least one"):
+            BlockLanczos(matrix.matmul, start, 20)

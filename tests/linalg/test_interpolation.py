@@ -117,6 +117,17 @@ def test_gradients_in_the_inputs(boundary):
     assert torch.autograd.gradcheck(lambda x, p: linear_weights(x, p)[1], (x, points))
 
 
+@pytest.mark.parametrize("boundary", ["keys", "nearest"])
+@pytest.mark.parametrize("m", [4, 9])
+def test_the_first_point_of_a_stencil_says_the_others(m, boundary):
+    """In the end cells, too: sums over rows by cell rely on it."""
+    axis = RegularAxis(0.0, 1.0, m)
+    indices, _ = cubic_weights(inputs(high=m - 1.0), axis, boundary=boundary)
+    assert torch.equal(indices, indices[:, :1] + torch.arange(4))
+    assert indices.min() == 0
+    assert indices.max() == m - 1
+
+
 def test_nearest_is_one_hot_in_the_end_cells_only():
     axis = RegularAxis(0.0, 1.0, 6)
     x = torch.tensor([0.2, 0.8, 2.5, 4.3, 4.9], dtype=D)

@@ -9,11 +9,14 @@ from gpx.linalg import nearest
 GENERATOR = torch.Generator().manual_seed(0)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e8])
 @pytest.mark.parametrize("d", [1, 8, nearest.TREE_DIMENSIONS, nearest.TREE_DIMENSIONS + 1, 60])
-def test_agrees_with_sorting_all_distances(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agrees_with_sorting_all_distances(
+    d: int, offset: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nearest, "CHUNK", 1000)  # several chunks of queries
-    x = torch.randn(300, d, generator=GENERATOR, dtype=torch.float64)
-    queries = torch.randn(40, d, generator=GENERATOR, dtype=torch.float64)
+    x = offset + torch.randn(300, d, generator=GENERATOR, dtype=torch.float64)
+    queries = offset + torch.randn(40, d, generator=GENERATOR, dtype=torch.float64)
     expected = (queries[:, None] - x).square().sum(-1).argsort(1)[:, :4]
     assert torch.equal(nearest.nearest_neighbours(x, queries, 4), expected)
 

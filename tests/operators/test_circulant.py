@@ -139,3 +139,6 @@ def test_a_root_or_samples_of_an_unsymmetric_matrix_are_refused():
     for refused in (operator.root_decomposition, lambda: operator.zero_mean_mvn_samples(2)):
         with pytest.raises(NotPositiveDefinite, match="not symmetric"):
             refused()
+    large = 1e16 * torch.tensor([3.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    with pytest.raises(NotPositiveDefinite, match="not symmetric"):
+        Circulant(torch.stack([large, operator.column])).root_decomposition()

@@ -6,7 +6,7 @@ from draws import draw, spd
 from linear_operator.operators import ToeplitzLinearOperator
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import (
     Kronecker,
     KroneckerPlusDiagonal,
@@ -27,6 +27,27 @@ def test_a_multiple_solves_as_its_base_does(monkeypatch):
     torch.testing.assert_close(scaled.solve(right), base.solve(right) / 6.0)
     expected = base.logdet() + 30 * torch.log(torch.tensor(6.0, dtype=torch.float64))
     torch.testing.assert_close(scaled.logdet(), expected)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_a_diagonal_beside_a_multiple_that_is_not_positive(scale):
+    """Divided by the scale it would be infinite, or negative where the sum is positive definite."""
+    base = LowRankPlusDiagonal(draw(6, 2), torch.ones(1).double())
+    total = (scale * base).add_diagonal(torch.full((6,), 50.0).double())
+    dense = scale * base.to_dense() + 50.0 * torch.eye(6).double()
+    torch.testing.assert_close(total @ draw(6, 2), dense @ draw(6, 2))
+    torch.testing.assert_close(total.solve(draw(6, 2)), torch.linalg.solve(dense, draw(6, 2)))
+
+
+def test_what_is_no_matrix_is_refused_in_a_sentence():
+    operator = Kronecker(spd(2), spd(3))
+    for other in (0.1, [1.0], None):
+        for combined in (lambda o=other: operator + o, lambda o=other: operator - o):
+            with pytest.raises(DTypeError, match=r"add_jitter\(c\) adds c"):
+                combined()
+    for combined in (lambda: operator + draw(6), lambda: operator * draw(6)):
+        with pytest.raises(ShapeError, match=r"shape \(6,\) cannot be combined"):
+            combined()
 
 
 def test_new_terms_join_the_term_that_has_a_rule_for_them():
@@ -89,3 +110,10 @@ def test_the_diagonal_of_a_product_never_holds_the_matrix(monkeypatch):
     )
     torch.testing.assert_close(Product(*factors).diagonal(), want)
     assert max(sizes) <= 20
+
+
+def test_nothing_has_an_empty_diagonal_and_no_pivots():
+    nothing = Product(Kronecker(draw(0, 3)), Kronecker(draw(3, 0)))
+    assert nothing.diagonal().shape == (0,)
+    with pytest.raises(ShapeError, match="needs a row"):
+        nothing.pivoted_cholesky(1)

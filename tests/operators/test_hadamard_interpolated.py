@@ -52,6 +52,11 @@ def test_rows_and_columns_stay_lazy():
     torch.testing.assert_close(part.to_dense(), operator.to_dense()[[3, 1]][:, [0, 2, 5]])
 
 
+def test_no_rows():
+    left, right = factors(n=0)
+    assert (HadamardInterpolated(*left, *right) @ draw(15, 2)).shape == (0, 2)
+
+
 def test_mistakes_are_explained():
     left, right = factors()
     with pytest.raises(ShapeError, match="equal numbers of columns pairwise"):

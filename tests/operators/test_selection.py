@@ -65,6 +65,17 @@ def test_gradient_of_a_selection_of_a_rectangular_product():
         torch.testing.assert_close(ours, reference)
 
 
+def test_the_derivative_takes_single_vectors():
+    rows = torch.tensor([5, 0, 1])
+    operator = Selection(Kronecker(draw(2, 3), draw(3, 4, seed=1)), rows=rows)
+    left, right = draw(3), draw(12, seed=1)
+    whole = operator._bilinear_derivative(left[:, None], right[:, None])
+    alone = operator._bilinear_derivative(left, right)
+    assert len(alone) == len(whole) == 3
+    for ours, reference in zip(alone[:2], whole[:2], strict=True):
+        torch.testing.assert_close(ours, reference)
+
+
 def test_a_selection_of_a_sum_keeps_the_terms():
     operator = base() + Kronecker(spd(8, 3), spd(9, 4))
     assert isinstance(operator, Sum)

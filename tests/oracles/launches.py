@@ -23,7 +23,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpx.training import RunFolder, run
+from gpx.runs import RunFolder, run
 from gpx.training.session import Session
 
 SILENT = {

@@ -6,7 +6,11 @@ import pytest
 import scipy.stats
 import torch
 
-from gpx.sampling import bulk_effective_sample_size, potential_scale_reduction
+from gpx.sampling import (
+    bulk_effective_sample_size,
+    effective_sample_size,
+    potential_scale_reduction,
+)
 from gpx.sampling.convergence import rank_normalised, split
 
 
@@ -89,3 +93,17 @@ def test_few_or_still_states():
     still = torch.ones(10, 2, 1).double()
     assert potential_scale_reduction(still).tolist() == [1.0]
     assert bulk_effective_sample_size(still).tolist() == [20.0]
+
+
+def test_effective_sample_size_of_an_autoregression():
+    """rho = 0.8: T (1 - rho) / (1 + rho) = T / 9; independent draws count in full."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(20_000, 2, generator=generator, dtype=torch.float64)
+    chain = noise.clone()
+    for t in range(1, len(chain)):
+        chain[t, 0] += 0.8 * chain[t - 1, 0]
+    sizes = effective_sample_size(chain)
+    assert float(sizes[0]) == pytest.approx(20_000 / 9, rel=0.15)
+    assert float(sizes[1]) == pytest.approx(20_000, rel=0.1)
+    assert effective_sample_size(torch.ones(10, 1)).tolist() == [1.0]
+    assert effective_sample_size(chain[:3]).tolist() == [0.0, 0.0]

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import scipy.stats
 import torch
 
@@ -77,17 +76,3 @@ def test_proposals_without_a_density_are_never_accepted():
     samples, _ = run(Langevin(walled, zero, torch.ones_like(zero), step=1.0), 0, 2000)
     assert float(samples.abs().max()) < 1.0
     assert scipy.stats.kstest(samples[::10, 0], scipy.stats.uniform(-1, 2).cdf).pvalue > 1e-3
-
-
-def test_effective_sample_size_of_an_autoregression():
-    """rho = 0.8: T (1 - rho) / (1 + rho) = T / 9; independent draws count in full."""
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(20_000, 2, generator=generator, dtype=torch.float64)
-    chain = noise.clone()
-    for t in range(1, len(chain)):
-        chain[t, 0] += 0.8 * chain[t - 1, 0]
-    sizes = effective_sample_size(chain)
-    assert float(sizes[0]) == pytest.approx(20_000 / 9, rel=0.15)
-    assert float(sizes[1]) == pytest.approx(20_000, rel=0.1)
-    assert effective_sample_size(torch.ones(10, 1)).tolist() == [1.0]
-    assert effective_sample_size(chain[:3]).tolist() == [0.0, 0.0]

@@ -14,8 +14,9 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
-from gpx.training.first_order import FirstOrder, schedule_factor
+from gpx.training.first_order import FirstOrder
 from gpx.training.indexed_adagrad import spread_out
+from gpx.training.role_settings import schedule_factor
 
 
 def test_schedules_start_at_one_and_end_at_final():

@@ -6,7 +6,8 @@ import torch
 
 import gpx
 from gpx.errors import ConfigError
-from gpx.training import FirstOrder, resume
+from gpx.runs import resume
+from gpx.training import FirstOrder
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 from gpx.training.settling import SHORTEST, STRETCHES, Settling

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpx.backends.entries import Entries
+from gpx.backends.entries import Entries, gradients
 from gpx.backends.radial_parts import RadialPart
+from gpx.linalg.prepared import Prepared
 
 if TYPE_CHECKING:
     from gpx.backends.triton.blocks import Blocks
@@ -38,7 +39,7 @@ class Triton:
 
     def __init__(self, precision: Precision = "tf32x3", blocks: Blocks | None = None) -> None:
         self.precision, self.blocks = precision, blocks
-        self._prepared: dict[bool, tuple[list[int], list[Product]]] = {}
+        self._prepared = Prepared()
 
     def product(self, entries: Entries, right: Tensor, *, transposed: bool) -> Tensor:
         """K @ right (n2, c), or K^T @ right (n1, c); not differentiable."""
@@ -51,10 +52,9 @@ class Triton:
         self, entries: Entries, left: Tensor, right: Tensor
     ) -> tuple[Tensor | None, ...]:
         """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
-        from gpx.backends.triton.gradient import gradients
+        from gpx.backends.triton.gradient import gradients as of_part
 
         leaves = entries.leaves()
-        wanted = [t for t in leaves.tensors if t.requires_grad]
         with torch.enable_grad():
             parts = radial_parts(leaves)
         outputs: list[Tensor] = []
@@ -62,7 +62,7 @@ class Triton:
         for part in parts:
             coordinates = part.z1.requires_grad or part.z2.requires_grad
             with torch.no_grad():
-                found = gradients(
+                found = of_part(
                     part,
                     left,
                     right,
@@ -72,15 +72,10 @@ class Triton:
                 )
             pairs = ((part.z1, found.z1), (part.z2, found.z2))
             for tensor, weight in (*pairs, (part.scale, found.scale), (part.shape, found.shape)):
-                if tensor is not None and weight is not None and tensor.requires_grad:
+                if tensor is not None and weight is not None:
                     outputs.append(tensor)
                     weights.append(weight)
-        if not outputs:
-            return tuple(torch.zeros_like(t) if t.requires_grad else None for t in leaves.tensors)
-        pulled = iter(
-            torch.autograd.grad(outputs, wanted, weights, allow_unused=True, materialize_grads=True)
-        )
-        return tuple(next(pulled) if t.requires_grad else None for t in leaves.tensors)
+        return gradients(leaves, outputs, weights)
 
     def _precision(self, dtype: torch.dtype) -> Precision:
         return "ieee" if dtype == torch.float64 else self.precision
@@ -88,14 +83,13 @@ class Triton:
     def _products(self, entries: Entries, transposed: bool) -> list[Product]:
         from gpx.backends.triton.product import Product
 
-        versions = [-1 if t.is_inference() else t._version for t in entries.tensors]
-        known = self._prepared.get(transposed)
-        if known is None or known[0] != versions or -1 in versions:
+        def products() -> list[Product]:
             parts = radial_parts(entries.transposed() if transposed else entries)
             precision = self._precision(entries.x1.dtype)
-            products = [Product(part, precision, self.blocks) for part in parts]
-            known = self._prepared[transposed] = versions, products
-        return known[1]
+            return [Product(part, precision, self.blocks) for part in parts]
+
+        name = "transposed" if transposed else "plain"
+        return self._prepared.get(name, entries.tensors, products)
 
 
 def radial_parts(entries: Entries) -> list[RadialPart]:

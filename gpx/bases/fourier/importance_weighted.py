@@ -12,7 +12,12 @@ from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.bases.closed_forms import Waves
-from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights, warn_of_few
+from gpx.bases.fourier.importance_weights import (
+    ImportanceWeights,
+    importance_weights,
+    log_ratios,
+    warn_of_few,
+)
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
@@ -170,6 +175,9 @@ class ImportanceWeightedFourier(Basis):
         return self.features.closed_form(num_inputs)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
-        """1 / g, float64."""
-        precision = (-self.log_variances()).exp()
-        return precision if columns is None else precision[columns]
+        """1 / g, float64; normalised ones are known only together."""
+        if columns is None or self.proposal.normalise:
+            precision = (-self.log_variances()).exp()
+            return precision if columns is None else precision[columns]
+        indices = self.features.waves_of(columns)[0]
+        return (-log_ratios(self.features, self.kernel, indices, self.num_inputs)).exp()

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpx.backends.native import has_memory, native_library
-from gpx.errors import DTypeError, ShapeError
+from gpx.backends.native import address, has_memory, native_library
+from gpx.errors import ShapeError
 
 logger = logging.getLogger(__name__)
 
@@ -80,32 +80,21 @@ class FourierPass:
         if n == 0 and gradient is not None:
             gradient.zero_()  # the pass writes at its first strip of rows, and there is none
 
-        def address(array: Tensor | None, count: int) -> int | None:
-            return None if array is None else self._address(array, count)
+        def of(array: Tensor | None, size: int) -> int | None:
+            if array is None:
+                return None
+            return address(array, size, self.dtype, "Fourier features", strided=True)
 
         self._run(
-            *(n, d, rows, address(inputs, d * n), address(frequencies, rows * d)),
-            *(address(angles, rows * n), scale),
-            *(address(weights, 2 * rows), 0 if weights is None else weights.stride(0)),
-            *(address(partial, threads * n), count, address(directions, count * n)),
-            *(address(gradient, 2 * count * rows), 0 if gradient is None else gradient.stride(-2)),
-            *(address(cosines, rows * n), address(sines, rows * n), threads),
+            *(n, d, rows, of(inputs, d * n), of(frequencies, rows * d), of(angles, rows * n)),
+            *(scale, of(weights, 2 * rows), 0 if weights is None else weights.stride(0)),
+            *(of(partial, threads * n), count, of(directions, count * n)),
+            *(of(gradient, 2 * count * rows), 0 if gradient is None else gradient.stride(-2)),
+            *(of(cosines, rows * n), of(sines, rows * n), threads),
         )
         if partial is None or threads == 1:
             return None if partial is None else partial[0]
         return partial.sum(0)
-
-    def _address(self, array: Tensor, count: int) -> int:
-        """Where ``count`` numbers lie; what is read through an address nobody checks later."""
-        kind = array.dtype == self.dtype and array.device.type == "cpu"
-        whole = array.ndim > 2 or array.is_contiguous()  # parts of weights have a stride
-        if not (kind and whole) or array.numel() != count:
-            raise (ShapeError if kind else DTypeError)(
-                f"Fourier features: an array of shape {tuple(array.shape)}, {array.dtype} on "
-                f"{array.device}, where {count} numbers of {self.dtype} in one piece on cpu "
-                "belong; inputs, frequencies, weights and directions must fit each other"
-            )
-        return array.data_ptr()
 
 
 @cache

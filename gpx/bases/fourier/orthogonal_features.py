@@ -28,7 +28,7 @@ class _TiedFourier(RandomFourier):
     def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Normals (r, q) behind frequencies ``indices`` (r,)."""
         rows = ROWS[self.directions](self.seed, indices, num_inputs)
-        more = self.spectral.num_spectral_normals(num_inputs) - num_inputs
+        more = self.kernel.num_spectral_normals(num_inputs) - num_inputs
         first = self.first_denominator(num_inputs)
         rest = standard_normals(self.seed, indices, first + more)[:, first:]
         return torch.cat((rows, rest), dim=1).to(dtype)

@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gpx.bases.base import SelectedBlocks, check_inputs
-from gpx.bases.counter_random import philox4x32
+from gpx.bases.base import SelectedBlocks
+from gpx.bases.counter_random import words_at
 from gpx.bases.fourier.random_fourier import RandomFourier
+from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
 from gpx.kernels.rbf import RBF
 
-MASK = 0xFFFFFFFF
 SHIFT_STREAM = 0x48414C54
 INDEX_BITS = 40
 """Halton indices are below 2^40; more digits would only cost time."""
@@ -41,8 +42,7 @@ def halton(indices: Tensor, count: int) -> Tensor:
     """
     columns = []
     for base in primes(count):
-        rest, value, weight = indices + 1, torch.zeros(indices.shape, dtype=torch.float64), 1.0
-        value = value.to(indices.device)
+        rest, value, weight = indices + 1, torch.zeros_like(indices, dtype=torch.float64), 1.0
         for _ in range(math.ceil(INDEX_BITS / math.log2(base))):
             weight /= base
             value = value + weight * (rest % base).double()
@@ -66,16 +66,14 @@ class QuasiMonteCarloFourier(RandomFourier):
 
     def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Normals (r, q) behind frequencies ``indices`` (r,), at shifted Halton points."""
-        count = self.spectral.num_spectral_normals(num_inputs)
-        columns = torch.arange(count, device=indices.device)
-        zero = torch.zeros_like(columns)
-        key = (self.seed & MASK, ((self.seed >> 32) & MASK) ^ SHIFT_STREAM)
-        shift = (philox4x32((columns, zero, zero, zero), key)[0].double() + 0.5) * 2.0**-32
+        count = self.kernel.num_spectral_normals(num_inputs)
+        words = words_at(self.seed, SHIFT_STREAM, torch.arange(count, device=indices.device))[0]
+        shift = (words.double() + 0.5) * 2.0**-32
         uniform = (halton(indices, count) + shift).frac().clamp(2.0**-53, 1.0 - 2.0**-53)
         return (math.sqrt(2.0) * torch.special.erfinv(2.0 * uniform - 1.0)).to(dtype)
 
 
-class GaussHermiteFourier(RandomFourier):
+class GaussHermiteFourier(InDoublePrecision, RandomFourier):
     """Fourier features at the nodes of a Gauss-Hermite product rule: few inputs, smooth kernels.
 
     With q nodes per input (even) the rule has q^d frequencies, of which one of each pair (w, -w) is
@@ -95,14 +93,14 @@ class GaussHermiteFourier(RandomFourier):
     Source: Dao, De Sa and Re, "Gaussian quadrature for kernel features", NeurIPS 2017.
     """
 
+    in_double = ("points", "weights")
     points: Tensor
     weights: Tensor
-
     num_inputs: int
 
     def __init__(
         self,
-        kernel: nn.Module,
+        kernel: Kernel,
         num_basis: int,
         seed: int = 0,
         block_frequencies: int = 500,
@@ -139,11 +137,11 @@ class GaussHermiteFourier(RandomFourier):
 
     def frequency_weights(self, indices: Tensor) -> Tensor:
         """Weights (r,) of the kept frequencies, float64; they sum to one over all m / 2."""
-        return 2.0 * self.weights.double()[self._digits(indices)].prod(1)
+        return 2.0 * self.weights[self._digits(indices)].prod(1)
 
     def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Nodes (r, d) of frequencies ``indices`` (r,), in units of a standard normal."""
-        return self.points.double()[self._digits(indices)].to(dtype)
+        return self.points[self._digits(indices)].to(dtype)
 
     def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
         """As Basis; features carry weights of their own, so that products are taken after them."""
@@ -159,11 +157,8 @@ class GaussHermiteFourier(RandomFourier):
 
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """Features of whole blocks: (n, L * block_size)."""
-        within = torch.arange(self.per_block, device=blocks.device)
-        indices = blocks[:, None] * self.per_block + within
-        relative = self._relative(indices.reshape(-1), x.dtype).view_as(indices)
-        both = torch.cat((relative, relative), dim=1).reshape(-1)
-        return super().block_features(x, blocks) * both
+        relative = self._relative(self._frequency_indices(blocks), x.dtype)
+        return super().block_features(x, blocks) * self.by_column(relative)
 
     def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
         """As Basis; frequencies are read from a table of nodes, nothing is kept."""
@@ -171,9 +166,7 @@ class GaussHermiteFourier(RandomFourier):
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """phi(x) at any columns; (n, len(columns)) or (n, m)."""
-        check_inputs(x, "GaussHermiteFourier")
-        if columns is None:
-            return self.block_features(x, torch.arange(self.num_blocks, device=x.device))
-        block, within = columns // self.block_size, columns % self.block_size
-        indices = block * self.per_block + within % self.per_block
-        return super().forward(x, columns) * self._relative(indices, x.dtype)
+        found = super().forward(x, columns)
+        if columns is None:  # ``block_features`` has weighted them
+            return found
+        return found * self._relative(self.waves_of(columns)[0], x.dtype)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gpx.bases.base import Basis, SelectedBlocks, check_inputs
+from gpx.bases.base import Basis, SelectedBlocks, check_inputs, largest_divisor
 from gpx.bases.closed_forms import Waves
-from gpx.bases.counter_random import standard_normals
+from gpx.bases.counter_random import KnownRows, standard_normals
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares
 from gpx.bases.fourier.spread import (
     check_spreadable,
@@ -22,70 +22,14 @@ from gpx.bases.fourier.spread import (
 )
 from gpx.bases.fourier.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
-from gpx.linalg.memory import working_memory
 
 PIECE = 1 << 20
 """Entries of the frequencies whose prior variances are evaluated at once."""
 
 SAMPLED = 4096
 """Number of functions from which it is estimated how many of all carry the prior variance."""
-
-
-SHARE = 4
-"""A table of normals on a GPU takes at most this part of the memory to work in."""
-
-
-class KnownNormals:
-    """Tables (m / 2, q) of the normals of all frequencies on a GPU, made at the first use.
-
-    They are a function of the basis's seed, so that copies share them and no file holds them.
-    """
-
-    def __init__(self) -> None:
-        self.tables: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
-
-    def of(
-        self, basis: RandomFourier, num_inputs: int, dtype: torch.dtype, device: torch.device
-    ) -> Tensor | None:
-        """The table; None where it does not fit."""
-        count, width = basis.num_basis // 2, basis.spectral.num_spectral_normals(num_inputs)
-        if SHARE * count * width * dtype.itemsize > working_memory(device):
-            return None
-        kind = num_inputs, dtype, device
-        if kind not in self.tables:
-            with torch.inference_mode(False), torch.no_grad():
-                parts = torch.arange(count, device=device).split(max(1, PIECE // width))
-                made = [basis._made(part, num_inputs, dtype) for part in parts]
-                self.tables[kind] = torch.cat(made)
-        return self.tables[kind]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> KnownNormals:
-        return self
-
-    def __reduce__(self) -> tuple[type[KnownNormals], tuple[()]]:
-        return KnownNormals, ()
-
-
-class SpectralKernel(Protocol):
-    """The part of a stationary kernel that the features need."""
-
-    outputscale: Tensor
-
-    def num_spectral_normals(self, num_inputs: int) -> int:
-        """Standard normals that one frequency in ``num_inputs`` dimensions needs."""
-
-    @property
-    def spectral_normals(self) -> int:
-        """As ``num_spectral_normals``, for the inputs that the kernel knows it has."""
-
-    def spectral_frequencies(self, normals: Tensor) -> Tensor:
-        """Angular frequencies (r, d) from standard normals (r, q)."""
-
-
-def frequencies_per_block(num_frequencies: int, limit: int) -> int:
-    """Largest divisor of ``num_frequencies`` that is at most ``limit``."""
-    return max(k for k in range(1, min(limit, num_frequencies) + 1) if num_frequencies % k == 0)
 
 
 class RandomFourier(Basis):
@@ -102,8 +46,7 @@ class RandomFourier(Basis):
     Frequencies are differentiable in the lengthscales, features also in the outputscale.
 
     Args:
-        kernel: stationary kernel with ``num_spectral_normals``, ``spectral_frequencies`` and
-            ``outputscale`` (RBF, Matern).
+        kernel: one with a spectral sampler and an ``outputscale`` (RBF, Matern).
         num_basis: m, even.
         seed: of the frequencies.
         block_frequencies: upper limit of F; num_basis / 2 needs a divisor of about that size.
@@ -125,10 +68,11 @@ class RandomFourier(Basis):
 
     parts = 2  # cosines and sines
     fixed_shapes = True
+    kernel: Kernel
 
     def __init__(
         self,
-        kernel: nn.Module,
+        kernel: Kernel,
         num_basis: int,
         seed: int = 0,
         block_frequencies: int = 500,
@@ -148,7 +92,7 @@ class RandomFourier(Basis):
         self.num_inputs = kernel.ard_num_dims if isinstance(kernel, Stationary) else None
         self.num_basis = num_basis
         self.seed = seed
-        self.per_block = frequencies_per_block(num_basis // 2, block_frequencies)
+        self.per_block = largest_divisor(num_basis // 2, block_frequencies)
         self.block_size = 2 * self.per_block
         if self.per_block == 1 and block_frequencies > 1 and num_basis > 2:
             raise ConfigError(
@@ -156,9 +100,9 @@ class RandomFourier(Basis):
                 f"num_basis / 2 = {num_basis // 2} has no divisor up to block_frequencies="
                 f"{block_frequencies}; choose a num_basis with one, such as a round number"
             )
-        self._known = KnownNormals()
+        self._known = KnownRows()
         self.spread = spread_of(spread, kernel)
-        self.spectral.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
+        self.kernel.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
         if self.spread != (1.0,):
             check_spreadable(kernel)
             columns = torch.arange(min(num_basis, SAMPLED))
@@ -166,23 +110,25 @@ class RandomFourier(Basis):
             warn_of_wide_spread(self.spread, variances, num_basis)
 
     @property
-    def spectral(self) -> SpectralKernel:
-        """The kernel, seen as a sampler of its spectral density."""
-        return cast(SpectralKernel, self.kernel)
+    def _outputscale(self) -> Tensor:
+        return cast(Tensor, self.kernel.outputscale)
 
     def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Standard normals (r, q) of frequencies ``indices`` (r,)."""
-        count = self.spectral.num_spectral_normals(num_inputs)
+        count = self.kernel.num_spectral_normals(num_inputs)
         return standard_normals(self.seed, indices, count, dtype=dtype)
 
     def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """``draws`` with directions as long as their spreads say: (r, q); no hyperparameters.
 
-        On a GPU they are read from a table of all frequencies where that fits a ``SHARE`` of the
-        memory to work in: making them anew is a hundred launches.
+        On a GPU they are read from a table of all frequencies where that fits: making them anew is
+        a hundred launches.
         """
         if indices.is_cuda:
-            table = self._known.of(self, num_inputs, dtype, indices.device)
+            shape = self.num_basis // 2, self.kernel.num_spectral_normals(num_inputs)
+            table = self._known.of(
+                shape, dtype, indices.device, lambda rows: self._made(rows, num_inputs, dtype)
+            )
             if table is not None:
                 return table[indices]
         return self._made(indices, num_inputs, dtype)
@@ -198,11 +144,20 @@ class RandomFourier(Basis):
     def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
         normals = self.normals(indices, num_inputs, dtype)
-        return self.spectral.spectral_frequencies(normals).to(dtype)
+        return self.kernel.spectral_frequencies(normals).to(dtype)
 
     def _frequency_indices(self, blocks: Tensor) -> Tensor:
         within = torch.arange(self.per_block, device=blocks.device)
         return (blocks[:, None] * self.per_block + within).reshape(-1)
+
+    def waves_of(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """The frequency of each of ``columns`` (r,), and its place in its block, cosines first."""
+        block, within = columns // self.block_size, columns % self.block_size
+        return block * self.per_block + within % self.per_block, within
+
+    def by_column(self, values: Tensor) -> Tensor:
+        """Values (L F,) of the frequencies of L blocks, one for every column: (2 L F,)."""
+        return values.view(-1, 1, self.per_block).expand(-1, 2, -1).reshape(-1)
 
     def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
         """As Basis; frequencies are generated once, products taken tile by tile."""
@@ -212,7 +167,7 @@ class RandomFourier(Basis):
 
     def scale(self, dtype: torch.dtype) -> Tensor:
         """sqrt(2 outputscale / m), 0-d."""
-        return (2.0 / self.num_basis * self.spectral.outputscale).sqrt().to(dtype)
+        return (2.0 / self.num_basis * self._outputscale).sqrt().to(dtype)
 
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """Features of whole blocks: (n, L * block_size), a view of a column-major buffer.
@@ -248,11 +203,9 @@ class RandomFourier(Basis):
         """
         if columns is None:
             return self.block_features(x, torch.arange(self.num_blocks, device=x.device))
-        block, within = columns // self.block_size, columns % self.block_size
         check_inputs(x, "RandomFourier")
-        indices = block * self.per_block + within % self.per_block
-        frequencies = self.frequencies(indices, x.shape[1], x.dtype)
-        angles = x @ frequencies.T
+        indices, within = self.waves_of(columns)
+        angles = x @ self.frequencies(indices, x.shape[1], x.dtype).T
         waves = torch.where(within < self.per_block, torch.cos(angles), torch.sin(angles))
         return waves * self.scale(x.dtype)
 
@@ -263,11 +216,10 @@ class RandomFourier(Basis):
         if self.spread == (1.0,):
             return torch.ones(count, dtype=like.dtype, device=like.device)
         if columns is None:
-            whole = torch.arange(self.num_basis // 2, device=like.device)
-            variances = self._prior_variances(whole).view(-1, 1, self.per_block)
-            return variances.expand(-1, 2, -1).reshape(-1).reciprocal().to(like)
-        block, within = columns // self.block_size, columns % self.block_size
-        variances = self._prior_variances(block * self.per_block + within % self.per_block)
+            every = torch.arange(self.num_basis // 2, device=like.device)
+            variances = self.by_column(self._prior_variances(every))
+        else:
+            variances = self._prior_variances(self.waves_of(columns)[0])
         return variances.reciprocal().to(like)
 
     def block_precision(self, blocks: Tensor) -> Tensor:
@@ -281,8 +233,8 @@ class RandomFourier(Basis):
     @torch.no_grad()
     def _prior_variances(self, indices: Tensor) -> Tensor:
         """Prior variances of the weights of frequencies ``indices`` (r,), float64; O(r d)."""
-        one = torch.ones(1, self.spectral.spectral_normals, device=indices.device)
-        inputs = self.spectral.spectral_frequencies(one).shape[1]
+        one = torch.ones(1, self.kernel.spectral_normals, device=indices.device)
+        inputs = self.kernel.spectral_frequencies(one).shape[1]
         pieces = [
             spread_weights(self.kernel, self.frequencies(piece, inputs, torch.float64), self.spread)
             for piece in indices.split(max(1, PIECE // inputs))
@@ -292,12 +244,11 @@ class RandomFourier(Basis):
     @torch.no_grad()
     def closed_form(self, num_inputs: int) -> Waves:
         """As in ``Basis``."""
-        columns = torch.arange(self.num_basis, device=self.spectral.outputscale.device)
-        within = columns % self.block_size
-        indices = columns // self.block_size * self.per_block + within % self.per_block
+        columns = torch.arange(self.num_basis, device=self._outputscale.device)
+        indices, within = self.waves_of(columns)
         turns = self.frequencies(indices, num_inputs, torch.float64) / (2.0 * math.pi)
-        start = 0.75 * (within >= self.per_block).double()
-        return Waves(turns, start, self.scale(torch.float64) * self._heights(indices))
+        heights = self.scale(torch.float64) * self._heights(indices)
+        return Waves(turns, 0.75 * (within >= self.per_block).double(), heights)
 
     def _heights(self, indices: Tensor) -> Tensor:
         """Amplitudes (r,) of frequencies, relative to ``scale``; float64."""
@@ -305,7 +256,7 @@ class RandomFourier(Basis):
 
     def mean_column_square(self) -> Tensor:
         """Expected phi_r(x)^2 over a cosine and sine pair: outputscale / m, exact; 0-d."""
-        return self.spectral.outputscale / self.num_basis
+        return self._outputscale / self.num_basis
 
 
 class SelectedFrequencies(SelectedBlocks):
@@ -333,7 +284,7 @@ class SelectedFrequencies(SelectedBlocks):
         super().__init__(basis, blocks)
         self.normals = normals
         if known is None:
-            frequencies = basis.spectral.spectral_frequencies(normals).to(normals.dtype)
+            frequencies = basis.kernel.spectral_frequencies(normals).to(normals.dtype)
             known = frequencies, basis.scale(normals.dtype)
         self.frequencies, self.scale = known
 

@@ -10,15 +10,13 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.counter_random import philox4x32
+from gpx.bases.counter_random import words_at
 from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, Kernel, Scale
 from gpx.kernels.matern import Matern
 
-MASK = 0xFFFFFFFF
 SPREAD_STREAM = 0x53505244
-"""Second word of the key of the stream of factors: it makes factors and normals of one seed
-independent."""
+"""Stream of the factors, which makes them independent of the normals of the same seed."""
 
 SECOND_MOMENT = 1.75
 """Mean square weight that ``automatic_spread`` accepts for a squared exponential: 4 of 7
@@ -93,10 +91,7 @@ def drawn_spreads(seed: int, indices: Tensor, spread: Sequence[float]) -> Tensor
     Factors in turn would be bound up with the digits of quasi-Monte-Carlo points.
     """
     factors = torch.tensor(spread, dtype=torch.float64, device=indices.device)
-    zero = torch.zeros_like(indices)
-    key = (seed & MASK, ((seed >> 32) & MASK) ^ SPREAD_STREAM)
-    words = philox4x32((indices & MASK, indices >> 32, zero, zero), key)[0]
-    return factors[words % len(spread)]
+    return factors[words_at(seed, SPREAD_STREAM, indices)[0] % len(spread)]
 
 
 @torch.no_grad()

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gpx.bases.fourier.native import fourier_pass
-from gpx.bases.fourier.products import waves
+from gpx.bases.fourier.sweep import waves
+from gpx.linalg.known_gradient import first_derivative_only
 
 SLAB = 2**18
 """Number of angles that are turned into features at once on a CPU."""
@@ -22,7 +23,7 @@ class Trigonometric(torch.autograd.Function):
     Forward: x (n, d), frequencies (L, F, d), scale () -> (L, 2, F, n) contiguous; slab [l, 0] holds
     the cosines and [l, 1] the sines of block l. One product for the angles, then cos and sin write
     straight into the buffer: no concatenation, no intermediate of the feature matrix's size beyond
-    the angles (half of it). Compiled where there is a compiler (``fourier_native``).
+    the angles (half of it). Compiled where there is a compiler (``fourier.native``).
 
     Backward: cos' = -sin and sin' = cos are already in the output, so nothing is recomputed:
     grad angle = grad_sin * cos - grad_cos * sin, then two products. Once differentiable.
@@ -47,14 +48,14 @@ class Trigonometric(torch.autograd.Function):
             slab = max(1, SLAB // max(1, per_block * n))
         for start in range(0, num_blocks, slab):
             some, rows = out[start : start + slab], frequencies[start : start + slab]
-            angles = (rows.flatten(0, 1) @ x.T).view(-1, per_block, n)
+            angles = (rows.flatten(0, 1) @ x.T).view(len(rows), per_block, n)
             torch.cos(angles, out=some[:, 0])
             torch.sin(angles, out=some[:, 1])
             some.mul_(scale)
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Gradients of x, frequencies and scale."""
         (grad,) = grads
@@ -64,7 +65,7 @@ class Trigonometric(torch.autograd.Function):
         if need_x or need_frequencies:
             angle = grad[:, 1] * out[:, 0]
             angle.addcmul_(grad[:, 0], out[:, 1], value=-1.0)
-            flat = angle.reshape(-1, x.shape[0])
+            flat = angle.flatten(0, 1)
             if need_frequencies:
                 grad_frequencies = (flat @ x).view_as(frequencies)
             if need_x:
@@ -87,5 +88,5 @@ def trigonometric_features(x: Tensor, frequencies: Tensor, scale: Tensor) -> Ten
 
     Cost: n L F (d + 2 trigonometric functions) time, 2 n L F numbers kept for the backward pass.
     """
-    out = Trigonometric.apply(x, frequencies, scale)
-    return out.view(-1, x.shape[0]).T
+    out: Tensor = Trigonometric.apply(x, frequencies, scale)
+    return out.flatten(0, 2).T

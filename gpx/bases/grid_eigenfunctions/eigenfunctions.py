@@ -14,6 +14,7 @@ from gpx.bases.closed_forms import AxisProducts
 from gpx.bases.grid_eigenfunctions.factors import ProductFactors
 from gpx.bases.grid_eigenfunctions.grid import GridOptions, grid_size, inducing_axes, pad_axes
 from gpx.bases.grid_eigenfunctions.products import ProductPlan, tree_products
+from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
@@ -32,17 +33,14 @@ class GridModes(NamedTuple):
     Attributes:
         transforms (d, m, c): Q_i Lambda_i^{-1/2} of the leading c eigenpairs of each axis; they
             carry the gradient.
-        log_values (p,): logarithms of the eigenvalues of the grid's covariance, in the order of
-            the plan.
         plan: the p multi-indices in the order of their products.
     """
 
     transforms: Tensor
-    log_values: Tensor
     plan: ProductPlan
 
 
-class GridEigenfunctions(Basis):
+class GridEigenfunctions(InDoublePrecision, Basis):
     """phi_j(x) = lambda_j^{-1/2} k(x, U) q_j for the p largest eigenvalues on a grid U, S = I.
 
     K_UU q_j = lambda_j q_j on the Cartesian product U of a few nodes along every input column, of
@@ -109,11 +107,8 @@ class GridEigenfunctions(Basis):
         self._plan: ProductPlan | None = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices, but nodes stay in float64."""
-        nodes = self.nodes
         super()._apply(fn, recurse)
-        self.nodes = nodes.to(self.nodes.device)
-        self._plan = None
+        self._plan = None  # its arrays lie on the device of before
         return self
 
     def place(self, x: Tensor) -> None:
@@ -208,10 +203,7 @@ class GridEigenfunctions(Basis):
 
     def _modes(self, values: Tensor, vectors: Tensor, plan: ProductPlan) -> GridModes:
         c = plan.width
-        raised = self._floored(values)
-        transforms = vectors[:, :, :c] * raised[:, None, :c].rsqrt()
-        chosen = raised.detach().log().gather(1, plan.index.mT)
-        return GridModes(transforms, chosen.sum(0), plan)
+        return GridModes(vectors[:, :, :c] * self._floored(values)[:, None, :c].rsqrt(), plan)
 
     def _largest(self, values: Tensor) -> KroneckerExtremes:
         """The p largest products of eigenvalues (d, m)."""
@@ -238,10 +230,8 @@ class GridEigenfunctions(Basis):
     def one_dimensional(self, x: Tensor, transforms: Tensor) -> Tensor:
         """Scaled eigenfunctions of every axis at x (n, d): (d, c, n). Cost: O(n d m c)."""
         cross = self.factors.evaluate(self.nodes.to(x.dtype), x)
-        single = (self.sizes == 1)[:, None, None]
-        if torch.compiler.is_exporting() or bool(
-            single.any()
-        ):  # an axis of one node has no part in the model
+        single = (self.sizes == 1)[:, None, None]  # such an axis has no part in the model
+        if torch.compiler.is_exporting() or bool(single.any()):
             cross = torch.where(single, 1.0, cross)
         return transforms.mT.to(x.dtype) @ cross
 
@@ -266,10 +256,8 @@ class GridEigenfunctions(Basis):
         if columns is not None:
             chosen, order = torch.unique(order, return_inverse=True)
             plan = ProductPlan(modes.plan.index[chosen])
-            modes, order = (
-                GridModes(modes.transforms, modes.log_values[chosen], plan),
-                plan.order[order],
-            )
+            modes = GridModes(modes.transforms, plan)
+            order = plan.order[order]
         d, m, c = modes.transforms.shape
         row = (3 * modes.plan.num_nodes + d * (m + 2 * c)) * x.element_size()
         chunks = row_chunks(x.shape[0], row, DEFAULT_BUDGET)

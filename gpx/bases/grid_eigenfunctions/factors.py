@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import FLOOR
@@ -20,6 +19,7 @@ from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
+from gpx.linalg.known_gradient import first_derivative_only
 
 
 class ProductFactors:
@@ -65,7 +65,8 @@ class ProductFactors:
                 f"active_dims asks for column {max(columns)}, but the inputs have only "
                 f"{self.num_inputs} columns, numbered from 0"
             )
-        if not isinstance(kernel, Stationary) or not (isinstance(kernel, RBF) or len(columns) == 1):
+        factors = isinstance(kernel, RBF | Periodic) or len(columns) == 1
+        if not isinstance(kernel, Stationary) or not factors:
             raise ConfigError(
                 f"kernel {kernel.name} over {len(columns)} columns is no product of "
                 "one-dimensional kernels, which a grid needs: use kernel=RBF(), or a product of "
@@ -117,7 +118,7 @@ class ProductFactors:
         """b (d,) with k_i(t) = exp(-b_i t^2 / 2) for every column; None for other kernels."""
         total: Tensor | None = None
         for part, columns in self._parts:
-            if isinstance(part, Periodic) or not _has_profile_of_rbf(part):
+            if not _has_profile_of_rbf(part):
                 return None
             square = part.lengthscale.reciprocal().square()
             if total is None:
@@ -262,7 +263,7 @@ class _SquaredExponential(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         nodes, points, lengthscale, out = ctx.saved_tensors
         scale = math.sqrt(2.0) / lengthscale  # two halves of a squared distance

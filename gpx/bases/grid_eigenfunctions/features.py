@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.bases.fourier.random_fourier import frequencies_per_block
+from gpx.bases.base import largest_divisor
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, scales_for
@@ -59,7 +59,7 @@ class GridFeatures(GridEigenfunctions):
 
     def _divide(self) -> None:
         """Divide the functions that there are into blocks."""
-        self.block_size = frequencies_per_block(self.num_basis, self.block_columns)
+        self.block_size = largest_divisor(self.num_basis, self.block_columns)
 
     def place(self, x: Tensor) -> None:
         """As in ``GridEigenfunctions``."""

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpx.backends.native import has_memory, native_library
+from gpx.backends.native import address, has_memory, native_library
 from gpx.bases.grid_eigenfunctions.polynomials import ColumnPolynomials
 from gpx.bases.grid_eigenfunctions.products import SMALLEST, ProductPlan, tree_products
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import ShapeError
 
 logger = logging.getLogger(__name__)
 
@@ -105,14 +105,7 @@ class EigenfunctionLoops:
         ]
 
     def _address(self, array: Tensor, count: int) -> int:
-        """Address of an array of ``count`` numbers, checked because the C code cannot check it."""
-        kind = array.dtype == self.dtype and array.device.type == "cpu"
-        if not (kind and array.is_contiguous()) or array.numel() != count:
-            raise (ShapeError if kind else DTypeError)(
-                f"eigenfunctions: an array of shape {tuple(array.shape)}, {array.dtype} on "
-                f"{array.device}, where {count} numbers of {self.dtype} in one piece on cpu belong"
-            )
-        return array.data_ptr()
+        return address(array, count, self.dtype, "eigenfunctions")
 
 
 @cache

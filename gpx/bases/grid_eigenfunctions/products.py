@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.backends.triton import triton_tree
 from gpx.linalg.khatri_rao import khatri_rao_columns
+from gpx.linalg.known_gradient import first_derivative_only
 
 SMALLEST = {torch.float64: 1e-174, torch.float32: 1e-17}
 """Where a product of ground entries is below this, logarithms are summed instead. It is half of the
@@ -152,7 +152,7 @@ class _Tree(torch.autograd.Function):
         return products
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         products, ratio = ctx.saved_tensors
         if ctx.compiled:

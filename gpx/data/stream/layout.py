@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpx.data.columns.choice import as_list, find_column
+from gpx.data.columns.delimited import Layout
+from gpx.data.columns.numbers import numbered_names
 from gpx.data.stream.array_file import ArrayFile
 from gpx.data.stream.parquet import parquet_parts
 from gpx.data.stream.parts import Part, Parts, Target
-from gpx.data.table import numbered_names
 from gpx.errors import DataError
 
 ELSEWHERE = {".csv": "csv", ".npz": "npz"}
@@ -101,23 +103,15 @@ def _tables(files: Sequence[Path], target: Target) -> Parts:
             f"{arrays[0].path} has one column, expected inputs and a target; name the file of "
             "targets, target=y.npy, where they are apart"
         )
-    asked = [-1] if target is None else [target] if isinstance(target, (int, str)) else list(target)
-    chosen: list[int] = []
-    for column in asked:
-        number = int(column) if str(column).lstrip("-").isdigit() else None
-        if number is None or not -width <= number < width:
-            raise DataError(
-                f"{arrays[0].path} has no column {column}: its {width} columns have no names, "
-                f"give the target's number, 0 to {width - 1} or -1 for the last"
-            )
-        chosen.append(number % width)
+    names = numbered_names(width)
+    layout = Layout(arrays[0].path, None, 0, names)
+    chosen = [find_column(layout, column) for column in as_list(-1 if target is None else target)]
     inputs = [i for i in range(width) if i not in chosen]
     if not inputs or not chosen or len(set(chosen)) < len(chosen):
         raise DataError(
             f"{arrays[0].path}: target={target} leaves {len(inputs)} inputs and names "
             f"{len(set(chosen))} columns; expected different columns, and inputs beside them"
         )
-    names = numbered_names(width)
     targets = ("y",) if len(chosen) == 1 else numbered_names(len(chosen), "y")
     parts = [Part(array, columns=(*inputs, *chosen)) for array in arrays]
     return Parts(parts, len(inputs), [names[i] for i in inputs], targets)

@@ -11,17 +11,16 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gpx.atomic_file import atomic_file
 from gpx.cache_folder import cache_folder
-from gpx.data.parquet_file import open_parquet
+from gpx.data.columns.choice import as_list, find_column
 from gpx.data.stream.array_file import ArrayFile
 from gpx.data.stream.parts import Part, Parts, Target
+from gpx.data.tables.parquet_file import open_parquet, parquet_layout
 from gpx.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -48,47 +47,31 @@ def parquet_parts(files: Sequence[Path], target: Target) -> Parts:
 
     Cost: one reading of files that were not unpacked before.
     """
-    opened = [open_parquet(file) for file in files]
-    names = list(opened[0].schema_arrow.names)
-    for file, content in zip(files, opened, strict=True):
-        own = list(content.schema_arrow.names)
-        if own != names:
-            odd = sorted(set(own) ^ set(names))
+    layouts = [parquet_layout(file) for file in files]
+    first, names = layouts[0], layouts[0].names
+    for layout in layouts:
+        if layout.names != names:
+            odd = sorted(set(layout.names) ^ set(names))
             which = f"{odd[0]!r} is in one of them only" if odd else "their order differs"
             raise DataError(
-                f"{file} and {files[0]} have different columns ({which}): all parts of a stream "
-                "have the same"
+                f"{layout.path} and {first.path} have different columns ({which}): all parts of a "
+                "stream have the same"
             )
-    targets = _target_columns(files[0], names, target)
+    asked = as_list(-1 if target is None else target)
+    targets = [names[find_column(first, column)] for column in asked]
+    if len(set(targets)) < len(targets):
+        raise DataError(f"{first.path}: target={target} names a column twice")
     inputs = [name for name in names if name not in targets]
     if not inputs:
-        raise DataError(f"{files[0]} has no column beside target={target}, expected inputs")
+        raise DataError(f"{first.path} has no column beside target={target}, expected inputs")
     order = [*inputs, *targets]
-    parts = [
-        Part(_unpacked(file, content, order), shown=file)
-        for file, content in zip(files, opened, strict=True)
-    ]
+    parts = [Part(_unpacked(file, order), shown=file) for file in files]
     return Parts(parts, len(inputs), inputs, targets)
 
 
-def _target_columns(path: Path, names: list[str], target: Target) -> list[str]:
-    asked = [-1] if target is None else [target] if isinstance(target, (int, str)) else list(target)
-    found = []
-    for column in asked:
-        if isinstance(column, int) and -len(names) <= column < len(names):
-            column = names[column]
-        if column not in names:
-            near = get_close_matches(str(column), names, n=3, cutoff=0.5)
-            hint = f"nearest: {', '.join(near)}" if near else f"columns: {', '.join(names[:12])}"
-            raise DataError(f"{path} has no column {column!r}; {hint}")
-        found.append(str(column))
-    if len(set(found)) < len(found):
-        raise DataError(f"{path}: target={target} names a column twice")
-    return found
-
-
-def _unpacked(path: Path, content: Any, columns: list[str]) -> ArrayFile:
+def _unpacked(path: Path, columns: list[str]) -> ArrayFile:
     """The array of a file, written where it is not there yet."""
+    content = open_parquet(path)
     kinds = {name: str(content.schema_arrow.field(name).type) for name in columns}
     for name, kind in kinds.items():
         if kind not in (*SINGLE, *DOUBLE):

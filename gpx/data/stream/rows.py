@@ -20,7 +20,7 @@ one block more than it takes rows of."""
 
 
 @dataclass(frozen=True)
-class Coding:
+class NumberCoding:
     """How numbers of the files become inputs and targets.
 
     Attributes:
@@ -70,7 +70,7 @@ class BlockCache:
     """
 
     parts: Parts
-    coding: Coding
+    coding: NumberCoding
     blocks: NDArray[np.int64]
     block_rows: int
     num_rows: int

@@ -11,16 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpx.data.dataset import Dataset, warn_of_constants
+from gpx.data.dataset import Dataset
+from gpx.data.folders import under
 from gpx.data.labels import Label, Task, encode_targets
-from gpx.data.source import DataSource, check_seed
+from gpx.data.loading import warn_of_constants
+from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
 from gpx.data.stream.layout import find_parts
 from gpx.data.stream.parts import Parts, Target
-from gpx.data.stream.rows import NEAR_BLOCKS, BlockCache, Coding, StreamedRows
+from gpx.data.stream.rows import NEAR_BLOCKS, BlockCache, NumberCoding, StreamedRows
 from gpx.data.stream.survey import Survey, survey
 from gpx.data.table import Table
-from gpx.errors import ConfigError, DataError
+from gpx.errors import DataError
+from gpx.tensor_checks import check_at_least
 
 logger = logging.getLogger(__name__)
 
@@ -78,14 +81,9 @@ class Stream(DataSource):
         root: str | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
-        check_seed("split_seed", split_seed)
-        for name, value in (
-            ("max_test_rows", max_test_rows),
-            ("sample_rows", sample_rows),
-            ("buffer_rows", buffer_rows),
-        ):
-            if value < 2:
-                raise ConfigError(f"{name}={value}: expected 2 rows or more")
+        check_at_least(
+            2, max_test_rows=max_test_rows, sample_rows=sample_rows, buffer_rows=buffer_rows
+        )
         self.path, self.target, self.test_path = path, cast(Target, target), test_path
         self.max_test_rows, self.sample_rows = max_test_rows, sample_rows
         self.buffer_rows = buffer_rows
@@ -104,7 +102,7 @@ class Stream(DataSource):
         Raises:
             DataError: files, rows or columns that are missing or malformed, in one sentence.
         """
-        parts = find_parts(self._found(self.path), self.target)
+        parts = find_parts(under(self.root, self.path), self.target)
         total = len(parts)
         size = max(1, min(BLOCK_ROWS, total // LEAST_BLOCKS))
         trained = np.ones(-(-total // size), dtype=bool)
@@ -123,7 +121,8 @@ class Stream(DataSource):
         keep = np.sort(np.concatenate([sample, test]))
         found = survey(parts, trained, size, keep, task)
         coding, scaler, labels = self._coding(parts, found, task)
-        self._warn(parts, found)
+        names = (*parts.input_names, *parts.target_names)
+        warn_of_constants(str(self.path), names, parts.num_inputs, found.constant)
         in_memory = torch.from_numpy(coding(found.kept))
         in_test = np.isin(keep, test)
         sampled, tested = (
@@ -164,10 +163,6 @@ class Stream(DataSource):
             },
         )
 
-    def _found(self, path: str) -> Path:
-        given = Path(path).expanduser()
-        return given if self.root is None else Path(self.root).expanduser() / given
-
     def _test_blocks(self, rows: int, size: int, where: str) -> NDArray[np.int64]:
         """Numbers of the blocks that are tested: of the fold, as many as hold the rows asked."""
         folds, blocks = round(1.0 / self.test_fraction), -(-rows // size)
@@ -184,7 +179,7 @@ class Stream(DataSource):
         fold = np.array_split(order, folds)[self.split]
         return fold[: max(1, self.max_test_rows // size)]
 
-    def _own_test(self, parts: Parts, coding: Coding, task: Task) -> tuple[Tensor, str]:
+    def _own_test(self, parts: Parts, coding: NumberCoding, task: Task) -> tuple[Tensor, str]:
         """Rows of the files that are only tested, coded like training, and their checksum."""
         assert self.test_path is not None
         target = self.target
@@ -193,17 +188,27 @@ class Stream(DataSource):
                 f"test_path={self.test_path} needs the layout of path=, and target={target} names "
                 "a single file; put inputs and targets in folders, as x.npy and y.npy"
             )
-        if self._found(self.test_path).resolve() == self._found(self.path).resolve():
+        if under(self.root, self.test_path).resolve() == under(self.root, self.path).resolve():
             raise DataError(
                 f"test_path={self.test_path} is path= itself, whose rows are trained on; leave it "
                 "out, and a fold of blocks is tested"
             )
-        own = find_parts(self._found(self.test_path), target)
+        own = find_parts(under(self.root, self.test_path), target)
         if (own.num_inputs, own.width) != (parts.num_inputs, parts.width):
             raise DataError(
                 f"{self.test_path} has {own.num_inputs} inputs and {own.width} columns, "
                 f"{self.path} has {parts.num_inputs} and {parts.width}; expected the same"
             )
+        for there, here in zip(
+            (*own.input_names, *own.target_names),
+            (*parts.input_names, *parts.target_names),
+            strict=True,
+        ):
+            if there != here:
+                raise DataError(
+                    f"{self.test_path} has the column {there!r} where {self.path} has {here!r}; "
+                    "expected the same columns in the same order"
+                )
         generator = np.random.Generator(np.random.PCG64(self.split_seed))
         keep = _drawn(len(own), self.max_test_rows, generator)
         none = np.zeros(-(-len(own) // BLOCK_ROWS), dtype=bool)
@@ -219,7 +224,7 @@ class Stream(DataSource):
 
     def _coding(
         self, parts: Parts, found: Survey, task: Task
-    ) -> tuple[Coding, Standardiser, tuple[Label, ...]]:
+    ) -> tuple[NumberCoding, Standardiser, tuple[Label, ...]]:
         """How numbers are coded, the same as a standardiser, and the labels of classes."""
         d, outputs = parts.num_inputs, len(parts.target_names)
         mean, std = found.mean.copy(), found.std.copy()
@@ -236,7 +241,7 @@ class Stream(DataSource):
         scaler.target_mean.copy_(torch.from_numpy(mean[d:]).view_as(scaler.target_mean))
         scaler.target_scale.copy_(torch.from_numpy(std[d:]).view_as(scaler.target_scale))
         if task not in ("binary", "multiclass"):
-            return Coding(mean, std), scaler, ()
+            return NumberCoding(mean, std), scaler, ()
         values = Table(
             name=str(self.path),
             x=np.zeros((len(found.values), 1)),
@@ -246,11 +251,7 @@ class Stream(DataSource):
             origin=str(self.path),
         )
         codes, labels = encode_targets(values, task)
-        return Coding(mean, std, found.values, codes), scaler, labels
-
-    def _warn(self, parts: Parts, found: Survey) -> None:
-        names = (*parts.input_names, *parts.target_names)
-        warn_of_constants(str(self.path), names, parts.num_inputs, found.constant)
+        return NumberCoding(mean, std, found.values, codes), scaler, labels
 
 
 def _drawn(rows: int, most: int, generator: np.random.Generator) -> NDArray[np.int64]:

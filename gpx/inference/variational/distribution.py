@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError, ShapeError
-from gpx.inference.variational.moments import (
-    factor_moments,
-    factor_terms,
-    gaussian_kl,
-    lower_factor,
-    pull_lower_factor,
-)
+from gpx.inference.variational.moments import factor_terms, gaussian_kl
 
 
 class WhitenedGaussian(nn.Module, ABC):
@@ -92,22 +84,6 @@ class WhitenedGaussian(nn.Module, ABC):
             )
 
 
-class _LowerFactor(torch.autograd.Function):
-    """Lower-triangular factor whose diagonal is the exponential of the raw diagonal."""
-
-    @staticmethod
-    def forward(ctx: Any, raw: Tensor) -> Tensor:
-        factor = lower_factor(raw)
-        ctx.save_for_backward(factor)
-        return factor
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (factor,) = ctx.saved_tensors
-        return pull_lower_factor(grad.tril(), factor)
-
-
 class FullCholesky(WhitenedGaussian):
     """Full covariance through its Cholesky factor; the diagonal is learned on the log scale.
 
@@ -120,15 +96,17 @@ class FullCholesky(WhitenedGaussian):
 
     def root(self) -> Tensor:
         """S (p, M, M), differentiable."""
-        return _LowerFactor.apply(self.raw_factor)
+        diagonal = self.raw_factor.diagonal(dim1=-2, dim2=-1)
+        return self.raw_factor.tril(-1) + torch.diag_embed(diagonal.exp())
 
     def factor(self) -> Tensor:
         """S (p, M, M), differentiable."""
         return self.root()
 
     def moments(self, projection: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``factor_moments``."""
-        return factor_moments(projection, self.mean, root)
+        """Cost: 2 p M^2 B operations."""
+        spread = (root.mT @ projection).square().sum(1)
+        return self.mean @ projection, spread - projection.square().sum(0)
 
     def terms(self, projection: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See ``factor_terms``."""

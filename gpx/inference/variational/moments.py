@@ -10,13 +10,12 @@ Notation: M inducing points, B data points, p latent functions. L = chol(K_zz), 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.triangular import (
     lower_lower_matmul,
     lower_matmul,
@@ -36,7 +35,7 @@ class _Project(torch.autograd.Function):
         return projection
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         projection, inverse = ctx.saved_tensors
         # With dA the gradient of A: the gradient of L is -tril(L^{-T} dA A^T), and the one of K_zz
@@ -70,139 +69,69 @@ def project(k_zz: Tensor, k_zx: Tensor, inverse: Tensor, jitter: float = 0.0) ->
     return _Project.apply(k_zz, k_zx, inverse, jitter)
 
 
-class _FactorMoments(torch.autograd.Function):
-    """A^T m and diag(A^T (S S^T - I) A)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, projection: Tensor, mean: Tensor, factor: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        rooted, excess = _excess(projection, factor)
-        ctx.save_for_backward(projection, mean, factor, rooted)
-        return mean @ projection, excess
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, grad_mean: Tensor, grad_excess: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        projection, mean, factor, rooted = ctx.saved_tensors
-        return _pulled(
-            projection, mean, factor, rooted, grad_mean, grad_excess, ctx.needs_input_grad
-        )
-
-
-def _excess(projection: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """S^T A of every latent function (p M, B), and diag(A^T (S S^T - I) A) (p, B)."""
-    latents, size, _ = factor.shape
-    if latents == 1:
-        rooted = lower_transpose_matmul(factor[0], projection)
-    else:
-        rooted = factor.mT.reshape(latents * size, size) @ projection
-    squares = rooted.square().view(latents, size, -1)
-    return rooted, squares.addcmul_(projection, projection, value=-1.0).sum(1)
-
-
-def _pulled(
-    projection: Tensor,
-    mean: Tensor,
-    factor: Tensor,
-    rooted: Tensor,
-    grad_mean: Tensor,
-    grad_excess: Tensor,
-    needs: Sequence[bool],
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients in A, m and S (lower triangular) of the moments, from those of the moments."""
-    latents, size, _ = factor.shape
-    twice = 2.0 * grad_excess
-    weighted = (rooted.view(latents, size, -1) * twice.unsqueeze(1)).view_as(rooted)
-    if latents == 1:
-        grad = lower_matmul(factor[0], weighted)
-    else:
-        grad = factor.transpose(0, 1).reshape(size, latents * size) @ weighted
-    grad.addcmul_(projection, twice if latents == 1 else twice.sum(0), value=-1.0)
-    grad.addmm_(mean.mT, grad_mean)
-    grad_m = grad_mean @ projection.mT if needs[1] else None
-    grad_s = None
-    if needs[2]:
-        if latents == 1:
-            grad_s = lower_of_product(projection, weighted).unsqueeze(0)
-        else:
-            full = (projection @ weighted.mT).view(size, latents, size)
-            grad_s = full.transpose(0, 1).tril()
-    return grad, grad_m, grad_s
-
-
-def factor_moments(projection: Tensor, mean: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of A^T v and excess variance diag(A^T (S S^T - I) A) for v ~ N(m, S S^T).
-
-    Args:
-        projection (M, B): A.
-        mean (p, M): m, one row per latent function.
-        factor (p, M, M): S, lower triangular with zeros above the diagonal.
-
-    Returns:
-        mean (p, B) and excess variance (p, B) over the prior's; differentiable once.
-
-    Cost: forward 2 p M^2 B operations, backward twice that (5/8 of it for p = 1 on CPUs).
-    """
-    return _FactorMoments.apply(projection, mean, factor)
-
-
-def lower_factor(raw: Tensor) -> Tensor:
-    """The lower triangle of raw (p, M, M) with the exponential of its diagonal."""
-    factor = raw.tril()
-    factor.diagonal(dim1=-2, dim2=-1).exp_()
-    return factor
-
-
-def pull_lower_factor(grad: Tensor, factor: Tensor) -> Tensor:
-    """Gradient in raw of ``lower_factor``, written over ``grad``, which is lower triangular."""
-    grad.diagonal(dim1=-2, dim2=-1).mul_(factor.diagonal(dim1=-2, dim2=-1))
-    return grad
-
-
 class _FactorTerms(torch.autograd.Function):
-    """The moments for S = ``lower_factor`` (raw), and KL(N(m, S S^T) || N(0, I))."""
+    """A^T m, diag(A^T (S S^T - I) A) and KL(N(m, S S^T) || N(0, I)), S by its logarithmic form."""
 
     @staticmethod
     def forward(
         ctx: Any, projection: Tensor, mean: Tensor, raw: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        factor = lower_factor(raw)
-        rooted, excess = _excess(projection, factor)
-        ctx.save_for_backward(projection, mean, factor, rooted)
+        factor = raw.tril()
+        factor.diagonal(dim1=-2, dim2=-1).exp_()
+        latents, size, _ = factor.shape
+        if latents == 1:
+            rooted = lower_transpose_matmul(factor[0], projection)
+        else:
+            rooted = factor.mT.reshape(latents * size, size) @ projection
+        ctx.save_for_backward(projection, mean, factor, rooted, raw)
+        squares = rooted.square().view(latents, size, -1)
+        excess = squares.addcmul_(projection, projection, value=-1.0).sum(1)
         kl = gaussian_kl(mean, factor, raw.diagonal(dim1=-2, dim2=-1))
         return mean @ projection, excess, kl
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(
         ctx: Any, grad_mean: Tensor, grad_excess: Tensor, grad_kl: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        projection, mean, factor, rooted = ctx.saved_tensors
-        grad, grad_m, grad_s = _pulled(
-            projection, mean, factor, rooted, grad_mean, grad_excess, ctx.needs_input_grad
-        )
-        if grad_m is not None:
-            grad_m.addcmul_(mean, grad_kl)
-        if grad_s is not None:
-            grad_s = pull_lower_factor(grad_s.addcmul_(factor, grad_kl), factor)
-            grad_s.diagonal(dim1=-2, dim2=-1).sub_(grad_kl)
+        projection, mean, factor, rooted, _ = ctx.saved_tensors
+        latents, size, _ = factor.shape
+        twice = 2.0 * grad_excess
+        weighted = (rooted.view(latents, size, -1) * twice.unsqueeze(1)).view_as(rooted)
+        if latents == 1:
+            grad = lower_matmul(factor[0], weighted)
+        else:
+            grad = factor.transpose(0, 1).reshape(size, latents * size) @ weighted
+        grad.addcmul_(projection, twice if latents == 1 else twice.sum(0), value=-1.0)
+        grad.addmm_(mean.mT, grad_mean)
+        grad_m = grad_s = None
+        if ctx.needs_input_grad[1]:
+            grad_m = torch.addcmul(grad_mean @ projection.mT, mean, grad_kl)
+        if ctx.needs_input_grad[2]:
+            if latents == 1:
+                grad_s = lower_of_product(projection, weighted).unsqueeze(0)
+            else:
+                full = (projection @ weighted.mT).view(size, latents, size)
+                grad_s = full.transpose(0, 1).tril()
+            diagonal = grad_s.addcmul_(factor, grad_kl).diagonal(dim1=-2, dim2=-1)
+            diagonal.mul_(factor.diagonal(dim1=-2, dim2=-1)).sub_(grad_kl)
         return grad, grad_m, grad_s
 
 
 def factor_terms(projection: Tensor, mean: Tensor, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``factor_moments`` for the factor that ``lower_factor`` makes of raw, and the KL to N(0, I).
+    """What a bound asks of v ~ N(m, S S^T): A^T v, and the divergence from N(0, I).
 
     Args:
-        projection (M, B), mean (p, M): as in ``factor_moments``.
-        raw (p, M, M): strict lower triangle of S, and the logarithms of its diagonal.
+        projection (M, B): A.
+        mean (p, M): m, one row per latent function.
+        raw (p, M, M): strict lower triangle of S, and the logarithms of its diagonal; what is above
+            is not read.
 
     Returns:
-        mean (p, B), excess variance (p, B) and KL (), in nats; differentiable once.
+        mean (p, B) of A^T v, its excess variance diag(A^T (S S^T - I) A) (p, B) over the prior's,
+        and the KL (), in nats; differentiable once.
 
-    Cost: that of ``factor_moments``.
+    Cost: forward 2 p M^2 B operations, backward twice that (5/8 of it for p = 1 on CPUs).
     """
     return _FactorTerms.apply(projection, mean, raw)
 

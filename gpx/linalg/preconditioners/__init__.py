@@ -1,6 +1,10 @@
 """Preconditioners: cheap approximate inverses that also know their determinant and root."""
 
 from gpx.linalg.preconditioners.base import Preconditioner
+from gpx.linalg.preconditioners.circulant import (
+    CirculantPreconditioner,
+    circulant_preconditioner,
+)
 from gpx.linalg.preconditioners.diagonal import Jacobi
 from gpx.linalg.preconditioners.grid import (
     missing_grid_preconditioner,
@@ -14,17 +18,17 @@ from gpx.linalg.preconditioners.low_rank import (
     Woodbury,
     nystrom_preconditioner,
 )
-from gpx.linalg.preconditioners.of_operator import OperatorPreconditioner
 
 __all__ = [
     "Capacitance",
+    "CirculantPreconditioner",
     "GridLowRankPlusNoise",
     "Jacobi",
     "LowRankPlusNoise",
-    "OperatorPreconditioner",
     "Preconditioner",
     "ProductsPlusNoise",
     "Woodbury",
+    "circulant_preconditioner",
     "missing_grid_preconditioner",
     "nystrom_preconditioner",
     "observed_grid_preconditioner",

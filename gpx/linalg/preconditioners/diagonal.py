@@ -34,22 +34,7 @@ class Jacobi(Preconditioner):
                 "check the noise variance and the kernel's outputscale"
             )
         self.diagonal = diagonal.detach()
-        self.below_kernel = below_kernel
-
-    @property
-    def shape(self) -> torch.Size:
-        """(n, n)."""
-        return torch.Size((self.diagonal.shape[0], self.diagonal.shape[0]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the diagonal."""
-        return self.diagonal.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Of the diagonal."""
-        return self.diagonal.device
+        super().__init__(len(diagonal), diagonal.dtype, diagonal.device, below_kernel=below_kernel)
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """Q times vectors."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
+from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.preconditioners.base import Preconditioner
 from gpx.linalg.preconditioners.diagonal import columns_times
@@ -127,28 +127,12 @@ class Woodbury(Preconditioner):
             )
         # a constant stays a scalar, which costs nothing to keep or to apply
         self._diagonal = diagonal.reshape(()) if diagonal.numel() == 1 else diagonal
-        self._rows = rows
-        self.below_kernel = below_kernel
-
-    @property
-    def shape(self) -> torch.Size:
-        """(n, n)."""
-        return torch.Size((self._rows, self._rows))
+        super().__init__(rows, dtype, device, below_kernel=below_kernel)
 
     @property
     def rank(self) -> int:
         """m, rows of A."""
         return self.capacitance.gram.shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the vectors."""
-        return self._diagonal.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Of the vectors."""
-        return self._diagonal.device
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """Q times vectors."""
@@ -166,7 +150,7 @@ class Woodbury(Preconditioner):
 
     def logdet(self) -> Tensor:
         """log det Q."""
-        each = self._rows // self._diagonal.numel() if self._rows else 0
+        each = self.shape[0] // self._diagonal.numel() if self.shape[0] else 0
         logs = self._diagonal.double().log().sum()
         return (self.capacitance.logdet() + each * logs).to(self.dtype)
 
@@ -185,18 +169,6 @@ class Woodbury(Preconditioner):
         self._check(vectors)
         low = _on_small(lambda b: self.capacitance.power(b, exponent), self._project(vectors))
         return vectors + self._expand(low)
-
-    def _check(self, vectors: Tensor) -> None:
-        if vectors.ndim == 0 or vectors.shape[-1 if vectors.ndim == 1 else -2] != self._rows:
-            raise ShapeError(
-                f"a preconditioner of {self._rows} rows cannot meet vectors of shape "
-                f"{tuple(vectors.shape)}; expected ({self._rows},) or (..., {self._rows}, c)"
-            )
-        if vectors.dtype != self.dtype or vectors.device != self.device:
-            raise DTypeError(
-                f"the preconditioner is {self.dtype} on {self.device}, the vectors {vectors.dtype} "
-                f"on {vectors.device}; convert one of them"
-            )
 
     @abstractmethod
     def _project(self, vectors: Tensor) -> Tensor:
@@ -296,7 +268,7 @@ class ProductsPlusNoise(Woodbury):
 
         For probes of Q: no eigendecomposition, unlike a square root of Q.
         """
-        first, second = xi[: self._rows], xi[self._rows :]
+        first, second = xi.tensor_split([self.shape[0]])
         found = first * self._diagonal.sqrt()
         return found + self._factor_transpose(second) if len(second) else found
 

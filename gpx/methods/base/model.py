@@ -19,7 +19,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.start import StartWatch
-from gpx.tensor_checks import check_inputs, check_targets, guard
+from gpx.priors import Priors
+from gpx.tensor_checks import check_at_least, check_inputs, check_targets, guard
 
 
 class Marginals(NamedTuple):
@@ -61,6 +62,7 @@ class Posterior(DataSized, ABC):
         super().__init_subclass__(**kwargs)
         for method in ("predict", "predictive"):
             guard(cls, method, _check_prediction)
+        guard(cls, "sample_paths", _check_number)
 
     @property
     def num_inputs(self) -> int | None:
@@ -125,6 +127,9 @@ class Posterior(DataSized, ABC):
         """``num`` posterior functions as one callable: x (n, d) -> (num, n).
 
         The callable returns the same functions wherever and however often it is asked.
+
+        Raises:
+            ConfigError: fewer than one (checked for every subclass).
         """
 
 
@@ -138,6 +143,10 @@ def no_joint_law(posterior: Posterior) -> NotAvailable:
 
 def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
     check_inputs(posterior, x, posterior.num_inputs)
+
+
+def _check_number(posterior: Posterior, num: int, **_: Any) -> None:
+    check_at_least(1, num=num)
 
 
 def check_parts(model: Model) -> None:
@@ -168,6 +177,8 @@ class Model(DataSized, ABC):
     """
 
     likelihood: Likelihood
+    hyperpriors: Priors | None = None
+    """Of its hyperparameters, counted in where they are learned; None: none."""
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""
 

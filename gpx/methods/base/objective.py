@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -17,6 +16,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.model import Model, check_parts
+from gpx.priors import Priors
 from gpx.sampling.batches import batch_order
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
@@ -80,6 +80,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
     place (one that is replaced costs a new recording); all that is drawn comes from
     ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
+    shared: ClassVar[Literal["batch", "evidence"] | None] = None
+    """How several processes share the work (``gpx.linalg.processes``): ``batch``: the evidence of a
+    batch is the mean of those of its parts, without draws and without state, so that each process
+    takes a part; ``evidence``: ``evidence`` divides it itself; None: not at all."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
@@ -117,6 +121,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     ) -> Evidence:
         """``evidence`` for what ``step_draws`` gave. Default: ``evidence``."""
         return self.evidence(model, x, y)
+
+    def shared_for(self, model: ModelT, x: Tensor) -> Literal["batch", "evidence"] | None:
+        """``shared`` for this model on x (n, d), where that decides. Default: ``shared``."""
+        return self.shared
 
     @property
     def left(self) -> object:
@@ -202,9 +210,18 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def forward(
         self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Scalar loss to minimise: minus the evidence, in nats per training point."""
-        evidence = self.evidence(model, x, y, generator=generator)
-        return -evidence.value / self.num_data(x)
+        """``loss`` of the evidence."""
+        return self.loss(self.evidence(model, x, y, generator=generator), model, x)
+
+    def loss(self, evidence: Evidence, model: ModelT, x: Tensor) -> Tensor:
+        """What is minimised (): minus the evidence, and the log density of the model's priors where
+        it has some, in nats per training point."""
+        priors: Priors | None = getattr(model, "hyperpriors", None)
+        value = evidence.value
+        if priors is not None:
+            assert isinstance(model, Model)
+            value = value + priors.log_prob(model).to(value)
+        return value / -self.num_data(x)
 
     @torch.no_grad()
     def full_evidence(
@@ -220,8 +237,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
         Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
         in random order (a remainder is skipped), which keeps an unbiased estimate unbiased;
-        objectives that can stream the exact value override this. Of rows in files a thousand
-        batches are taken at most, and the standard error of their mean is among the facts.
+        objectives that can stream the exact value override this. The standard error of the mean is
+        among the facts; of rows in files a thousand batches are taken at most.
 
         Args:
             model, x (n, d), y (n,), generator: as for ``evidence``.
@@ -229,36 +246,17 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """
         if self.batching == "full":
             return self.evidence(model, x, y, generator=generator)
-        if isinstance(x, LazyRows):
-            return self._evidence_of_batches(model, x, y, batch_size, generator)
-        size = min(batch_size, x.shape[0])
-        order = torch.randperm(x.shape[0], generator=generator, device=x.device)
-        batches = [
-            self.evidence(model, x[rows], y[rows], generator=generator)
-            for rows in order.split(size)
-            if rows.shape[0] == size
-        ]
-        mean = torch.stack([batch.value for batch in batches]).mean()
-        return Evidence(mean, "estimate")
-
-    def _evidence_of_batches(
-        self,
-        model: ModelT,
-        x: LazyRows,
-        y: Tensor,
-        batch_size: int,
-        generator: torch.Generator | None,
-    ) -> Evidence:
-        """The mean over at most ``MOST_BATCHES`` batches of rows in files, with its error."""
+        most = MOST_BATCHES if isinstance(x, LazyRows) else x.shape[0]
         seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
         order = batch_order(x, batch_size, seed)
         values = []
-        for step in range(min(order.per_epoch, MOST_BATCHES)):
+        for step in range(min(order.per_epoch, most)):
             rows = order.rows(step)
             values.append(self.evidence(model, x[rows], y[rows], generator=generator).value)
         found = torch.stack(values)
-        error = float(found.std() / len(found) ** 0.5) if len(found) > 1 else math.nan
-        facts: Facts = {"evidence_batches": len(found), "evidence_standard_error": error}
+        facts: Facts = {"evidence_batches": len(found)}
+        if len(found) > 1:
+            facts["evidence_standard_error"] = float(found.std() / len(found) ** 0.5)
         return Evidence(found.mean(), "estimate", facts=facts)
 
     def num_data(self, x: Tensor) -> int:

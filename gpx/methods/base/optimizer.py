@@ -104,6 +104,8 @@ class Optimizer(ABC):
     """Likelihoods of the models that it trains."""
     streams: bool = False
     """Whether it asks for a few rows at a time, so that they may lie in files."""
+    takes_priors = False
+    """Whether it minimises ``Objective.loss``, which counts the model's priors in."""
     ends_rounds = False
     """Whether it knows when an optimisation has ended, so that a model can move to a new start."""
 
@@ -114,6 +116,13 @@ class Optimizer(ABC):
 
         Default: a model of several optimisations in a row needs to be told when one has ended.
         """
+        if model.hyperpriors is not None:
+            if not self.takes_priors:
+                raise ConfigError(
+                    f"{type(self).__name__} makes steps of its own, which know no priors of "
+                    "hyperparameters: leave out priors, or choose an optimizer of the evidence"
+                )
+            model.hyperpriors.require(model)
         if model.num_rounds > 1 and not self.ends_rounds:
             argument = model.rounds_argument
             raise ConfigError(

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import ClassVar, Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
@@ -34,6 +34,10 @@ class OwnSteps(Optimizer, Generic[ModelT]):
     """The one they are bound to."""
     converged = False
     """Whether the last step ended the run; only steps that solve to a tolerance know."""
+    restored = False
+    """Whether a state was loaded that ``bind`` has still to take up: what a run of another model
+    left is none."""
+    _frozen: tuple[nn.Parameter, ...] = ()
 
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
@@ -50,20 +54,28 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
         self.bind(session.model, session.x, session.seed)
         session.max_steps = self.max_steps(session.limit)
-        spent = False
-        while session.step < session.max_steps and not self.converged and not spent:
-            with session.timed():
-                evidence = self.step(
-                    session.step, session.x, session.y, generator=session.generator
-                )
-                session.step += 1
-                loss = float(-evidence.value / session.objective.num_data(session.x))
-                session.require_finite(loss, evidence.parts)
-            if session.log_due(last=self.converged):
-                session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
-            session.end_step()
-            spent = session.out_of_time and self.serves(session.step)
-        self.release()
+        spent = late = False
+        try:
+            while session.step < session.max_steps and not self.converged and not spent:
+                with session.timed():
+                    evidence = self.step(
+                        session.step, session.x, session.y, generator=session.generator
+                    )
+                    session.step += 1
+                    loss = float(-evidence.value / session.objective.num_data(session.x))
+                    session.require_finite(loss, evidence.parts)
+                if session.log_due(last=self.converged):
+                    session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
+                session.end_step()
+                spent = session.out_of_time and self.serves(session.step)
+                if session.out_of_time and not spent and not late:
+                    late = True
+                    session.say(
+                        f"the seconds of training are spent after {session.step} {self.unit}, and "
+                        "there is nothing to predict with yet: it goes on until there is"
+                    )
+        finally:
+            self.release()
         reason = f"{session.step} {self.unit} done"
         if spent and not self.converged and session.step < session.max_steps:
             return session.ended_in_time()
@@ -94,9 +106,8 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             )
         self.check_fit(model, num_data)
 
-    @abstractmethod
     def check_fit(self, model: ModelT, num_data: int) -> None:
-        """``check``, for a model of the right type."""
+        """``check``, for a model of the right type. Default: nothing more is asked."""
 
     def check_limit(self, limit: int) -> None:
         """Raise ConfigError when ``limit`` steps (the run's ``max_steps``) are too few for use."""
@@ -115,9 +126,9 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             seed: of the run.
         """
 
-    @abstractmethod
     def max_steps(self, limit: int) -> int:
-        """Steps of the run, at most ``limit``; ``bind`` and ``check_limit`` have passed."""
+        """Steps of the run, after ``bind`` and ``check_limit``. Default: ``limit``, the most."""
+        return limit
 
     @abstractmethod
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
@@ -133,8 +144,17 @@ class OwnSteps(Optimizer, Generic[ModelT]):
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """The evidence after the last step on all data x (n, d), y (n,), with its facts."""
 
+    def freeze(self, model: ModelT) -> None:
+        """Let no gradient into ``model`` until ``release``; to be called by ``bind``."""
+        self._frozen = tuple(p for p in model.parameters() if p.requires_grad)
+        for parameter in self._frozen:
+            parameter.requires_grad_(False)
+
     def release(self) -> None:
-        """Make trainable again what ``bind`` froze (after the last step). Default: nothing."""
+        """Make trainable again what ``freeze`` froze, and no more (after the last step)."""
+        for parameter in self._frozen:
+            parameter.requires_grad_(True)
+        self._frozen = ()
 
     @property
     def outcome(self) -> str:

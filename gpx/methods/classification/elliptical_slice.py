@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
-from gpx.linalg import cholesky
+from gpx.linalg import cholesky, require_memory
 from gpx.methods.base.objective import Evidence, Facts
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.classification.frame import Around, Frame, frame_of
+from gpx.methods.classification.model import num_arrays
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import prior_factor
-from gpx.sampling.convergence import bulk_effective_sample_size, potential_scale_reduction
+from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
 from gpx.sampling.slices import elliptical_slice, line_slice
 
@@ -53,7 +54,7 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         ConfigError: an option out of range.
 
     Cost of a step: some six frames a chain (``frame_of``; prior: n^3 / 3 each), and a hundred or so
-    n^2 C; (p + 1) C arrays n x n.
+    n^2 C; (p + 1) C arrays n x n, twice as many at the first step.
     Source: Murray, Adams and MacKay 2010 (elliptical slices); Nishihara, Murray and Adams 2014
     (about an approximation of the posterior); Murray and Adams 2010 (white latents under moving
     hyperparameters); Neal 2003 (lines).
@@ -80,11 +81,8 @@ class EllipticalSlice(OwnSteps[SampledGP]):
             )
         if around not in get_args(Around):
             raise ConfigError(f"around={around}: choose one of {', '.join(get_args(Around))}")
-        self.chains = chains
-        self.burn_in = burn_in
-        self.iterations = iterations
-        self.thin = thin
-        self.updates = updates
+        self.chains, self.thin, self.updates = chains, thin, updates
+        self.burn_in, self.iterations = burn_in, iterations
         self.around: Around = around
         self.saved: dict[str, Any] = {}
         self.trace: list[Tensor] = []
@@ -93,10 +91,17 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         self.bound = False
 
     def check_fit(self, model: SampledGP, num_data: int) -> None:
-        """As in ``OwnSteps``: coordinates about the posterior need its mode."""
+        """As in ``OwnSteps``: coordinates about the posterior need its mode, and chains memory."""
         likelihood = model.likelihood
+        p, device = likelihood.num_latents, next(model.kernel.parameters()).device
+        require_memory(
+            (num_arrays(p) + 2 * (p + 1) * self.chains) * 8 * num_data**2,
+            device,
+            f"{self.chains} chains on {num_data} training points, for their arrays of "
+            f"{num_data} x {num_data} numbers,",
+            "take fewer chains= or points, or model=LaplaceGP()",
+        )
         if self.around == "posterior":
-            p = likelihood.num_latents
             likelihood.curvature(torch.zeros(0), torch.zeros(0) if p == 1 else torch.zeros(0, p))
             if not likelihood.log_concave:
                 raise ConfigError(
@@ -134,7 +139,7 @@ class EllipticalSlice(OwnSteps[SampledGP]):
     def bind(self, model: SampledGP, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``; goes on with the chains of a checkpoint."""
         self.model, self.place, self.inputs = model, model.place, x
-        self.frames: list[Frame] = []
+        self.frames: Frame | None = None
         self.bound = True
         if self.saved:
             self.z, self.positions = self.saved["z"], self.saved["positions"]
@@ -155,15 +160,16 @@ class EllipticalSlice(OwnSteps[SampledGP]):
             if not self.place.allows(position):
                 self.positions[chain] = model.centre
 
-    def _prepare(self, y: Tensor) -> None:
-        """Frames of all chains, from where they are: at the first step of a stretch."""
+    def _prepared(self, y: Tensor) -> Frame:
+        """That of all chains, from where they are: at the first step of a stretch."""
         self.start: Tensor | None = None
         if self.around == "posterior":
             centre = self._frame(self.model.centre, y)
-            lower, white = centre.factor.mT, centre.by_class(centre.centre).mT
-            weights = torch.linalg.solve_triangular(lower, white, upper=True)
-            self.start = weights.squeeze(1) if weights.shape[1] == 1 else weights
-        self.frames = [self._frame(position, y) for position in self.positions]
+            white = centre.by_class(centre.centre)
+            right = white.reshape(len(y), -1)
+            weights = torch.linalg.solve_triangular(centre.factor.mT, right, upper=True)
+            self.start = weights.view_as(white)
+        return Frame.stacked([self._frame(position, y) for position in self.positions])
 
     def _frame(self, position: Tensor, y: Tensor) -> Frame:
         """Frame at u (k,); the model's hyperparameters are left there."""
@@ -183,32 +189,26 @@ class EllipticalSlice(OwnSteps[SampledGP]):
             generator: of all draws.
         """
         y = y.double()
-        if not self.frames:
-            self._prepare(y)
-        self._move_latents(y, generator)
+        if self.frames is None:
+            self.frames = self._prepared(y)
+        frame = self.frames
+        self._move_latents(frame, y, generator)
         if self.place.size and self.model.prior_deviation > 0.0:
             self._learn_directions(step)
             for chain in range(self.chains):
-                self._move_hyperparameters(chain, y, generator)
-        latents = torch.stack(
-            [
-                frame.latent(frame.risen(frame.white(z)))
-                for frame, z in zip(self.frames, self.z, strict=True)
-            ]
-        )
+                self._move_hyperparameters(frame, chain, y, generator)
+        white = frame.white(self.z)
+        latents = frame.latent(frame.risen(white))
         fit = self.model.likelihood.log_prob(y, latents).sum(-1)
         self.place.move(self.positions[-1])
-        last = self.frames[-1]
-        white = last.by_class(last.centre + last.white(self.z[-1]))
-        self.model.whitened = white.squeeze(0) if white.shape[0] == 1 else white.mT.contiguous()
+        self.model.whitened = frame.by_class(frame.centre + white)[-1].contiguous()
         done = step + 1 - self.burn_in
         if done > 0 and done % self.thin == 0:
             self._keep(latents, fit)
         return Evidence(fit.mean(), "estimate", {"fit": fit.mean()})
 
-    def _move_latents(self, y: Tensor, generator: torch.Generator) -> None:
+    def _move_latents(self, frame: Frame, y: Tensor, generator: torch.Generator) -> None:
         """Elliptical slices of all chains at once, given u."""
-        frame = Frame(*(torch.stack(parts) for parts in zip(*self.frames, strict=True)))
 
         def moving(z: Tensor) -> tuple[Tensor, ...]:
             white = frame.white(z)
@@ -216,12 +216,9 @@ class EllipticalSlice(OwnSteps[SampledGP]):
 
         state = moving(self.z)
         for _ in range(self.updates):
-            draw = torch.randn(
-                self.z.shape, generator=generator, dtype=torch.float64, device=self.z.device
-            )
             state, _, count = elliptical_slice(
                 state,
-                moving(draw),
+                moving(torch.empty_like(self.z).normal_(generator=generator)),
                 lambda at: frame.log_ratio(self.model.likelihood, y, at),
                 generator=generator,
             )
@@ -245,10 +242,12 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         else:
             self.history = []
 
-    def _move_hyperparameters(self, chain: int, y: Tensor, generator: torch.Generator) -> None:
-        """A slice of u given z along a random line."""
+    def _move_hyperparameters(
+        self, frame: Frame, chain: int, y: Tensor, generator: torch.Generator
+    ) -> None:
+        """A slice of u given z along a random line; ``frame`` of all chains follows."""
         model, z, here = self.model, self.z[chain], self.positions[chain].clone()
-        latest = self.frames[chain]
+        latest = frame.of_chain(chain)
 
         def at(frame: Frame, position: Tensor) -> float:
             white = frame.white(z)
@@ -266,15 +265,15 @@ class EllipticalSlice(OwnSteps[SampledGP]):
                 return -math.inf
             return at(latest, position)
 
-        direction = torch.randn(
-            len(here), generator=generator, dtype=torch.float64, device=here.device
-        )
+        direction = torch.empty_like(here).normal_(generator=generator)
         direction = self.spread @ (WIDTH / direction.norm() * direction)
         value = at(latest, here)
         found, _, count = line_slice(here, direction, value, density, generator=generator)
         self.evaluations["hyperparameters"] += count
         if found is not here:  # the density that was asked for last is that of the point taken
-            self.positions[chain], self.frames[chain] = found, latest
+            self.positions[chain] = found
+            for whole, part in zip(frame, latest, strict=True):
+                whole[chain] = part
 
     def _keep(self, latents: Tensor, fit: Tensor) -> None:
         """The state of every chain becomes a sample of the model."""
@@ -291,20 +290,16 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         Of every hyperparameter, of the latents at every training point and of log p(y | f): the
         worst of each.
         """
-        kept = len(self.trace)
-        shape = (kept, self.chains, -1)
-        groups = {
-            "hyperparameters": self.model.samples.reshape(kept, self.chains, self.place.size),
-            "latents": self.model.latents.reshape(shape) if kept else self.positions[None, :, :0],
-            "fit": torch.stack(self.trace)[:, :, None] if kept else self.positions[None, :, :0],
-        }
         found: Facts = {}
-        for name, draws in groups.items():
-            moving = draws[:, :, ((draws - draws[:1, :1]) != 0.0).flatten(0, 1).any(0)]
-            if moving.numel():
-                found[f"rhat_{name}"] = float(potential_scale_reduction(moving).max())
-                sizes = bulk_effective_sample_size(moving)
-                found[f"effective_samples_{name}"] = float(sizes.min())
+        if not self.trace:
+            return found
+        model, fit = self.model, torch.cat(self.trace)
+        groups = {"hyperparameters": model.samples, "latents": model.latents, "fit": fit}
+        for name, kept in groups.items():
+            size = math.prod(kept.shape[1:])
+            told = agreement(kept.reshape(len(self.trace), self.chains, size))
+            if told is not None:
+                found[f"rhat_{name}"], found[f"effective_samples_{name}"] = told
         return found
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:

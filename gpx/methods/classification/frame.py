@@ -40,6 +40,15 @@ class Frame(NamedTuple):
     log_volume: Tensor
     contrasts: Tensor
 
+    @classmethod
+    def stacked(cls, frames: list[Frame]) -> Frame:
+        """Frames of chains as one."""
+        return cls(*(torch.stack(parts) for parts in zip(*frames, strict=True)))
+
+    def of_chain(self, chain: int) -> Frame:
+        """That of one chain, in the memory of all."""
+        return Frame(*(part[chain] for part in self))
+
     def white(self, z: Tensor) -> Tensor:
         """J^-T z, (..., p, n)."""
         return torch.linalg.solve_triangular(self.root.mT, z.unsqueeze(-1), upper=True).squeeze(-1)
@@ -49,8 +58,9 @@ class Frame(NamedTuple):
         return white @ self.factor.mT
 
     def by_class(self, values: Tensor) -> Tensor:
-        """Contrasts (..., p, n) as values of the p classes."""
-        return self.contrasts.mT @ values
+        """Contrasts (..., p, n) as values of the classes, shaped as latents: (..., n[, p])."""
+        found = self.contrasts.mT @ values
+        return found.squeeze(-2) if found.shape[-2] == 1 else found.mT
 
     def latent(self, risen: Tensor) -> Tensor:
         """m + L c + L J^-T z in the shape of likelihoods: (..., n), or (..., n, p).
@@ -58,9 +68,9 @@ class Frame(NamedTuple):
         Args:
             risen (..., p, n): L J^-T z.
         """
-        away = self.by_class(self.risen(self.centre) + risen)
-        found = self.offset.unsqueeze(-2) + away
-        return found.squeeze(-2) if found.shape[-2] == 1 else found.mT
+        one = risen.shape[-2] == 1
+        offset = self.offset if one else self.offset.unsqueeze(-1)
+        return offset + self.by_class(self.risen(self.centre) + risen)
 
     def log_ratio(self, likelihood: Likelihood, y: Tensor, state: tuple[Tensor, ...]) -> Tensor:
         """log of p(y | f) N(v; 0, I) over N(v; c, (J J^T)^-1), (...).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -37,21 +37,22 @@ class HyperPosition:
         ]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
+    def _pieces(
+        self, position: Tensor
+    ) -> Iterator[tuple[tuple[nn.Parameter, Positive | None], Tensor]]:
+        sizes = [parameter.numel() for parameter, _ in self.entries]
+        return zip(self.entries, position.split(sizes), strict=True)
+
     @torch.no_grad()
     def move(self, position: Tensor) -> None:
         """Put the modules at u (k,), which ``allows`` must have passed."""
-        start = 0
-        for raw, constraint in self.entries:
-            part = position[start : start + raw.numel()].view(raw.shape)
-            start += raw.numel()
-            raw.copy_(part if constraint is None else constraint.right_inverse(part.exp()))
+        for (raw, constraint), part in self._pieces(position):
+            made = part if constraint is None else constraint.right_inverse(part.exp())
+            raw.copy_(made.view(raw.shape))
 
     def allows(self, position: Tensor) -> bool:
         """Whether u (k,) is finite and every positive parameter above its floor."""
-        start = 0
-        for raw, constraint in self.entries:
-            part = position[start : start + raw.numel()]
-            start += raw.numel()
+        for (_, constraint), part in self._pieces(position):
             least = -math.inf
             if constraint is not None and constraint.floor > 0.0:
                 least = math.log((1.0 + MARGIN) * constraint.floor)

@@ -15,6 +15,7 @@ from gpx.methods.classification.evidence import (
 )
 from gpx.methods.classification.mode import Mode, find_mode
 from gpx.methods.classification.model import DenseModel
+from gpx.tensor_checks import check_at_least
 
 
 class LaplaceEvidence(DenseEvidence):
@@ -39,8 +40,7 @@ class LaplaceEvidence(DenseEvidence):
 
     def __init__(self, tolerance: float = 1e-6, max_iterations: int = 100) -> None:
         super().__init__(tolerance)
-        if max_iterations < 1:
-            raise ConfigError(f"max_iterations={max_iterations}: expected at least 1")
+        check_at_least(1, max_iterations=max_iterations)
         self.max_iterations = max_iterations
 
     def check(self, model: DenseModel) -> None:

@@ -72,13 +72,13 @@ def find_mode(
     offset = mean if p == 1 else mean.unsqueeze(1)
     weights = y.new_zeros(shape)
     rise = weights
+    value = _objective(likelihood, y, offset, weights, rise)
     if start is not None:
         risen = kernel @ start
+        there = _objective(likelihood, y, offset, start, risen)
         # weights of another kernel may be further off than none: exp(K a) of counts overflows
-        if _objective(likelihood, y, offset, start, risen) > _objective(
-            likelihood, y, offset, weights, rise
-        ):
-            weights, rise = start, risen
+        if there > value:
+            weights, rise, value = start, risen, there
     for iteration in range(max_iterations):
         gradient, information = likelihood.curvature(y, offset + rise)
         sites = site_matrix(kernel, information)
@@ -86,43 +86,26 @@ def find_mode(
         step = target - sites.solve(kernel @ target) - weights
         move = kernel @ step
         squared = float((move * (gradient - weights)).sum())
-        length = _step_length(likelihood, y, offset, (weights, rise), (step, move), squared)
-        weights, rise = weights + length * step, rise + length * move
+        # near the mode a rise below rounding counts as one
+        least = value - 1e-14 * len(y) * (1.0 + abs(value))
+        for halving in range(HALVINGS):
+            length = 0.5**halving
+            tried = weights + length * step, rise + length * move
+            there = _objective(likelihood, y, offset, *tried)
+            if there >= least + 1e-4 * length * squared:
+                (weights, rise), value = tried, there
+                break
+        else:  # no step goes up
+            break
         # a full step at the end: from there Newton's method leaves an error of ``squared``
         if squared <= tolerance**2 and length == 1.0:
             return _at(kernel, offset, likelihood, y, weights, iteration + 1)
-        if length == 0.0:
-            break
     raise DidNotConverge(
         f"Newton's method for the mode of {len(y)} latent values of the {class_name(likelihood)} "
         f"likelihood is {squared**0.5 if squared > 0.0 else squared:.1e} posterior standard "
         f"deviations from it after {iteration + 1} steps, expected {tolerance:.1e}; raise "
         "max_iterations, or make the kernel's outputscale smaller"
     )
-
-
-def _step_length(
-    likelihood: Likelihood,
-    y: Tensor,
-    offset: Tensor,
-    here: tuple[Tensor, Tensor],
-    step: tuple[Tensor, Tensor],
-    slope: float,
-) -> float:
-    """The largest of 1, 1/2, 1/4 ... at which the objective has risen; 0 where it never does."""
-
-    def objective(length: float) -> float:
-        weights, rise = (at + length * by for at, by in zip(here, step, strict=True))
-        return _objective(likelihood, y, offset, weights, rise)
-
-    before = objective(0.0)
-    # near the mode a rise below rounding counts as one
-    rounding = 1e-14 * len(y) * (1.0 + abs(before))
-    for halving in range(HALVINGS):
-        length = 0.5**halving
-        if objective(length) >= before + 1e-4 * length * slope - rounding:
-            return length
-    return 0.0
 
 
 def _objective(

@@ -17,6 +17,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.classification.mode import find_mode
 from gpx.methods.classification.propagation import propagate
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.tensor_checks import check_at_least
 
 ARRAYS = 4
 """Arrays n x n of float64 that an evaluation with its gradient holds for one latent function."""
@@ -106,8 +107,7 @@ class LaplaceGP(DenseGP):
         self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_iterations: int = 100
     ) -> None:
         super().__init__(kernel=kernel, mean=mean, likelihood=likelihood)
-        if max_iterations < 1:
-            raise ConfigError(f"max_iterations={max_iterations}: expected at least 1")
+        check_at_least(1, max_iterations=max_iterations)
         self.max_iterations = max_iterations
 
     def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,8 +129,7 @@ class ExpectationPropagationGP(DenseGP):
     approximations, at a few times the cost of Laplace's.
 
     Args:
-        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli
-            with the probit link.
+        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli.
         max_sweeps: over all sites, at most.
 
     Cost: ten to thirty n^3 multiply-adds.
@@ -142,8 +141,7 @@ class ExpectationPropagationGP(DenseGP):
         self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_sweeps: int = 200
     ) -> None:
         super().__init__(kernel=kernel, mean=mean, likelihood=likelihood)
-        if max_sweeps < 1:
-            raise ConfigError(f"max_sweeps={max_sweeps}: expected at least 1")
+        check_at_least(1, max_sweeps=max_sweeps)
         self.max_sweeps = max_sweeps
 
     def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,11 +196,16 @@ def require_targets(likelihood: Likelihood, y: Tensor) -> None:
         )
 
 
+def num_arrays(num_latents: int) -> int:
+    """Arrays n x n of float64 that an evaluation with its gradient holds."""
+    return ARRAYS + (0 if num_latents == 1 else 3 * num_latents)
+
+
 def require_arrays(model: object, x: Tensor, num_latents: int) -> None:
     """Raise ConfigError where the n x n arrays of an evaluation do not fit."""
     n = x.shape[0]
     require_memory(
-        (ARRAYS + (0 if num_latents == 1 else 3 * num_latents)) * 8 * n**2,
+        num_arrays(num_latents) * 8 * n**2,
         x.device,
         f"{class_name(model)} on {n} training points, for its {n} x {n} arrays,",
         "take fewer points, or model=SVGP(), which takes any likelihood in mini-batches",

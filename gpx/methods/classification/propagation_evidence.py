@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.methods.base.objective import Facts
 from gpx.methods.classification.evidence import (
     Approximation,
@@ -15,6 +14,7 @@ from gpx.methods.classification.evidence import (
 )
 from gpx.methods.classification.model import DenseModel, require_tilted
 from gpx.methods.classification.propagation import Propagated, propagate
+from gpx.tensor_checks import check_at_least
 
 
 class EPEvidence(DenseEvidence):
@@ -38,8 +38,7 @@ class EPEvidence(DenseEvidence):
 
     def __init__(self, tolerance: float = 1e-8, max_sweeps: int = 200) -> None:
         super().__init__(tolerance)
-        if max_sweeps < 1:
-            raise ConfigError(f"max_sweeps={max_sweeps}: expected at least 1")
+        check_at_least(1, max_sweeps=max_sweeps)
         self.max_sweeps = max_sweeps
 
     def check(self, model: DenseModel) -> None:

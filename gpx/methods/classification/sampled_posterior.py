@@ -104,14 +104,14 @@ class SampledPosterior(Posterior):
 
     def predict(self, x: Tensor) -> Marginals:
         """As in ``Posterior``: the first two moments of the mixture."""
-        parts = self.components(x)
-        flat = mixture_moments(Marginals(parts.mean.flatten(1), parts.variance.flatten(1)))
-        shape = parts.mean.shape[1:]
-        return Marginals(flat.mean.view(shape), flat.variance.view(shape))
+        return mixture_moments(self.components(x))
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``Posterior``: class probabilities are averages over the samples."""
+        """As in ``Posterior``: class probabilities are averages over the samples.
+
+        Of counts it is the law under the first two moments of the mixture.
+        """
         if isinstance(likelihood, Bernoulli) and likelihood.probability == "mean":
             return Sign(likelihood.predictive(*self.components(x)).probs.mean(0))
         if likelihood.task == "multiclass":

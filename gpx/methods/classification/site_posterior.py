@@ -38,6 +38,7 @@ class SitePosterior(Posterior):
     """
 
     data_sized = ("inputs", "weights", "information")
+    derived = ("_sites",)
     inputs: Tensor
     weights: Tensor
     information: Tensor

@@ -10,7 +10,8 @@ from gpx.methods.deep.draws import RandomLayer, draws_of, total_kl
 from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.deep.signs import SignFrequencies

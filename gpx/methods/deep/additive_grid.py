@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, ShapeError, class_name
+from gpx.errors import ConfigError, class_name
 from gpx.inference.variational import FullCholesky
 from gpx.kernels.base import Kernel
 from gpx.kernels.for_inputs import for_inputs
@@ -13,8 +13,7 @@ from gpx.kernels.stationary import Stationary
 from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.interpolation import RegularAxis, cubic_weights
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.draws import deviation
-from gpx.methods.deep.output_layer import OutputLayer
+from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 MARGIN = 2
@@ -88,8 +87,10 @@ class AdditiveGridLayer(OutputLayer):
     def grid_covariance(self) -> Tensor:
         """Covariance of u_j for every feature (J, G, G) in float64, differentiable."""
         points = self.axis.points(self.mixing.double())
-        lengthscale = self.kernel.lengthscale.double().expand(self.num_inputs)
-        r2 = (points.unsqueeze(1) - points).square() / lengthscale.square().view(-1, 1, 1)
+        repeated = points.unsqueeze(1).expand(-1, self.num_inputs)
+        # of every feature one coordinate, or two on a circle, which follow those of all features
+        at = self.kernel.coordinates(repeated).unflatten(1, (-1, self.num_inputs))
+        r2 = (at.unsqueeze(1) - at).square().sum(2).movedim(2, 0)
         same = torch.eye(len(points), dtype=torch.bool, device=points.device)
         # a square root has an infinite derivative at zero
         profile = self.kernel.of_squared_distance(r2.masked_fill(same, 1.0)).masked_fill(same, 1.0)
@@ -108,11 +109,7 @@ class AdditiveGridLayer(OutputLayer):
 
     def projections(self, x: Tensor) -> Tensor:
         """A_j (n, J, G) with g_j(x) = A_j . v_j, for features x (n, J)."""
-        if x.ndim != 2 or x.shape[1] != self.num_inputs:
-            raise ShapeError(
-                f"an AdditiveGridLayer of {self.num_inputs} features got shape {tuple(x.shape)}; "
-                f"expected (n, {self.num_inputs})"
-            )
+        check_columns(self, x, self.num_inputs)
         roots = self._factor().to(x.dtype) if self._roots is None else self._roots
         squashed = torch.tanh(0.5 * x)
         index, weights = cubic_weights(squashed.flatten(), self.axis, outside="clamp")
@@ -142,9 +139,7 @@ class AdditiveGridLayer(OutputLayer):
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
-        mean, variance = self.functions(x)
-        g = mean + deviation(variance) * self.draws.normals((num, *mean.shape), mean)
-        return g @ self.mixing
+        return self.drawn(self.functions(x), num) @ self.mixing
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)), exact."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -21,7 +22,8 @@ from gpx.methods.deep.draws import draws_of
 from gpx.tensor_checks import check_at_least
 
 Backbone = Literal["lenet_small", "lenet_mnist", "lenet_cifar", "lenet_3conv", "resnet", "alexnet"]
-"""Two convolutions of 3 x 3 (32 and 64 channels) for small images; the published ones."""
+"""``lenet_small``: two convolutions of 3 x 3 (32 and 64 channels) for small images; the others are
+published ones."""
 
 
 LEAST = 4
@@ -105,23 +107,21 @@ def convolutional_features(
 
 
 def _lenet(name: Backbone, shape: ImageShape, keep: float, penalty: bool) -> list[nn.Module]:
-    def convolution(inputs: int, outputs: int, size: int, kept: float = keep) -> nn.Module:
-        return DroppedConvolution((inputs, outputs), size, kept, penalty=penalty)
-
+    convolution = partial(DroppedConvolution, penalty=penalty)
     if name in ("lenet_small", "lenet_mnist"):
         size = 3 if name == "lenet_small" else 5
         return [
             Images(shape, LEAST if name == "lenet_small" else 32),
-            *(convolution(shape.channels, 32, size, 1.0), nn.ReLU(), nn.MaxPool2d(2)),
-            *(convolution(32, 64, size), nn.ReLU(), nn.MaxPool2d(2)),
+            *(convolution((shape.channels, 32), size, 1.0), nn.ReLU(), nn.MaxPool2d(2)),
+            *(convolution((32, 64), size, keep), nn.ReLU(), nn.MaxPool2d(2)),
             nn.Flatten(),
         ]
     layers = [
-        *(Images(shape, LEAST), convolution(shape.channels, 64, 5, 1.0)),
+        *(Images(shape, LEAST), convolution((shape.channels, 64), 5, 1.0)),
         *(nn.ReLU(), _halve(3), _norm(4, 0.001 / 9)),
     ]
     for _ in range(2 if name == "lenet_3conv" else 1):
-        layers += [convolution(64, 64, 5), nn.ReLU(), _norm(4, 0.001 / 9), _halve(3)]
+        layers += [convolution((64, 64), 5, keep), nn.ReLU(), _norm(4, 0.001 / 9), _halve(3)]
     return [*layers, nn.Flatten()]
 
 
@@ -137,18 +137,13 @@ def _resnet(shape: ImageShape, keep: float, penalty: bool, blocks: int) -> list[
 
 
 def _alexnet(shape: ImageShape, keep: float, penalty: bool) -> list[nn.Module]:
-    def convolution(
-        inputs: int, outputs: int, size: int, kept: float = keep, groups: int = 1
-    ) -> nn.Module:
-        channels = inputs, outputs
-        return DroppedConvolution(channels, size, kept, penalty=penalty, groups=groups)
-
+    convolution = partial(DroppedConvolution, penalty=penalty)
     return [
         Images(shape, 8),
-        *(convolution(shape.channels, 64, 11, 1.0), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
-        *(convolution(64, 256, 5, groups=2), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
-        *(convolution(256, 384, 3), nn.ReLU()),
-        *(convolution(384, 384, 3, groups=2), nn.ReLU()),
-        *(convolution(384, 256, 3, groups=2), nn.ReLU(), _halve(3)),
+        *(convolution((shape.channels, 64), 11, 1.0), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
+        *(convolution((64, 256), 5, keep, groups=2), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
+        *(convolution((256, 384), 3, keep), nn.ReLU()),
+        *(convolution((384, 384), 3, keep, groups=2), nn.ReLU()),
+        *(convolution((384, 256), 3, keep, groups=2), nn.ReLU(), _halve(3)),
         nn.Flatten(),
     ]

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.methods.deep.weights import DroppedWeights
 from gpx.tensor_checks import check_at_least
 

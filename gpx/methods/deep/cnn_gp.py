@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 
@@ -12,10 +11,11 @@ from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
-from gpx.methods.deep.deep_gp import DeepBody
+from gpx.methods.deep.deep_gp import DeepBody, feature_layers
 from gpx.methods.deep.features import Frequency
-from gpx.methods.deep.layer import Covariance, GPLayer
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.layer import Covariance
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.tensor_checks import check_at_least
 
 
@@ -73,21 +73,20 @@ class CNNGP(NetworkModel):
         check_at_least(1, depth=depth, width=width, num_features=num_features)
         shape = shape_of_images(num_inputs, image_shape)
         body, size = convolutional_features(backbone, shape, keep, penalty=True, blocks=blocks)
-        chosen = ArcCosine(1) if kernel is None else kernel
-        options: dict[str, Any] = {
-            "frequencies": frequencies,
-            "directions": directions,
-            "covariance": covariance,
-            "keep": keep,
-        }
-        features, middle = num_features or size, width or size
-        sizes = [size, *[middle + size] * (depth - 1)]
-        layers = [
-            GPLayer(chosen, inputs, middle, features, seed=seed + number, **options)
-            for number, inputs in enumerate(sizes[:-1])
-        ]
-        last = {"seed": seed + depth - 1, **options}
-        top = GPLayer(chosen, sizes[-1], likelihood.num_latents, features, **last)
+        layers, top = feature_layers(
+            ArcCosine(1) if kernel is None else kernel,
+            size,
+            likelihood.num_latents,
+            num_features or size,
+            depth=depth,
+            width=width or size,
+            skip=True,
+            seed=seed,
+            frequencies=frequencies,
+            directions=directions,
+            covariance=covariance,
+            keep=keep,
+        )
         for layer in (*layers, top):
             layer.kernel.requires_grad_(learn_kernel)
         super().__init__(

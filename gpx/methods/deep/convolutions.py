@@ -90,7 +90,7 @@ class ImageShape(NamedTuple):
 
 
 class Images(nn.Module):
-    """Rows of pixels (n, d) as images (n, channels, side, side), with zeros around small ones.
+    """Rows of pixels (n, d) as images (n, channels, height, width), with zeros around small ones.
 
     Args:
         shape: of the images.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ from gpx.methods.base.model import Hyperparameters
 from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.features import Frequency
 from gpx.methods.deep.layer import Covariance, GPLayer
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.tensor_checks import check_at_least
 
 START_CHUNK = 4096
@@ -46,6 +48,34 @@ class DeepBody(nn.Module):
             f = layer(f)
             f = torch.cat([f, x], 1) if self.skip else f
         return f
+
+
+def feature_layers(
+    kernel: Kernel,
+    num_inputs: int,
+    num_outputs: int,
+    num_features: int,
+    *,
+    depth: int,
+    width: int,
+    skip: bool,
+    seed: int,
+    **options: Any,
+) -> tuple[list[GPLayer], GPLayer]:
+    """Hidden layers of a ``DeepBody``, and the last layer; each draws from a seed of its own.
+
+    Args:
+        kernel, num_inputs, num_outputs, num_features, options: of ``GPLayer``.
+        depth, width, skip, seed: of ``DeepGP``.
+    """
+    later = width + num_inputs if skip else width
+    sizes = [num_inputs, *[later] * (depth - 1)]
+    outputs = [*[width] * (depth - 1), num_outputs]
+    *hidden, last = [
+        GPLayer(kernel, each, out, num_features, seed=seed + number, **options)
+        for number, (each, out) in enumerate(zip(sizes, outputs, strict=True))
+    ]
+    return hidden, last
 
 
 @torch.no_grad()
@@ -110,24 +140,20 @@ class DeepGP(NetworkModel):
     ) -> None:
         check_at_least(1, depth=depth, width=width)
         check_at_least(0, seed=seed)
-
-        def layer(number: int, inputs: int, outputs: int) -> GPLayer:
-            return GPLayer(
-                kernel,
-                inputs,
-                outputs,
-                num_features,
-                frequencies=frequencies,
-                directions=directions,
-                covariance=covariance,
-                keep=keep,
-                seed=seed + number,
-            )
-
-        later = width + num_inputs if skip else width
-        sizes = [num_inputs, *[later] * (depth - 1)]
-        hidden = [layer(number, size, width) for number, size in enumerate(sizes[:-1])]
-        head = layer(depth - 1, sizes[-1], likelihood.num_latents)
+        hidden, head = feature_layers(
+            kernel,
+            num_inputs,
+            likelihood.num_latents,
+            num_features,
+            depth=depth,
+            width=width,
+            skip=skip,
+            seed=seed,
+            frequencies=frequencies,
+            directions=directions,
+            covariance=covariance,
+            keep=keep,
+        )
         super().__init__(
             Network(DeepBody(hidden, skip), head),
             likelihood,

@@ -13,7 +13,8 @@ from gpx.methods.base.model import Hyperparameters
 from gpx.methods.deep.deep_gp import DeepBody, take_lengthscales
 from gpx.methods.deep.feature_model import few_rows
 from gpx.methods.deep.inducing_layer import InducingLayer
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.tensor_checks import check_at_least
 
 MOST_WIDTH = 30

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpx.methods.base.model import Marginals
+
 
 class Draws(NamedTuple):
     """Randomness of one pass through a network.
@@ -29,15 +31,16 @@ class Draws(NamedTuple):
 
     def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normals in the dtype and on the device of ``like``."""
-        device = like.device if self.generator is None else self.generator.device
-        found = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=device)
-        return found.to(like.device)
+        return self._empty(shape, like).normal_(generator=self.generator).to(like.device)
 
     def kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         """Ones with ``probability``, else zeros, in the dtype and on the device of ``like``."""
-        device = like.device if self.generator is None else self.generator.device
-        share = torch.full(shape, probability, dtype=like.dtype, device=device)
+        share = self._empty(shape, like).fill_(probability)
         return torch.bernoulli(share, generator=self.generator).to(like.device)
+
+    def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        device = like.device if self.generator is None else self.generator.device
+        return torch.empty(shape, dtype=like.dtype, device=device)
 
 
 class RandomLayer(nn.Module, ABC):
@@ -65,6 +68,11 @@ class RandomLayer(nn.Module, ABC):
     def draw_start(self, generator: torch.Generator) -> None:
         """Draw where its parameters begin. Default: they are where the constructor put them."""
 
+    def drawn(self, law: Marginals, *leading: int) -> Tensor:
+        """Independent draws of normals of any shape, with further ``leading`` dimensions."""
+        noise = self.draws.normals((*leading, *law.mean.shape), law.mean)
+        return law.mean + deviation(law.variance) * noise
+
     @abstractmethod
     def kl(self) -> Tensor:
         """KL(q || p) of its own weights in nats, up to a constant where its class says so; ()."""
@@ -77,6 +85,12 @@ def deviation(variance: Tensor) -> Tensor:
     narrow q: the square root's own is infinite there, and makes NaN of what it is multiplied by.
     """
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
+def repeated(network: nn.Module, x: Tensor, num: int) -> Tensor:
+    """``num`` passes of x (n, d), in which rows are independent of one another: (num, n, p)."""
+    found: Tensor = network(x.repeat(num, 1))
+    return found.view(num, len(x), -1)
 
 
 def random_layers(network: nn.Module) -> list[RandomLayer]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.tensor_checks import check_at_least
 
 
@@ -71,11 +71,7 @@ class SampledELBO(Objective[Sampled]):
         self, model: Sampled, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
-        kl = model.kl()
-        fit = self._fit(model, x, y, generator) * (self.total / x.shape[0])
-        return Evidence(
-            fit - kl, "unbiased" if model.kl_known else "estimate", {"fit": fit, "complexity": kl}
-        )
+        return _evidence(model, self._fit(model, x, y, generator) * (self.total / x.shape[0]))
 
     def _fit(
         self, model: Sampled, x: Tensor, y: Tensor, generator: torch.Generator | None
@@ -100,11 +96,14 @@ class SampledELBO(Objective[Sampled]):
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
             fit += self._fit(model, rows_x, rows_y, generator).double()
-        kl = model.kl()
-        return Evidence(
-            fit - kl, "unbiased" if model.kl_known else "estimate", {"fit": fit, "complexity": kl}
-        )
+        return _evidence(model, fit)
 
     def num_data(self, x: Tensor) -> int:
         """n, whatever the batch."""
         return self.total
+
+
+def _evidence(model: Sampled, fit: Tensor) -> Evidence:
+    kl = model.kl()
+    kind: Kind = "unbiased" if model.kl_known else "estimate"
+    return Evidence(fit - kl, kind, {"fit": fit, "complexity": kl})

@@ -13,7 +13,7 @@ from gpx.errors import ConfigError
 from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
 from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.weights import DroppedWeights
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_widths
 
 FeatureNetwork = Literal["identity", "dense"] | Backbone
 """The inputs themselves; a dense network; the convolutional ones of ``gpx.methods.deep``."""
@@ -77,13 +77,12 @@ class FeatureBody(nn.Module):
         return found
 
     @torch.no_grad()
-    def features(
-        self, x: Tensor, generator: torch.Generator | None, *, shared: bool = False
-    ) -> Iterator[Tensor]:
+    def features(self, x: Tensor, generator: torch.Generator | None) -> Iterator[Tensor]:
         """Features of all rows, some rows at a time."""
         for rows in x.split(CHUNK):
-            with draws_of(self, generator, shared=shared):
-                yield self(rows)
+            with draws_of(self, generator):
+                found = self(rows)
+            yield found
 
     def measure(self, x: Tensor, generator: torch.Generator) -> None:
         """Standardise the features of x (n, d) as they are now."""
@@ -131,10 +130,9 @@ def feature_body(
         check_at_least(1, num_features=num_features)
         linear = DroppedWeights(size, num_features, keep, bias=True, penalty=prior)
         return FeatureBody(nn.Sequential(network, linear), num_features, by_number=False)
-    sizes = [num_inputs, *hidden, num_features]
+    check_widths("hidden", hidden)
     check_at_least(1, num_inputs=num_inputs, num_features=num_features)
-    if hidden and min(hidden) < 1:
-        raise ConfigError(f"hidden={list(hidden)}: every layer has at least one unit")
+    sizes = [num_inputs, *hidden, num_features]
     layers: list[nn.Module] = []
     for number, (inputs, outputs) in enumerate(pairwise(sizes)):
         layers += [nn.ReLU()] if number else []

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.start import StartWatch, Unwatched
 from gpx.methods.deep.feature_body import FeatureBody
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.methods.deep.pretraining import pretrain
 from gpx.sampling.batches import some_rows

@@ -17,7 +17,7 @@ from gpx.bases import (
 )
 from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
-from gpx.kernels import RBF, ArcCosine, Periodic
+from gpx.kernels import RBF, ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
@@ -32,26 +32,6 @@ FOURIER: dict[Directions, type[RandomFourier]] = {
     "structured": StructuredOrthogonalFourier,
     "fastfood": FastfoodFourier,
 }
-DEVIATION = 0.1
-"""Of learned frequencies at the start, in units of their prior's."""
-
-
-def fixed_features(
-    kernel: Kernel, num_features: int, num_inputs: int, directions: Directions, seed: int
-) -> Basis:
-    """Random features of a kernel whose frequencies stay, apart from its lengthscales.
-
-    Raises:
-        ConfigError: another kernel, an odd number of Fourier features or other directions.
-    """
-    if directions not in get_args(Directions):
-        raise ConfigError(
-            f"directions={directions}: expected one of {', '.join(get_args(Directions))}"
-        )
-    if isinstance(kernel, ArcCosine):
-        return ArcCosineFeatures(kernel, num_features, num_inputs, seed, directions)
-    # one block: all of them are wanted at once
-    return FOURIER[directions](kernel, num_features, seed, max(1, num_features // 2))
 
 
 class LearnedFeatures(nn.Module):
@@ -112,18 +92,23 @@ def layer_features(
     Raises:
         ConfigError: options that are none, or a kernel that they do not fit.
     """
-    if frequencies not in get_args(Frequency):
-        raise ConfigError(
-            f"frequencies={frequencies}: expected one of {', '.join(get_args(Frequency))}"
-        )
+    for name, given, known in (
+        ("frequencies", frequencies, get_args(Frequency)),
+        ("directions", directions, get_args(Directions)),
+    ):
+        if given not in known:
+            raise ConfigError(f"{name}={given}: expected one of {', '.join(known)}")
     if not isinstance(kernel, ArcCosine) and num_features % 2:
         raise ConfigError(
             f"num_features={num_features}: Fourier features come in pairs of a cosine and a sine, "
             "so their number must be even"
         )
-    if frequencies == "fixed":
-        return fixed_features(kernel, num_features, num_inputs, directions, seed)
-    if not isinstance(kernel, (RBF, ArcCosine)) or isinstance(kernel, Periodic):
+    if frequencies == "fixed":  # apart from the lengthscales
+        if isinstance(kernel, ArcCosine):
+            return ArcCosineFeatures(kernel, num_features, num_inputs, seed, directions)
+        # one block: all of them are wanted at once
+        return FOURIER[directions](kernel, num_features, seed, num_features // 2)
+    if not isinstance(kernel, (RBF, ArcCosine)):
         raise ConfigError(
             f"frequencies={frequencies} takes an RBF or an arc-cosine kernel, whose frequencies "
             f"are normal, got {class_name(kernel)}; give one of them, or frequencies='fixed'"
@@ -139,13 +124,8 @@ def layer_features(
             num_inputs, count, learned=frequencies == "learned_signs", keep=keep, seed=seed
         )
         return LearnedFeatures(kernel, num_features, num_inputs, signs)
-    q: RandomWeights
-    if frequencies == "learned":
-        q = MeanFieldWeights(num_inputs, count, DEVIATION)
-    else:
-        q = DroppedWeights(num_inputs, count, keep)
-    if directions not in ROWS:
-        raise ConfigError(f"directions={directions}: expected one of {', '.join(ROWS)}")
+    learned = frequencies == "learned"
+    q = MeanFieldWeights(num_inputs, count) if learned else DroppedWeights(num_inputs, count, keep)
     with torch.no_grad():
         q.mean.copy_(ROWS[directions](seed, torch.arange(count), num_inputs).mT)
     return LearnedFeatures(kernel, num_features, num_inputs, q)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ShapeError
 from gpx.inducing import KMeans, Selector
 from gpx.inference.variational import (
     FullCholesky,
@@ -29,7 +29,7 @@ from gpx.means import Zero
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import deviation
-from gpx.methods.deep.output_layer import OutputLayer
+from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 
@@ -75,7 +75,7 @@ class InducingLayer(OutputLayer):
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_inducing=num_inducing)
         check_not_negative(jitter=jitter)
         resized = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
-        self.kernel = for_inputs(kernel, num_inputs) if resized else kernel
+        self.kernel = for_inputs(kernel, num_inputs) if resized else copy.deepcopy(kernel)
         self.mean = Zero() if mean is None else mean
         self.num_inputs, self.num_outputs, self.jitter = num_inputs, num_outputs, jitter
         self.inducing = nn.Parameter(torch.zeros(num_inducing, num_inputs))
@@ -93,11 +93,7 @@ class InducingLayer(OutputLayer):
 
     def marginals(self, x: Tensor) -> Marginals:
         """Mean and variance (n, p) of f(x) under q."""
-        if x.ndim != 2 or x.shape[1] != self.num_inputs:
-            raise ShapeError(
-                f"an InducingLayer of {self.num_inputs} inputs got shape {tuple(x.shape)}; "
-                f"expected (n, {self.num_inputs})"
-            )
+        check_columns(self, x, self.num_inputs)
         if self._inverse is None:
             terms = Whitened().terms(self.variables, self.q, x)
             self.report = terms.report
@@ -112,9 +108,12 @@ class InducingLayer(OutputLayer):
         """f(x) under q, drawn: (n, d) -> (n, p); see ``Draws`` for what rows have in common."""
         if self.draws.joint:
             return self._path(x)
-        mean, variance = self.marginals(x)
-        shape = (1, self.num_outputs) if self.draws.shared else tuple(mean.shape)
-        return mean + deviation(variance) * self.draws.normals(shape, mean)
+        law = self.marginals(x)
+        if not self.draws.shared:
+            return self.drawn(law)
+        return law.mean + deviation(law.variance) * self.draws.normals(
+            (self.num_outputs,), law.mean
+        )
 
     def _path(self, x: Tensor) -> Tensor:
         """One function of q at x, by random features of the prior; the same at every row."""
@@ -138,8 +137,7 @@ class InducingLayer(OutputLayer):
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
-        mean, variance = self.marginals(x)
-        return mean + deviation(variance) * self.draws.normals((num, *mean.shape), mean)
+        return self.drawn(self.marginals(x), num)
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)), exact."""

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.random_directions import Directions
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.for_inputs import for_inputs
 from gpx.methods.base.model import Marginals
+from gpx.methods.deep.draws import repeated
 from gpx.methods.deep.features import Frequency, layer_features
+from gpx.methods.deep.output_layer import check_columns
 from gpx.methods.deep.weights import (
     DroppedWeights,
     FullWeights,
@@ -101,16 +103,9 @@ class GPLayer(nn.Module):
         kernel: nn.Module = self.features.kernel
         return kernel
 
-    def _check(self, x: Tensor) -> None:
-        if x.ndim != 2 or x.shape[1] != self.num_inputs:
-            raise ShapeError(
-                f"a GPLayer of {self.num_inputs} inputs got shape {tuple(x.shape)}; expected "
-                f"(n, {self.num_inputs})"
-            )
-
     def forward(self, x: Tensor) -> Tensor:
         """f(x) under q, drawn: (n, d) -> (n, p); see ``RandomLayer``."""
-        self._check(x)
+        check_columns(self, x, self.num_inputs)
         found: Tensor = self.weights(self.features(x))
         return found
 
@@ -119,13 +114,12 @@ class GPLayer(nn.Module):
 
         Under dropout of the weights they are drawn, and the variance is zero.
         """
-        self._check(x)
+        check_columns(self, x, self.num_inputs)
         return self.weights.marginals(self.features(x))
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """``num`` draws at each row of x (n, d), independent of one another: (num, n, p)."""
-        found: Tensor = self(x.repeat(num, 1))
-        return found.view(num, len(x), -1)
+        return repeated(self, x, num)
 
     @torch.no_grad()
     def prior_covariance(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A network with random layers as a model: what the standalone and the convolutional ones share."""
+"""A network with random layers as a model: what the dense and the convolutional ones share."""
 
 from __future__ import annotations
 
@@ -10,49 +10,13 @@ from torch import Tensor, nn
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
-from gpx.methods.deep.draws import draws_of, is_random, random_layers, total_kl
+from gpx.methods.deep.draws import draws_of, random_layers, total_kl
 from gpx.methods.deep.features import LearnedFeatures
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
-from gpx.methods.deep.output_layer import OutputLayer
+from gpx.methods.deep.network import Network
 from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.tensor_checks import check_at_least
-
-
-class Network(nn.Module):
-    """A body, any torch module, and a head that knows the marginals of its outputs.
-
-    Args:
-        body: x (n, d) -> (n, h).
-        head: (n, h) -> (n, p), one latent function for each output.
-    """
-
-    def __init__(self, body: nn.Module, head: GPLayer | OutputLayer) -> None:
-        super().__init__()
-        self.body, self.head = body, head
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Latent functions (n, p) at a draw of the network."""
-        found: Tensor = self.head(self.body(x))
-        return found
-
-    def marginals(self, x: Tensor) -> Marginals:
-        """Of the latent functions (n, p), given a draw of everything below the head's weights."""
-        return self.head.marginals(self.body(x))
-
-    def samples(self, x: Tensor, num: int) -> Tensor:
-        """``num`` independent draws at each row: (num, n, p); what is not random is passed once."""
-        if is_random(self.body):
-            found: Tensor = self(x.repeat(num, 1))
-            return found.view(num, len(x), -1)
-        return self.head.sample(self.body(x), num)
-
-    def sample_marginals(self, x: Tensor, num: int) -> Marginals:
-        """``marginals`` at ``num`` independent draws at each row: (num, n, p) each."""
-        if is_random(self.body):
-            parts = self.marginals(x.repeat(num, 1))
-            return Marginals(*(part.view(num, len(x), -1) for part in parts))
-        return Marginals(*(part.expand(num, -1, -1) for part in self.marginals(x)))
 
 
 class NetworkModel(Model):

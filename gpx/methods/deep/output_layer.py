@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from gpx.errors import ShapeError, class_name
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.draws import RandomLayer
+from gpx.methods.deep.draws import RandomLayer, repeated
 
 
 class OutputLayer(RandomLayer):
@@ -24,5 +25,13 @@ class OutputLayer(RandomLayer):
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """``num`` draws at each row of x (n, d), independent of one another: (num, n, p)."""
-        found: Tensor = self(x.repeat(num, 1))
-        return found.view(num, len(x), -1)
+        return repeated(self, x, num)
+
+
+def check_columns(layer: nn.Module, x: Tensor, num_inputs: int) -> None:
+    """Raise ShapeError unless ``layer`` gets inputs x (n, num_inputs)."""
+    if x.ndim != 2 or x.shape[1] != num_inputs:
+        raise ShapeError(
+            f"{class_name(layer)} of {num_inputs} inputs got shape {tuple(x.shape)}; expected "
+            f"(n, {num_inputs})"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,9 +16,7 @@ from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.deep.draws import draws_of, held, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
-
-if TYPE_CHECKING:
-    from gpx.methods.deep.model import Network
+from gpx.methods.deep.network import Network
 
 PREDICT_CHUNK = 512
 """Test rows per pass of a prediction."""
@@ -110,9 +107,7 @@ class NetworkPosterior(Posterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """First two moments of the mixture over draws at x (n, d): (n,) or (n, p)."""
-        mean, variance = self.components(x)
-        moments = mixture_moments(Marginals(mean.flatten(1), variance.flatten(1)))
-        return Marginals(*(m.view(mean.shape[1:]) for m in moments))
+        return mixture_moments(self.components(x))
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpx.errors import DidNotConverge
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.start import StartWatch
 from gpx.methods.deep.elbo import SampledELBO
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.methods.deep.weights import DroppedWeights
 
-RATE = 0.001
+RATE, BATCH = 0.001, 100
 """Of Adam."""
 
 
@@ -26,7 +28,6 @@ def pretrain(
     y: Tensor,
     *,
     steps: int,
-    batch_size: int = 100,
     generator: torch.Generator,
     watch: StartWatch,
 ) -> None:
@@ -37,9 +38,12 @@ def pretrain(
         size: outputs of the body.
         likelihood: of the targets; copied.
         x (n, d), y (n,): all training data.
-        steps, batch_size: of Adam at its default rate.
+        steps: of Adam.
         generator: of batches and masks, on the data's device.
         watch: told of every step.
+
+    Raises:
+        DidNotConverge: the last loss is no number.
 
     Gaussian processes on features that nothing has trained collapse to the prior.
     """
@@ -50,8 +54,8 @@ def pretrain(
     )
     objective = SampledELBO(len(x))
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
-    rows = min(batch_size, len(x))
-    step, earlier = 0, watch.earlier()
+    rows = min(BATCH, len(x))
+    step, earlier, loss = 0, watch.earlier(), x.new_zeros(())
     if earlier is not None:
         step = earlier["step"]
         model.load_state_dict(earlier["model"])
@@ -76,5 +80,10 @@ def pretrain(
             optimiser.step()
             step += 1
             watch.step(step, steps, loss.detach(), state)
+    if not bool(loss.isfinite()):
+        raise DidNotConverge(
+            f"pretraining of the backbone for {steps} steps ended with a loss that is no number; "
+            "look for NaN or infinite values in the data, or use pretrain_steps=0"
+        )
     for parameter in model.parameters():
         parameter.grad = None

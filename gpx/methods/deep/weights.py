@@ -8,10 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError
+from gpx.linalg import cholesky
+from gpx.linalg.triangular import inverse_lower
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.draws import RandomLayer, deviation
+from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.tensor_checks import check_at_least
+
+DEVIATION = 0.1
+"""Of Gaussian entries at the start, in units of their prior's."""
 
 
 class RandomWeights(OutputLayer):
@@ -23,7 +28,6 @@ class RandomWeights(OutputLayer):
 
     Raises:
         ConfigError: sizes below one.
-
     """
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
@@ -48,8 +52,7 @@ class RandomWeights(OutputLayer):
         """
         if self.draws.shared:
             return x @ self.sampled()
-        mean, variance = self.marginals(x)
-        return mean + deviation(variance) * self.draws.normals(tuple(mean.shape), mean)
+        return self.drawn(self.marginals(x))
 
     @torch.no_grad()
     def start(self, mean: Tensor, precision: Tensor) -> None:
@@ -62,16 +65,13 @@ class MeanFieldWeights(RandomWeights):
 
     Args:
         num_inputs, num_outputs: of ``RandomWeights``.
-        deviation: of every entry at the start.
 
     Cost: O(n m p) a pass, 2 m p parameters.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, deviation: float = 0.1) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__(num_inputs, num_outputs)
-        if not deviation > 0.0:
-            raise ConfigError(f"deviation={deviation} of the weights must be above 0")
-        start = torch.full((num_inputs, num_outputs), deviation)
+        start = torch.full((num_inputs, num_outputs), DEVIATION)
         self.log_deviation = nn.Parameter(start.log())
 
     def marginals(self, x: Tensor) -> Marginals:
@@ -101,17 +101,14 @@ class FullWeights(RandomWeights):
 
     Args:
         num_inputs, num_outputs: of ``RandomWeights``.
-        deviation: of every entry at the start.
 
     Cost: O(n m^2 p) a pass, p m (m + 1) / 2 parameters in m^2 p numbers.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, deviation: float = 0.1) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__(num_inputs, num_outputs)
-        if not deviation > 0.0:
-            raise ConfigError(f"deviation={deviation} of the weights must be above 0")
         eye = torch.eye(num_inputs).expand(num_outputs, -1, -1)
-        self.raw_root = nn.Parameter(deviation * eye)
+        self.raw_root = nn.Parameter(DEVIATION * eye)
 
     @property
     def root(self) -> Tensor:
@@ -138,12 +135,10 @@ class FullWeights(RandomWeights):
     def start(self, mean: Tensor, precision: Tensor) -> None:
         """As in ``RandomWeights``: that Gaussian itself."""
         super().start(mean, precision)
-        # of precision = U^T U with U upper triangular, taken from its reversed Cholesky factor,
-        # the covariance has the lower triangular root U^-1 reversed back
-        flipped = torch.linalg.cholesky(precision.flip(0, 1))
-        upper = flipped.flip(0, 1)
-        eye = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
-        root = torch.linalg.solve_triangular(upper, eye, upper=True).mT
+        # with rows and columns in reverse the precision is L L^T, and L^-T reversed back is the
+        # lower triangular root of the covariance
+        factor, _ = cholesky(precision.flip(0, 1), name="the precision of a layer's weights")
+        root = inverse_lower(factor).flip(0, 1).mT
         self.raw_root.copy_(root.expand_as(self.raw_root))
 
 

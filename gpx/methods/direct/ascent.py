@@ -62,10 +62,6 @@ class CoordinateAscent(OwnSteps[Direct]):
         self.model = model
         self.converged = self.gain < self.tolerance
 
-    def max_steps(self, limit: int) -> int:
-        """Sweeps, ``limit``."""
-        return limit
-
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """One sweep; returns the bound afterwards. x, y and the generator are not read."""

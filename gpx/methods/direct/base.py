@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.bases import Basis, basis_of
-from gpx.bases.fixed_functions import fix_functions
+from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.bases.grid_eigenfunctions.start import require_sums
-from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at, require_grid
-from gpx.methods.direct.mean_field import best_noise, squared_error, swept
+from gpx.methods.direct.grids import WeightGrid, prior_at, require_grid
+from gpx.methods.direct.mean_field import Bound, best_noise, bound, squared_error, swept
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.direct.summed import SummedRegression
 
@@ -44,6 +42,7 @@ class DiscreteWeights(InDoublePrecision, Model):
 
     Attributes:
         scale (m,): sd.
+        logits (m, k): of q, its probabilities their softmax; of a mixture (r, m, k).
 
     Raises:
         ConfigError: a basis whose prior has correlations.
@@ -53,6 +52,7 @@ class DiscreteWeights(InDoublePrecision, Model):
 
     mean: Mean
     scale: Tensor
+    logits: nn.Parameter
 
     def __init__(
         self,
@@ -93,20 +93,19 @@ class DiscreteWeights(InDoublePrecision, Model):
         """Logarithm of the prior (k,) of a weight at the values; of a mixture, the marginal."""
         return self.weights.log_prior.to(self.scale.device)
 
-    @abstractmethod
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """Shares (r,) of the components of q and probabilities (r, m, k); r = 1 of a mean field."""
+        return self.scale.new_ones(1), self.logits.softmax(-1).unsqueeze(0)
+
+    @torch.no_grad()
     def sparsity(self) -> float:
         """Expected share of weights that are zero in a draw from q.
 
         Raises:
             ConfigError: zero is not one of the values.
         """
-
-    def place_of_zero(self) -> int:
-        """Among the values; raises ConfigError where zero is none of them."""
-        zero = self.weights.zero
-        if zero is None:
-            raise ConfigError("sparsity counts zeros, and no value of the weights is zero")
-        return zero
+        shares, q = self.mixture()
+        return float(shares @ q[..., self.weights.place_of_zero()].mean(1))
 
     def take_scale(self) -> None:
         """Note the prior deviations of the weights, once the functions are fixed."""
@@ -123,6 +122,18 @@ class DiscreteWeights(InDoublePrecision, Model):
             found["sparsity"] = self.sparsity()
         return found | self.basis.facts()
 
+    def noise_probabilities(self) -> Tensor:
+        """Of the values of the noise variance (k_s,); empty where it is known, or there is none."""
+        return self.scale.new_zeros(0)
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> DirectPosterior:
+        """The posterior at the present q; x and y are not read."""
+        posterior = self.new_posterior()
+        shares, q = self.mixture()
+        posterior.fill(self.scale, self.values(), q, self.noise_probabilities(), shares)
+        return posterior
+
     def new_posterior(self) -> DirectPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         return DirectPosterior(self.basis, self.mean, None)
@@ -131,42 +142,12 @@ class DiscreteWeights(InDoublePrecision, Model):
 class DiscreteRegression(SummedRegression, DiscreteWeights):
     """Discrete weights under Gaussian noise: sums over the data, and the noise variance's grid.
 
-    Args:
-        kernel, mean, basis, num_basis, weights: as for ``DiscreteWeights``.
-        likelihood: Gaussian.
-        noise: values of the noise variance and their prior; None: it stays as initialised.
-
     Attributes:
-        noise_logits (k_s,): of the noise variance; empty where it is known.
         gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r of the functions times sd_i,
             |r|^2 and n.
-
-    Raises:
-        ConfigError: as ``DiscreteWeights``.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "scale")
-
-    def __init__(
-        self,
-        *,
-        kernel: Kernel,
-        mean: Mean,
-        likelihood: Gaussian,
-        basis: Basis | Callable[..., Basis],
-        num_basis: int = 1000,
-        weights: WeightGrid | None = None,
-        noise: NoiseGrid | None = None,
-    ) -> None:
-        super().__init__(
-            kernel=kernel,
-            mean=mean,
-            likelihood=likelihood,
-            basis=basis,
-            num_basis=num_basis,
-            weights=weights,
-        )
-        self.start_sums(noise)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: nothing to settle, but sums of m x m must fit into memory."""
@@ -211,19 +192,42 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
                 if self.noise is not None:
                     error = squared_error(self.statistics, q, self.values()).value
                     self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
-                logits = swept(
-                    self.gram,
-                    self.projected,
-                    logits,
-                    self.values(),
-                    self.prior_now(q),
-                    share * self.noise_terms().precision,
-                )
+                logits = self.swept(logits, share)
         return logits
 
-    def prior_now(self, q: Tensor) -> Tensor:
-        """Logarithm of the prior (k,) of every weight under q (m, k); see ``prior_at``."""
-        return prior_at(q, self.weights)[0]
+    def prior_at(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithm of the prior (k,) of every weight under q (m, k), and (); see ``prior_at``."""
+        return prior_at(q, self.weights)
+
+    @torch.no_grad()
+    def swept(self, logits: Tensor, share: float = 1.0) -> Tensor:
+        """Logits (m, k) of a mean field after one sweep of coordinate ascent.
+
+        Args:
+            logits (m, k): to start from.
+            share: of the precision of the noise.
+
+        Cost: O(m^2 + m k).
+        """
+        prior, _ = self.prior_at(logits.softmax(-1))
+        precision = share * self.noise_terms().precision
+        return swept(self.gram, self.projected, logits, self.values(), prior, precision)
+
+    @torch.no_grad()
+    def bound(self, logits: Tensor) -> Bound:
+        """The evidence lower bound of a mean field of ``logits`` (m, k), with its gradient.
+
+        Cost: O(m^2 + m k).
+        """
+        log_q = logits.log_softmax(-1)
+        prior, gained = self.prior_at(log_q.exp())
+        grid = None if self.noise is None else self.noise_grid()
+        found = bound(self.statistics, log_q, self.values(), prior, self.noise_terms(), grid)
+        return found._replace(value=found.value + gained, weights=found.weights + gained)
+
+    def noise_probabilities(self) -> Tensor:
+        """As in ``DiscreteWeights``."""
+        return self.noise_terms().log_q.exp()
 
     def new_posterior(self) -> DirectPosterior:
         """As in ``Model``; the training data are not part of the posterior."""

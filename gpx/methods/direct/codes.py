@@ -53,14 +53,15 @@ class QuantisedWeights(NamedTuple):
         """
         if features.is_floating_point():
             raise DTypeError(f"products takes integer features, got {features.dtype}")
-        largest = int(features.abs().max()) if features.numel() else 0
-        most = largest * int(self.integers.abs().sum(1).max())
+        whole, weights = features.long(), self.integers.long()
+        heaviest = int(weights.abs().sum(1).max()) if weights.numel() else 0
+        most = (int(whole.abs().max()) if whole.numel() else 0) * heaviest
         if most > LARGEST_SUM:
             raise ConfigError(
                 f"sums of {features.shape[1]} products may reach {most}, beyond 32 bits; use fewer "
                 "functions (num_basis=) or features of fewer bits"
             )
-        return (features.long() @ self.integers.long().mT).int()
+        return (whole @ weights.mT).int()
 
 
 def quantised(codes: Tensor, values: Tensor) -> QuantisedWeights:

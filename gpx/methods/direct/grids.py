@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.tensor_checks import check_at_least
 
 Prior = Literal["gaussian", "uniform"]
 
@@ -117,11 +118,9 @@ class WeightGrid(Grid):
         shares: Sequence[float] | None = None,
         sparse: bool = True,
     ) -> None:
-        if num_values < 1 or not 0.0 < half_width < math.inf:
-            raise ConfigError(
-                f"num_values={num_values} must be at least 1 and half_width={half_width} above 0 "
-                "and finite"
-            )
+        check_at_least(1, num_values=num_values)
+        if not 0.0 < half_width < math.inf:
+            raise ConfigError(f"half_width={half_width} must be above 0 and finite")
         if prior not in get_args(Prior):
             raise ConfigError(f"prior={prior}: expected one of {', '.join(get_args(Prior))}")
         if values is None:
@@ -134,7 +133,7 @@ class WeightGrid(Grid):
                 largest = made[made.isfinite()].abs().max() if bool(made.isfinite().any()) else 0.0
                 made[made.abs() <= ROUNDED * largest] = 0.0
         self.prior = prior if probabilities is None and widths is None else "own"
-        weights = log_density(made, prior, probabilities)
+        weights = log_weights(made, prior, probabilities)
         if widths is not None:
             if probabilities is not None:
                 raise ConfigError("widths= and probabilities= both give the prior; leave one out")
@@ -152,6 +151,12 @@ class WeightGrid(Grid):
                 f"sparse=True needs zero among the values of the weights, got {_some(made)}; use "
                 "an odd num_values, values= with 0 in them, or sparse=False"
             )
+
+    def place_of_zero(self) -> int:
+        """``zero``; raises ConfigError where zero is none of the values."""
+        if self.zero is None:
+            raise ConfigError("sparsity counts zeros, and no value of the weights is zero")
+        return self.zero
 
 
 class NoiseGrid(Grid):
@@ -176,17 +181,17 @@ class NoiseGrid(Grid):
         values: Sequence[float] | None = None,
         probabilities: Sequence[float] | None = None,
     ) -> None:
-        if num_values < 1 or not 0.0 < lowest <= highest < math.inf:
+        check_at_least(1, num_values=num_values)
+        if not 0.0 < lowest <= highest < math.inf:
             raise ConfigError(
-                f"num_values={num_values} must be at least 1, lowest={lowest} above 0, and "
-                f"highest={highest} finite and no smaller"
+                f"lowest={lowest} must be above 0, and highest={highest} finite and no smaller"
             )
         if values is None:
             ends = math.log10(lowest), math.log10(highest)
             made = torch.logspace(*ends, num_values, dtype=torch.float64)
         else:
             made = _numbers(values, "values")
-        super().__init__(made, log_density(made, "uniform", probabilities), "noise variance")
+        super().__init__(made, log_weights(made, "uniform", probabilities), "noise variance")
         if not bool((self.values > 0.0).all()):
             raise ConfigError(f"values of the noise variance must be positive, got {_some(made)}")
 
@@ -199,7 +204,7 @@ def require_grid(given: object, kind: type[Grid], argument: str) -> None:
         )
 
 
-def log_density(
+def log_weights(
     values: Tensor, prior: Prior, own: Sequence[float] | Sequence[Sequence[float]] | None = None
 ) -> Tensor:
     """Logarithms (k,), or (c, k), of prior weights at ``values`` (k,); ``own`` before ``prior``."""

@@ -17,7 +17,6 @@ from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteWeights
 from gpx.methods.direct.grids import WeightGrid, prior_at
 from gpx.methods.direct.mean_field import by_logits, negative_divergence
-from gpx.methods.direct.posterior import DirectPosterior
 
 
 class LogisticFit(NamedTuple):
@@ -133,10 +132,6 @@ class DirectLogistic(DiscreteWeights):
             fit.value, divergence.sum() + gained, fit.by_logits, by_logits(q, slope)
         )
 
-    def sparsity(self) -> float:
-        """As in ``DiscreteWeights``."""
-        return float(self.logits.detach().softmax(-1)[:, self.place_of_zero()].mean())
-
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the functions; q starts at the prior.
@@ -155,11 +150,3 @@ class DirectLogistic(DiscreteWeights):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q."""
         return {"variational": [self.logits]}
-
-    @torch.no_grad()
-    def condition(self, x: Tensor, y: Tensor) -> DirectPosterior:
-        """The posterior at the present q; x and y are not read."""
-        posterior = self.new_posterior()
-        q = self.logits.detach().softmax(-1)
-        posterior.fill(self.scale, self.values(), q[None], self.logits.new_zeros(0))
-        return posterior

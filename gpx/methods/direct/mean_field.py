@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
-from gpx.errors import ConfigError
 from gpx.linalg import running_sum
 
 
@@ -248,17 +247,3 @@ def drawn_codes(
     )
     drawn = [(level >= edges[i]).sum(-1) for level, i in zip(levels, which, strict=True)]
     return torch.stack(drawn) if drawn else which.new_zeros(0, probabilities.shape[1])
-
-
-def codes_in_bytes(
-    shares: Tensor, probabilities: Tensor, num: int, generator: torch.Generator
-) -> Tensor:
-    """As ``drawn_codes``, uint8.
-
-    Raises:
-        ConfigError: there are more than 256 values.
-    """
-    count = probabilities.shape[-1]
-    if count > 256:
-        raise ConfigError(f"a byte holds 256 values and the weights have {count}")
-    return drawn_codes(shares, probabilities, num, generator).to(torch.uint8)

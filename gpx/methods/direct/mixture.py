@@ -14,9 +14,9 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at
-from gpx.methods.direct.mean_field import bound, squared_error, swept
-from gpx.methods.direct.posterior import DirectPosterior
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.mean_field import squared_error
+from gpx.tensor_checks import check_at_least
 
 TOLERANCE = 1e-3
 """Nats that a sweep of the start gains at least."""
@@ -29,7 +29,9 @@ class DirectMixture(DiscreteRegression):
     mixture is bounded (``DirectMixtureELBO``) or its gradient sampled (``DirectSampledELBO``).
 
     Args:
-        kernel, mean, likelihood, basis, num_basis, weights, noise: as for ``DiscreteRegression``.
+        kernel, mean, basis, num_basis, weights: as for ``DiscreteWeights``.
+        likelihood: Gaussian.
+        noise: values of the noise variance and their prior; None: it stays as initialised.
         components: r.
         perturbation: standard deviation of what is added to the logits of each component at the
             start, which is the mean field of coordinate ascent.
@@ -73,13 +75,12 @@ class DirectMixture(DiscreteRegression):
             basis=basis,
             num_basis=num_basis,
             weights=weights,
-            noise=noise,
         )
-        if components < 1 or min(sweeps, anneal) < 0 or not 0.0 <= perturbation < math.inf:
-            raise ConfigError(
-                f"components={components} must be at least 1, sweeps={sweeps}, anneal={anneal} and "
-                f"perturbation={perturbation} at least 0, and the last finite"
-            )
+        self.start_sums(noise)
+        check_at_least(1, components=components)
+        check_at_least(0, sweeps=sweeps, anneal=anneal)
+        if not 0.0 <= perturbation < math.inf:
+            raise ConfigError(f"perturbation={perturbation} must be at least 0 and finite")
         self.components, self.perturbation, self.sweeps = components, perturbation, sweeps
         self.anneal = anneal
         empty = self.weights.values.new_zeros
@@ -112,26 +113,22 @@ class DirectMixture(DiscreteRegression):
         each = q.sum(1) @ grid.log_components.to(q.device).mT
         return (each + grid.log_shares.to(q.device)).logsumexp(-1)
 
-    def sparsity(self) -> float:
-        """As in ``DiscreteRegression``."""
-        zeros = self.log_q().detach().exp()[..., self.place_of_zero()].mean(1)
-        return float(self.log_shares().detach().exp() @ zeros)
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """As in ``DiscreteWeights``."""
+        return self.log_shares().exp(), self.log_q().exp()
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the functions, sum over the data, and perturb the mean field that ascent finds."""
         self.fix(x, y, generator=generator)
-        values, logits = self.values(), self.annealed(self.anneal)
+        logits = self.annealed(self.anneal)
         before = -math.inf
         for _ in range(self.sweeps):
-            prior, gained = prior_at(logits.softmax(-1), self.weights)
-            noise = self.noise_terms()
-            logits = swept(self.gram, self.projected, logits, values, prior, noise.precision)
-            prior, gained = prior_at(logits.softmax(-1), self.weights)
-            found = bound(self.statistics, logits.log_softmax(-1), values, prior, noise)
+            logits = self.swept(logits)
+            found = self.bound(logits)
             if self.noise is not None:
                 self.noise_logits.copy_(self.best_noise(found.fit))
-            here = float(found.value + gained)
+            here = float(found.value)
             if here - before < TOLERANCE:
                 break
             before = here
@@ -151,15 +148,4 @@ class DirectMixture(DiscreteRegression):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: all of q, and where its entropy is bounded."""
-        found: list[nn.Parameter] = [self.share_logits, self.logits, self.tangent]
-        return {"variational": found if self.noise is None else [*found, self.noise_logits]}
-
-    @torch.no_grad()
-    def condition(self, x: Tensor, y: Tensor) -> DirectPosterior:
-        """The posterior at the present q; x and y are not read."""
-        posterior = self.new_posterior()
-        noise = self.noise_terms().log_q
-        known = noise[:0] if self.noise is None else noise.exp()
-        shares = self.log_shares().exp()
-        posterior.fill(self.scale, self.values(), self.log_q().exp(), known, shares)
-        return posterior
+        return {"variational": self.and_noise(self.share_logits, self.logits, self.tangent)}

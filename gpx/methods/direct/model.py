@@ -14,10 +14,10 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density, prior_at
-from gpx.methods.direct.mean_field import Bound, bound, swept
-from gpx.methods.direct.posterior import DirectPosterior
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_weights
+from gpx.methods.direct.mean_field import Bound
 from gpx.methods.direct.rounds import SweptRounds
+from gpx.tensor_checks import check_at_least
 
 
 class Direct(SweptRounds, DiscreteRegression):
@@ -27,7 +27,9 @@ class Direct(SweptRounds, DiscreteRegression):
     and its gradient are then exact sums over Phi^T Phi, Phi^T r and r^T r, without a sample drawn.
 
     Args:
-        kernel, mean, likelihood, basis, num_basis, weights, noise: as for ``DiscreteRegression``.
+        kernel, mean, basis, num_basis, weights: as for ``DiscreteWeights``.
+        likelihood: Gaussian.
+        noise: values of the noise variance and their prior; None: it stays as initialised.
         learn_values: move the values as well (around zero, which stays), for the largest bound.
         restarts: of a gradient search, each after sweeps of coordinate ascent.
         anneal: levels of the precision at the start, see ``annealed``; 0 starts at the prior.
@@ -70,12 +72,10 @@ class Direct(SweptRounds, DiscreteRegression):
             basis=basis,
             num_basis=num_basis,
             weights=weights,
-            noise=noise,
         )
-        self.take_restarts(restarts)
-        if anneal < 0:
-            raise ConfigError(f"anneal={anneal}: expected 0 or more")
-        self.anneal = anneal
+        self.start_sums(noise)
+        check_at_least(0, restarts=restarts, anneal=anneal)
+        self.restarts, self.anneal = restarts, anneal
         self.learn_values = learn_values
         if learn_values and (self.weights.zero is None or len(self.weights) < 2):
             raise ConfigError(
@@ -104,48 +104,22 @@ class Direct(SweptRounds, DiscreteRegression):
     def log_prior(self) -> Tensor:
         """Logarithm of the prior (k,) at the values; a Gaussian's moves with them."""
         if self.learn_values and self.weights.prior == "gaussian":
-            return log_density(self.values(), "gaussian").log_softmax(0)
+            return log_weights(self.values(), "gaussian").log_softmax(0)
         return super().log_prior()
 
-    def _prior_at(self, log_q: Tensor) -> tuple[Tensor, Tensor]:
-        """As ``prior_at``, of the prior that moves with learned values."""
-        if self.learn_values:
-            return self.log_prior(), log_q.new_zeros(())
-        return prior_at(log_q.exp(), self.weights)
-
-    def prior_now(self, q: Tensor) -> Tensor:
+    def prior_at(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """As in ``DiscreteRegression``; where values are learned it moves with them."""
-        return self.log_prior().detach() if self.learn_values else super().prior_now(q)
+        if self.learn_values:
+            return self.log_prior(), q.new_zeros(())
+        return super().prior_at(q)
 
-    @torch.no_grad()
-    def swept(self) -> Tensor:
-        """Logits (m, k) after one sweep of coordinate ascent. Cost: O(m^2 + m k)."""
-        return swept(
-            self.gram,
-            self.projected,
-            self.logits.detach(),
-            self.values(),
-            self._prior_at(self.logits.log_softmax(-1))[0],
-            self.noise_terms().precision,
-        )
+    def swept(self, logits: Tensor | None = None, share: float = 1.0) -> Tensor:
+        """As in ``DiscreteRegression``; None: from the present logits."""
+        return super().swept(self.logits.detach() if logits is None else logits, share)
 
-    @torch.no_grad()
     def bound(self, logits: Tensor | None = None) -> Bound:
-        """The evidence lower bound with its gradient, at other ``logits`` where they are given.
-
-        Cost: O(m^2 + m k).
-        """
-        log_q = (self.logits.detach() if logits is None else logits).log_softmax(-1)
-        prior, gained = self._prior_at(log_q)
-        found = bound(
-            self.statistics,
-            log_q,
-            self.values(),
-            prior,
-            self.noise_terms(),
-            None if self.noise is None else self.noise_grid(),
-        )
-        return found._replace(value=found.value + gained, weights=found.weights + gained)
+        """As in ``DiscreteRegression``; None: at the present logits."""
+        return super().bound(self.logits.detach() if logits is None else logits)
 
     @torch.no_grad()
     def sweep(self) -> None:
@@ -158,10 +132,6 @@ class Direct(SweptRounds, DiscreteRegression):
         """As in ``SweptRounds``."""
         return float(self.bound().value)
 
-    def sparsity(self) -> float:
-        """As in ``DiscreteRegression``."""
-        return float(self.logits.detach().softmax(-1)[:, self.place_of_zero()].mean())
-
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the functions and sum over the data, once; q starts where annealing leads."""
@@ -170,16 +140,5 @@ class Direct(SweptRounds, DiscreteRegression):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q; ``hyperparameters``: the values, where they are learned."""
-        groups = {"variational": [self.logits]}
-        if self.noise is not None:
-            groups["variational"].append(self.noise_logits)
+        groups = {"variational": self.and_noise(self.logits)}
         return groups | ({"hyperparameters": [self.log_gaps]} if self.learn_values else {})
-
-    @torch.no_grad()
-    def condition(self, x: Tensor, y: Tensor) -> DirectPosterior:
-        """The posterior at the present q; x and y are not read."""
-        posterior = self.new_posterior()
-        noise = self.logits.new_zeros(0) if self.noise is None else self.noise_terms().log_q.exp()
-        values = self.values().detach()
-        posterior.fill(self.scale, values, self.logits.detach().softmax(-1)[None], noise)
-        return posterior

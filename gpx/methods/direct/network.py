@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from gpx.methods.direct.polynomial import (
 )
 from gpx.methods.direct.rounds import SweptRounds
 from gpx.methods.direct.summed import SummedRegression
+from gpx.tensor_checks import check_at_least, check_widths
 
 NARROW = 0.25
 """Standard deviation of q at the start, in units of the prior's."""
@@ -80,15 +81,10 @@ class DirectNetwork(SummedRegression, SweptRounds):
     ) -> None:
         super().__init__()
         require_grid(weights, WeightGrid, "weights")
-        if isinstance(hidden, int | str) or any(not isinstance(h, int) for h in hidden):
-            raise ConfigError(f"hidden={hidden}: expected a list of numbers of neurons, like [3]")
+        check_widths("hidden", hidden)
+        check_at_least(1, num_inputs=num_inputs, starts=starts)
+        check_at_least(0, restarts=restarts)
         widths = [*hidden, 1]
-        if num_inputs < 1 or min(widths) < 1 or starts < 1:
-            raise ConfigError(
-                f"num_inputs={num_inputs}, every number of hidden={list(hidden)} and "
-                f"starts={starts} must be at least 1"
-            )
-        self.take_restarts(restarts)
         terms = num_terms(num_inputs + bias, widths)
         if 8 * terms**2 > DEFAULT_BUDGET // 8:
             raise ConfigError(
@@ -98,7 +94,7 @@ class DirectNetwork(SummedRegression, SweptRounds):
         self.likelihood = likelihood
         self.inputs, self.hidden, self.bias = num_inputs, tuple(widths[:-1]), bias
         self.weights = WeightGrid() if weights is None else weights
-        self.starts = starts
+        self.starts, self.restarts = starts, restarts
         self.start_sums(noise)
         self.polynomial = network_polynomial(num_inputs + bias, widths)
         empty = torch.zeros(0, dtype=torch.float64)
@@ -116,9 +112,13 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
         """As in ``SummedRegression``, of the coefficients of the terms."""
-        made = self.new_posterior().coefficients(x.double())
-        target = y.double()
-        return SufficientStatistics(made.mT @ made, made.mT @ target, target @ target, len(x))
+        total = SufficientStatistics.empty(len(self.polynomial.counts), x.device)
+        for rows, made in self.new_posterior().blocks(x):
+            target = y[rows].double()
+            total = total + SufficientStatistics(
+                made.mT @ made, made.mT @ target, target @ target, len(target)
+            )
+        return total
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -190,9 +190,7 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     def sparsity(self) -> float:
         """Expected share of weights that are zero in a draw from q; ConfigError without zero."""
-        zero = self.weights.zero
-        if zero is None:
-            raise ConfigError("sparsity counts zeros, and no value of the weights is zero")
+        zero = self.weights.place_of_zero()
         return float(self.logits.detach().softmax(-1)[:, zero].mean())
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -206,8 +204,7 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q of the weights, and of the noise variance where it has one."""
-        found = [self.logits]
-        return {"variational": found if self.noise is None else [*found, self.noise_logits]}
+        return {"variational": self.and_noise(self.logits)}
 
     def new_posterior(self) -> DirectNetworkPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
@@ -221,7 +218,6 @@ class DirectNetwork(SummedRegression, SweptRounds):
     def condition(self, x: Tensor, y: Tensor) -> DirectNetworkPosterior:
         """The posterior at the present q; x and y are not read."""
         posterior = self.new_posterior()
-        share: Any = self.noise_terms().log_q.exp()
-        noise = self.logits.new_zeros(0) if self.noise is None else share
-        posterior.fill(self.values(), self.logits.detach().softmax(-1), noise)
+        noise = self.noise_terms().log_q.exp()
+        posterior.fill(self.values(), self.logits.softmax(-1), noise)
         return posterior

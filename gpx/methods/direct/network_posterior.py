@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
-from gpx.data_sized import InDoublePrecision
-from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.direct.mean_field import codes_in_bytes, drawn_codes
+from gpx.methods.base.model import Marginals
+from gpx.methods.direct.mean_field import drawn_codes
 from gpx.methods.direct.polynomial import Polynomial, expectations, moments, pair_expectations
+from gpx.methods.direct.posterior import DiscretePosterior
 
 
-class DirectNetworkPosterior(InDoublePrecision, Posterior):
+class DirectNetworkPosterior(DiscretePosterior):
     """Posterior process of ``DirectNetwork``; needs no training data.
 
     Args:
@@ -30,18 +27,14 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
 
     Attributes:
         values (b, k), probabilities (b, k): of every weight.
-        noise_probabilities (k_s,): of the values of the noise variance; empty where it is known.
         expected (h,), covariance (h, h): of the terms of the network.
     """
 
     data_sized = ("values", "probabilities", "noise_probabilities", "expected", "covariance")
-    in_double = ("noise_values",)
     values: Tensor
     probabilities: Tensor
-    noise_probabilities: Tensor
     expected: Tensor
     covariance: Tensor
-    noise_values: Tensor
 
     def __init__(
         self,
@@ -54,10 +47,7 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
         super().__init__()
         self.polynomial, self.inputs, self.bias = polynomial, num_inputs, bias
         self.hidden = hidden
-        empty = torch.zeros(0, dtype=torch.float64)
-        for name in self.data_sized:
-            self.register_buffer(name, empty.clone())
-        self.register_buffer("noise_values", empty if noise_values is None else noise_values)
+        self.start_state(noise_values)
         # all else is in float64 whatever the data: this one number has the precision of the data
         self.register_buffer("unit", torch.ones(()), persistent=False)
 
@@ -87,51 +77,38 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
         polynomial = Polynomial(*(part.to(x.device) for part in self.polynomial))
         return polynomial.coefficients(torch.cat([x, ones], 1))
 
+    def blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """``coefficients`` in float64, as many rows of x (n, d) at a time as memory is to hold."""
+        for rows in row_chunks(len(x), 4 * 8 * len(self.polynomial.counts), DEFAULT_BUDGET):
+            yield rows, self.coefficients(x[rows].double())
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Exact mean and variance of the network at x (t, d). Cost: t h^2 multiply-adds."""
-        found = x.new_empty(2, len(x))
-        for rows in row_chunks(len(x), 4 * 8 * len(self.expected), DEFAULT_BUDGET):
-            made = self.coefficients(x[rows].double())
-            found[0, rows] = (made @ self.expected).to(x.dtype)
-            found[1, rows] = ((made @ self.covariance) * made).sum(1).clamp(min=0.0).to(x.dtype)
-        return Marginals(found[0], found[1])
+        mean, variance = x.new_empty(2, len(x))
+        for rows, made in self.blocks(x):
+            mean[rows] = (made @ self.expected).to(x.dtype)
+            variance[rows] = ((made @ self.covariance) * made).sum(1).clamp(min=0.0).to(x.dtype)
+        return Marginals(mean, variance)
 
-    def noise_variance(self, likelihood: Likelihood) -> Tensor:
-        """Expected noise variance ()."""
-        if len(self.noise_values):
-            return self.noise_probabilities @ self.noise_values
-        assert isinstance(likelihood, Gaussian)
-        return likelihood.noise_variance.detach()
-
-    @torch.no_grad()
-    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Normal with the exact mean and variance of y."""
-        mean, variance = self.predict(x)
-        return Normal(mean, (variance + self.noise_variance(likelihood).to(x.dtype)).sqrt())
-
-    @torch.no_grad()
-    def sample_codes(self, num: int, *, generator: torch.Generator) -> Tensor:
-        """Places of the values in ``num`` draws of the weights: (num, b), uint8.
-
-        Raises:
-            ConfigError: there are more than 256 values.
-        """
-        one = self.probabilities.new_ones(1)
-        return codes_in_bytes(one, self.probabilities[None], num, generator)
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """As in ``DiscretePosterior``."""
+        return self.probabilities.new_ones(1), self.probabilities.unsqueeze(0)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` networks x (t, d) -> (num, t). Cost: num h multiply-adds a row."""
-        one = self.probabilities.new_ones(1)
-        codes = drawn_codes(one, self.probabilities[None], num, generator)
+        codes = drawn_codes(*self.mixture(), num, generator)
         drawn = self.values[torch.arange(len(self.values), device=codes.device), codes]
         polynomial = Polynomial(*(part.to(drawn.device) for part in self.polynomial))
         terms = polynomial.at(drawn)
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            return (terms @ self.coefficients(x.double()).mT).to(x.dtype)
+            found = x.new_empty(num, len(x))
+            for rows, made in self.blocks(x):
+                found[:, rows] = (terms @ made.mT).to(x.dtype)
+            return found
 
         return paths
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 
 import torch
@@ -12,15 +13,74 @@ from torch.distributions import Distribution, Normal
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.base import Basis
 from gpx.data_sized import InDoublePrecision
+from gpx.errors import ConfigError
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.direct.mean_field import codes_in_bytes, cumulants, drawn_codes
+from gpx.methods.direct.mean_field import cumulants, drawn_codes
 
 
-class DirectPosterior(InDoublePrecision, Posterior):
+class DiscretePosterior(InDoublePrecision, Posterior):
+    """Discrete weights that are independent given a component of q; a subclass has the functions.
+
+    Attributes:
+        noise_probabilities (k_s,): of the values of the noise variance; empty where it is known.
+        noise_values (k_s,): empty where it is known.
+    """
+
+    in_double = ("noise_values",)
+    noise_probabilities: Tensor
+    noise_values: Tensor
+
+    def start_state(self, noise_values: Tensor | None, device: torch.device | None = None) -> None:
+        """Buffers, for the constructor; all but the values of the noise variance are empty."""
+        empty = torch.zeros(0, dtype=torch.float64, device=device)
+        for name in self.data_sized:
+            self.register_buffer(name, empty.clone())
+        given = empty if noise_values is None else noise_values.to(device, copy=True)
+        self.register_buffer("noise_values", given)
+
+    @abstractmethod
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """Shares (r,) of the components of q and probabilities (r, m, k); r = 1 of a mean field."""
+
+    @property
+    def has_own_noise(self) -> bool:
+        """As in ``Posterior``: where the noise has a posterior."""
+        return len(self.noise_values) > 0
+
+    def noise_variance(self, likelihood: Likelihood) -> Tensor:
+        """Expected noise variance ()."""
+        if self.has_own_noise:
+            return self.noise_probabilities @ self.noise_values
+        assert isinstance(likelihood, Gaussian)
+        return likelihood.noise_variance.detach()
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """As in ``Posterior``; where the noise has a posterior, its expected variance is added."""
+        if not self.has_own_noise:
+            return super().predictive(x, likelihood)
+        mean, variance = self.predict(x)
+        return Normal(mean, (variance + self.noise_variance(likelihood).to(x.dtype)).sqrt())
+
+    @torch.no_grad()
+    def sample_codes(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """Places of the values in ``num`` draws of the weights: (num, m), uint8.
+
+        Raises:
+            ConfigError: there are more than 256 values.
+        """
+        shares, probabilities = self.mixture()
+        count = probabilities.shape[-1]
+        if count > 256:
+            raise ConfigError(f"a byte holds 256 values and the weights have {count}")
+        return drawn_codes(shares, probabilities, num, generator).to(torch.uint8)
+
+
+class DirectPosterior(DiscretePosterior):
     """Posterior process of ``Direct``; needs no training data.
 
     f(x) = m(x) + phi(x)^T (scale * w), w independent with ``probabilities`` at ``values``; of a
@@ -37,28 +97,19 @@ class DirectPosterior(InDoublePrecision, Posterior):
         values (k,): of a weight, in units of its scale.
         probabilities (r, m, k): of every weight in every component.
         shares (r,): of the components.
-        noise_probabilities (k_s,): of the values of the noise variance; empty where it is known.
-        noise_values (k_s,): empty where it is known.
     """
 
     data_sized = ("scale", "values", "probabilities", "shares", "noise_probabilities")
-    in_double = ("noise_values",)
     scale: Tensor
     values: Tensor
     probabilities: Tensor
     shares: Tensor
-    noise_probabilities: Tensor
-    noise_values: Tensor
 
     def __init__(self, basis: Basis, mean: Mean, noise_values: Tensor | None) -> None:
         super().__init__()
         self.basis = copy.deepcopy(basis).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
-        device = next(self.basis.parameters()).device
-        empty = torch.zeros(0, dtype=torch.float64, device=device)
-        for name in self.data_sized:
-            self.register_buffer(name, empty.clone())
-        self.register_buffer("noise_values", empty if noise_values is None else noise_values)
+        self.start_state(noise_values, next(self.basis.parameters()).device)
 
     def fill(
         self,
@@ -66,18 +117,21 @@ class DirectPosterior(InDoublePrecision, Posterior):
         values: Tensor,
         probabilities: Tensor,
         noise_probabilities: Tensor,
-        shares: Tensor | None = None,
+        shares: Tensor,
     ) -> None:
-        """Take q; the arguments are the attributes, one component where no shares are given."""
-        given = values.new_ones(1) if shares is None else shares
+        """Take q; the arguments are the attributes."""
         self.keep(
             self.scale,
             scale=scale,
             values=values,
             probabilities=probabilities,
             noise_probabilities=noise_probabilities,
-            shares=given,
+            shares=shares,
         )
+
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """As in ``DiscretePosterior``."""
+        return self.shares, self.probabilities
 
     @property
     def zero(self) -> int | None:
@@ -133,35 +187,12 @@ class DirectPosterior(InDoublePrecision, Posterior):
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Normal with the exact mean and variance of y; of several components, their mixture."""
+        """As in ``DiscretePosterior``; of several components, the mixture of their normals."""
+        if len(self.shares) == 1:
+            return super().predictive(x, likelihood)
         mean, variance, _ = self.cumulants(x)
-        if not len(self.noise_values) and len(mean) == 1:
-            return likelihood.predictive(mean[0], variance[0])
         variance = variance + self.noise_variance(likelihood).to(x.dtype)
-        if len(mean) == 1:
-            return Normal(mean[0], variance[0].sqrt())
         return gaussian_mixture(Marginals(mean, variance), self.shares)
-
-    @property
-    def has_own_noise(self) -> bool:
-        """As in ``Posterior``: where the noise has a posterior."""
-        return len(self.noise_values) > 0
-
-    def noise_variance(self, likelihood: Likelihood) -> Tensor:
-        """Expected noise variance ()."""
-        if len(self.noise_values):
-            return self.noise_probabilities @ self.noise_values
-        assert isinstance(likelihood, Gaussian)
-        return likelihood.noise_variance.detach()
-
-    @torch.no_grad()
-    def sample_codes(self, num: int, *, generator: torch.Generator) -> Tensor:
-        """Places of the values in ``num`` draws of the weights: (num, m), uint8.
-
-        Raises:
-            ConfigError: there are more than 256 values.
-        """
-        return codes_in_bytes(self.shares, self.probabilities, num, generator)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -169,7 +200,7 @@ class DirectPosterior(InDoublePrecision, Posterior):
 
         Cost: num m k once, num m multiply-adds a row.
         """
-        drawn = self.values[drawn_codes(self.shares, self.probabilities, num, generator)]
+        drawn = self.values[drawn_codes(*self.mixture(), num, generator)]
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
 
 MOST_SWEEPS = 20
@@ -34,12 +33,6 @@ class SweptRounds(Model):
     @abstractmethod
     def bound_value(self) -> float:
         """The evidence lower bound at the present q, in nats."""
-
-    def take_restarts(self, restarts: int) -> None:
-        """Note the option; raises ConfigError below zero."""
-        if restarts < 0:
-            raise ConfigError(f"restarts={restarts}: expected 0 or more")
-        self.restarts = restarts
 
     @property
     def num_rounds(self) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.data_sized import InDoublePrecision
+from gpx.errors import DataError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.model import Model
 from gpx.methods.direct.grids import NoiseGrid, require_grid
@@ -48,12 +49,18 @@ class SummedRegression(InDoublePrecision, Model):
 
     @property
     def statistics(self) -> SufficientStatistics:
-        """What is kept of the data."""
+        """What is kept of the data; takes none that are not finite (DataError)."""
         squared, count = self.totals.unbind()
         return SufficientStatistics(self.gram, self.projected, squared, int(count))
 
     @statistics.setter
     def statistics(self, new: SufficientStatistics) -> None:
+        told = new.squared + new.projected.sum() + new.gram.diagonal().sum()
+        if not bool(told.isfinite()):
+            raise DataError(
+                "the inputs or the targets hold NaN or infinite values, which would be in all sums "
+                "over the rows; remove those rows or fill them in"
+            )
         self.gram, self.projected = new.gram, new.projected
         self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
 
@@ -70,6 +77,10 @@ class SummedRegression(InDoublePrecision, Model):
             ConfigError: more rows than there are.
         """
         self.statistics = self.statistics - self.sums(x, y)
+
+    def and_noise(self, *parameters: nn.Parameter) -> list[nn.Parameter]:
+        """``parameters``, and the logits of the noise variance where it is not known."""
+        return [*parameters, *([] if self.noise is None else [self.noise_logits])]
 
     def noise_terms(self) -> NoiseTerms:
         """What the noise adds to the bound; differentiable by its logits."""

@@ -17,6 +17,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
+from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.eigenfunctions.evidence import fitted_weights
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.eigenfunctions.trial import best_start, set_scales
@@ -66,7 +67,7 @@ class GRIEF(Model):
             and is the last. Often none does: the kernel has adapted to the first choice.
 
     Raises:
-        ConfigError: a kernel that does not factor, options out of range.
+        ConfigError: a kernel that does not factor, another likelihood, options out of range.
 
     Attributes:
         basis: the eigenfunctions.
@@ -100,7 +101,8 @@ class GRIEF(Model):
                 raise ConfigError(f"{name} counts rounds and cannot be {count}")
         self.basis = GridEigenfunctions(kernel, num_inputs, num_eigenfunctions, grid, factor_jitter)
         self.mean = mean
-        self.likelihood = likelihood
+        reason = "GRIEF is exact regression on its eigenfunctions"
+        self.likelihood = require_gaussian(likelihood, reason)
         self.noise_first = noise_first
         self.search_sweeps = search_sweeps
         self.trial_evaluations = trial_evaluations
@@ -151,21 +153,19 @@ class GRIEF(Model):
         self, begin: dict[str, Tensor], x: Tensor, y: Tensor, generator: torch.Generator
     ) -> None:
         """Train what the search found and what it began with for a while; keep the better."""
-        found = {name: value.clone() for name, value in self.kernel.state_dict().items()}
-        self.kernel.load_state_dict(begin)
-        self.basis.raise_lengthscales(x)
-        if all(torch.equal(found[k], v) for k, v in self.kernel.state_dict().items()):
-            return  # no search, or it moved nothing
-        most = max(LEAST_ROWS, ROWS_PER_FUNCTION * self.basis.num_basis)
-        rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
-
-        cheap = CHEAP_FUNCTIONS / self.basis.num_basis
-        evaluations = round(self.trial_evaluations * min(5.0, max(1.0, cheap)))
 
         def without_search() -> None:
             self.kernel.load_state_dict(begin)
             self.basis.raise_lengthscales(x)
 
+        found = {name: value.clone() for name, value in self.kernel.state_dict().items()}
+        without_search()
+        if all(torch.equal(found[k], v) for k, v in self.kernel.state_dict().items()):
+            return  # no search, or it moved nothing
+        most = max(LEAST_ROWS, ROWS_PER_FUNCTION * self.basis.num_basis)
+        rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
+        cheap = CHEAP_FUNCTIONS / self.basis.num_basis
+        evaluations = round(self.trial_evaluations * min(5.0, max(1.0, cheap)))
         best, values = best_start(
             self.basis,
             self.mean,

@@ -13,11 +13,12 @@ from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.grid_eigenfunctions.products import ProductPlan
 from gpx.bases.sufficient_statistics import WeightPosterior
+from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 
 
-class GRIEFPosterior(Posterior):
+class GRIEFPosterior(InDoublePrecision, Posterior):
     """Posterior process of ``GRIEF``; needs no training data.
 
     f(x) = m(x) + (scale * F(x))^T v with F the unit eigenfunctions, v ~ N(weights, B^{-1}) and
@@ -59,12 +60,8 @@ class GRIEFPosterior(Posterior):
         return WeightPosterior(self.scale, self.weights, self.factor)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices, but what was factorised stays in float64."""
-        kept = {name: getattr(self, name) for name in self.data_sized}
         super()._apply(fn, recurse)
-        for name, value in kept.items():
-            setattr(self, name, value.to(getattr(self, name).device))
-        self._modes = None
+        self._modes = None  # its arrays lie on the device of before
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -75,8 +72,7 @@ class GRIEFPosterior(Posterior):
     def modes(self) -> GridModes:
         """The eigenfunctions, with the order in which their products are formed."""
         if self._modes is None:
-            values = self.scale.new_zeros(self.scale.shape)
-            self._modes = GridModes(self.transforms, values, ProductPlan(self.index))
+            self._modes = GridModes(self.transforms, ProductPlan(self.index))
         return self._modes
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -118,6 +114,7 @@ class GRIEFPosterior(Posterior):
         def paths(x: Tensor) -> Tensor:
             functions = EigenfunctionPass(self.basis, self.modes, x)
             parts = [weights.to(x.dtype) @ functions(rows) for rows in functions.blocks()]
-            return torch.cat(parts, 1) + self.mean(x)
+            found = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
+            return found + self.mean(x)
 
         return paths

@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.linalg import BlockLanczos, SolveReport, UnconvergedWarning, block_gauss, block_radau
 from gpx.linalg.trace import mean_and_error
-from gpx.methods.exact.iterative_mll import LOG_TWO_PI, IterativeGradient
+from gpx.methods.exact.iterative_mll import IterativeTerms
 from gpx.methods.exact.preconditioned_gradient import pull_back
 
 NEGLIGIBLE_MODE = 1e-10
@@ -25,36 +26,6 @@ CANCELLATION = 16.0 * torch.finfo(torch.float64).eps
 
 Estimate = Literal["below", "middle"]
 """Which point of the bracket is the value: its lower end, or half-way."""
-
-
-class BarelyBiasedTerms(NamedTuple):
-    """Terms of the estimate, in nats.
-
-    Attributes:
-        fit: -r^T K^{-1} r / 2, low by at most ``fit_gap``.
-        complexity: -log det K / 2, low in expectation by at most ``quadrature_gap``.
-        constant: -n log(2 pi) / 2.
-        fit_gap, quadrature_gap: widths of the brackets, by Gauss and Gauss-Radau rules for 1/x and
-            (mean over the probes, halved) for log x, rounding included.
-        standard_error: of ``complexity``, from the scatter of the probes.
-
-    With the estimate "middle" both terms stand half a width higher, and err by at most half.
-    """
-
-    fit: Tensor
-    complexity: Tensor
-    constant: Tensor
-    fit_gap: Tensor
-    quadrature_gap: Tensor
-    standard_error: Tensor
-
-    def value(self) -> Tensor:
-        """The estimate of the log marginal likelihood."""
-        return self.fit + self.complexity + self.constant
-
-    def gap(self) -> Tensor:
-        """Width of the bracket of the expected value."""
-        return self.fit_gap + self.quadrature_gap
 
 
 @dataclass(frozen=True)
@@ -71,7 +42,7 @@ class BarelyBiased:
         probes (n, L): w.
     """
 
-    terms: BarelyBiasedTerms
+    terms: IterativeTerms
     report: SolveReport
     bias_bound: float
     process: BlockLanczos
@@ -141,7 +112,7 @@ def barely_biased_log_marginal_likelihood(
     residual_bound = float(0.5 * torch.dot(r, u))
     taken = 1.0 if estimate == "below" else 0.5
     mean, error = mean_and_error(upper - (1.0 - taken) * widths)
-    terms = BarelyBiasedTerms(
+    terms = IterativeTerms(
         fit=-0.5 * torch.dot(v, target + r) - taken * fit_gap,
         complexity=-(mean + 0.5 * q.logdet()),
         constant=target.new_tensor(-0.5 * target.shape[0] * LOG_TWO_PI),
@@ -149,7 +120,7 @@ def barely_biased_log_marginal_likelihood(
         quadrature_gap=widths.mean(),
         standard_error=error,
     )
-    bound = taken * float(terms.gap())
+    bound = taken * float(terms.fit_gap + terms.quadrature_gap)
     share = taken * float(fit_gap) / residual_bound if residual_bound > 0.0 else 0.0
     length = torch.linalg.vector_norm(target).clamp(min=torch.finfo(target.dtype).tiny)
     capped = gap > width and not process.exhausted
@@ -298,7 +269,7 @@ def quadrature_modes(projected: Tensor, coefficients: Tensor) -> tuple[Tensor, T
 
 def barely_biased_gradient(
     system: PreconditionedKernel, kernel: Kernel, x: Tensor, found: BarelyBiased
-) -> IterativeGradient:
+) -> LogDensityGradient:
     """Gradient with the Krylov basis frozen, as a control variate against the exact part of Q.
 
     The fit is taken as -(v^T (r + r') + s r'^T Q^{-1} r') / 2 with r' = r - K v and the fixed share
@@ -314,7 +285,7 @@ def barely_biased_gradient(
     v, u, count = found.solution, found.correction, found.probes.shape[1]
     weights, modes = quadrature_modes(process.projected, process.coefficients[:, :count])
     vectors = q.inverse_root_matmul(process.basis.mT @ modes)
-    pulled = pull_back(
+    return pull_back(
         system,
         kernel,
         x,
@@ -324,5 +295,5 @@ def barely_biased_gradient(
         right=torch.cat([v.unsqueeze(1), vectors], 1),
         probes=q.inverse_root_matmul(found.probes),
         correction=found.share**0.5 * u,
+        residual=-(v + found.share * u),
     )
-    return IterativeGradient(-(v + found.share * u), pulled)

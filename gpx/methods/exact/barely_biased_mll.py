@@ -22,6 +22,7 @@ from gpx.methods.exact.barely_biased import (
     barely_biased_log_marginal_likelihood,
 )
 from gpx.methods.exact.model import ExactModel
+from gpx.tensor_checks import check_at_least
 
 
 class BarelyBiasedMLL(Objective[ExactModel]):
@@ -59,8 +60,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
         super().__init__()
         if not (bias > 0.0 and math.isfinite(bias)):
             raise ConfigError(f"bias={bias}: expected a positive number of nats")
-        if probes < 1 or max_steps < 1:
-            raise ConfigError(f"probes={probes} and max_steps={max_steps} must be at least 1")
+        check_at_least(1, probes=probes, max_steps=max_steps)
         if kind_of_probes not in ("rademacher", "gaussian"):
             raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
         if estimate not in get_args(Estimate):
@@ -73,7 +73,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Estimate in nats, in float64; parts are those of ``BarelyBiasedTerms``."""
+        """Estimate in nats, in float64; parts are those of ``IterativeTerms``."""
         self.check(model)
         residual = y - model.mean(x)
         require_finite(residual)
@@ -97,7 +97,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
                 max_steps=self.max_steps,
                 estimate=self.estimate,
             )
-        value = found.terms.value()
+        value = found.terms.total()
         if torch.is_grad_enabled():
             gradient = barely_biased_gradient(system, model.kernel, x, found)
             value = gradient.attached(value, residual, noise)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Protocol
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -19,8 +18,6 @@ from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 def log_marginal_likelihood(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -21,24 +20,20 @@ from gpx.linalg import (
     EvidenceBound,
     StoppingRule,
     conjugate_gradients,
-    gauss,
-    gauss_radau,
     probe_vectors,
-    tridiagonal_of_cg,
-    with_gradient,
+    quadrature_of_solve,
 )
 from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
-from gpx.methods.exact.preconditioned_gradient import Pulled, pull_back
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
+from gpx.methods.exact.preconditioned_gradient import pull_back
+from gpx.tensor_checks import check_at_least
 
 Criterion = Literal["evidence", "residual_per_row"]
 
 
 class IterativeTerms(NamedTuple):
-    """Terms of the estimate and how far each may be off, in nats.
+    """Terms of an estimate and how far each may be off, in nats.
 
     Attributes:
         fit: -r^T K^{-1} r / 2, below the exact one by at most ``fit_gap`` (above it, by as much,
@@ -50,6 +45,11 @@ class IterativeTerms(NamedTuple):
             every probe after its own steps; no number of probes narrows it. NaN where none is:
             products in float32, or a stopping rule that a probe meets without a step.
         standard_error: of ``complexity``, from the scatter of the probes.
+
+    Of ``barely_biased_log_marginal_likelihood`` the gaps are the whole widths of the brackets, with
+    their rounding. The estimate "below" stands at their lower ends: ``fit`` is low by at most its
+    gap, ``complexity`` in expectation by at most its own. "middle" stands half a width higher, and
+    errs by at most half.
     """
 
     fit: Tensor
@@ -59,29 +59,9 @@ class IterativeTerms(NamedTuple):
     quadrature_gap: Tensor
     standard_error: Tensor
 
-    def value(self) -> Tensor:
+    def total(self) -> Tensor:
         """The estimate of the log marginal likelihood."""
         return self.fit + self.complexity + self.constant
-
-
-@dataclass(frozen=True)
-class IterativeGradient:
-    """Gradient with respect to r = y - m(x) (n,), and what ``pull_back`` gives."""
-
-    residual: Tensor
-    pulled: Pulled
-
-    def attached(self, value: Tensor, residual: Tensor, noise: Tensor) -> Tensor:
-        """``value`` () with this gradient in ``residual`` (n,), ``noise`` () and the kernel."""
-        return with_gradient(
-            value,
-            [residual, noise, *self.pulled.inputs],
-            [
-                self.residual.to(residual.dtype),
-                self.pulled.noise.to(noise.dtype),
-                *self.pulled.gradients,
-            ],
-        )
 
 
 def iterative_log_marginal_likelihood(
@@ -140,17 +120,13 @@ def iterative_log_marginal_likelihood(
     v, r = solved.solution[:, 0], solved.residual[:, 0]
     gap = 0.5 * torch.dot(r, q.solve(r))
     fit = -0.5 * torch.dot(v, target + r)
-    alphas, betas = (part[1:] for part in tridiagonal_of_cg(solved))
-    scale = 0.5 * probes.square().sum(0)
-    upper = scale * gauss(torch.log, alphas, betas)
     moved = solved.step_sizes.shape[0] > 0 and bool((solved.step_sizes[0, 1:] > 0.0).all())
-    if system.product_dtype == torch.float64 and moved:
-        lower = scale * gauss_radau(torch.log, alphas, betas, system.node)
-        half = 0.5 * (upper - lower).mean()
-        middle, error = mean_and_error(0.5 * (upper + lower))
-    else:  # rounding of the products may push the spectrum below the node
-        half = torch.full_like(gap, torch.nan)
-        middle, error = mean_and_error(upper)
+    # rounding of products in float32 may push the spectrum below the node
+    node = system.node if system.product_dtype == torch.float64 and moved else None
+    scale = 0.5 * probes.square().sum(0)
+    lower, upper = quadrature_of_solve(solved, scale, columns=1, node=node)
+    half = torch.full_like(gap, torch.nan) if node is None else 0.5 * (upper - lower).mean()
+    middle, error = mean_and_error(0.5 * (upper + lower))
     terms = IterativeTerms(
         fit=fit - gap if corrected else fit,
         complexity=-(middle + 0.5 * q.logdet()),
@@ -170,7 +146,7 @@ def iterative_gradient(
     z: Tensor,
     *,
     corrected: bool = True,
-) -> IterativeGradient:
+) -> LogDensityGradient:
     """Gradient of the estimate: of the fit exactly, of the complexity unbiased.
 
     With v, r of the solve and u = Q^{-1} r: d fit = u^T dK v + u^T dQ u / 2 + v^T dK v / 2 (the
@@ -183,7 +159,7 @@ def iterative_gradient(
     v, solutions = solved.solution[:, :1], solved.solution[:, 1:]
     u = system.preconditioner.solve(solved.residual[:, 0])
     u = u if corrected else torch.zeros_like(u)
-    pulled = pull_back(
+    return pull_back(
         system,
         kernel,
         x,
@@ -191,8 +167,8 @@ def iterative_gradient(
         right=torch.cat([v, z], 1),
         probes=z,
         correction=u,
+        residual=-(v.squeeze(1) + u),
     )
-    return IterativeGradient(-(v.squeeze(1) + u), pulled)
 
 
 class IterativeMLL(Objective[ExactModel]):
@@ -221,6 +197,7 @@ class IterativeMLL(Objective[ExactModel]):
     kind = "estimate"
     models = (ExactModel,)
     made_for = "ExactGP"
+    shared = "evidence"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     data_sized = ("previous",)
     previous: Tensor
@@ -236,10 +213,7 @@ class IterativeMLL(Objective[ExactModel]):
         warm_start: bool = False,
     ) -> None:
         super().__init__()
-        if probes < 1 or max_iterations < 1:
-            raise ConfigError(
-                f"probes={probes} and max_iterations={max_iterations} must be at least 1"
-            )
+        check_at_least(1, probes=probes, max_iterations=max_iterations)
         if kind_of_probes not in ("rademacher", "gaussian"):
             raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
         if criterion == "evidence":
@@ -286,7 +260,7 @@ class IterativeMLL(Objective[ExactModel]):
             )
             if warm:
                 self.previous = solved.solution[:, 0].clone()
-        value = terms.value()
+        value = terms.total()
         if torch.is_grad_enabled():
             found = iterative_gradient(system, model.kernel, x, solved, z, corrected=self.corrected)
             value = found.attached(value, residual, noise)

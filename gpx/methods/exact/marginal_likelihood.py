@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -57,6 +57,10 @@ class MarginalLikelihood(Objective[ExactModel]):
             "barely_biased": self.barely_biased,
         }
         return paths[model.solver_for(x).name]
+
+    def shared_for(self, model: ExactModel, x: Tensor) -> Literal["batch", "evidence"] | None:
+        """That of the path taken."""
+        return self.path(model, x).shared
 
     def prepare(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

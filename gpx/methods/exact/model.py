@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gpx.inference.exact_solver import (
     choose_solver,
 )
 from gpx.inference.gaussian_posterior import GaussianPosterior
+from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.inference.joint_law import JointLaw, Projected
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -27,9 +28,6 @@ from gpx.linalg import CholeskyReport, cholesky_in_place, require_memory, upper_
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
-
-if TYPE_CHECKING:
-    from gpx.inference.iterative_posterior import IterativePosterior
 
 BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 """Bytes of one block of kernel rows: large enough to hide overheads, small beside n x n."""
@@ -177,8 +175,6 @@ class ExactGP(Model):
         return self._posterior("cholesky" if self.solver == "auto" else self.solver)
 
     def _posterior(self, solver: SolverName) -> ExactPosterior | IterativePosterior:
-        from gpx.inference.iterative_posterior import IterativePosterior
-
         parts = (self.kernel, self.mean, self.likelihood)
         if solver == "cholesky":
             return ExactPosterior(*parts)

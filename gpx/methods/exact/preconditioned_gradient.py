@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from gpx.bases.grid_eigenfunctions.data_pass import eigenfunction_gradient
 from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import NoisyKernel, PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.methods.exact.model import row_blocks
-
-
-class Pulled(NamedTuple):
-    """Gradients of sum_ij W_ij K_ij + V_ij Q_ij.
-
-    Attributes:
-        noise (): with respect to the noise variance.
-        inputs, gradients: tensors (kernel parameters, training inputs) and their gradients.
-    """
-
-    noise: Tensor
-    inputs: list[Tensor]
-    gradients: list[Tensor]
 
 
 def pull_back(
@@ -36,7 +22,8 @@ def pull_back(
     right: Tensor,
     probes: Tensor,
     correction: Tensor,
-) -> Pulled:
+    residual: Tensor,
+) -> LogDensityGradient:
     """Gradient of sum_c left_c^T K right_c + <V, Q> for fixed vectors.
 
     V = u u^T / 2 - (Q^{-1} - Z Z^T / L) / 2: with z = Q^{-1/2} w the bracket has mean zero over the
@@ -53,6 +40,7 @@ def pull_back(
         left, right (n, c): float64.
         probes (n, L): Z.
         correction (n,): u.
+        residual (n,): gradient with respect to y - m(x), known already.
 
     Cost: one pass of kernel derivatives with c columns, 4 n m^2 multiply-adds, n m derivatives.
     Source: Burt thesis, sections 4.1.3 (control variate) and 4.3.3 (terms of the CG bound).
@@ -67,21 +55,20 @@ def pull_back(
         noise = (left * right).sum()
         noise += 0.5 * (correction.square().sum() - trace_q + probes.square().sum() / count)
     if system.eigenfunctions is None:
-        inputs, gradients = _of_greedy_points(system, kernel, x, weighted)
+        gathered = _of_greedy_points(system, kernel, x, weighted)
     else:
+        gathered = KernelGradient(kernel, x)
         basis = system.eigenfunctions.under(kernel)
-        inputs, gradients = eigenfunction_gradient(basis, x, 2.0 * weighted)
+        found = eigenfunction_gradient(basis, x, 2.0 * weighted)
+        gathered.add_found(dict(zip(*found, strict=True)))
     products = NoisyKernel(kernel, x, system.noise)
-    direct = products.derivative(left.to(x.dtype), right.to(x.dtype))
-    for i, tensor in enumerate(inputs):
-        if tensor in direct:
-            gradients[i] = gradients[i] + direct[tensor]
-    return Pulled(noise, inputs, gradients)
+    gathered.add_found(products.derivative(left.to(x.dtype), right.to(x.dtype)))
+    return LogDensityGradient(residual, noise, gathered)
 
 
 def _of_greedy_points(
     system: PreconditionedKernel, kernel: Kernel, x: Tensor, weighted: Tensor
-) -> tuple[list[Tensor], list[Tensor]]:
+) -> KernelGradient:
     """Gradient of <V, C^T C> from V C^T (n, m), where C is the factor at greedy points."""
     factor, pivots = system.factor, system.pivots
     with torch.no_grad():
@@ -93,4 +80,4 @@ def _of_greedy_points(
     for rows in row_blocks(x.shape[0], pivots.shape[0], x):
         gathered.add_cross(rows, 2.0 * cross[rows].to(x.dtype))
     gathered.add_inducing(-0.5 * (inner + inner.mT).to(x.dtype))
-    return gathered.inputs(), gathered.gradients()
+    return gathered

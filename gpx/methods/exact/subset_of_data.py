@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import InformativeVectors, Selector, Uniform
-from gpx.inducing.base import settled_size, subset
+from gpx.inducing.base import filled_up, settled_size
 from gpx.inducing.kmeans import distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -20,6 +20,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.exact.exact_mll import exact_evidence
 from gpx.methods.exact.model import ExactPosterior
+from gpx.tensor_checks import check_at_least
 
 
 class SubsetOfData(Model):
@@ -59,8 +60,7 @@ class SubsetOfData(Model):
         selector: Selector | InformativeVectors | None = None,
     ) -> None:
         super().__init__()
-        if num_points < 1:
-            raise ConfigError(f"num_points={num_points} must be at least 1")
+        check_at_least(1, num_points=num_points, num_data=num_data)
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.selector = Uniform() if selector is None else selector
         if not isinstance(self.selector, (Selector, InformativeVectors)):
@@ -100,14 +100,8 @@ class SubsetOfData(Model):
         if rows is None:
             unit = distance_unit(x, self.kernel)
             rows = nearest_centre(selection.points / unit, x / unit).unique()
-        if len(rows) < self.num_points:  # two centres had the same nearest row
-            free = torch.ones(len(x), dtype=torch.bool, device=x.device)
-            free[rows] = False
-            rest = free.nonzero().squeeze(1)
-            rows = torch.cat(
-                [rows, rest[subset(len(rest), self.num_points - len(rows), x, generator)]]
-            )
-        self.rows = rows
+        # two centres may have the same nearest row
+        self.rows = filled_up(rows, self.num_points, x, generator)
 
     def know_noise(self, noise: RowNoise) -> None:
         """As in ``Model``: of all rows, chosen or not."""

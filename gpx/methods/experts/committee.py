@@ -17,19 +17,14 @@ from gpx.linalg import budget_in_bytes
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_gaussian
+from gpx.methods.experts.combination import CombinationRule, require_rule
 from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertRows
-from gpx.methods.experts.rules import Rule, require_rule
+from gpx.tensor_checks import check_at_least
 
 ROWS_PER_EXPERT = 500
 """Rows of an expert where nothing else is asked for."""
-
-
-def require_count(num_experts: int | None) -> None:
-    """Raise ConfigError for a number of experts below 1."""
-    if num_experts is not None and num_experts < 1:
-        raise ConfigError(f"num_experts={num_experts} must be at least 1, or None")
 
 
 class Committee(Model):
@@ -39,7 +34,7 @@ class Committee(Model):
 
     Args:
         kernel, mean, likelihood: shared by all; the likelihood is Gaussian.
-        rule: how predictions are combined; see ``gpx.methods.experts.rules.Combination``. With many
+        rule: how predictions are combined; see ``gpx.methods.experts.combination``. With many
             experts all but "gpoe" and "grbcm" are too sure of themselves (``experiments/experts``).
         num_experts: K; None: one for about 500 rows, or one for each block of a partition that
             knows how many it has. "grbcm" makes the first of them, on random rows, the
@@ -67,14 +62,14 @@ class Committee(Model):
         kernel: Kernel,
         mean: Mean,
         likelihood: Likelihood,
-        rule: Rule = "grbcm",
+        rule: CombinationRule = "grbcm",
         num_experts: int | None = None,
         partition: Partition | None = None,
         memory_budget: int | str | None = None,
     ) -> None:
         super().__init__()
         require_rule(rule)
-        require_count(num_experts)
+        check_at_least(1, num_experts=num_experts)
         self.partition = ClusterBlocks() if partition is None else require_partition(partition)
         if rule == "grbcm" and isinstance(self.partition, ColumnBlocks):
             raise ConfigError(
@@ -85,7 +80,7 @@ class Committee(Model):
         self.likelihood = require_gaussian(
             likelihood, "Committee is made of exact Gaussian processes"
         )
-        self.rule: Rule = rule
+        self.rule: CombinationRule = rule
         self.num_experts = num_experts
         self.batch_bytes = budget_in_bytes(memory_budget)
         self.register_data_sized()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Marginals
+from gpx.methods.experts.combination import Combination, CombinationRule, require_rule
 from gpx.methods.experts.evidence import HINT
 from gpx.methods.experts.members import BaseExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import ExpertsPosterior
 from gpx.methods.experts.rows import ExpertRows
-from gpx.methods.experts.rules import Combination, Rule, require_rule
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
@@ -59,10 +59,10 @@ class CommitteePosterior(ExpertsPosterior):
     + m b^2 with a communication expert of b rows.
     """
 
-    def __init__(self, parts: ExpertParts, rule: Rule, budget: int) -> None:
+    def __init__(self, parts: ExpertParts, rule: CombinationRule, budget: int) -> None:
         super().__init__(parts, budget)
         require_rule(rule)
-        self.rule: Rule = rule
+        self.rule: CombinationRule = rule
 
     @property
     def communicates(self) -> bool:
@@ -98,14 +98,13 @@ class CommitteePosterior(ExpertsPosterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d), each point by itself."""
-        found = [self.combined(rows).result() for rows in self.blocks(x)]
-        if not found:
-            return Marginals(x.new_empty(0), x.new_empty(0))
-        mean, variance = (torch.cat(part) for part in zip(*found, strict=True))
+        mean, variance = x.new_empty(2, len(x))
+        for rows in self.blocks(x):
+            mean[rows], variance[rows] = self.combined(x[rows]).result()
         return Marginals(self.mean(x) + mean, variance)
 
-    def blocks(self, x: Tensor) -> list[Tensor]:
-        """x (t, d) in blocks of rows that fit."""
+    def blocks(self, x: Tensor) -> Iterator[slice]:
+        """Rows of x (t, d) that are predicted together."""
         return self.row_blocks(x, int(self.sizes[0]) if self.communicates else 0)
 
     def reference(self, base: BaseExpert | None, x: Tensor) -> Reference:
@@ -117,6 +116,11 @@ class CommitteePosterior(ExpertsPosterior):
         least = torch.finfo(prior.dtype).eps * prior
         variance = torch.maximum(prior - white.square().sum(0), least)
         return Reference(Marginals(base.white @ white, variance), prior, white)
+
+    def _cross(self, members: Members, x: Tensor) -> Tensor:
+        """Prior covariances (c, m, t) of the rows of experts with x (t, d)."""
+        flat = self.kernel.evaluate(members.inputs.flatten(0, 1), x)
+        return flat.view(*members.inputs.shape[:2], len(x))
 
     def combined(
         self, x: Tensor, tell: Callable[[Members, Tensor, Tensor], None] | None = None
@@ -132,8 +136,7 @@ class CommitteePosterior(ExpertsPosterior):
         count = len(self.sizes) - int(self.communicates)
         combination = Combination(self.rule, at.marginals, count)
         for members in experts:
-            flat = self.kernel.evaluate(members.inputs.flatten(0, 1), x)
-            cross = members.given(flat.view(*members.inputs.shape[:2], len(x)), at.white)
+            cross = members.given(self._cross(members, x), at.white)
             found = members.predict(cross, at.marginals, at.prior)
             beta = combination.add(members.batch.experts, found)
             if tell is not None:
@@ -161,8 +164,7 @@ class CommitteePosterior(ExpertsPosterior):
         jitter, eye = report.jitter, torch.eye(len(x)).to(lower)
         precision, weighted = eye.clone(), torch.zeros_like(x[:, :1])
         for members in self.experts()[1]:
-            flat = self.kernel.evaluate(members.inputs.flatten(0, 1), x)
-            cross = members.given(flat.view(*members.inputs.shape[:2], len(x)), None)
+            cross = members.given(self._cross(members, x))
             mean = torch.einsum("cm,cmt->ct", members.alpha, cross).unsqueeze(2)
             white = torch.linalg.solve_triangular(members.factor, cross, upper=False)
             inner = torch.linalg.solve_triangular(lower, white.mT, upper=False)
@@ -233,10 +235,9 @@ class CommitteePaths:
             c, m = batch.rows.shape
             values = self.functions(members.inputs.flatten(0, 1)).view(-1, num, c, m)
             own_values = values[batch.experts + self.first, :, torch.arange(c)]  # (c, num, m)
-            gap = own_values + noise[:, batch.rows].transpose(0, 1)
-            if batch.mask is not None:
-                gap = gap * batch.mask.unsqueeze(1)
-            self.weights.append(torch.cholesky_solve(gap.mT, members.factor).mT)
+            gap = batch.zero_padding(own_values.transpose(0, 1) + noise[:, batch.rows])
+            right = gap.permute(1, 2, 0)
+            self.weights.append(torch.cholesky_solve(right, members.factor).mT)
 
     def noise(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Draws of the observation noise."""
@@ -260,8 +261,10 @@ class CommitteePaths:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Values (num, t)."""
-        found = [self._block(rows) for rows in self.posterior.blocks(x)]
-        return torch.cat(found, 1) if found else x.new_empty(self.num, 0)
+        found = x.new_empty(self.num, len(x))
+        for rows in self.posterior.blocks(x):
+            found[:, rows] = self._block(x[rows])
+        return found
 
     def _block(self, x: Tensor) -> Tensor:
         functions = self.functions(x)

@@ -53,18 +53,10 @@ class HardCut(OwnSteps[MixtureOfExperts]):
             )
         self.evaluations, self.least_rows, self.tolerance = evaluations, least_rows, tolerance
         self.objective = HardCutEvidence()
-        self.moved = 0
-
-    def check_fit(self, model: MixtureOfExperts, num_data: int) -> None:
-        """As in ``OwnSteps``: nothing more is asked."""
 
     def bind(self, model: MixtureOfExperts, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``."""
         self.model, self.converged = model, False
-
-    def max_steps(self, limit: int) -> int:
-        """All of them."""
-        return limit
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Assign, then fit."""
@@ -72,13 +64,12 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         assigned = self._assign(x, y, before)
         fitted = self._fit(x, y, assigned)
         self.converged = fitted - before <= self.tolerance * len(x)
-        with torch.no_grad():
-            return self.objective.evidence(self.model, x, y)
+        return self.final_evidence(x, y, generator=generator)
 
+    @torch.no_grad()
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """As in ``OwnSteps``."""
-        with torch.no_grad():
-            return self.objective.evidence(self.model, x, y)
+        return self.objective.evidence(self.model, x, y)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the assignment is the model's."""
@@ -93,7 +84,6 @@ class HardCut(OwnSteps[MixtureOfExperts]):
 
     def _assign(self, x: Tensor, y: Tensor, before: float) -> float:
         """Move the rows that gain, as many at once as raise the evidence; what it is then."""
-        self.moved = 0
         if len(self.model.sizes) == 1:
             return before
         labels = self.model.labels
@@ -112,7 +102,6 @@ class HardCut(OwnSteps[MixtureOfExperts]):
                 except NotPositiveDefinite:
                     value = -math.inf
                 if value > before:
-                    self.moved = count
                     return value
                 self.model.assign(labels)
             count //= 2

@@ -18,10 +18,11 @@ from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model, Posterior
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.experts.committee import ROWS_PER_EXPERT, require_count
+from gpx.methods.experts.committee import ROWS_PER_EXPERT
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.parts import ExpertParts, OwnHyperparameters
 from gpx.methods.experts.rows import ExpertRows
+from gpx.tensor_checks import check_at_least
 
 Sharing = Literal["own", "shared"]
 
@@ -71,9 +72,7 @@ class LocalExperts(Model):
         memory_budget: int | str | None = None,
     ) -> None:
         super().__init__()
-        require_count(num_experts)
-        if points_per_expert is not None and points_per_expert < 1:
-            raise ConfigError(f"points_per_expert={points_per_expert} must be at least 1, or None")
+        check_at_least(1, num_experts=num_experts, points_per_expert=points_per_expert)
         if hyperparameters not in get_args(Sharing):
             raise ConfigError(
                 f"hyperparameters={hyperparameters}: choose one of {', '.join(get_args(Sharing))}"
@@ -94,10 +93,7 @@ class LocalExperts(Model):
 
     def _make_own(self) -> None:
         if self.sharing == "own" and self.own is None and self.num_experts is not None:
-            self.own = OwnHyperparameters(self._templates(), self.num_experts)
-
-    def _templates(self) -> dict[str, nn.Module]:
-        return ExpertParts(self.kernel, self.mean, self.likelihood).named()
+            self.own = OwnHyperparameters(self.parts.named(), self.num_experts)
 
     @property
     def parts(self) -> ExpertParts:
@@ -126,7 +122,7 @@ class LocalExperts(Model):
         self.regions.place(blocks.centres, blocks.weights)
         self.rows, self.sizes = self._rows(x, blocks)
         if self.own is not None:
-            self.own.spread(self._templates())
+            self.own.spread(self.parts.named())
         least, most = int(self.sizes.min()), int(self.sizes.max())
         self.note = f"{self.num_experts} experts of {least} to {most} rows"
 

@@ -27,20 +27,13 @@ class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function of the nearest expert at x (t, d)."""
-        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
-        start = 0
+        mean, variance = x.new_empty(2, len(x))
         for block in self.row_blocks(x):
-            place = slice(start, start := start + len(block))
-            mean[place], variance[place] = self._block(block)
-        return Marginals(mean, variance)
-
-    def _block(self, x: Tensor) -> Marginals:
-        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
-        for members, rows, there in self.met(self.regions.nearest(x)):
-            at, experts = x[rows], members.batch.experts
-            cross = members.given(self.parts.covariances(experts, members.inputs, at), None)
-            found = self.latent(members, cross, at)
-            mean[rows[there]], variance[rows[there]] = found.mean[there], found.variance[there]
+            at, block_mean, block_variance = x[block], mean[block], variance[block]
+            for members, rows, there in self.met(self.regions.nearest(at)):
+                found = self.latent(members, at[rows])
+                block_mean[rows[there]] = found.mean[there]
+                block_variance[rows[there]] = found.variance[there]
         return Marginals(mean, variance)
 
     def met(self, nearest: Tensor) -> list[tuple[Members, Tensor, Tensor]]:
@@ -123,13 +116,9 @@ class ExpertPaths:
         self.weights = torch.empty_like(gap)
         for members in posterior.experts()[1]:
             batch = members.batch
-            right = gap[:, batch.rows].permute(1, 2, 0)
-            if batch.mask is not None:
-                right = right * batch.mask.unsqueeze(2)
+            right = batch.zero_padding(gap[:, batch.rows]).permute(1, 2, 0)
             found = torch.cholesky_solve(right, members.factor).permute(2, 0, 1)
-            there = torch.ones_like(batch.rows, dtype=torch.bool)
-            if batch.mask is not None:
-                there = batch.mask
+            there = slice(None) if batch.mask is None else batch.mask
             self.weights[:, batch.rows[there]] = found[:, there]
         self.rows = rows
 

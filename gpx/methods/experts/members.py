@@ -95,7 +95,7 @@ class Members(NamedTuple):
         held = (self.inputs, self.factor, self.alpha, self.white)
         return sum(t.numel() * t.element_size() for t in held if t is not None)
 
-    def given(self, cross: Tensor, whitened: Tensor | None) -> Tensor:
+    def given(self, cross: Tensor, whitened: Tensor | None = None) -> Tensor:
         """Covariances of the rows with test points given the base, zero for padding: (c, m, t).
 
         Args:

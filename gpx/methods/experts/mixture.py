@@ -182,15 +182,12 @@ class MixturePosterior(ExpertsPosterior):
     @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance of every expert's latent function at x (t, d): (K, t) each."""
-        mean, variance = (x.new_empty(len(self.sizes), len(x)) for _ in range(2))
-        start = 0
+        mean, variance = x.new_empty(2, len(self.sizes), len(x))
         for block in self.row_blocks(x):
-            place = slice(start, start := start + len(block))
             for members in self.experts()[1]:
                 experts = members.batch.experts
-                at = block.expand(len(experts), *block.shape)
-                cross = members.given(self.parts.covariances(experts, members.inputs, at), None)
-                mean[experts, place], variance[experts, place] = self.latent(members, cross, at)
+                at = x[block].expand(len(experts), -1, -1)
+                mean[experts, block], variance[experts, block] = self.latent(members, at)
         return Marginals(mean, variance)
 
     @torch.no_grad()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
+from gpx.backends import row_chunks
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.experts.members import BaseExpert, Members
 from gpx.methods.experts.parts import ExpertParts
-from gpx.methods.experts.rows import BATCH_BYTES, ExpertBatch, ExpertRows
+from gpx.methods.experts.rows import ExpertBatch, ExpertRows, batch_bytes
 
 MOST_ROWS = 2048
 """Test points that are predicted at a time, at most."""
@@ -59,15 +60,15 @@ class PartsPosterior(Posterior):
         """What the experts are made of."""
         return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
 
-    def latent(self, members: Members, cross: Tensor, x: Tensor) -> Marginals:
+    def latent(self, members: Members, x: Tensor) -> Marginals:
         """Mean and variance (c, t) of the latent functions of experts at points of their own.
 
         Args:
             members: experts that start from the prior.
-            cross (c, m, t): covariances of their rows with the points.
             x (c, t, d).
         """
         experts = members.batch.experts
+        cross = members.given(self.parts.covariances(experts, members.inputs, x))
         prior = self.parts.variances(experts, x)
         found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
         return Marginals(found.mean + self.parts.means(experts, x), found.variance)
@@ -115,6 +116,7 @@ class ExpertsPosterior(PartsPosterior):
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "sizes")
+    derived: ClassVar[tuple[str, ...]] = ("_kept",)
     residual: Tensor
     sizes: Tensor
 
@@ -185,20 +187,10 @@ class ExpertsPosterior(PartsPosterior):
         noise = parts.noise(batch.experts)
         return Members.of(batch, inputs, matrices, noise, self.residual[batch.rows], given)
 
-    def row_blocks(self, x: Tensor, width: int = 0) -> list[Tensor]:
-        """x (t, d) in blocks of rows, for which arrays of (rows of a batch + width) columns fit."""
-        if not len(x):
-            return []
+    def row_blocks(self, x: Tensor, width: int = 0) -> Iterator[slice]:
+        """Rows of x (t, d) for which arrays of (rows of a batch + width) columns fit."""
         largest = int(self.sizes.max())
-        entries = BATCH_BYTES.get(x.device.type, BATCH_BYTES["cpu"]) // x.element_size()
+        entries = batch_bytes(x.device) // x.element_size()
         width += min(len(self.residual), max(entries // largest, largest))
-        step = max(1, self.budget // (16 * width * x.element_size()))
-        return list(x.split(min(step, MOST_ROWS)))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self._kept = None
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._kept = None
-        return super()._apply(fn, recurse)
+        row = max(16 * width * x.element_size(), self.budget // MOST_ROWS)
+        return row_chunks(len(x), row, self.budget)

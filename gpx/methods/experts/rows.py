@@ -16,6 +16,11 @@ BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
 cache and hides the overhead of a call."""
 
 
+def batch_bytes(device: torch.device) -> int:
+    """``BATCH_BYTES`` of a device."""
+    return BATCH_BYTES.get(device.type, BATCH_BYTES["cpu"])
+
+
 class ExpertBatch(NamedTuple):
     """Some experts, padded to one size.
 
@@ -30,7 +35,7 @@ class ExpertBatch(NamedTuple):
     mask: Tensor | None
 
     def zero_padding(self, values: Tensor) -> Tensor:
-        """``values`` (c, m) with zeros in the place of padding."""
+        """``values`` (..., c, m) with zeros in the place of padding."""
         return values if self.mask is None else values * self.mask
 
     def covariance(self, matrices: Tensor, noise: Tensor, out: Tensor | None = None) -> Tensor:
@@ -79,7 +84,7 @@ class ExpertRows:
         device = self.rows.device
         sizes, order = torch.sort(self.sizes, descending=True)
         start = self.sizes.cumsum(0) - self.sizes
-        limit = min(budget // ARRAYS, BATCH_BYTES.get(device.type, BATCH_BYTES["cpu"]))
+        limit = min(budget // ARRAYS, batch_bytes(device))
         first, largest = 0, sizes.tolist()
         while first < len(largest):
             m = largest[first]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.backends import row_chunks
 from gpx.inducing import Partition
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
@@ -21,8 +21,9 @@ from gpx.methods.experts.local_posterior import expert_functions
 from gpx.methods.experts.members import Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import RegionsPosterior
-from gpx.methods.experts.rows import ARRAYS, BATCH_BYTES, ExpertBatch
+from gpx.methods.experts.rows import ARRAYS, ExpertBatch, batch_bytes
 from gpx.sampling import SHARED, Frequencies
+from gpx.tensor_checks import check_at_least
 
 
 class Transductive(LocalExperts):
@@ -62,8 +63,7 @@ class Transductive(LocalExperts):
             partition=partition,
             memory_budget=memory_budget,
         )
-        if num_neighbours < 1:
-            raise ConfigError(f"num_neighbours={num_neighbours} must be at least 1")
+        check_at_least(1, num_neighbours=num_neighbours)
         self.num_neighbours = num_neighbours
 
     @torch.no_grad()
@@ -114,8 +114,8 @@ class TransductivePosterior(RegionsPosterior):
         return near_rows(self.kernel, self.inputs, x, self.num_neighbours)
 
     @torch.no_grad()
-    def members(self, x: Tensor, rows: Tensor) -> tuple[Members, Tensor]:
-        """An expert for every row of x (t, d), and its covariances (t, m, 1) with that row.
+    def members(self, x: Tensor, rows: Tensor) -> Members:
+        """An expert for every row of x (t, d).
 
         Args:
             rows (t, m): of the training data, for every expert.
@@ -130,24 +130,22 @@ class TransductivePosterior(RegionsPosterior):
             self.targets[rows] - parts.means(batch.experts, inputs),
         )
         self.jitter = max(self.jitter, made.jitter)
-        return made, parts.covariances(batch.experts, inputs, x.unsqueeze(1))
+        return made
 
-    def blocks(self, x: Tensor) -> list[slice]:
+    def blocks(self, x: Tensor) -> Iterator[slice]:
         """Rows of x (t, d) that are predicted together."""
-        size = min(self.num_neighbours, len(self.inputs)) ** 2 * x.element_size()
-        limit = min(self.budget // ARRAYS, BATCH_BYTES.get(x.device.type, BATCH_BYTES["cpu"]))
-        step = max(1, limit // size)
-        return [slice(k, min(k + step, len(x))) for k in range(0, len(x), step)]
+        row = min(self.num_neighbours, len(self.inputs)) ** 2 * x.element_size()
+        budget = min(self.budget, ARRAYS * batch_bytes(x.device))
+        return row_chunks(len(x), ARRAYS * row, budget)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
-        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
+        mean, variance = x.new_empty(2, len(x))
         rows = self.neighbours(x)
         for block in self.blocks(x):
             at = x[block]
-            members, cross = self.members(at, rows[block])
-            found = self.latent(members, cross, at.unsqueeze(1))
+            found = self.latent(self.members(at, rows[block]), at.unsqueeze(1))
             mean[block], variance[block] = found.mean.squeeze(1), found.variance.squeeze(1)
         return Marginals(mean, variance)
 
@@ -171,8 +169,9 @@ class TransductivePosterior(RegionsPosterior):
 
         @torch.no_grad()
         def block(x: Tensor, rows: Tensor) -> Tensor:
-            members, cross = self.members(x, rows)
+            members = self.members(x, rows)
             experts = members.batch.experts
+            cross = self.parts.covariances(experts, members.inputs, x.unsqueeze(1))
             drawn = x.new_empty(num, *rows.shape)
             start = x.new_empty(num, len(x))
             for k in torch.unique(experts).tolist():
@@ -190,8 +189,9 @@ class TransductivePosterior(RegionsPosterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            rows = self.neighbours(x)
-            found = [block(x[part], rows[part]) for part in self.blocks(x)]
-            return torch.cat(found, 1) if found else x.new_empty(num, 0)
+            rows, found = self.neighbours(x), x.new_empty(num, len(x))
+            for part in self.blocks(x):
+                found[:, part] = block(x[part], rows[part])
+            return found
 
         return paths

@@ -135,21 +135,23 @@ class GriddedRows:
         return found
 
 
-def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...]]:
+def column_groups(
+    num_inputs: int, axes: Sequence[Sequence[int]] | None
+) -> tuple[tuple[int, ...], ...]:
     """Input columns per axis: each its own axis where ``axes`` is None.
 
     Raises:
         ConfigError: a column is missing, out of range or in two axes, or no list of groups.
     """
     if axes is None:
-        return tuple((i,) for i in range(num_inputs))  # type: ignore[return-value]
+        return tuple((i,) for i in range(num_inputs))
     groups = tuple(tuple(group) for group in groups_of(axes, "axes"))
     if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
         raise ConfigError(
             f"axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "
             f"columns (0 to {num_inputs - 1}) exactly once, for example [[0, 1], [2]]"
         )
-    return groups  # type: ignore[return-value]
+    return groups
 
 
 def find_grid(
@@ -185,9 +187,9 @@ def find_grid(
     points, index, inner = [], [], []
     for axis, group in enumerate(groups):
         column = x.detach()[:, list(group)]
-        if len(group) == 1:
-            found, inverse = torch.unique(column.squeeze(1), return_inverse=True)
-            found = found.unsqueeze(1)
+        if len(group) == 1:  # along a dimension torch compares whole rows, which is far slower
+            found, inverse = torch.unique(column, return_inverse=True)
+            found, inverse = found.unsqueeze(1), inverse.squeeze(1)
         else:
             found, inverse = torch.unique(column, dim=0, return_inverse=True)
         closed = None

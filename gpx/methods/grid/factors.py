@@ -14,6 +14,7 @@ from gpx.kernels.algebra import Product, Scale
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
 from gpx.kernels.over_axes import AxisProduct
+from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.fft_products import fast_length
@@ -153,7 +154,7 @@ def split_kernel(
             )
         if len(touched) == 1:
             found.parts[touched[0]].append((part, True))
-        elif isinstance(part, RBF):
+        elif isinstance(part, (RBF, Periodic)):
             found.scales.append(part)
             for axis in touched:
                 found.parts[axis].append((part, False))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import CGResult, RelativeResidual, SolveReport, budget_in_bytes, conjugate_gradients
+from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.system import GridSystem
 from gpx.operators import KroneckerPlusDiagonal
@@ -73,21 +74,19 @@ class GapOptions:
             raise ConfigError(f"memory_budget={self.memory_budget} must be positive (bytes)")
 
 
-def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tuple[Gaps, str]:
-    """What "auto" means for a grid, never "auto", and why.
+def choose_gaps(options: GapOptions, rows: GriddedRows) -> tuple[Gaps, str]:
+    """What "auto" means for rows on a grid, never "auto", and why.
 
-    Args:
-        num_gaps, size: L and M, with what closes an axis to a circle.
-        inner: cells without that, by which "auto" goes.
+    Cells that close an axis to a circle are gaps, but do not count in their share.
 
     Raises:
         ConfigError: "full" where there are gaps.
     """
-    share = 1.0 - (size - num_gaps) / inner
+    num_gaps, share, inner = len(rows.gaps), rows.gappiness, rows.grid.inner_size
     if options.gaps == "full" and num_gaps:
         raise ConfigError(
-            f"gaps=full, but {num_gaps:,} of {size:,} cells ({share:.1%}) have no row; take "
-            "gaps=fill"
+            f"gaps=full, but {num_gaps:,} of {rows.grid.size:,} cells ({share:.1%}) have no row; "
+            "take gaps=fill"
         )
     if not num_gaps:
         return "full", "every cell of the grid is observed"
@@ -145,7 +144,7 @@ def solve_gaps(
     Source: Evans thesis, sections 3.3.1 to 3.3.4 (penalty on the gaps, not on the data; the whole
         alpha is kept after filling).
     """
-    gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
+    gaps, _ = choose_gaps(options, system.rows)
     if gaps == "full":
         alpha = system.inverse(system.rows.cells, None, target)
         fit = _dot(target, alpha[system.rows.cells])
@@ -276,16 +275,15 @@ def _require_solution(
     )
 
 
-@dataclass(frozen=True)
-class FitBracket:
-    """Certified ends of y_X^T (K_XX + sigma^2 I)^{-1} y_X."""
+class Bracket(NamedTuple):
+    """Certified ends of a quantity."""
 
     lower: Tensor
     upper: Tensor
 
 
-def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
-    """Bracket of the data fit from any values for the gaps.
+def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> Bracket:
+    """Bracket of the data fit y_X^T (K_XX + sigma^2 I)^{-1} y_X, (), from any values for the gaps.
 
     Above: y^T C y over the grid completed with ``filled`` (least at the posterior mean). Below:
     2 a^T y - a^T (K_XX + sigma^2 I) a at a = (C y)_X, the best of which is the exact fit.
@@ -303,7 +301,7 @@ def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
     alpha = system.inverse(None, None, whole)
     weights = alpha[cells]
     lower = 2.0 * _dot(weights, target) - _dot(weights, system.observed(weights))
-    return FitBracket(lower, _dot(whole, alpha))
+    return Bracket(lower, _dot(whole, alpha))
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

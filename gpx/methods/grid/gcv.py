@@ -194,8 +194,7 @@ class GCV(GridObjective):
         """
         self.check(model)
         target, rows, factors = self.posed(model, x, y)
-        start = model.warm.to(target) if model.warm.shape[0] else None
-        solve = solve_gaps(model.system(rows, factors), target, model.options, start=start)
+        solve = model.solve(model.system(rows, factors), target, remember=False)
         return model.scaled(float(solve.fit) / x.shape[0])
 
     def sampled_route(self, rows: GriddedRows) -> str:

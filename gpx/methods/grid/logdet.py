@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,9 @@ from gpx.linalg import (
     allowed_memory,
     cholesky,
     conjugate_gradients,
-    gauss,
     kronecker_vector,
     probe_vectors,
-    tridiagonal_of_cg,
+    quadrature_of_solve,
 )
 from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
@@ -64,12 +63,6 @@ class GridLogdet(NamedTuple):
     exact: bool
     standard_error: Tensor
     report: SolveReport | None = None
-
-
-def require_logdet(name: str) -> None:
-    """Raise ConfigError where no route has that name."""
-    if name not in get_args(LogdetName):
-        raise ConfigError(f"logdet={name}: choose one of {', '.join(get_args(LogdetName))}")
 
 
 def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:
@@ -332,7 +325,7 @@ def _solved(
 
 def _samples(z: Tensor, solved: CGResult) -> Tensor:
     """z^T log(A) z per column, by the quadrature that the solve went through."""
-    return z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
+    return quadrature_of_solve(solved, z.square().sum(0))[1]
 
 
 def worst_report(reports: Sequence[SolveReport]) -> SolveReport:

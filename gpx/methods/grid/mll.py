@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from gpx.methods.grid.logdet import (
     choose_logdet,
     grid_logdet,
     require_dense,
-    require_logdet,
     require_probes,
     sampled_logdet,
 )
@@ -50,7 +49,6 @@ class GridModel(Protocol):
     mean: Mean
     likelihood: Gaussian
     options: GapOptions
-    warm: Tensor
 
     def gridded(self, x: Tensor) -> GriddedRows:
         """The rows x (N, d) on their grid."""
@@ -61,8 +59,8 @@ class GridModel(Protocol):
     def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
         """The covariances of the grid with these factors, and the noise."""
 
-    def solve(self, system: GridSystem, target: Tensor) -> GridSolve:
-        """The weights of the mean for residuals (N,)."""
+    def solve(self, system: GridSystem, target: Tensor, *, remember: bool = True) -> GridSolve:
+        """The weights of the mean for residuals (N,), and whether the next solve starts there."""
 
     def scaled(self, factor: float) -> GridModel:
         """A copy of ``factor`` times the prior and noise variances."""
@@ -162,7 +160,7 @@ class GridObjective(Objective[GridModel]):
 
 def grid_facts(model: GridModel, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
     """How gaps were treated, and what every solve did, under its own name."""
-    gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
+    gaps, _ = choose_gaps(model.options, rows)
     found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gappiness}
     for name, report in reports.items():
         if report is not None:
@@ -222,7 +220,8 @@ class GridMLL(GridObjective):
         self, logdet: LogdetName = "auto", probes: int = 10, bracket: bool = False
     ) -> None:
         super().__init__(probes)
-        require_logdet(logdet)
+        if logdet not in get_args(LogdetName):
+            raise ConfigError(f"logdet={logdet}: choose one of {', '.join(get_args(LogdetName))}")
         self.logdet: LogdetName = logdet
         self.bracket = bracket
 

@@ -136,9 +136,7 @@ class GridGP(Model):
             settled["solver.tolerance"] = (FLOAT32_TOLERANCE, reason)
         settled |= self._fit_samples(rows, x)
         if self.options.gaps == "auto":
-            chosen, reason = choose_gaps(
-                self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size
-            )
+            chosen, reason = choose_gaps(self.options, rows)
             self.options = dataclasses.replace(self.options, gaps=chosen)
             self._fit_warm(rows)
             if rows.gappiness > HARDLY_A_GRID:
@@ -212,7 +210,6 @@ class GridGP(Model):
                     [x],
                     lambda: find_grid(x, self.axes, continued, times, budget),
                 )
-        choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
         self._fit_warm(rows)
         return rows
 
@@ -287,18 +284,16 @@ class GridGP(Model):
         return GridSystem(factors, self.likelihood.noise_variance, rows, self._workspace)
 
     @torch.no_grad()
-    def solve(self, system: GridSystem, target: Tensor) -> GridSolve:
-        """Solve for target (N,) from where the last solve ended, and remember its end."""
+    def solve(self, system: GridSystem, target: Tensor, *, remember: bool = True) -> GridSolve:
+        """Solve for target (N,) from where the last solve ended, and ``remember`` its end."""
         start = self.warm.to(target) if self.warm.shape[0] else None
         found = solve_gaps(system, target, self.options, start=start)
-        if found.state is not None and bool(torch.isfinite(found.state).all()):
+        if remember and found.state is not None and bool(torch.isfinite(found.state).all()):
             self.warm.copy_(found.state)
         return found
 
     def _fit_warm(self, rows: GriddedRows) -> None:
-        gaps, _ = choose_gaps(
-            self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size
-        )
+        gaps, _ = choose_gaps(self.options, rows)
         sizes = {
             "full": 0,
             "fill": rows.gaps.shape[0],
@@ -321,8 +316,7 @@ class GridGP(Model):
         target = y - self.mean(x)
         require_finite(target)
         system = self.system(rows, self.axis_kernels(rows).matrices(rows.grid))
-        start = self.warm if self.warm.shape[0] else None
-        found = solve_gaps(system, target, self.options, start=start)
+        found = self.solve(system, target, remember=False)
         posterior = self.new_posterior()
         posterior.prior_scale = self.prior_scale.clone()
         posterior.fill_(rows, target, found.alpha, found.report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -16,10 +17,6 @@ from gpx.methods.grid.factors import AxisKernels
 from gpx.operators import Circulant, KhatriRao
 from gpx.operators.circulant import FourierVectors
 
-BLOCK_NUMBERS = 2**24
-"""Numbers in one block of partly contracted rows."""
-
-
 DIED_OUT = 1e-8
 """Correlation with the nearest point of an axis below which a point counts as out of its reach."""
 
@@ -27,7 +24,7 @@ NOTHING = 1e-20
 """Correlation below which covariances are not evaluated but set to zero."""
 
 BLOCK_NUMBERS = 2**21
-"""Most numbers in one block of covariances that is evaluated."""
+"""Most numbers in one block of rows that is evaluated or contracted."""
 
 
 class GridPoints:
@@ -82,19 +79,13 @@ class GridPoints:
         found: list[CrossFactor] = []
         for g, q in zip(self.cross, vectors, strict=True):
             if isinstance(g, CircleRows):
-                found.append(g.squared())
+                found.append(SquaredCircleRows(g))
             else:
                 assert isinstance(g, Tensor)
                 assert isinstance(q, Tensor)
                 found.append((g @ q).square())
-        return self.with_cross(found)
-
-    def with_cross(self, cross: Sequence[CrossFactor]) -> GridPoints:
-        """The same points with other matrices (q_l, m_l) per axis."""
-        other = GridPoints.__new__(GridPoints)
-        other.cross, other.place, other.prior = list(cross), self.place, self.prior
-        other.within, other.reached = self.within, self.reached
-        other._grid_size = self._grid_size
+        other = copy.copy(self)
+        other.cross = found
         return other
 
     def covariance(self, rows: slice) -> KhatriRao:
@@ -189,21 +180,6 @@ class CircleRows:
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """Rows (k, a) of some points; only for few of them at once."""
-        return self._rows(index)
-
-    def matmul(self, right: Tensor) -> Tensor:
-        """The product with (a, c): (q, c)."""
-        return self._by_parts(
-            right,
-            lambda: self.circulant.matmul(right)[self.place[self.on]],
-            lambda rows: rows @ right,
-        )
-
-    def squared(self) -> SquaredCircleRows:
-        """Elementwise square of the rows times ``FourierVectors``, on demand."""
-        return SquaredCircleRows(self)
-
-    def _rows(self, index: Tensor) -> Tensor:
         size, points = self.shape[1], self.points[index].unsqueeze(1)
         cells = (self.place[index].unsqueeze(1) + self._near) % size
         lags = (points - self.axis[cells]).abs_()
@@ -212,6 +188,14 @@ class CircleRows:
         near = self._kernels.at_lags(self._grid, self._number, lags.reshape(-1)).view(lags.shape)
         found = near.new_zeros(len(points), size).scatter_(1, cells, near)
         return found if self._scale is None else self._scale * found
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """The product with (a, c): (q, c)."""
+        return self._by_parts(
+            right,
+            lambda: self.circulant.matmul(right)[self.place[self.on]],
+            lambda rows: rows @ right,
+        )
 
     def _by_parts(
         self, right: Tensor, on_axis: Callable[[], Tensor], elsewhere: Callable[[Tensor], Tensor]
@@ -222,7 +206,7 @@ class CircleRows:
             found[self.on] = on_axis()
         away = (~self.on).nonzero().squeeze(1)
         for part in away.split(max(1, BLOCK_NUMBERS // self.shape[1])) if len(away) else ():
-            found[part] = elsewhere(self._rows(part))
+            found[part] = elsewhere(self[part])
         return found
 
 

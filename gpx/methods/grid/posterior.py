@@ -18,13 +18,12 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.grid.axes import GRID_VECTORS, CartesianGrid, GriddedRows, unobserved, widened
 from gpx.methods.grid.factors import AxisKernels, split_kernel
-from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
+from gpx.methods.grid.gaps import Bracket, GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
 from gpx.methods.grid.sampled_variance import SampledVariance, prior_weights
 from gpx.methods.grid.system import GridSystem
 from gpx.methods.grid.variance import (
     DenseVariance,
-    VarianceBracket,
     VarianceOptions,
     choose_variance,
     full_variance,
@@ -172,7 +171,7 @@ class GridPosterior(Posterior):
         points = self.at(x)
         mean = self.mean(x) + points.contract(self.alpha)
         system = self.system()
-        gaps, _ = choose_gaps(self.options, system.num_gaps, system.size, system.inner_size)
+        gaps, _ = choose_gaps(self.options, system.rows)
         counts = system.num_observed, system.num_gaps
         used = choose_variance(self.variance, gaps, x.shape[0], *counts)
         if used == "dense":
@@ -208,7 +207,7 @@ class GridPosterior(Posterior):
         return self.mean(x) + self.at(x).contract(self.alpha)
 
     @torch.no_grad()
-    def variance_bracket(self, x: Tensor) -> VarianceBracket:
+    def variance_bracket(self, x: Tensor) -> Bracket:
         """Certified ends of the latent variance at x (t, d); two solves per point."""
         return variance_bracket(self.system(), self.at(x), self.options)
 

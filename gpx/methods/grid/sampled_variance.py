@@ -13,7 +13,7 @@ from gpx.linalg import RelativeResidual, conjugate_gradients
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner
 from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
-from gpx.methods.grid.system import BLOCK_NUMBERS, GridSystem
+from gpx.methods.grid.system import GridSystem, blocks
 from gpx.methods.grid.variance import full_variance
 
 SEED = 2017
@@ -59,7 +59,7 @@ class SampledVariance:
     """
 
     def __init__(self, system: GridSystem, options: GapOptions, most: int) -> None:
-        gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
+        gaps, _ = choose_gaps(options, system.rows)
         self.system, self.options, self.most = system, options, most
         self.filling = gaps in ("fill", "penalize")
         self._blocks: list[Tensor] = []
@@ -75,9 +75,8 @@ class SampledVariance:
         like = system.spectrum.shifted
         generator = torch.Generator(device=like.device).manual_seed(SEED + number)
         vectors = like.new_empty(system.size, count)
-        step = max(1, BLOCK_NUMBERS // system.size)
-        for start in range(0, count, step):
-            block = slice(start, min(start + step, count))
+        draw = self._filled if self.filling else self._ignored
+        for block in blocks(count, system.size):
             normals = torch.randn(
                 system.size,
                 block.stop - block.start,
@@ -85,14 +84,11 @@ class SampledVariance:
                 dtype=like.dtype,
                 device=like.device,
             )
-            draw = self._filled if self.filling else self._ignored
-            vectors[:, block] = draw(system, self.options, normals, generator)
+            vectors[:, block] = draw(normals, generator)
         return vectors
 
-    @staticmethod
-    def _filled(
-        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    def _filled(self, normals: Tensor, generator: torch.Generator) -> Tensor:
+        system, options = self.system, self.options
         solved = conjugate_gradients(
             system.missing,
             system.inverse_root(system.rows.gaps, normals),
@@ -106,10 +102,8 @@ class SampledVariance:
         )
         return system.inverse(system.rows.gaps, None, solved.solution)
 
-    @staticmethod
-    def _ignored(
-        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    def _ignored(self, normals: Tensor, generator: torch.Generator) -> Tensor:
+        system, options = self.system, self.options
         prior = system.root(normals)
         noise = torch.randn(
             system.num_observed,
@@ -133,8 +127,8 @@ class SampledVariance:
         total, count = torch.zeros_like(points.prior), 0
         while True:
             block = self.block(count // SAMPLE_BLOCK)
-            for part in block.split(max(1, 2 * BLOCK_NUMBERS // block.shape[0]), 1):
-                total += points.contract(part).square_().sum(1)
+            for part in blocks(block.shape[1], system.size):
+                total += points.contract(block[:, part]).square_().sum(1)
             count += block.shape[1]
             mean = total / count
             whole = (known + mean).clamp_(min=0.0) + system.noise
@@ -160,8 +154,7 @@ def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
 
 def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
     """Q T^{+1/2} z (M, c): prior functions g(x)^T times it that equal Q T^{1/2} z on the grid."""
-    weights = _pseudo_inverse(system).sqrt()
-    scaled = normals * (weights if normals.ndim == 1 else weights.unsqueeze(1))
+    scaled = normals * _pseudo_inverse(system).sqrt().unsqueeze(1)
     return system.eigenvectors.bare_product()(scaled)
 
 

@@ -89,11 +89,6 @@ class GridSystem:
         return self.rows.grid.size
 
     @property
-    def inner_size(self) -> int:
-        """Cells without those that close an axis to a circle."""
-        return self.rows.grid.inner_size
-
-    @property
     def circular(self) -> bool:
         """Whether an axis is closed to a circle."""
         return any(isinstance(f, Circulant) for f in self.kronecker.factors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,10 +12,9 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.linalg import UnconvergedWarning, cholesky
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
-from gpx.methods.grid.gaps import GapOptions, solve_gaps
+from gpx.methods.grid.gaps import Bracket, GapOptions, solve_gaps
 from gpx.methods.grid.points import GridPoints
 from gpx.methods.grid.system import (
-    BLOCK_NUMBERS,
     GridSystem,
     blocks,
     dense_is_cheap,
@@ -72,13 +71,6 @@ class VarianceOptions:
             )
 
 
-class VarianceBracket(NamedTuple):
-    """Certified ends of the latent variance at each point, (t,)."""
-
-    lower: Tensor
-    upper: Tensor
-
-
 def choose_variance(
     options: VarianceOptions, gaps: str, num_points: int, num_observed: int, num_gaps: int
 ) -> str:
@@ -115,9 +107,7 @@ def solved_variance(
     """
     chosen = replace(options, gaps=gaps, precondition_rank=None)
     found = torch.empty_like(points.prior)
-    step = max(1, BLOCK_NUMBERS // system.size)
-    for start in range(0, found.shape[0], step):
-        rows = slice(start, min(start + step, found.shape[0]))
+    for rows in blocks(len(found), system.size):
         cross = points.observed(rows, system.rows.cells).mT
         explained = _explained(system, cross, points.prior[rows].double(), chosen)
         found[rows] = points.prior[rows] - explained.to(found.dtype)
@@ -155,14 +145,15 @@ def _explained(system: GridSystem, cross: Tensor, prior: Tensor, options: GapOpt
     return solve.fit
 
 
-def variance_bracket(
-    system: GridSystem, points: GridPoints, options: GapOptions
-) -> VarianceBracket:
-    """Both ends by ``solved_variance``; equal in closed form where there are no gaps."""
+def variance_bracket(system: GridSystem, points: GridPoints, options: GapOptions) -> Bracket:
+    """Certified ends of the latent variance at each point (t,), by ``solved_variance``.
+
+    They are equal, in closed form, where there are no gaps.
+    """
     if not system.num_gaps:
         both = full_variance(system, points)
-        return VarianceBracket(both, both)
-    return VarianceBracket(
+        return Bracket(both, both)
+    return Bracket(
         solved_variance(system, points, options, "fill"),
         solved_variance(system, points, options, "ignore"),
     )
@@ -173,9 +164,7 @@ def rank_reduced_variance(system: GridSystem, points: GridPoints, rank: int) -> 
     q = ignore_preconditioner(system, rank)
     assert q is not None
     found = torch.empty_like(points.prior)
-    step = max(1, BLOCK_NUMBERS // system.size)
-    for start in range(0, found.shape[0], step):
-        rows = slice(start, min(start + step, found.shape[0]))
+    for rows in blocks(len(found), system.size):
         cross = points.observed(rows, system.rows.cells).mT
         found[rows] = points.prior[rows] - (cross * q.solve(cross)).sum(0)
     return found
@@ -219,9 +208,7 @@ class DenseVariance:
         if not self.observed:
             return full_variance(system, points) + points.contract(self.factor).square().sum(1)
         found = torch.empty_like(points.prior)
-        step = max(1, BLOCK_NUMBERS // self.factor.shape[0])
-        for start in range(0, found.shape[0], step):
-            rows = slice(start, min(start + step, found.shape[0]))
+        for rows in blocks(len(found), len(self.factor)):
             cross = points.observed(rows, system.rows.cells).mT.double()
             seen = torch.linalg.solve_triangular(self.factor, cross, upper=False)
             found[rows] = (points.prior[rows].double() - seen.square().sum(0)).to(found.dtype)

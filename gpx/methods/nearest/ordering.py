@@ -50,15 +50,16 @@ def blocks(x: Tensor, size: int) -> Tensor:
 def maximin_order(points: Tensor) -> Tensor:
     """An order in which every point is about as far as possible from all before it: (m,).
 
-    Farthest points first, in rounds: a round takes of the farthest third as many as there are
-    before, those that have no farther one of the round within the least of their distances. Points
-    of one round are thus at least that far from each other and from all before.
+    Farthest points first, in rounds: candidates of a round are the farthest, half as many as there
+    are points before; it takes those that have no farther candidate within the least distance of
+    the candidates. Points of one round are thus that far from each other and from all before.
 
     Cost: O(m^2 d), in rounds of at most ``LARGEST_ROUND`` points.
     Source: Guinness 2018 (maximin ordering); Katzfuss and Guinness 2021.
     """
     m = points.shape[0]
-    first = (points - points.mean(0)).square().sum(1).argmin()  # the most central point
+    points = points - points.mean(0)  # distances are made of products, and lose digits far from 0
+    first = points.square().sum(1).argmin()  # the most central point
     order, found = [first[None]], 1
     distance = (points - points[first]).square().sum(1)
     distance[first] = -1.0
@@ -89,6 +90,7 @@ def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
 
     Cost: O(B n d) operations, in chunks.
     """
+    x = x - x.mean(0)  # distances are made of products, and lose digits far from 0
     there = ordered >= 0
     flat = ordered[there]
     members = there.sum(1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.nearest.rules import Rule
+from gpx.methods.nearest.nearness import Nearness
 from gpx.methods.nearest.seen_points import SeenPoints
 from gpx.methods.nearest.single_input import SingleInput
 from gpx.sampling import SHARED, Frequencies, prior_functions
@@ -30,7 +30,7 @@ class NearestPosterior(Posterior):
     Args:
         kernel, mean: copied.
         num_neighbours: H.
-        rule: see ``RULES``.
+        rule: see ``Nearness``.
         jitter: added to the covariance of the H, relative to the kernel's variance.
 
     Attributes:
@@ -44,13 +44,13 @@ class NearestPosterior(Posterior):
     q_root: Tensor
 
     def __init__(
-        self, kernel: Kernel, mean: Mean, *, num_neighbours: int, rule: Rule, jitter: float
+        self, kernel: Kernel, mean: Mean, *, num_neighbours: int, rule: Nearness, jitter: float
     ) -> None:
         super().__init__()
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.num_neighbours = num_neighbours
-        self.rule: Rule = rule
+        self.rule: Nearness = rule
         self.jitter = jitter
         self._prepared: tuple[SeenPoints, list[Tensor], list[int]] | None = None
         self._single: SingleInput | None = None
@@ -76,7 +76,8 @@ class NearestPosterior(Posterior):
         parts = [*kept, *self.kernel.parameters(), *self.kernel.buffers()]
         self._prepared = points, parts, [part._version for part in parts]
         self._single = None
-        if points.plain and self.inducing.device.type == "cpu":
+        distances = points.stationary is not None and points.search is not None
+        if distances and self.inducing.device.type == "cpu":
             self._single = SingleInput(points, self.q_mean, self.q_root, self.num_neighbours)
         return points
 
@@ -91,10 +92,10 @@ class NearestPosterior(Posterior):
         What all rows share, such as the search tree, is made at the first call and kept.
         """
         points = self._points()
-        if len(x) == 1 and self._single is not None:
+        if x.shape[0] == 1 and self._single is not None:
             found = self._single(x)
             if found is not None:
-                mean, variance = x.new_tensor(found).split(1)
+                mean, variance = (x.new_full((1,), value) for value in found)
                 return Marginals(mean + self.mean(x), variance)
         means, variances = [], []
         near = points.nearest(x, self.num_neighbours)

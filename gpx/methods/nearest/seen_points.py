@@ -14,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.linalg import cholesky
 from gpx.linalg.nearest import NearestSearch
-from gpx.methods.nearest.rules import Rule, by_distance, nearest_inducing
+from gpx.methods.nearest.nearness import Nearness, by_distance, nearest_inducing
 
 SMALL = 4096
 """Points up to which comparing with all of them is faster than a tree."""
@@ -40,61 +40,30 @@ class SeenPoints:
     Cost: O(M d), a tree O(M log M).
     """
 
-    def __init__(self, kernel: Kernel, z: Tensor, rule: Rule, jitter: float) -> None:
+    def __init__(self, kernel: Kernel, z: Tensor, rule: Nearness, jitter: float) -> None:
         self.z, self.rule = z, rule
-        self.kernel = _plain(kernel)
-        with torch.no_grad():
-            self.jitter = jitter * self.kernel.diagonal(z[:1].double()).mean()
+        self.kernel = own = _plain(kernel)
         # a kernel of distances alone, as its class writes it
-        self.places: Tensor | None = None
-        self._search: NearestSearch | None = None
+        radial = isinstance(own, Stationary) and type(own).covariance is Stationary.covariance
+        self.stationary: Stationary | None = own if radial else None  # type: ignore[assignment]
+        self.search: NearestSearch | None = None
         with torch.no_grad():
-            if self._stationary is not None:
-                self.places = self.coordinates(z.double())
-            if by_distance(self.kernel, rule):
-                found = near_coordinates(self.kernel, z.double())
-                self._search = NearestSearch(found.to(z), least_tree=SMALL)
-
-    @property
-    def _stationary(self) -> Stationary | None:
-        plain = type(self.kernel).covariance is Stationary.covariance
-        return self.kernel if plain and isinstance(self.kernel, Stationary) else None
-
-    @property
-    def plain(self) -> bool:
-        """Whether distances between places are all that neighbours and covariances need."""
-        return self.places is not None and self._search is not None
+            self.jitter = jitter * own.diagonal(z[:1].double()).mean()
+            self.places = self.coordinates(z.double()) if radial else None
+            if by_distance(own, rule):
+                self.search = NearestSearch(self.coordinates(z.double()).to(z), least_tree=SMALL)
 
     def coordinates(self, x: Tensor) -> Tensor:
-        """Where distances are measured: x (b, d) in float64 -> (b, q); only with ``places``."""
-        assert isinstance(self.kernel, Stationary)
-        return self.kernel.coordinates(self.kernel._select(x))
-
-    def profile(self, r2: Tensor) -> Tensor:
-        """k / outputscale of squared distances; only with ``places``."""
-        assert isinstance(self.kernel, Stationary)
-        values = self.kernel.of_squared_distance(r2)
-        assert isinstance(values, Tensor)
-        return values
-
-    @property
-    def outputscale(self) -> Tensor:
-        """Variance of f, (); only with ``places``."""
-        assert isinstance(self.kernel, Stationary)
-        return self.kernel.outputscale
-
-    def nearest_places(self, asked: Tensor, count: int) -> Tensor:
-        """``nearest`` of coordinates (b, q); only where the points are ``plain``."""
-        assert self._search is not None
-        return self._search(asked.to(self.z), count)
+        """Where distances are measured: x (b, d) in float64 -> (b, q)."""
+        if self.stationary is None:
+            return near_coordinates(self.kernel, x)
+        return self.stationary.coordinates(self.stationary._select(x))
 
     def nearest(self, x: Tensor, count: int) -> Tensor:
         """Numbers (b, count) of the points that inputs x (b, d) see; cost: b M d, or a tree's."""
-        if self._search is None:
+        if self.search is None:
             return nearest_inducing(self.kernel, self.z, x, count, self.rule)
-        x = x.double()
-        asked = near_coordinates(self.kernel, x) if self.places is None else self.coordinates(x)
-        return self.nearest_places(asked, count)
+        return self.search(self.coordinates(x.double()).to(self.z), count)
 
     def conditionals(self, x: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """E[f(x) | u_near] = weights^T u_near, and the variance left: (b, h) and (b,), in float64.
@@ -104,31 +73,32 @@ class SeenPoints:
 
         Cost: b h (d h + h^2 / 3) operations.
         """
-        if self.places is None:
+        if self.stationary is None or self.places is None:
             asked = x.double().unsqueeze(1)
             system = local_system(self.kernel, self.z[near].double(), asked, self.jitter)
             return system.weights.squeeze(2), system.rest.squeeze(1)
-        places, asked = self.places[near], self.coordinates(x.double())
-        # measured from x, which is near: distances lose no digits; from one of them if x is far
-        first = places[:, 0]
-        far = (asked - first).square().sum(1, keepdim=True) > FAR
-        centre = torch.where(far, first, asked)
-        beyond = (asked - centre).unsqueeze(2)  # zero but for those
-        gap = places.sub_(centre.unsqueeze(1))
+        # measured from x, which is near: distances lose no digits
+        asked = self.coordinates(x.double())
+        gap = self.places[near].sub_(asked.unsqueeze(1))
         products = gap @ gap.mT
+        to_input = products.diagonal(dim1=1, dim2=2).clone()
+        far = to_input[:, 0] > FAR
+        if bool(far.any()):  # from one of those that it sees
+            seen = self.places[near[far]]
+            gap = seen - seen[:, :1]
+            products[far] = gap @ gap.mT
         squares = products.diagonal(dim1=1, dim2=2).unsqueeze(2)
         among = (squares + squares.mT).sub_(products, alpha=2.0)
-        to_input = squares - 2.0 * (gap @ beyond) + beyond.square().sum(1, keepdim=True)
-        r2 = torch.cat([among, to_input], 2).clamp_min_(0.0)
-        values = self.profile(r2) * self.outputscale
+        r2 = torch.cat([among, to_input.unsqueeze(2)], 2).clamp_min_(0.0)
+        scale = self.stationary.outputscale
+        values = self.stationary.of_squared_distance(r2) * scale
         inner, cross = values[:, :, :-1], values[:, :, -1:]
         inner.diagonal(dim1=1, dim2=2).add_(self.jitter)
         name = f"covariance of {near.shape[1]} inducing points"
         factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint="a larger jitter")
         white = torch.linalg.solve_triangular(factor, cross, upper=False)
         weights = torch.linalg.solve_triangular(factor.mT, white, upper=True)
-        rest = self.outputscale - white.square().sum((1, 2))
-        return weights.squeeze(2), rest.clamp_min_(0.0)
+        return weights.squeeze(2), (scale - white.square().sum((1, 2))).clamp_min_(0.0)
 
 
 def _plain(kernel: Kernel) -> Kernel:

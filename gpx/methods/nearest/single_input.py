@@ -20,7 +20,7 @@ class SingleInput:
     calls cost; calls of numpy and one of LAPACK cost a quarter of that.
 
     Args:
-        points: with places, on a CPU (``SeenPoints.plain``).
+        points: with places and a search, on a CPU.
         q_mean (M,), q_root (M,) or (M, r): as of ``NearestPosterior``.
         num_neighbours: H.
     """
@@ -28,12 +28,20 @@ class SingleInput:
     def __init__(
         self, points: SeenPoints, q_mean: Tensor, q_root: Tensor, num_neighbours: int
     ) -> None:
+        assert points.stationary is not None
+        assert points.search is not None
         assert points.places is not None
-        self._points, self._count = points, num_neighbours
+        self._points, self._search, self._count = points, points.search, num_neighbours
+        kernel = points.stationary
+        self._profile = kernel.of_squared_distance
+        self._unit: Numbers | None = None  # coordinates are inputs in this unit
+        if kernel.is_radial and kernel.active_dims is None:
+            self._unit = kernel.lengthscale.numpy()
         self._places: Numbers = points.places.numpy()
+        self._precision = points.z.numpy().dtype
         self._q_mean: Numbers = q_mean.detach().double().numpy()
         self._q_root: Numbers = q_root.detach().double().numpy()
-        self._scale, self._jitter = float(points.outputscale), float(points.jitter)
+        self._scale, self._jitter = float(kernel.outputscale), float(points.jitter)
 
     def __call__(self, x: Tensor) -> tuple[float, float] | None:
         """Mean and variance of f less its prior mean at x (1, d).
@@ -42,11 +50,14 @@ class SingleInput:
 
         Cost: the search, and H (d H + H^2 / 3) operations.
         """
-        h, points = self._count, self._points
-        asked = points.coordinates(x.double())
-        near = points.nearest_places(asked, h).numpy()[0]
-        places, x_place = self._places[near], asked.numpy()
-        gap = places - x_place
+        h = self._count
+        if self._unit is not None and x.shape[1] == self._places.shape[1]:
+            asked = x.numpy()[0].astype(np.float64) / self._unit
+        else:  # whatever does not fit is said there
+            asked = self._points.coordinates(x.double()).numpy()[0]
+        near = self._search.of_one(asked.astype(self._precision), h)
+        places = self._places[near]
+        gap = places - asked
         to_input = np.einsum("hd,hd->h", gap, gap)
         if to_input[0] > FAR:
             gap = places - places[0]
@@ -56,7 +67,7 @@ class SingleInput:
         np.add(squares, squares[:, None] - 2.0 * products, out=r2[:h])
         np.maximum(r2, 0.0, out=r2)
         r2[h] = to_input
-        values: Numbers = self._scale * points.profile(torch.from_numpy(r2)).numpy()
+        values: Numbers = self._scale * self._profile(torch.from_numpy(r2)).numpy()
         cross = values[h]
         values.flat[: h * h : h + 1] += self._jitter  # the diagonal of the first h rows
         _, weights, failed = dposv(values[:h], cross)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,14 @@ from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.base.required_likelihood import require_one_latent
+from gpx.methods.nearest.nearness import Nearness, nearest_inducing
 from gpx.methods.nearest.posterior import NearestPosterior
-from gpx.methods.nearest.rules import RULES, Rule, nearest_inducing
-from gpx.tensor_checks import check_whole
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 Covariance = Literal["diagonal", "full"]
 
-DENSE_LIMIT = 2048
-"""Inducing points up to which K_zz is factorised (for q = p) and k-means chooses them."""
+KMEANS_LIMIT = 2048
+"""Inducing points up to which k-means chooses where they start."""
 
 
 FULL_LIMIT = 8192
@@ -96,35 +96,30 @@ class SWSGP(Model):
         num_neighbours: int = 64,
         num_data: int | None = None,
         covariance: Covariance = "diagonal",
-        rule: Rule = "kernel",
+        rule: Nearness = "kernel",
         learn_inducing: bool = False,
         warm_start: bool = True,
         selector: Selector | None = None,
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        check_whole(
+        check_at_least(
+            1,
             num_inputs=num_inputs,
             num_inducing=num_inducing,
             num_neighbours=num_neighbours,
             num_data=num_data,
         )
-        if min(num_inputs, num_inducing, num_neighbours) < 1:
-            raise ConfigError(
-                f"num_inputs={num_inputs}, num_inducing={num_inducing} and "
-                f"num_neighbours={num_neighbours} must be at least 1"
-            )
         if num_neighbours > num_inducing:
             raise ConfigError(
                 f"num_neighbours={num_neighbours} is above num_inducing={num_inducing}: an input "
                 "cannot see more inducing points than there are; lower it, or use model=SVGP()"
             )
-        if rule not in RULES:
-            raise ConfigError(f"rule={rule}: expected one of {', '.join(RULES)}")
+        if rule not in get_args(Nearness):
+            raise ConfigError(f"rule={rule}: expected one of {', '.join(get_args(Nearness))}")
         if covariance not in ("diagonal", "full"):
             raise ConfigError(f"covariance={covariance}: expected diagonal or full")
-        if jitter < 0:
-            raise ConfigError(f"jitter={jitter} must not be negative")
+        check_not_negative(jitter=jitter)
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         if covariance == "full" and size > FULL_LIMIT:
             raise ConfigError(
@@ -137,8 +132,7 @@ class SWSGP(Model):
         self.num_neighbours = min(num_neighbours, size)
         self.rule = rule
         self.warm_start = warm_start
-        small = size <= DENSE_LIMIT
-        default: Selector = KMeans() if small else Uniform()
+        default: Selector = KMeans() if size <= KMEANS_LIMIT else Uniform()
         self.selector = default if selector is None else require_selector(selector)
         self.jitter = jitter
         self._asked, self._asked_neighbours = num_inducing, num_neighbours
@@ -223,7 +217,7 @@ class SWSGP(Model):
     def nearest(self, x: Tensor) -> Tensor:
         """The inducing points that inputs x (b, d) see: (b, H) numbers.
 
-        Cost: b M kernel entries, in chunks; a tree search for "euclidean".
+        Cost: b M distances or kernel entries, in chunks; a tree's for "euclidean".
         """
         return nearest_inducing(self.kernel, self.inducing, x, self.num_neighbours, self.rule)
 

@@ -13,7 +13,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.nearest.swsgp import LocalTerms
-from gpx.tensor_checks import check_num_data
+from gpx.tensor_checks import check_at_least, check_num_data
 
 Scope = Literal["point", "batch", "independent"]
 SCOPES = ("point", "batch", "independent")
@@ -69,10 +69,8 @@ class SWSGPObjective(StepCount, Objective[Local]):
 
     def __init__(self, num_data: int, scope: Scope = "point", refresh: int = 0) -> None:
         super().__init__()
-        if num_data < 1 or refresh < 0:
-            raise ConfigError(
-                f"num_data={num_data} must be positive, refresh={refresh} not negative"
-            )
+        check_at_least(1, num_data=num_data)
+        check_at_least(0, refresh=refresh)
         if scope not in SCOPES:
             raise ConfigError(f"scope={scope}: expected one of {', '.join(SCOPES)}")
         self.total = num_data

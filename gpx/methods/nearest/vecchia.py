@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.neighbour_conditional import local_regression, near_coordinates
 from gpx.kernels.base import Kernel
@@ -17,7 +16,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.nearest.ordering import conditioning_groups
 from gpx.sampling import SHARED, Frequencies
-from gpx.tensor_checks import check_whole
+from gpx.tensor_checks import check_at_least
 
 
 class Vecchia(Model):
@@ -67,19 +66,13 @@ class Vecchia(Model):
         research: int = 1,
     ) -> None:
         super().__init__()
-        check_whole(
+        check_at_least(
+            1,
             num_neighbours=num_neighbours,
             block_size=block_size,
             prediction_neighbours=prediction_neighbours,
-            research=research,
         )
-        least = min(num_neighbours, block_size, prediction_neighbours)
-        if least < 1 or research < 0:
-            raise ConfigError(
-                f"num_neighbours={num_neighbours}, block_size={block_size} and "
-                f"prediction_neighbours={prediction_neighbours} must be at least 1, and "
-                f"research={research} not negative"
-            )
+        check_at_least(0, research=research)
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood

@@ -22,7 +22,7 @@ from gpx.methods.base.model import Marginals, Model
 from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.nearest.ordering import earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
-from gpx.tensor_checks import check_whole
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 REFIT_TOLERANCE = 1e-4
 """Relative residual of the solve for the best q(u)."""
@@ -98,14 +98,8 @@ class VNNGP(Model):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        check_whole(num_inputs=num_inputs, num_data=num_data, num_neighbours=num_neighbours)
-        if min(num_inputs, num_data, num_neighbours) < 1:
-            raise ConfigError(
-                f"num_inputs={num_inputs}, num_data={num_data} and num_neighbours={num_neighbours} "
-                "must be at least 1"
-            )
-        if jitter < 0:
-            raise ConfigError(f"jitter={jitter} must not be negative")
+        check_at_least(1, num_inputs=num_inputs, num_data=num_data, num_neighbours=num_neighbours)
+        check_not_negative(jitter=jitter)
         self.kernel = kernel
         self.mean = mean
         self.likelihood = require_one_latent(likelihood, "model=VNNGP()")

@@ -11,7 +11,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.nearest.vnngp import RowTerms
-from gpx.tensor_checks import check_num_data
+from gpx.tensor_checks import check_at_least, check_num_data
 
 
 @runtime_checkable
@@ -46,8 +46,7 @@ class VNNGPELBO(Objective[ByRows]):
 
     def __init__(self, num_data: int) -> None:
         super().__init__()
-        if num_data < 1:
-            raise ConfigError(f"num_data={num_data} must be at least 1")
+        check_at_least(1, num_data=num_data)
         self.total = num_data
         self._rows: Tensor | None = None
 

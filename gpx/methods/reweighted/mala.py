@@ -18,7 +18,8 @@ from gpx.methods.base.optimizer import Session
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.evidence import JointDensity, joint_density
 from gpx.methods.reweighted.model import Reweighted
-from gpx.sampling.langevin import Langevin, effective_sample_size
+from gpx.sampling.convergence import effective_sample_size
+from gpx.sampling.langevin import Langevin
 from gpx.sampling.truncated_normal import signed_normals
 
 ACCEPTABLE = (0.4, 0.75)
@@ -105,8 +106,7 @@ class MALA(OwnSteps[Reweighted]):
         self.model = model
         position = self._free(model.position)
         priors = model.hyper_priors
-        if priors is None:  # cannot be: the model refuses type-I without priors
-            raise ConfigError("type-I inference needs hyper-priors: set priors=")
+        assert priors is not None  # type-I models have them
         self.form, self.priors = model.form, priors
         floor = model.noise_floor
         self.least = math.log(floor) if floor > 0.0 else -math.inf

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases import Basis, basis_of
-from gpx.bases.fixed_functions import fix_functions
+from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_sums
-from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel

@@ -67,8 +67,9 @@ class OrthogonalWeights(ReweightedWeights):
         self.ratio = compressed.values * self.variances / self.noise
         self.shrink = 1.0 / (1.0 + self.ratio)
         self.targets = targets / self.noise.sqrt()
-        self.unreached = compressed.rest / self.noise
-        self.fit = self.unreached + (self.targets.square() * self.shrink).sum()
+        unreached = compressed.rest / self.noise
+        self.fit = unreached + (self.targets.square() * self.shrink).sum()
+        self.misfit = unreached + (self.targets * self.shrink).square().sum()
         self.log_determinant = self.ratio.log1p().sum() + compressed.num_data * log_noise
         self.pull = self.ratio.sqrt() * self.targets * self.shrink
         self.learned = self.ratio * self.shrink
@@ -82,16 +83,9 @@ class OrthogonalWeights(ReweightedWeights):
         """V^T w from coordinates c (rank,) or (t, rank) along the axes: times A^T."""
         return coordinates
 
-    def noise_gradient(self) -> Tensor:
+    def inverse_square_trace(self) -> Tensor:
         """As in ``ReweightedWeights``."""
-        quadratic = self.unreached + (self.targets * self.shrink).square().sum()
-        return 0.5 * (quadratic + self.learned.sum() - float(self.num_data))
-
-    def fisher(self) -> Tensor:
-        """As in ``ReweightedWeights``."""
-        unseen = self.num_data - self.compressed.rank
-        noise = 0.5 * (unseen + self.shrink.square().sum())
-        return torch.cat([0.5 * self.learned.square(), noise[None]])
+        return self.num_data - self.compressed.rank + self.shrink.square().sum()
 
     def mean(self) -> Tensor:
         """As in ``ReweightedWeights``."""

@@ -34,6 +34,7 @@ class ReweightedWeights(ABC):
         pull (k,): sqrt(g_i) phi_i^T C^{-1} r, the posterior mean of w_i / sqrt(g_i).
         learned (k,): g_i phi_i^T C^{-1} phi_i in [0, 1), the share by which the data reduce the
             variance of a weight.
+        misfit (): s |C^{-1} r|^2.
         num_data: n.
     """
 
@@ -41,6 +42,7 @@ class ReweightedWeights(ABC):
     log_determinant: Tensor
     pull: Tensor
     learned: Tensor
+    misfit: Tensor
     num_data: int
 
     def log_marginal_likelihood(self) -> Tensor:
@@ -60,13 +62,21 @@ class ReweightedWeights(ABC):
         """d log N(r; 0, C) / d log g (k,)."""
         return 0.5 * (self.pull.square() - self.learned)
 
-    @abstractmethod
     def noise_gradient(self) -> Tensor:
         """d log N(r; 0, C) / d log s, 0-d."""
+        return 0.5 * (self.misfit - self.inverse_trace())
 
-    @abstractmethod
     def fisher(self) -> Tensor:
         """Diagonal of the expected information on (log g, log s), (k + 1,)."""
+        return 0.5 * torch.cat([self.learned.square(), self.inverse_square_trace()[None]])
+
+    def inverse_trace(self) -> Tensor:
+        """s tr C^{-1}, 0-d."""
+        return float(self.num_data) - self.learned.sum()
+
+    @abstractmethod
+    def inverse_square_trace(self) -> Tensor:
+        """s^2 tr C^{-2}, 0-d."""
 
     @abstractmethod
     def mean(self) -> Tensor:
@@ -137,22 +147,14 @@ class _CovarianceWeights(ReweightedWeights):
         self.posterior = FittedWeights(statistics, (0.5 * log_variances).exp(), log_noise.exp())
         self.fit, self.log_determinant = self.posterior.fit, self.posterior.log_determinant
         self.pull = self.posterior.mean
+        self.misfit = self.fit - self.pull.square().sum()
         self.num_data = statistics.num_data
         self.learned = 1.0 - inverse_lower(self.posterior.factor).square_().sum(0)
 
-    def noise_gradient(self) -> Tensor:
+    def inverse_square_trace(self) -> Tensor:
         """As in ``ReweightedWeights``."""
-        # s |C^{-1} r|^2 = fit - |pull|^2
-        return 0.5 * (
-            self.fit - self.pull.square().sum() + self.learned.sum() - float(self.num_data)
-        )
-
-    def fisher(self) -> Tensor:
-        """As in ``ReweightedWeights``."""
-        unseen = self.num_data - len(self.pull)
         inverse = torch.cholesky_inverse(self.posterior.factor)
-        noise = 0.5 * (unseen + inverse.square().sum())
-        return torch.cat([0.5 * self.learned.square(), noise[None]])
+        return self.num_data - len(self.pull) + inverse.square().sum()
 
     def mean(self) -> Tensor:
         """As in ``ReweightedWeights``."""
@@ -247,36 +249,31 @@ class _CompressedWeights(ReweightedWeights):
         log_variances: Tensor,
         log_noise: Tensor,
     ) -> None:
-        self.compressed, self.noise = compressed, log_noise.exp()
+        noise = log_noise.exp()
         self.scale = (0.5 * log_variances).exp()
-        self.scaled = rows * (self.scale / self.noise.sqrt())  # B G^{1/2} s^{-1/2}
+        self.scaled = rows * (self.scale / noise.sqrt())  # B G^{1/2} s^{-1/2}
         inner = torch.eye(len(rows), dtype=torch.float64, device=rows.device)
         add_gram(inner, self.scaled)
         # at least one on every eigenvalue: a failure can only be NaN, which the error then names
         self.factor, _ = cholesky(inner, name="I + B G B^T / noise", ladder=(0.0,))
         # in units of the noise's standard deviation: alpha = s^{1/2} C^{-1} b
-        self.targets = compressed.targets / self.noise.sqrt()
+        self.targets = compressed.targets / noise.sqrt()
         self.alpha = torch.cholesky_solve(self.targets.unsqueeze(1), self.factor).squeeze(1)
         # a product with the inverse is twice as fast as a solve with this many columns
         self.half = lower_matmul(inverse_lower(self.factor), self.scaled)
-        self.unreached = compressed.rest / self.noise
-        self.fit = self.unreached + torch.dot(self.targets, self.alpha)
+        unreached = compressed.rest / noise
+        self.fit = unreached + torch.dot(self.targets, self.alpha)
         logs = 2.0 * self.factor.diagonal().log().sum()
         self.log_determinant = logs + compressed.num_data * log_noise
         self.pull = self.alpha @ self.scaled
         self.learned = self.half.square().sum(0)
+        self.misfit = unreached + self.alpha.square().sum()
         self.num_data = compressed.num_data
 
-    def noise_gradient(self) -> Tensor:
-        """As in ``ReweightedWeights``."""
-        quadratic = self.unreached + self.alpha.square().sum()
-        return 0.5 * (quadratic + self.learned.sum() - float(self.num_data))
-
-    def fisher(self) -> Tensor:
+    def inverse_square_trace(self) -> Tensor:
         """As in ``ReweightedWeights``."""
         inverse = torch.cholesky_inverse(self.factor)
-        noise = 0.5 * (self.num_data - self.compressed.rank + inverse.square().sum())
-        return torch.cat([0.5 * self.learned.square(), noise[None]])
+        return self.num_data - len(self.alpha) + inverse.square().sum()
 
     def mean(self) -> Tensor:
         """As in ``ReweightedWeights``."""

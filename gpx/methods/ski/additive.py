@@ -29,8 +29,7 @@ from gpx.methods.ski.covariance import (
 from gpx.methods.ski.grid import MARGIN, PER_ROW, InterpolationGrid, settled_axes, settled_sizes
 from gpx.methods.ski.low_rank import PivotedPart
 from gpx.operators import Interpolation
-from gpx.operators.closed_form import closed_form_product
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 POINTS = 1000
 """Most points of an axis that are taken unasked."""
@@ -45,6 +44,11 @@ class AdditiveGrid(InterpolationGrid):
     def size(self) -> int:
         """m, the sum of the points of all axes."""
         return sum(self.shape)
+
+    @property
+    def row_weights(self) -> int:
+        """Entries of a row of W."""
+        return (4 if self.method == "cubic" else 2) * len(self.axes)
 
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
         """W (n, m) with 4 or 2 entries a row and axis."""
@@ -116,9 +120,6 @@ class BlockDiagonal(Structured):
     def _transpose_nonbatch(self) -> BlockDiagonal:
         return BlockDiagonal(*[block.mT for block in self.blocks])
 
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
-
     def _multiply(self, right: Tensor) -> Tensor:
         parts = right.split(self.sizes, -2)
         found = [b._matmul(p) for b, p in zip(self.blocks, parts, strict=True)]
@@ -130,7 +131,7 @@ class BlockDiagonal(Structured):
         return torch.cat(found, -2)
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        left, right = (v.unsqueeze(-1) if v.ndim == 1 else v for v in (left_vecs, right_vecs))
+        left, right = as_columns(left_vecs, right_vecs)
         pairs = zip(left.split(self.sizes, -2), right.split(self.sizes, -2), strict=True)
         found: tuple[Any, ...] = ()
         for block, (own, other) in zip(self.blocks, pairs, strict=True):

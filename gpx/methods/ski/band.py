@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from scipy.linalg.lapack import dpbtrf, dtbtrs
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.methods.ski.cells import CellSums
 from gpx.operators import Interpolation
 
@@ -91,7 +91,7 @@ class _BandSolve(torch.autograd.Function):
         return _solve(factor, right, "T")
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _solve(ctx.factor, grad, "N"), None
 

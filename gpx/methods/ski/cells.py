@@ -41,10 +41,23 @@ class CellSums(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, weights: Interpolation, residual: Tensor) -> CellSums:
-        """Sums over the rows of W (n, m) with residuals r (n,). Cost: O(n q^2)."""
+    def of(
+        cls,
+        weights: Interpolation,
+        residual: Tensor,
+        located: tuple[Tensor, Tensor] | None = None,
+    ) -> CellSums:
+        """Sums over the rows of W (n, m) with residuals r (n,).
+
+        Args:
+            located: cells with data (k,) and every row's place among them (n,), where known.
+
+        Cost: O(n q^2).
+        """
         values, indices = weights.values, weights.indices
-        cells, place = torch.unique(indices[:, 0], return_inverse=True)
+        if located is None:
+            located = torch.unique(indices[:, 0], return_inverse=True)
+        cells, place = located
         q = indices.shape[1]
         found = indices.new_empty(len(cells), q)
         found[place] = indices

@@ -16,7 +16,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
 from gpx.linalg.kronecker import kronecker_vector
 from gpx.methods.ski.control_variate import reflected
-from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.waves import WavePart
 from gpx.operators import BlockToeplitz, Kronecker, Toeplitz
@@ -217,22 +217,13 @@ def factors(grid: InterpolationGrid, at: Callable[[Tensor], Tensor], device: tor
     d = len(grid.axes)
     if d == 1:
         return True
-    steps = []
-    for axis in grid.axes:
-        low, high = _extent(axis)
-        spread = torch.linspace(0.0, 1.0, PROBED_LAGS, dtype=torch.float64, device=device)
-        steps.append((high - low) * spread.square())
-    tau = torch.cartesian_prod(*steps)
+    spread = torch.linspace(0.0, 1.0, PROBED_LAGS, dtype=torch.float64, device=device).square()
+    ends = [axis_points(axis, spread)[[0, -1]] for axis in grid.axes]
+    tau = torch.cartesian_prod(*((last - first) * spread for first, last in ends))
     along = [at(torch.where(torch.arange(d, device=device) == i, tau, 0.0)) for i in range(d)]
     whole, zero = at(tau), at(tau.new_zeros(1, d))
     apart = whole * zero ** (d - 1) - reduce(torch.mul, along)
     return bool(apart.abs().max() <= FACTORS * zero.abs() ** d)
-
-
-def _extent(axis: RegularAxis | Tensor) -> tuple[float, float]:
-    if isinstance(axis, RegularAxis):
-        return axis.start, axis.start + axis.spacing * (axis.size - 1)
-    return float(axis[0]), float(axis[-1])
 
 
 def _steps(axis: RegularAxis | Tensor, device: torch.device) -> Tensor:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.linalg import RegularAxis
 from gpx.methods.ski.covariance import AxisCovariance, LagCovariance
-from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import LowRankPart
 from gpx.methods.ski.system import SKISystem
+from gpx.operators import Kronecker
 
 CHUNK_ENTRIES = 1 << 24
 """Entries of a working array over some of the grid points."""
@@ -25,11 +25,11 @@ def explained_by_low_rank(part: LowRankPart, inner: Tensor, grid: InterpolationG
     Cost: m r^2. Exact where C carries the whole matrix.
     Source: Hultin 2017, section 3.3 (interpolated variances).
     """
-    axes = [a.points(inner) if isinstance(a, RegularAxis) else a.to(inner) for a in grid.axes]
+    axes = [axis_points(axis, inner) for axis in grid.axes]
     points = torch.cartesian_prod(*axes).reshape(grid.size, len(axes))
     found = inner.new_empty(grid.size)
     for rows in torch.arange(grid.size, device=inner.device).split(
-        max(1, CHUNK_ENTRIES // max(1, part.rank))
+        max(1, CHUNK_ENTRIES // part.entries_at(grid))
     ):
         at = part.at(grid.weights(points[rows], "clamp"), points[rows], "clamp")
         left = torch.linalg.solve_triangular(inner, at, upper=False)
@@ -59,7 +59,7 @@ def explained_by_samples(
         rows, samples, generator=generator, dtype=torch.float64, device=w.values.device
     )
     drawn = w.matmul(prior_draws(system, samples, generator)) + system.noise.sqrt() * noise
-    solved, _ = system.solve(drawn, tolerance, max_iterations)
+    solved = system.solve(drawn, tolerance, max_iterations).solution
     return system.base.matmul(w.mT.matmul(solved)).square().mean(1)
 
 
@@ -83,7 +83,7 @@ def prior_draws(system: SKISystem, samples: int, generator: torch.Generator) -> 
             dtype=torch.float64,
             device=system.noise.device,
         )
-        found: Tensor = type(covariance.operator)(*roots).matmul(normals)
+        found: Tensor = Kronecker(*roots).matmul(normals)
         return found
     assert isinstance(covariance, LagCovariance)
     return covariance.embedded_draws(samples, generator)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from gpx.linalg import split_index
 from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
 from gpx.methods.ski.grid import InterpolationGrid
@@ -21,59 +22,64 @@ class Gathered:
     Attributes:
         weights (n', m), total (q, q): rows in place of the data's, and the sum of w w^T.
         shape: points of each axis.
-        by_cell: what made them of the data's rows; None where they are the data's own.
-        inputs (n, d): of the data's rows, without a graph.
-        place (n,), values (n, q): every data row's cell and weights.
-        num_cells: k.
+        inputs (n', d): of rows that are the data's own, without a graph; else empty.
+        order (n',): which of the data's rows each row is; None: as they came, or gathered.
+        by_cell: what made the rows of the data's; None where they are the data's own.
+        place (n,), values (n, q): every data row's cell and weights, where gathered, and num_cells:
+            k.
     """
 
     weights: Interpolation
     total: Tensor
     shape: tuple[int, ...]
-    by_cell: CellRows | BandRows | None
     inputs: Tensor
-    place: Tensor
-    values: Tensor
-    num_cells: int
+    order: Tensor | None = None
+    by_cell: CellRows | BandRows | None = None
+    place: Tensor | None = None
+    values: Tensor | None = None
+    num_cells: int = 0
     _moments: Tensor | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, x: Tensor, grid: InterpolationGrid) -> Gathered:
         """Of inputs x (n, d): by cell where that leaves fewer rows; x itself where it has a graph.
 
-        Cost: O(n q^2), q = 4^d.
+        Rows that stay are put in the order of their cells: products with neighbours in memory take
+        half to a third of the time.
+
+        Cost: O(n q^2 + n log n), q = 4^d.
         """
-        weights = grid.weights(x)
-        values, first = weights.values, weights.indices[:, 0].contiguous()
-        q = values.shape[1]
-        cells = not values.requires_grad and grid.has_cells
-        if not cells or len(torch.unique(first)) * q >= len(values):
-            return cls.of_weights(weights, grid.shape, x)
-        sums = CellSums.of(weights, values.new_zeros(len(values)))
-        rows = BandRows.of(sums) or sums.rows()
-        place = torch.searchsorted(sums.cells, first)
-        return cls(
-            rows.weights, rows.total, grid.shape, rows, x.detach(), place, values, len(sums.cells)
-        )
+        if not grid.has_cells:
+            return cls.of_weights(grid.weights(x), grid.shape, x)
+        if not x.requires_grad:
+            weights = grid.weights(x)
+            located = torch.unique(weights.indices[:, 0], return_inverse=True)
+            if len(located[0]) * weights.values.shape[1] < len(x):
+                sums = CellSums.of(weights, weights.values.new_zeros(len(x)), located)
+                made = cls.of_sums(sums, grid.shape)
+                return replace(made, place=located[1], values=weights.values)
+        order = grid.first_points(x).argsort(stable=True)
+        return cls.of_weights(grid.weights(x[order]), grid.shape, x[order], order)
 
     @classmethod
     def of_weights(
-        cls, weights: Interpolation, shape: tuple[int, ...], x: Tensor | None = None
+        cls,
+        weights: Interpolation,
+        shape: tuple[int, ...],
+        x: Tensor | None = None,
+        order: Tensor | None = None,
     ) -> Gathered:
         """Rows as they are, of inputs x (n, d) where those are at hand."""
-        values, none = weights.values, weights.indices[:0, 0]
-        with torch.no_grad():
-            total = values.mT @ values
+        values = weights.values.detach()
         inputs = values[:0] if x is None else x.detach()
-        return cls(weights, total, shape, None, inputs, none, values[:0], 0)
+        return cls(weights, values.mT @ values, shape, inputs, order)
 
     @classmethod
     def of_sums(cls, sums: CellSums, shape: tuple[int, ...]) -> Gathered:
         """Of sums over rows that are no longer at hand; ``residuals`` has none of them."""
         rows, none = BandRows.of(sums) or sums.rows(), sums.projected.new_zeros(0)
-        return cls(
-            rows.weights, rows.total, shape, rows, none, sums.cells[:0], none, len(sums.cells)
-        )
+        count = len(sums.cells)
+        return cls(rows.weights, rows.total, shape, none, by_cell=rows, num_cells=count)
 
     @property
     def moments(self) -> Tensor:
@@ -82,9 +88,35 @@ class Gathered:
             self._moments = weight_moments(self.weights, self.shape)
         return self._moments
 
+    def grams_by_lag(self, blocks: int) -> list[Tensor]:
+        """Sums of (W^T W)_uv over all pairs of grid points of each lag, shaped like the lags.
+
+        Args:
+            blocks: one, or one per axis: of the weights of every axis alone, where they lie side
+                by side.
+        """
+        if blocks == 1:
+            return [_gram_by_lag(self.total, self.shape)]
+        width = len(self.total) // blocks
+        starts = range(0, len(self.total), width)
+        own = [self.total[i : i + width, i : i + width] for i in starts]
+        return [_gram_by_lag(total, (m,)) for total, m in zip(own, self.shape, strict=True)]
+
     def residuals(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """r' (n',) and what no function on the grid explains of r^T r; differentiable in r (n,)."""
         if self.by_cell is None:
-            return residual, residual.new_zeros(())
+            own = residual if self.order is None else residual[self.order]
+            return own, residual.new_zeros(())
+        assert self.values is not None
+        assert self.place is not None
         sums = sums_of_residuals(self.values, self.place, self.num_cells, residual)
         return self.by_cell.residuals(*sums)
+
+
+def _gram_by_lag(total: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """From the sum of w w^T by places in the stencil (q, q)."""
+    width = round(len(total) ** (1.0 / len(shape)))
+    every = torch.arange(len(total), device=total.device)
+    places = torch.stack(split_index(every, (width,) * len(shape)), -1)
+    apart = (places.unsqueeze(1) - places).abs()
+    return total.new_zeros(shape).index_put_(tuple(apart.unbind(-1)), total, accumulate=True)

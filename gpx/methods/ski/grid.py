@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import RegularAxis, running_sum
+from gpx.linalg import RegularAxis, flatten_index, running_sum
 from gpx.linalg.interpolation import Boundary, Method, Outside, axis_weights
 from gpx.operators import Interpolation
 
@@ -135,6 +135,11 @@ class InterpolationGrid:
         return math.prod(self.shape)
 
     @property
+    def row_weights(self) -> int:
+        """Entries of a row of W."""
+        return (4 if self.method == "cubic" else 2) ** len(self.axes)
+
+    @property
     def spacing(self) -> tuple[float, ...]:
         """Distance between neighbouring points of each axis; the median where it varies."""
         return tuple(
@@ -145,10 +150,9 @@ class InterpolationGrid:
         """The middle of the widest cell of every axis, (1, d), in float64 on ``like``'s device."""
         found = []
         for axis in self.axes:
-            points = axis.points(like.double()) if isinstance(axis, RegularAxis) else axis.to(like)
-            first = len(points) // 2 - 1
-            if not isinstance(axis, RegularAxis):
-                first = int(points.diff().argmax())
+            points = axis_points(axis, like)
+            regular = isinstance(axis, RegularAxis)
+            first = len(points) // 2 - 1 if regular else int(points.diff().argmax())
             found.append(0.5 * (points[first] + points[first + 1]))
         return torch.stack(found).unsqueeze(0)
 
@@ -161,12 +165,22 @@ class InterpolationGrid:
             x.double(), self.axes, method=self.method, boundary=self.boundary, outside=outside
         )
 
+    @torch.no_grad()
+    def first_points(self, x: Tensor) -> Tensor:
+        """The first grid point of each row of ``weights``, (n,), at less than its cost."""
+        return flatten_index([place[:, 0] for place, _ in self.axis_weights(x)], self.shape)
+
     def axis_weights(self, x: Tensor, outside: Outside = "error") -> list[tuple[Tensor, Tensor]]:
         """Indices and weights (n, s) of x (n, d) along every axis: W is their product."""
         return [
             axis_weights(column, axis, method=self.method, boundary=self.boundary, outside=outside)
             for column, axis in zip(x.double().unbind(1), self.axes, strict=True)
         ]
+
+
+def axis_points(axis: RegularAxis | Tensor, like: Tensor) -> Tensor:
+    """Points (m_l,) of an axis, in float64 on ``like``'s device."""
+    return axis.points(like.double()) if isinstance(axis, RegularAxis) else axis.to(like.device)
 
 
 def given_points(points: Sequence[Sequence[float]], num_inputs: int) -> list[Tensor]:

@@ -43,6 +43,10 @@ class LowRankPart(ABC):
     def rank(self) -> int:
         """r."""
 
+    def entries_at(self, grid: InterpolationGrid) -> int:
+        """Numbers that ``at`` holds for every input."""
+        return max(1, self.rank)
+
     @abstractmethod
     def project(self, values: Tensor) -> Tensor:
         """C times values (m, c): (r, c)."""
@@ -95,6 +99,10 @@ class PivotedPart(LowRankPart):
     def rank(self) -> int:
         """r."""
         return len(self.factor)
+
+    def entries_at(self, grid: InterpolationGrid) -> int:
+        """As in ``LowRankPart``: columns of C are looked up at every point of a stencil."""
+        return max(1, self.rank) * grid.row_weights
 
     def project(self, values: Tensor) -> Tensor:
         """As in ``LowRankPart``."""
@@ -259,17 +267,19 @@ class EigenPart(LowRankPart):
         assert self.values is not None
         found = []
         for axis, v in enumerate(self.vectors):
-            others = [i for i in range(len(self.vectors)) if i != axis]
-            same = torch.ones_like(matrix, dtype=torch.bool)
-            scale = torch.ones_like(self.roots)
-            for i in others:
-                column = self.columns[:, i]
-                same &= column.unsqueeze(1) == column
-                scale = scale * self.values[i][column]
-            a, b = same.nonzero(as_tuple=True)
-            own = self.columns[:, axis]
-            inner = v.new_zeros(v.shape[1], v.shape[1])
-            inner.index_put_((own[a], own[b]), matrix[a, b] * scale[a], accumulate=True)
+            own, scale = self.columns[:, axis], torch.ones_like(self.roots)
+            others = torch.zeros_like(own)
+            for i, values in enumerate(self.values):
+                if i != axis:
+                    others = others * len(values) + self.columns[:, i]
+                    scale = scale * values[self.columns[:, i]]
+            kinds, group = torch.unique(others, return_inverse=True)
+            # which row of M has these columns; none: -1
+            row = own.new_full((len(kinds), v.shape[1]), -1)
+            row[group, own] = torch.arange(len(own), device=own.device)
+            weight = torch.where(row >= 0, scale[row], 0.0)
+            blocks = matrix[row.unsqueeze(2), row.unsqueeze(1)] * (row >= 0).unsqueeze(1)
+            inner = (blocks * weight.unsqueeze(2)).sum(0)
             found.append(v @ inner @ v.mT)
         return found
 

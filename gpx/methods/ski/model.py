@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
@@ -16,11 +16,12 @@ from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.ski.additive import AdditiveGrid, additive_kernel, additive_sizes, covariance_on
+from gpx.methods.ski.additive import additive_kernel, additive_sizes, covariance_on
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import MARGIN, InterpolationGrid, Placement, given_points, settled_sizes
 from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
+from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
@@ -39,7 +40,7 @@ PREDICTION_TOLERANCE = 1e-8
 """Relative residual of the one solve behind predictions, at most."""
 
 
-class SKI(Model):
+class SKI(PlacedGrid, Model):
     """Exact regression with the kernel k(x, z) = w_x^T K_UU w_z on a regular grid U.
 
     W (n, m) holds sparse interpolation weights, K_UU is Toeplitz (one input), a Kronecker product
@@ -95,13 +96,7 @@ class SKI(Model):
     Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2; rows gathered by cell are ours.
     """
 
-    data_sized = ("start", "spacing", "sizes", "points", "floors")
     likelihood: Gaussian
-    start: Tensor
-    spacing: Tensor
-    sizes: Tensor
-    points: Tensor
-    floors: Tensor
 
     def __init__(
         self,
@@ -187,14 +182,8 @@ class SKI(Model):
         self.kernel = additive_kernel(kernel, num_inputs) if additive else kernel
         self.mean, self.likelihood = mean, likelihood
         self.inputs = num_inputs
-        least = 2 * MARGIN + 2 if self.given is None else 2
-        first = least if grid_size is None else grid_size
-        self.grid_size = (
-            additive_sizes(first, 1, num_inputs)
-            if additive
-            else settled_sizes(first, 1, num_inputs, least)
-        )
         self._asked = grid_size
+        self.grid_size = self._sizes(1)
         self.interpolation: Method = interpolation
         self.placement: Placement = grid
         self.boundary: Boundary = boundary
@@ -204,25 +193,12 @@ class SKI(Model):
             raise ConfigError(f"variance_samples={variance_samples} must be at least 1")
         self.variance: Variance = variance
         self.variance_samples, self.seed = variance_samples, seed
-        for name in self.data_sized:
-            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
+        self.register_data_sized()
         self._kept = Prepared()
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Where the grid lies stays in float64: rounding it would move every point."""
-        kept = {name: getattr(self, name) for name in self.data_sized}
-        super()._apply(fn, recurse)
-        for name, value in kept.items():
-            setattr(self, name, value.to(getattr(self, name).device))
-        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """States saved while all grids were equidistant say no more than where they start."""
         state_dict.setdefault(prefix + "sizes", torch.tensor(self.grid_size))
-        for name in ("points", "floors"):
-            state_dict.setdefault(prefix + name, torch.zeros(0, dtype=torch.float64))
-        if len(state_dict[prefix + "floors"]):
-            bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def hyperparameters(self) -> Hyperparameters | None:
@@ -239,30 +215,26 @@ class SKI(Model):
                 grid = InterpolationGrid.given(x, self.given, self.interpolation, self.boundary)
                 covariance_on(grid, self.kernel, x.device)
 
-    def projected(self, x: Tensor) -> Tensor:
-        """Inputs of the grid (n, d) for x (n, D)."""
-        return x if self.projection is None else self.projection(x)
-
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the points of each axis."""
-        least = 2 if self.given is not None else 2 * MARGIN + 2
-        sizes = (
-            additive_sizes(self._asked, len(x), self.inputs)
-            if self.additive
-            else settled_sizes(self._asked, len(x), self.inputs, least)
-        )
-        self.grid_size = sizes
+        sizes = self.grid_size = self._sizes(len(x))
         if self._asked is not None:
             return {}
         self._asked = sizes
         return {"grid_size": (sizes, f"for {len(x):,} rows and {self.inputs} axes")}
+
+    def _sizes(self, num_data: int) -> list[int]:
+        if self.additive:
+            return additive_sizes(self._asked, num_data, self.inputs)
+        least = 2 * MARGIN + 2 if self.given is None else 2
+        return settled_sizes(self._asked, num_data, self.inputs, least)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Lay the grid over the inputs."""
         self.settle(x)
         with torch.no_grad():
             seen = self.projected(x)
-        self._place(seen)
+        self._lay(seen)
         if self.projection is None:  # else the spacing follows the projection
             self.floors = spacing_floors(self.kernel, self.spacing, seen.amax(0) > seen.amin(0))
             bound_lengthscales(self.kernel, self.floors)
@@ -271,36 +243,23 @@ class SKI(Model):
         if rows < len(x):
             self.note += f", {rows:,} rows stand for {len(x):,}"
 
-    def _place(self, seen: Tensor) -> None:
-        """Lay the grid over the inputs of the grid (n, d)."""
-        if self.given is None:
-            grid = self._kind.covering(
-                seen, self.grid_size, self.interpolation, self.placement, self.boundary
-            )
-        else:
-            grid = InterpolationGrid.given(seen, self.given, self.interpolation, self.boundary)
-        for name, value in grid.state(seen.device).items():
-            setattr(self, name, value)
-
-    @property
-    def grid(self) -> InterpolationGrid:
-        """The grid; ``initialise`` or a checkpoint has placed it.
+    def _lay(self, seen: Tensor) -> None:
+        """Lay the grid over the inputs of the grid (n, d).
 
         Raises:
-            ConfigError: nothing has.
+            DataError: there are none.
         """
-        if not self.sizes.numel():
-            raise ConfigError("the grid is not placed yet: call initialise(x, y) first")
-        state = (self.start, self.spacing, self.sizes, self.points)
-        return self._kind.of_state(*state, self.interpolation, self.boundary)
-
-    @property
-    def _kind(self) -> type[InterpolationGrid]:
-        return AdditiveGrid if self.additive else InterpolationGrid
+        if not len(seen):
+            raise DataError("a grid is laid over training inputs, and there are no rows")
+        how = self.interpolation, self.boundary
+        if self.given is None:
+            grid = self.grid_type.covering(seen, self.grid_size, how[0], self.placement, how[1])
+        else:
+            grid = InterpolationGrid.given(seen, self.given, *how)
+        self.place(grid, seen.device)
 
     def gathered(self, x: Tensor) -> Gathered:
         """The rows that stand for inputs of the grid x (n, d); kept until x or the grid change."""
-
         if x.requires_grad:
             return Gathered.of(x, self.grid)
         sources = (x, self.start, self.spacing, self.points)
@@ -318,7 +277,7 @@ class SKI(Model):
     def _placed(self, x: Tensor) -> Gathered:
         seen = self.projected(x)
         if self.projection is not None:
-            self._place(seen.detach())
+            self._lay(seen.detach())
         return self.gathered(seen)
 
     def system_of(
@@ -357,10 +316,10 @@ class SKI(Model):
     def posterior_of(self, system: SKISystem, target: Tensor) -> SKIPosterior:
         """The posterior given the rows of a system and their residuals (n',)."""
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
-        solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
-        on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)
+        solved = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
+        on_grid = system.base.matmul(system.weights.mT.matmul(solved.solution)).squeeze(1)
         found = self.new_posterior()
-        found.with_state(self.grid, on_grid, system, report, self.floors)
+        found.with_state(self.grid, on_grid, system, solved.report, self.floors)
         if self.variance == "diagonal":
             found.explained = explained_by_low_rank(system.part, found.inner, self.grid)
         elif self.variance == "quadratic_form":

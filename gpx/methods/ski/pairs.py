@@ -76,7 +76,8 @@ def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -
                 shifted[:-delta, delta] = a[:-delta] * b[delta:] + a[delta:] * b[:-delta]
             parts.append(shifted.flatten(0, 1).mT @ rest)
         table = torch.cat(parts).mT.reshape(*table.shape[1:], len(low))
-    return table.flatten()[_pair_places(vectors, columns)]
+    places = _pair_places(vectors, columns)
+    return table.flatten().index_select(0, places.flatten()).view_as(places)
 
 
 def pair_gradient(vectors: Sequence[Tensor], columns: Tensor, matrix: Tensor) -> Tensor:
@@ -134,17 +135,14 @@ def _pairs(v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pair_places(vectors: Sequence[Tensor], columns: Tensor) -> Tensor:
-    """Where the pair of any two columns (r, r) lies in a table of pairs of all axes."""
-    place: Tensor | None = None
+    """Where the pair of any two columns (r, r) lies in a table of pairs of all axes; int32."""
+    place = columns.new_zeros((), dtype=torch.int32)
     for v, column in zip(vectors, columns.unbind(1), strict=True):
-        c = v.shape[1]
         low, high = _pairs(v)
-        number = torch.empty(c, c, dtype=torch.long, device=v.device)
-        number[low, high] = torch.arange(len(low), device=v.device)
+        number = place.new_empty(v.shape[1], v.shape[1])
+        number[low, high] = torch.arange(len(low), dtype=place.dtype, device=v.device)
         number[high, low] = number[low, high]
-        own = number[column.unsqueeze(1), column]
-        place = own if place is None else place * len(low) + own
-    assert place is not None
+        place = place * len(low) + number.index_select(0, column).index_select(1, column)
     return place
 
 

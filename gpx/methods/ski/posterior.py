@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,26 +15,22 @@ from gpx.linalg import SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.ski.additive import AdditiveGrid, covariance_on
+from gpx.methods.ski.additive import covariance_on
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid
-from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
+from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import SKISystem
 from gpx.operators import Interpolated, Interpolation
 
 CHUNK_ENTRIES = 1 << 24
 """Entries of low-rank rows held at a time."""
-EXPLAINED = ("explained", "row_values", "row_indices", "noise", "solves", "lost")
-"""Buffers that not every posterior has."""
-
-
 SOLVES = 64
 """Columns of a solve for variances."""
 
 
-class SKIPosterior(Posterior):
+class SKIPosterior(PlacedGrid, Posterior):
     """f(x) = mean(x) + w_x^T g; its variance through the low-rank part C^T C of K_UU.
 
     With B = I + C W^T W C^T / noise = L L^T and c = C w_x, the variance is |L^{-1} c|^2 plus the
@@ -54,36 +49,24 @@ class SKIPosterior(Posterior):
         lost (): prior variance that interpolation loses in the middle of the widest cell: variances
             by "low_rank" and "quadratic_form" are too large by as much between grid points, those
             of "diagonal" are not.
-        start (d,), spacing (d,), sizes (d,): first point, largest spacing and points of each axis.
         explained (m,): prior variance that the data explain at the grid points, interpolated for a
             variance of O(1) a point; empty where that goes through C.
         row_values, row_indices (n', q), noise (), solves (2,): W, noise variance, tolerance and
             most iterations, where a variance is a solve; else empty.
-        points: of all axes one after another, where they are not equidistant; else empty.
 
     Cost: mean 4^d multiply-adds a row, free of n and m; variance 4^d r + r^2; memory m r.
     Source: Hultin 2017, section 3.3 (mean); Pleiss et al. 2018 (cached low-rank variances).
     """
 
     data_sized = (
-        "on_grid",
-        "low_rank",
-        "axis_vectors",
-        "roots",
-        "columns",
-        "inner",
-        "missing",
-        "lost",
-        "start",
-        "spacing",
-        "sizes",
-        "points",
-        "floors",
-        "explained",
-        "row_values",
-        "row_indices",
-        "noise",
-        "solves",
+        *PlacedGrid.data_sized,
+        *("on_grid", "low_rank", "axis_vectors", "roots", "columns", "inner", "missing", "lost"),
+        *("explained", "row_values", "row_indices", "noise", "solves"),
+    )
+    later = (
+        *PlacedGrid.later,
+        *("axis_vectors", "roots", "columns"),  # once the low-rank part was always one array
+        *("explained", "row_values", "row_indices", "noise", "solves", "lost"),
     )
     on_grid: Tensor
     low_rank: Tensor
@@ -93,11 +76,6 @@ class SKIPosterior(Posterior):
     inner: Tensor
     missing: Tensor
     lost: Tensor
-    start: Tensor
-    spacing: Tensor
-    sizes: Tensor
-    points: Tensor
-    floors: Tensor
     explained: Tensor
     row_values: Tensor
     row_indices: Tensor
@@ -127,22 +105,6 @@ class SKIPosterior(Posterior):
         self._fixed: tuple[InterpolationGrid, LowRankPart] | None = None
         self.register_data_sized()
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What lives on the grid stays in float64 through changes of precision."""
-        kept = {name: getattr(self, name) for name in self.data_sized}
-        super()._apply(fn, recurse)
-        for name, value in kept.items():
-            setattr(self, name, value.to(getattr(self, name).device))
-        return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """States saved before there were factors by axis hold the low-rank part as one array."""
-        for name in ("axis_vectors", "roots", "columns", "points", "floors", *EXPLAINED):
-            state_dict.setdefault(prefix + name, torch.zeros(0))
-        if len(state_dict[prefix + "floors"]):
-            bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
     @torch.no_grad()
     def with_state(
         self,
@@ -153,8 +115,7 @@ class SKIPosterior(Posterior):
         floors: Tensor,
     ) -> SKIPosterior:
         """Filled with the grid and the results of a solve."""
-        for name, value in grid.state(on_grid.device).items():
-            setattr(self, name, value)
+        self.place(grid, on_grid.device)
         self.on_grid, self.report, self.floors = on_grid, report, floors
         self.inner = system.preconditioner.capacitance.factor.contiguous()
         part, missing = system.part, system.part.missing
@@ -202,7 +163,7 @@ class SKIPosterior(Posterior):
             )
             eye = torch.eye(len(some), dtype=found.dtype, device=found.device)
             right = system.weights.matmul(system.base.matmul(rows.mT.matmul(eye)))
-            solved, _ = system.solve(right, tolerance, int(most))
+            solved = system.solve(right, tolerance, int(most)).solution
             found[some] = (right * solved).sum(0)
         return found
 
@@ -221,13 +182,6 @@ class SKIPosterior(Posterior):
             self.missing,
         )
 
-    @property
-    def grid(self) -> InterpolationGrid:
-        """Of the training data."""
-        state = (self.start, self.spacing, self.sizes, self.points)
-        kind = AdditiveGrid if self.additive else InterpolationGrid
-        return kind.of_state(*state, self.interpolation, self.boundary)
-
     def fix(self) -> None:
         """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers.
 
@@ -240,9 +194,6 @@ class SKIPosterior(Posterior):
                 "program can; train with variance=low_rank"
             )
         self._fixed = self.grid, self.part
-
-    def _projected(self, x: Tensor) -> Tensor:
-        return x if self.projection is None else self.projection(x)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: the grid, and what the variances rest on."""
@@ -261,11 +212,10 @@ class SKIPosterior(Posterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
         grid, part = (self.grid, self.part) if self._fixed is None else self._fixed
-        rank = max(1, len(self.inner))
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         system: SKISystem | None = None
-        for rows in row_slices(x.shape[0], max(1, CHUNK_ENTRIES // rank)):
-            seen = self._projected(x[rows])
+        for rows in row_slices(x.shape[0], max(1, CHUNK_ENTRIES // part.entries_at(grid))):
+            seen = self.projected(x[rows])
             weights = grid.weights(seen, self.outside)
             at = (self.on_grid[weights.indices] * weights.values).sum(1)
             prior = self.kernel.diagonal(seen).double()
@@ -304,7 +254,7 @@ class SKIPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            weights: Interpolation = self.grid.weights(self._projected(x), self.outside)
+            weights: Interpolation = self.grid.weights(self.projected(x), self.outside)
             return self.mean(x) + weights.matmul(values).mT.to(x.dtype)
 
         return paths

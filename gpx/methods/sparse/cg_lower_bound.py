@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from gpx.errors import ConfigError
 from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LogDensityGradient
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix, TightGap, tight_gap
 from gpx.kernels.base import Kernel
@@ -20,27 +19,14 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
+from gpx.methods.sparse.collapsed_elbo import (
+    CollapsedTerms,
+    log_density_noise_gradient,
+    nystrom_gradient,
+)
 
-LOG_TWO_PI = math.log(2.0 * math.pi)
 LogDeterminant = Literal["trace_error", "preconditioned_trace"]
 Refresh = Literal["evaluation", "iteration"]
-
-
-class LowerBoundTerms(NamedTuple):
-    """Terms of the bound, in nats.
-
-    Attributes:
-        fit: -(r^T Q^{-1} r + v^T (y + r)) / 2 with r = y - K v.
-        complexity: -log det(Q / noise) / 2.
-        trace: what log det K may lie above log det Q, halved and negative.
-        constant: -n log(2 pi noise) / 2.
-    """
-
-    fit: Tensor
-    complexity: Tensor
-    trace: Tensor
-    constant: Tensor
 
 
 def cg_lower_bound(
@@ -54,7 +40,7 @@ def cg_lower_bound(
     *,
     log_determinant: LogDeterminant = "trace_error",
     gradient: bool,
-) -> tuple[LowerBoundTerms, LogDensityGradient | None]:
+) -> tuple[CollapsedTerms, LogDensityGradient | None]:
     """The bound at any v, and its gradient with v held.
 
     With r = y - K v, u = Q^{-1} r and w = u + v / 2,
@@ -93,7 +79,7 @@ def cg_lower_bound(
         slack = n * s + sums.trace_error
         residual_fit = (sums.squared_residual - torch.dot(sums.projected, inner.weights)) / s
         aligned = torch.dot(v, target.detach() + r).double()
-        terms = LowerBoundTerms(
+        terms = CollapsedTerms(
             fit=-0.5 * (residual_fit + aligned),
             complexity=-inner.factor.diagonal().log().sum(),
             trace=-0.5 * n * (sums.trace_error / (n * s)).log1p() if tight is None else tight.value,
@@ -125,7 +111,7 @@ def cg_lower_bound(
                 matrix.derivative(tight.factor * tight.scale.to(x.dtype), tight.factor)
             )
             kernel_gradient.add_diagonal(slice(0, n), tight.diagonal.to(x.dtype).expand(n))
-    return terms, LogDensityGradient(minus_u - v, noise.to(target.dtype), kernel_gradient)
+    return terms, LogDensityGradient(minus_u - v, noise, kernel_gradient)
 
 
 @runtime_checkable
@@ -163,6 +149,7 @@ class CGLowerBound(Objective[SolvedModel]):
     kind = "lower_bound"
     models = (SolvedModel,)
     made_for = "CGLB"
+    shared = "evidence"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     hold: Tensor
     moved: Tensor
@@ -216,7 +203,7 @@ class CGLowerBound(Objective[SolvedModel]):
     def evidence(
         self, model: SolvedModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Bound in nats, in float64; parts are those of ``LowerBoundTerms``.
+        """Bound in nats, in float64; parts are those of ``CollapsedTerms``.
 
         The report is the solver's: steps, relative residual, whether epsilon was met.
         """
@@ -252,7 +239,7 @@ class CGLowerBound(Objective[SolvedModel]):
             log_determinant=self.log_determinant,
             gradient=torch.is_grad_enabled(),
         )
-        value = terms.fit + terms.complexity + terms.trace + terms.constant
+        value = terms.total()
         if gradient is not None:
             value = gradient.attached(value, target, noise)
         facts: Facts = {

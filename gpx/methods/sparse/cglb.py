@@ -15,7 +15,7 @@ from gpx.inducing import Selector
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.joint_law import Projected
-from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
+from gpx.inference.nystrom import BlockStore, NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -24,6 +24,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
+from gpx.tensor_checks import check_at_least
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
@@ -89,8 +90,7 @@ class CGLB(SGPR):
         )
         if variance not in VARIANCES:
             raise ConfigError(f"variance={variance}: expected one of {', '.join(VARIANCES)}")
-        if lanczos_rank < 1:
-            raise ConfigError(f"lanczos_rank={lanczos_rank} must be at least 1")
+        check_at_least(1, lanczos_rank=lanczos_rank)
         self.solver = PREDICTING if solver is None else solver
         self.variance: VarianceName = variance
         self.lanczos_rank = lanczos_rank
@@ -200,7 +200,7 @@ class CGLBPosterior(SGPRPosterior):
         mean = sparse.mean + self._correction(x)
         if self.variance == "sgpr" or not x.shape[0]:
             return Marginals(mean, sparse.variance)
-        explain = self._lanczos_explained if self.variance == "lanczos" else self._exact_explained
+        explain = self._lanczos_explained if self.variance == "lanczos" else self._exact_explained()
         prior = self.kernel.diagonal(x)
         variance = torch.empty_like(prior)
         for rows in row_slices(x.shape[0], TEST_COLUMNS):
@@ -222,34 +222,38 @@ class CGLBPosterior(SGPRPosterior):
         low = self.basis @ cross
         return (low * torch.linalg.solve(self.tridiagonal, low)).sum(0)
 
-    def _exact_explained(self, cross: Tensor) -> Tensor:
+    def _exact_explained(self) -> Callable[[Tensor], Tensor]:
         """k_*^T K^{-1} k_* by conjugate gradients: from below, within 2 epsilon noise variances."""
         matrix = self.solver.matrix(self.kernel, self.inputs, self.noise_variance)
-        found = conjugate_gradients(
-            matrix,
-            cross,
-            preconditioner=self._nystrom(),
-            stop=EvidenceBound(self.solver.epsilon * float(self.noise_variance)),
-            max_iterations=self.solver.max_iterations,
-            on_failure="return",
-        )
-        if not found.report.converged:
-            warnings.warn(
-                f"predictive variances: {found.report.reason}", UnconvergedWarning, stacklevel=3
+        nystrom = self._nystrom()
+        stop = EvidenceBound(self.solver.epsilon * float(self.noise_variance))
+
+        def explain(cross: Tensor) -> Tensor:
+            found = conjugate_gradients(
+                matrix,
+                cross,
+                preconditioner=nystrom,
+                stop=stop,
+                max_iterations=self.solver.max_iterations,
+                on_failure="return",
             )
-        return ((cross + found.residual) * found.solution).sum(0)
+            if not found.report.converged:
+                warnings.warn(
+                    f"predictive variances: {found.report.reason}", UnconvergedWarning, stacklevel=3
+                )
+            return ((cross + found.residual) * found.solution).sum(0)
+
+        return explain
 
     def _nystrom(self) -> NystromMatrix:
         """Q from the stored factors, with those sums over the data that predictions use."""
-        whitener = Whitener(self.kernel, self.inducing_points, self.factor)
-        store = BlockStore(whitener, self.inputs, 0)
-        m = self.factor.shape[0]
+        store = BlockStore(self._whitener(), self.inputs)
         inner = self.inner_factor @ self.inner_factor.mT
         inner.diagonal().sub_(1.0)
         nothing = self.factor.new_zeros(())
         sums = NystromSums(
             inner * self.noise_variance,
-            self.factor.new_zeros(m),
+            torch.zeros_like(self.weights),
             nothing,
             nothing,
             torch.zeros(0, dtype=torch.bool),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -12,27 +11,27 @@ from torch import Tensor, nn
 from gpx.constraints import values_made_once
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LogDensityGradient
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, budget_in_bytes
+from gpx.linalg.processes import ALONE, sharing
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 
-LOG_TWO_PI = math.log(2.0 * math.pi)
-
 
 class CollapsedTerms(NamedTuple):
-    """Terms of the collapsed bound, in nats.
+    """Terms of the collapsed bound, or of the conjugate gradient bound (CG), in nats.
 
     Attributes:
-        fit: -r^T Q^{-1} r / 2.
+        fit: -r^T Q^{-1} r / 2. CG: -(r^T Q^{-1} r + v^T (y + r)) / 2 with r = y - K v.
         complexity: -log det(Q / noise) / 2.
-        trace: -T / (2 noise), the price of the points that the inducing points do not explain.
+        trace: -T / (2 noise), the price of the points that the inducing points do not explain. CG:
+            what log det K may lie above log det Q, halved and negative.
         constant: -n log(2 pi noise) / 2.
     """
 
@@ -40,6 +39,10 @@ class CollapsedTerms(NamedTuple):
     complexity: Tensor
     trace: Tensor
     constant: Tensor
+
+    def total(self) -> Tensor:
+        """The bound."""
+        return self.fit + self.complexity + self.trace + self.constant
 
 
 def collapsed_elbo(
@@ -80,8 +83,12 @@ def collapsed_elbo(
     Raises: NotPositiveDefinite.
     Source: Burt thesis, sections 2.3 and 2.6.1; the gradient is derived from it.
     """
+    # inputs that want a gradient are those of another layer, which is computed as a whole
+    processes = ALONE if x.requires_grad else sharing()
+    n, mine = x.shape[0], processes.part(x.shape[0])
+    x, own_residual = x[mine], residual.detach()[mine]
     with torch.no_grad():
-        gathered = KernelGradient(kernel, x, z, features) if gradient else None
+        gathered = KernelGradient(kernel, x, z, features, processes) if gradient else None
         gram = None if gathered is None else gathered.hold_inducing()
         whitener, report = factorise(
             kernel, z, jitter, escalate=escalate, features=features, gram=gram
@@ -89,18 +96,18 @@ def collapsed_elbo(
         store = BlockStore(whitener, x, memory_budget if gradient else 0)
         if gathered is not None:
             store.hold(gathered.hold_cross, memory_budget)
-        sums = nystrom_sums(store, residual.detach())
+        sums = nystrom_sums(store, own_residual).added_up(processes)
         s = noise.detach().double()
         inner = InnerFactor(sums, s)
-        terms = _terms(sums, inner, s, x.shape[0])
+        terms = _terms(sums, inner, s, n)
         if gathered is None:
             return terms, None, report
         residual_gradient = nystrom_gradient(
-            gathered, residual.detach(), store, sums, inner, s, None, report.relative
+            gathered, own_residual, store, sums, inner, s, None, report.relative
         )
-        noise_gradient = log_density_noise_gradient(sums, inner, s, x.shape[0], sums.trace_error)
-    found = LogDensityGradient(residual_gradient, noise_gradient.to(noise.dtype), gathered)
-    return terms, found, report
+        residual_gradient = processes.put_together(residual_gradient, n)
+        noise_gradient = log_density_noise_gradient(sums, inner, s, n, sums.trace_error)
+    return terms, LogDensityGradient(residual_gradient, noise_gradient, gathered), report
 
 
 def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> CollapsedTerms:
@@ -143,7 +150,8 @@ def nystrom_gradient(
     g(T) in the place of -w T / 2 has the gradient of w = -2 g'(T).
 
     Args:
-        gathered: of the kernel, the inputs x (n, d) and z (M, d); the gradient is added to it.
+        gathered: of the kernel, the inputs x (n, d) and z (M, d); the gradient is added to it. Of
+            several processes each has the rows of its own, and sums over all rows.
         residual (n,): r.
         store, sums, inner: of the first pass, with the same residual.
         s (): noise variance.
@@ -188,6 +196,12 @@ def nystrom_gradient(
         gathered.add_diagonal(rows, diagonal_weight * ~sums.clamped[rows])
         torch.addmv(residual[rows], block, mean_weights, beta=-1.0, out=residual_gradient[rows])
     residual_gradient /= s.to(dtype)
+    processes = gathered.processes
+    if processes.count > 1:
+        lost = torch.zeros_like(sums.gram) if lost is None else lost
+        processes.add_up(lost)
+        if processes.number:  # what follows is of no row: the first process adds it
+            return residual_gradient
 
     # A A^T / s is the Gram matrix of the inner factor
     moment = (inner.complement @ inner.gram).addr_(beta, beta)
@@ -238,6 +252,7 @@ class CollapsedELBO(Objective[SparseModel]):
     kind = "lower_bound"
     models = (SparseModel,)
     made_for = "SGPR"
+    shared = "evidence"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(self, memory_budget: int | str | None = None) -> None:
@@ -264,7 +279,7 @@ class CollapsedELBO(Objective[SparseModel]):
                 escalate=model.escalate,
                 features=model.features,
             )
-        value = terms.fit + terms.complexity + terms.trace + terms.constant
+        value = terms.total()
         if gradient is not None:
             value = gradient.attached(value, residual, noise)
         facts: Facts = {"jitter": report.relative}

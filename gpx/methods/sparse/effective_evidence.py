@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Protocol, runtime_checkable
@@ -14,7 +13,7 @@ from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient, LogDensityTerms
 from gpx.inference.nystrom import BlockStore, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
@@ -25,8 +24,6 @@ from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
 from gpx.methods.sparse.residual_noise import NOISE, EffectiveSums, Structure, effective_sums
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 BLOCK_ARRAYS = 6
 """Arrays of b x b that a block of b rows takes at once, with the derivative of its kernel."""
@@ -111,7 +108,7 @@ def effective_evidence(
             by_residual, by_noise = _gradient(
                 gathered, target, s, structure, store, found, inner, report.relative
             )
-    return terms, LogDensityGradient(by_residual, by_noise.to(noise.dtype), gathered), report
+    return terms, LogDensityGradient(by_residual, by_noise, gathered), report
 
 
 def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:

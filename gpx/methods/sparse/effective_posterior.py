@@ -14,7 +14,7 @@ from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inducing.partition import Regions
 from gpx.inference.joint_law import Projected
-from gpx.inference.nystrom import BlockStore, Whitener
+from gpx.inference.nystrom import BlockStore
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, no_joint_law
@@ -64,8 +64,7 @@ class EffectivePosterior(SGPRPosterior):
 
         Cost: t M^2 multiply-adds; memory t M, and t^2 where all is kept.
         """
-        whitener = Whitener(self.kernel, self.inducing_points, self.factor, self.features)
-        block = whitener.block(x, x.new_empty(len(x), len(self.weights)))
+        block = self._whitener().block(x, x.new_empty(len(x), len(self.weights)))
         kept = self._unexplained(x, block)
         root = torch.linalg.solve_triangular(self.inner_factor, block.mT, upper=False).mT
         if self.test != "full":
@@ -175,9 +174,6 @@ class BlockPosterior(SGPRPosterior):
     def project_rows(self, x: Tensor) -> Projected:
         """As in ``JointLaw``: not written for blocks."""
         raise no_joint_law(self)
-
-    def _whitener(self) -> Whitener:
-        return Whitener(self.kernel, self.inducing_points, self.factor, self.features)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

@@ -17,17 +17,18 @@ from gpx.inducing import (
     require_partition,
     require_selector,
 )
-from gpx.inducing.base import settled_size
+from gpx.inducing.base import place_points, settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inducing.partition import Regions, require_regions, settled_blocks
 from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
-from gpx.inference.nystrom_matrix import best_noise
+from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.residual_noise import Structure, effective_sums
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
 
@@ -102,7 +103,7 @@ class EffectivePrior(Model):
             blocks for PIC.
     """
 
-    data_sized = ("labels",)
+    data_sized = ("labels", "inducing_points")
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
@@ -131,10 +132,9 @@ class EffectivePrior(Model):
         super().__init__()
         if prior not in PRIORS:
             raise ConfigError(f"prior={prior}: choose one of {', '.join(get_args(PriorName))}")
-        if num_inducing < 1:
-            raise ConfigError(f"num_inducing={num_inducing} must be at least 1")
-        if jitter is not None and jitter < 0.0:
-            raise ConfigError(f"jitter={jitter} must not be negative")
+        check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
+        check_at_least(1, num_blocks=num_blocks, block_size=block_size)
+        check_not_negative(jitter=jitter or 0.0)
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.prior = prior
         self.structure, self.test = PRIORS[prior]
@@ -145,12 +145,12 @@ class EffectivePrior(Model):
         self.fit_noise, self.jitter = fit_noise, jitter
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         self.num_inducing, self._asked = size, num_inducing
+        self.register_data_sized()
         self.inducing_points = nn.Parameter(
             torch.zeros(size, num_inputs),
             requires_grad=self.features.trainable and learn_inducing,
         )
         self.regions = Regions()
-        self.register_data_sized()
         self.num_blocks, self.block_size = num_blocks, block_size
         self._given = block_centres is not None
         self._check_blocks(num_inputs, num_data, partition, block_centres)
@@ -159,12 +159,9 @@ class EffectivePrior(Model):
     def _check_blocks(
         self, num_inputs: int, num_data: int | None, partition: Partition | None, centres: Any
     ) -> None:
-        ways = {"num_blocks": self.num_blocks, "block_size": self.block_size}
-        given = {name: value for name, value in ways.items() if value is not None}
-        for name, value in given.items():
-            if value < 1:
-                raise ConfigError(f"{name}={value} must be at least 1")
-        names = [*given, *(["block_centres"] if centres is not None else [])]
+        ways: dict[str, Any] = {"num_blocks": self.num_blocks, "block_size": self.block_size}
+        ways["block_centres"] = centres
+        names = [name for name, value in ways.items() if value is not None]
         every = [*names, *(["partition"] if partition is not None else [])]
         if every and self.structure != "blocks":
             raise ConfigError(f"prior={self.prior} has no blocks: leave out {' and '.join(every)}")
@@ -252,18 +249,11 @@ class EffectivePrior(Model):
                 )
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
                 sums = replace(sums, trace_error=torch.zeros_like(sums.trace_error))
-                current = self.likelihood.noise_variance
-                best = best_noise(sums, x.shape[0], current.double())
-                self.likelihood.noise_variance = best.to(current.dtype)
+            raise_noise(sums, len(x), self.likelihood)
 
-    @torch.no_grad()
     def place(self, points: Tensor) -> None:
         """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
-        if points.shape == self.inducing_points.shape:
-            self.inducing_points.copy_(points)
-        else:
-            self.inducing_points.grad = None
-            self.inducing_points.data = points.detach().to(self.inducing_points, copy=True)
+        place_points(self.inducing_points, points)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> EffectivePosterior | BlockPosterior:

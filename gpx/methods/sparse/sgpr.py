@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
-from gpx.inducing.base import settled_size
+from gpx.inducing.base import place_points, settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import BlockStore, Whitener, factorise, longest_prefix, nystrom_sums
-from gpx.inference.nystrom_matrix import InnerFactor, best_noise
+from gpx.inference.nystrom_matrix import InnerFactor
+from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, pivoted_cholesky
@@ -26,6 +27,7 @@ from gpx.methods.sparse.certified_selection import (
     certified_selection,
 )
 from gpx.methods.sparse.sgpr_posterior import Certificate, SGPRPosterior
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 
 class SGPR(Model):
@@ -60,6 +62,7 @@ class SGPR(Model):
     """
 
     certifiable = True
+    data_sized: ClassVar[tuple[str, ...]] = ("inducing_points",)  # M may change while training
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
@@ -97,17 +100,13 @@ class SGPR(Model):
                 )
             if features is not None:
                 raise ConfigError("num_inducing=auto needs inducing points: set features=None")
-            if max_inducing < 1:
-                raise ConfigError(f"max_inducing={max_inducing} must be at least 1")
+            check_at_least(1, max_inducing=max_inducing)
             num_inducing = min(32, max_inducing)
-        if num_inducing < 1:
-            raise ConfigError(f"num_inducing={num_inducing} must be at least 1")
-        if reinitialise < 0:
-            raise ConfigError(f"reinitialise counts rounds and cannot be {reinitialise}")
+        check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
+        check_at_least(0, reinitialise=reinitialise)
+        check_not_negative(jitter=jitter or 0.0)
         if not tolerance > 0.0:
             raise ConfigError(f"tolerance={tolerance} is in nats and must be positive")
-        if jitter is not None and jitter < 0.0:
-            raise ConfigError(f"jitter={jitter} must not be negative")
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
@@ -148,9 +147,7 @@ class SGPR(Model):
             with torch.no_grad():
                 whitener, _ = self._factorise()
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
-                current = self.likelihood.noise_variance
-                best = best_noise(sums, x.shape[0], current.double())
-                self.likelihood.noise_variance = best.to(current.dtype)
+            raise_noise(sums, len(x), self.likelihood)
 
     def _select(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters."""
@@ -198,14 +195,9 @@ class SGPR(Model):
         noise = self.likelihood.noise_variance.clone()
         return KLCertifier(self.kernel, x, y - self.mean(x), noise, self.tolerance)
 
-    @torch.no_grad()
     def place(self, points: Tensor) -> None:
         """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
-        if points.shape == self.inducing_points.shape:
-            self.inducing_points.copy_(points)
-        else:
-            self.inducing_points.grad = None
-            self.inducing_points.data = points.detach().to(self.inducing_points, copy=True)
+        place_points(self.inducing_points, points)
 
     rounds_argument = "reinitialise"
 
@@ -302,13 +294,6 @@ class SGPR(Model):
             escalate=self.escalate,
             features=self.features,
         )
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(prefix + "inducing_points")
-        fixed = self.escalate and self.features.trainable
-        if isinstance(stored, Tensor) and stored.ndim == 2 and not fixed:
-            self.place(stored)  # M may have changed while training
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``inducing`` (Z, where it is trained) and ``hyperparameters`` (everything else)."""

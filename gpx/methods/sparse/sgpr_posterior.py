@@ -85,9 +85,8 @@ class SGPRPosterior(JointLaw):
 
         Cost: M^2 multiply-adds per row; memory of one block of kernel rows beside the output.
         """
-        whitener = Whitener(self.kernel, self.inducing_points, self.factor, self.features)
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
-        for rows, block in BlockStore(whitener, x):
+        for rows, block in BlockStore(self._whitener(), x):
             mean[rows] = self.mean(x[rows]) + block @ self.weights
             unexplained = self._unexplained(x[rows], block)
             column = block.mT
@@ -104,6 +103,9 @@ class SGPRPosterior(JointLaw):
         white = torch.linalg.solve_triangular(self.factor, rows, upper=False)
         root = torch.linalg.solve_triangular(self.inner_factor, white, upper=False)
         return Projected(x, self.mean(x) + self.weights @ white, white.mT, root.mT)
+
+    def _whitener(self) -> Whitener:
+        return Whitener(self.kernel, self.inducing_points, self.factor, self.features)
 
     def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
         """Prior variance (b,) at x (b, d), rows of A^T (b, M), that u does not determine."""

@@ -31,6 +31,7 @@ from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 
 class BoundTerms(NamedTuple):
@@ -104,13 +105,9 @@ class SVGP(Model):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        if jitter < 0:
-            raise ConfigError(f"jitter={jitter} must not be negative")
+        check_not_negative(jitter=jitter)
+        check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
         wanted = inducing_for(num_data) if num_inducing is None else num_inducing
-        if num_inputs < 1 or wanted < 1:
-            raise ConfigError(
-                f"num_inputs={num_inputs} and num_inducing={num_inducing} must be at least 1"
-            )
         size = wanted if num_data is None else min(wanted, num_data)
         self._asked = num_inducing
         self.kernel = kernel

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import values_made_once
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.sparse.svgp import BoundTerms
+from gpx.tensor_checks import check_at_least
 
 
 @runtime_checkable
@@ -41,13 +41,13 @@ class SVGPELBO(Objective[Variational]):
     streams = True
     kind = "unbiased"
     fixed_shapes = True
+    shared = "batch"
     models = (Variational,)
     made_for = "SVGP"
 
     def __init__(self, num_data: int) -> None:
         super().__init__()
-        if num_data < 1:
-            raise ConfigError(f"num_data={num_data} must be at least 1")
+        check_at_least(1, num_data=num_data)
         self.total = num_data
 
     def evidence(

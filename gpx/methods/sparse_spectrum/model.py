@@ -69,18 +69,18 @@ class SpectrumModel(Model):
         Cost: that of as many evaluations of the evidence.
         """
         residual, noise = y - self.mean(x), self.likelihood.noise_variance
-        found: list[tuple[float, dict[str, Tensor]]] = []
+        values: list[float] = []
+        best: dict[str, Tensor] = {}
         for _ in range(self.draws):
             self.spectrum.draw(generator)
             value = float(spectral_evidence(self.spectrum, x, residual, noise)[0])
-            state = {name: v.clone() for name, v in self.spectrum.state_dict().items()}
-            found.append((value, state))
-        best = max(range(self.draws), key=lambda i: found[i][0])
-        self.spectrum.load_state_dict(found[best][1])
-        values = [value / len(x) for value, _ in found]
+            if not values or value > max(values):
+                best = {name: v.clone() for name, v in self.spectrum.state_dict().items()}
+            values.append(value)
+        self.spectrum.load_state_dict(best)
         self.note = (
-            f"frequencies of draw {best + 1} of {self.draws}: evidence/point {max(values):+.4f} "
-            f"(worst {min(values):+.4f})"
+            f"frequencies of draw {values.index(max(values)) + 1} of {self.draws}: evidence/point "
+            f"{max(values) / len(x):+.4f} (worst {min(values) / len(x):+.4f})"
         )
 
     @torch.no_grad()

@@ -46,7 +46,7 @@ class LearnedSpectrum(nn.Module, ABC):
                 f"{class_name(kernel)}; give one of these, with active_dims=None"
             )
         assert isinstance(kernel, RBF | Matern)
-        kernel.num_spectral_normals(num_inputs)  # says where a kernel of RBF has no spectrum
+        kernel.num_spectral_normals(num_inputs)  # says where one derived from these has none
         self.kernel = kernel
         self.num_basis, self.num_inputs = num_basis, num_inputs
         self.points = nn.Parameter(torch.zeros(num_points, num_inputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ class CellCovariance(nn.Module):
         packed = self.roots.get(cell)
         if packed is None:
             return None
-        size = int(((8 * packed.shape[0] + 1) ** 0.5 - 1) / 2 + 0.5)
+        size = (math.isqrt(8 * packed.shape[0] + 1) - 1) // 2
         out = torch.zeros(size, size, dtype=dtype, device=packed.device)
         out[_lower(size, packed.device)] = packed.to(dtype)
         return out
@@ -123,12 +124,6 @@ class BlockDiagonalWeights(MeanFieldWeights):
             )
         self.terms = torch.zeros(cells.num_cells, 4, dtype=torch.float64)
         self.solved_only = False
-
-    @property
-    def num_free(self) -> int:
-        """Means and the free entries of every covariance block."""
-        sizes = [self.cells.size(cell) for cell in range(self.cells.num_cells)]
-        return sum(b + b * (b + 1) // 2 for b in sizes)
 
     def is_solved(self, cell: int) -> bool:
         """Whether ``cell`` has a covariance block of its own."""

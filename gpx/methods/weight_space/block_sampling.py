@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from gpx.bases.base import Basis
+from gpx.errors import ConfigError
+
 Sampling = Literal["stratified", "with_replacement", "without_replacement"]
+
+
+def check_sampling(sampling: Sampling) -> Sampling:
+    """``sampling`` if it is one of these; raises ConfigError otherwise."""
+    if sampling not in get_args(Sampling):
+        raise ConfigError(f"sampling={sampling}: expected one of {', '.join(get_args(Sampling))}")
+    return sampling
+
+
+def sample_columns(
+    basis: Basis,
+    size: int,
+    sampling: Sampling,
+    *,
+    generator: torch.Generator | None,
+    device: torch.device,
+) -> Tensor:
+    """Numbers of blocks (L,) with about ``size`` columns: at least one block, at most all."""
+    blocks = basis.num_blocks
+    length = min(blocks, max(1, round(size / basis.block_size)))
+    return sample_blocks(blocks, length, sampling, generator=generator, device=device)
 
 
 def sample_blocks(

@@ -18,8 +18,8 @@ from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cell_ascent import (
     Averaging,
     diagonal_terms,
-    evidence_terms,
     natural_step,
+    tracked_evidence,
 )
 from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values
 from gpx.methods.weight_space.qsgp import QSGP
@@ -110,6 +110,7 @@ class BlockSteps(OwnSteps[QSGP]):
 
     def bind(self, model: QSGP, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``."""
+        restored, self.restored = self.restored, False
         self._attach(model)
         if self.noise == "auto":
             least = LEAST_RATIO * float(self.basis.mean_column_square()) * self.basis.num_basis
@@ -117,11 +118,12 @@ class BlockSteps(OwnSteps[QSGP]):
                 self._set_noise(least)
         self.log_precision = 0.0
         for blocks in torch.arange(self.basis.num_blocks, device=x.device).split(64):
-            columns = self.basis.columns_of(blocks)
-            self.log_precision += float(self.basis.precision_diagonal(columns).double().log().sum())
+            self.log_precision += float(self.basis.block_precision(blocks).double().log().sum())
         diagonal_terms(self.basis, self.family, self.model.noise_variance, x.shape[0])
-        if self.fitted.shape[0] != x.shape[0]:  # not restored from a checkpoint
-            self.fitted = self._all_values(x)
+        if not restored:
+            groups = range(self.family.cells.num_groups)
+            parts = ((self._weights(g, x), self._mean(g)) for g in groups)
+            self.fitted, self.misfit = fitted_values(parts, x), math.nan
 
     def _attach(self, model: QSGP) -> None:
         """Hold the model's parts, which are not trained by gradients."""
@@ -129,12 +131,7 @@ class BlockSteps(OwnSteps[QSGP]):
         self.model = model
         self.family = model.family
         self.basis = model.basis
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
-
-    def _all_values(self, x: Tensor) -> Tensor:
-        groups = range(self.family.cells.num_groups)
-        return fitted_values(((self._weights(g, x), self._mean(g)) for g in groups), x)
+        self.freeze(model)
 
     def _weights(self, group: int, x: Tensor) -> WeightGroup:
         """The basis functions of ``group`` and their places among the weights."""
@@ -187,23 +184,15 @@ class BlockSteps(OwnSteps[QSGP]):
         old = self.model.noise_variance.detach()
         logger.info("noise variance %.3g, was %.3g", value, float(old))
         self.model.likelihood.noise_variance = old.new_tensor(value)
-        self.model.likelihood.requires_grad_(False)
 
     def evidence(self, num_data: int) -> Evidence:
         """The bound at the current q, from tracked terms; O(cells)."""
         noise = float(self.model.noise_variance.detach())
-        parts = evidence_terms(self.family, self.misfit, noise, num_data, self.log_precision)
-        tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in parts.items()}
-        return Evidence(torch.stack(list(tensors.values())).sum(), "lower_bound", tensors)
+        return tracked_evidence(self.family, self.misfit, noise, num_data, self.log_precision)
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """The bound after the last step, on all data x (n, d), y (n,)."""
         return self.evidence(x.shape[0])
-
-    def release(self) -> None:
-        """Make every parameter trainable again (after the last step)."""
-        for parameter in self.model.parameters():
-            parameter.requires_grad_(True)
 
     def state_dict(self) -> dict[str, Any]:
         """Fitted values (n,) of all rows and their misfit."""
@@ -212,3 +201,4 @@ class BlockSteps(OwnSteps[QSGP]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
         self.fitted, self.misfit = state["fitted"], state["misfit"]
+        self.restored = True

@@ -11,6 +11,7 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.triangular import inverse_lower
+from gpx.methods.base.objective import Evidence, Kind
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 
@@ -162,16 +163,6 @@ def _likelihood_precision(family: BlockDiagonalWeights, group: int, prior: Tenso
     return out
 
 
-def diagonal_precision(
-    basis: Basis, family: BlockDiagonalWeights, cell: int, noise: Tensor, num_data: int
-) -> Tensor:
-    """1 / c^2 (b,) of the closed-form mean-field scales of ``cell``, float64."""
-    columns = family.cells.columns(cell, family.mean.device)
-    ratio = family.cells.read(family.column_ratio, cell).double()
-    square = num_data * basis.mean_column_square().double() * ratio
-    return square / noise.double() + basis.precision_diagonal(columns).double()
-
-
 @torch.no_grad()
 def diagonal_terms(
     basis: Basis, family: BlockDiagonalWeights, noise: Tensor, num_data: int
@@ -180,9 +171,10 @@ def diagonal_terms(
     for cell in range(family.cells.num_cells):
         if family.is_solved(cell):
             continue
-        precision = basis.precision_diagonal(family.cells.columns(cell, family.mean.device))
-        total = diagonal_precision(basis, family, cell, noise, num_data)
-        prior = precision.double()
+        # 1 / c^2 of the closed-form mean-field scales
+        prior = basis.precision_diagonal(family.cells.columns(cell, family.mean.device)).double()
+        square = num_data * basis.mean_column_square().double()
+        total = prior + square * family.cells.read(family.column_ratio, cell) / noise.double()
         mean = family.cells.read(family.mean.data, cell).double()
         family.terms[cell] = torch.stack(
             (
@@ -195,7 +187,7 @@ def diagonal_terms(
 
 
 @torch.no_grad()
-def evidence_terms(
+def tracked_evidence(
     family: BlockDiagonalWeights,
     misfit: float,
     noise: float,
@@ -204,8 +196,9 @@ def evidence_terms(
     *,
     columns: int | None = None,
     prior_scale: float = 1.0,
-) -> dict[str, float]:
-    """Terms of the ELBO in nats from tracked numbers; O(cells).
+    kind: Kind = "lower_bound",
+) -> Evidence:
+    """The ELBO in nats from tracked numbers; O(cells).
 
     Args:
         misfit: |y - Phi mu|^2 over all data, or an estimate.
@@ -214,6 +207,7 @@ def evidence_terms(
         log_precision: log|S| of those columns.
         columns: of the model, with ``family.solved_only`` those of the solved cells; null for all.
         prior_scale: s, for a prior precision of s S.
+        kind: an estimate, where the misfit is one.
     """
     trace, log_det, prior_trace, prior_mean = family.terms.sum(0).tolist()
     if columns is None:
@@ -221,8 +215,10 @@ def evidence_terms(
     log_precision += columns * math.log(prior_scale)
     prior = prior_scale * (prior_trace + prior_mean)
     kl = 0.5 * (prior - columns - log_precision - log_det)
-    return {
+    values = {
         "fit": -0.5 * (misfit / noise + num_data * math.log(2.0 * math.pi * noise)),
         "trace": -0.5 * trace / noise,
         "complexity": -kl,
     }
+    parts = {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+    return Evidence(torch.stack(list(parts.values())).sum(), kind, parts)

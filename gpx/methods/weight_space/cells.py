@@ -82,14 +82,13 @@ class Cells:
     def _stop(self, cell: int) -> int:
         return min(self.num_blocks, self._start(cell) + self.blocks_per_group)
 
-    def group_features(self, basis: Basis, group: int, x: Tensor) -> Tensor:
-        """Columns of the cells of ``group``, one cell after the other, as rows: (b, n)."""
-        return self.group_source(basis, group, x.device)(x)
-
     def group_source(
         self, basis: Basis, group: int, device: torch.device
     ) -> Callable[[Tensor], Tensor]:
-        """x (n, d) -> ``group_features``, for many x in turn; see ``Basis.features_of``."""
+        """x (n, d) -> columns of the cells of ``group``, one cell after the other, as rows (b, n).
+
+        For many x in turn; see ``Basis.features_of``.
+        """
         first = self.group(group)[0]
         blocks = torch.arange(self._start(first), self._stop(first), device=device)
         features = basis.features_of(blocks)

@@ -49,13 +49,6 @@ class ChevronWeights(MeanFieldWeights):
         self.dense = nn.Parameter(torch.zeros(num_blocks, block_size * num_dense))
         self.log_dense = nn.Parameter(torch.zeros(num_dense))
 
-    @property
-    def num_free(self) -> int:
-        """Free parameters: m means, K m - K (K - 1) / 2 dense entries, m - K scales if free."""
-        m, k = self.num_blocks * self.block_size, self.num_dense
-        scales = self._num_scales() if self.diagonal == "free" else 0
-        return m + k * m - k * (k - 1) // 2 + scales
-
     def _rows(self, blocks: Tensor) -> Tensor:
         within = torch.arange(self.block_size, device=blocks.device)
         return blocks[:, None] * self.block_size + within  # (L, W)

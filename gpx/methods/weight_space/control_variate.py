@@ -114,7 +114,7 @@ class ControlVariate(StepCount, DataSized):
         if self.rows == 0:
             return
         self.support = x[some_rows(x, self.rows, generator)]
-        self.hyperparameters = flat_parameters(basis)
+        self.hyperparameters = flat_parameters(basis.parameters())
         self.moments = torch.zeros(5, dtype=torch.float64, device=x.device)
         self._basis = []
         self.projection = self.exact_projection(self.frozen_basis(basis), family, anchor)

@@ -10,28 +10,11 @@ terms without data of any such model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
-
-
-@dataclass(frozen=True)
-class Ratios:
-    """What each sampled sum is multiplied by.
-
-    Attributes:
-        rows: n / rows in the mini-batch.
-        functions: m / length of lists i and j.
-        columns: m / length of list r.
-    """
-
-    rows: float = 1.0
-    functions: float = 1.0
-    columns: float = 1.0
 
 
 def prior_quadratic(left: Tensor, right: Tensor, precision: Tensor, ratio: float) -> Tensor:
@@ -56,7 +39,9 @@ def mean_term(
     right: Tensor,
     precision: Tensor,
     noise: Tensor | float,
-    ratios: Ratios,
+    *,
+    per_row: float = 1.0,
+    ratio: float = 1.0,
 ) -> Tensor:
     """L_mu = (-2 y^T Phi mu + |Phi mu|^2) / noise + mu^T S mu, estimated; 0-d.
 
@@ -66,14 +51,16 @@ def mean_term(
         left, right (l,): mu there.
         precision: S_ji (l, l), or s_i (l,) for diagonal S.
         noise (): noise variance.
+        per_row: n / rows in the mini-batch.
+        ratio: m / length of lists i and j.
 
     Exactness: unbiased when i and j are independent; tying them (i = j) is biased.
     Cost: O(b l + l^2). Source: QSGP paper theorem 1.
     """
     f_left, f_right = phi_left @ left, phi_right @ right
-    linear = -2.0 * ratios.rows * ratios.functions * (targets @ f_right)
-    quadratic = ratios.rows * ratios.functions**2 * (f_left @ f_right)
-    prior = prior_quadratic(left[:, None], right[:, None], precision, ratios.functions)
+    linear = -2.0 * per_row * ratio * (targets @ f_right)
+    quadratic = per_row * ratio**2 * (f_left @ f_right)
+    prior = prior_quadratic(left[:, None], right[:, None], precision, ratio)
     return (linear + quadratic) / noise + prior
 
 

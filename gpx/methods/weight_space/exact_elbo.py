@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.likelihoods import Gaussian
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.weight_space.control_variate import factor_rows
+from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.model import WeightsOnBasis
 
 ROW_CHUNK = 2048
@@ -60,34 +61,23 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
         """Exact ELBO in nats; no randomness is used."""
         self.check(model)
         basis, family, noise = model.basis, model.family, model.noise_variance.double()
+        every = torch.arange(basis.num_blocks, device=x.device)
+        factors, log_scale = factor_rows(family, every), model.log_scales(every)
+        kl = weights_kl(basis, family, every, factors.double(), log_scale.double(), 1.0)
+        square = torch.where(family.is_diagonal_column(every), (2.0 * log_scale).exp(), 0.0)
         at_once = max(1, BLOCK_BUDGET // basis.block_size)
-        lists = torch.arange(basis.num_blocks, device=x.device).split(at_once)
-        zero = torch.zeros((), dtype=torch.float64, device=x.device)
-        prior, log_factor, log_precision = zero, zero, zero
-        tables = []
-        for blocks in lists:
-            factors = factor_rows(family, blocks)
-            active = family.is_diagonal_column(blocks)
-            log_scale = torch.where(active, model.log_scales(blocks), 0.0)
-            square = torch.where(active, (2.0 * log_scale).exp(), 0.0).reshape(-1)
-            precision = basis.block_precision(blocks)
-            prior = prior + (precision[:, None] * factors.square()).sum().double()
-            prior = prior + (precision * square).sum().double()
-            log_factor = log_factor + log_scale.double().sum()
-            log_precision = log_precision + precision.log().sum().double()
-            tables.append((blocks, factors, square))
-        log_factor = log_factor + family.log_dense_diagonal().double().sum()
-        misfit, scatter = zero, zero
+        columns = at_once * basis.block_size
+        lists = every.split(at_once), factors.split(columns), square.view(-1).split(columns)
+        misfit = scatter = torch.zeros((), dtype=torch.float64, device=x.device)
         for rows, targets in zip(x.split(ROW_CHUNK), y.split(ROW_CHUNK), strict=True):
-            projected = zero
-            for blocks, factors, square in tables:
+            projected = torch.zeros_like(misfit)
+            for blocks, some, squares in zip(*lists, strict=True):
                 features = basis.block_features(rows, blocks)
-                projected = projected + (features @ factors).double()
-                scatter = scatter + (features.square().sum(0) @ square).double()
+                projected = projected + (features @ some).double()
+                scatter = scatter + (features.square().sum(0) @ squares).double()
             misfit = misfit + (targets.double() - projected[:, 0]).square().sum()
             scatter = scatter + projected[:, 1:].square().sum()
         fit = -0.5 * (misfit / noise + x.shape[0] * (math.log(2.0 * math.pi) + noise.log()))
         trace = -0.5 * scatter / noise
-        kl = 0.5 * (prior - basis.num_basis - log_precision) - log_factor
         parts = {"fit": fit, "trace": trace, "complexity": -kl}
         return Evidence(fit + trace - kl, "lower_bound", parts)

@@ -116,6 +116,14 @@ class WeightGroup:
         chunks = [(weights.to(x.dtype) @ self.evaluate(rows)).double() for rows in pieces]
         return torch.cat(chunks)
 
+    @torch.no_grad()
+    def column_squares(self, x: Tensor) -> Tensor:
+        """Diagonal of Phi_g^T Phi_g at x (n, d): (b,), float64. Cost O(n b), memory of a chunk."""
+        total = torch.zeros(self.size, dtype=torch.float64, device=x.device)
+        for rows in x.split(self.rows_at_once(x)):
+            total += self.evaluate(rows).square().sum(1, dtype=torch.float64)
+        return total
+
     def product_dtype(self, x: Tensor, ridge: Tensor) -> torch.dtype:
         """Of features in Phi_g^T Phi_g + diag(ridge) at x: float64 where x's dtype is too coarse.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -10,23 +9,18 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from gpx.bases.inducing_points import InducingPoints
+from gpx.bases.sufficient_statistics import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
+from gpx.linalg.cholesky import cholesky
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
-from gpx.methods.weight_space.elbo_terms import Ratios, mean_term
-from gpx.methods.weight_space.tracked_product import (
-    carry_projection,
-    nystrom_support,
-    precision_correction,
-    product_correction,
-)
+from gpx.methods.weight_space.elbo_terms import mean_term
+from gpx.methods.weight_space.tracked_product import product_correction
 from gpx.tensor_checks import check_num_data
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 def bound_terms(
@@ -156,7 +150,9 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)[: self.rows]
         self.support = x[chosen].clone()
         gram = model.kernel.evaluate(self.support).double()
-        self.factor = nystrom_support(gram).factor.to(x.dtype)
+        # jitter changes the correction and its expectation alike: less correlation, never bias
+        factor, _ = cholesky(gram, name=f"kernel matrix of {self.rows} support points")
+        self.factor = factor.to(x.dtype)
         self._project(model)
 
     def _project(self, model: InducingWeights) -> None:
@@ -168,13 +164,13 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         self, *, generator: torch.Generator | None, device: torch.device
     ) -> tuple[Tensor, Tensor]:
         """Independent lists i, j (l,), stratified."""
-
-        def one() -> Tensor:
-            return sample_blocks(
+        i, j = (
+            sample_blocks(
                 self.total, self.functions, "stratified", generator=generator, device=device
             )
-
-        return one(), one()
+            for _ in range(2)
+        )
+        return i, j
 
     def evidence(
         self,
@@ -202,7 +198,6 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
             features = basis(x, pair)
             precision = basis.precision(j, i)
             phi_p = basis(self.support, pair) if self.rows else None
-        ratios = Ratios(rows=per_row, functions=ratio)
         loss = mean_term(
             y,
             features[:, half:],
@@ -211,7 +206,8 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
             right[:, 0],
             precision,
             noise,
-            ratios,
+            per_row=per_row,
+            ratio=ratio,
         )
         if phi_p is not None:
             scale = self.total / (self.rows * noise)
@@ -219,8 +215,8 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
                 self.projection, phi_p[:, half:] @ left, phi_p[:, :half] @ right, ratio
             )
             white = torch.linalg.solve_triangular(self.factor, phi_p, upper=False)
-            loss = loss + precision_correction(
-                self.prior_projection, white[:, half:], white[:, :half], left, right, ratio
+            loss = loss + product_correction(
+                self.prior_projection, white[:, half:] @ left, white[:, :half] @ right, ratio
             )
             if torch.is_grad_enabled():
                 self._pending = pair, phi_p, white, weights.detach().clone()
@@ -239,8 +235,8 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         self._pending = None
         once = 1.0 / multiplicity(pair).to(old.dtype)
         change = once[:, None] * (model.weight_mean[pair] - old)
-        carry_projection(self.projection, phi_p, change)
-        carry_projection(self.prior_projection, white, change)
+        self.projection += phi_p @ change  # summed first, as in ``SelectedBlocks.carry``
+        self.prior_projection += white @ change
         if self.count_step(self.drift_interval):
             self._project(model)
 

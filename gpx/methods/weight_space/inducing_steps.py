@@ -104,8 +104,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
     def bind(self, model: QSGPInducing, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``."""
         self.model = model
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
+        self.freeze(model)
         self.system = PreconditionedKernel(model.kernel, x, model.noise_variance, model.options)
         start = {
             "solution": torch.zeros(x.shape[0], dtype=torch.float64, device=x.device),
@@ -114,7 +113,8 @@ class InducingSteps(OwnSteps[QSGPInducing]):
             "verified": math.inf,
             "exact": self.system.product_dtype == torch.float64,
         }
-        self.state = start | self.state
+        self.state = start | (self.state if self.restored else {})
+        self.restored = False
         self.converged = bool(self.state["converged"])
 
     def max_steps(self, limit: int) -> int:
@@ -275,9 +275,4 @@ class InducingSteps(OwnSteps[QSGPInducing]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
-        self.state = dict(state)
-
-    def release(self) -> None:
-        """Make every parameter trainable again (after the last step)."""
-        for parameter in self.model.parameters():
-            parameter.requires_grad_(True)
+        self.state, self.restored = dict(state), True

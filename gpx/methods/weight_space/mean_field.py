@@ -53,19 +53,6 @@ class MeanFieldWeights(nn.Module):
         else:
             self.register_buffer("column_ratio", torch.ones(num_blocks, block_size))
 
-    @property
-    def num_free(self) -> int:
-        """Free parameters of the family, mean included (closed-form scales are not free)."""
-        m = self.num_blocks * self.block_size
-        return m + (self._num_scales() if self.diagonal == "free" else 0)
-
-    def _num_scales(self) -> int:
-        return self.num_blocks * self.block_size - self.num_dense
-
-    def parameter_list(self) -> list[nn.Parameter]:
-        """All variational parameters."""
-        return list(self.parameters())
-
     def mean_of(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
         """Means (L, W) of ``blocks``; with ``sparse`` their gradient holds these rows only."""
         return embedding(blocks, self.mean, sparse=sparse)
@@ -95,7 +82,7 @@ class MeanFieldWeights(nn.Module):
             return embedding(blocks, self.log_scale, sparse=sparse)
         with torch.no_grad():
             ratio = embedding(blocks, self.column_ratio)
-            return 0.5 * (noise.log() - torch.log(column_square * ratio + noise * precision))
+            return -0.5 * torch.log(column_square * ratio / noise + precision)
 
     def is_diagonal_column(self, blocks: Tensor) -> Tensor:
         """Which columns (L, W) of C are diagonal ones: all of them here."""

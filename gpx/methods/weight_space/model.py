@@ -112,13 +112,13 @@ class WeightSpaceModel(Model):
         expected = self.num_data.to(square) * self.basis.mean_column_square().to(square)
         noise = self.noise_variance.to(square)
         precision = self.basis.precision_diagonal().to(square).view_as(square)
-        log_scale = 0.5 * (noise.log() - torch.log(square + noise * precision))
+        log_scale = -0.5 * torch.log(square / noise + precision)
         self.family.set_scales(log_scale.to(self.family.mean), square / expected)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: sparse tables of q; ``hyperparameters``: kernel and likelihood."""
         return {
-            "variational": self.family.parameter_list(),
+            "variational": list(self.family.parameters()),
             "hyperparameters": [*self.kernel.parameters(), *self.likelihood.parameters()],
         }
 

@@ -94,15 +94,13 @@ class QSGPPosterior(Posterior):
         blocks = torch.arange(self.basis.num_blocks, device=x.device)
         if self.cells is None or self.covariance is None:
             return blocks
-        other = [True] * self.basis.num_blocks
+        left = set(range(self.basis.num_blocks))
         for group in range(self.cells.num_groups):
             members = self.cells.group(group)
             if members[0] not in self.covariance.roots:
                 continue
-            own_blocks = range(self.basis.num_blocks)[self.cells.blocks_of(group)]
-            for block in own_blocks:
-                other[block] = False
-            weights = torch.cat([self.cells.read(self.weight_mean, cell) for cell in members])
+            left -= set(range(self.basis.num_blocks)[self.cells.blocks_of(group)])
+            weights = self.cells.read_group(self.weight_mean, group)
             roots = [self.covariance.root(cell, x.dtype) for cell in members]
             source = self.cells.group_source(self.basis, group, x.device)
             for rows in row_slices(x.shape[0], ROW_CHUNK):
@@ -114,8 +112,7 @@ class QSGPPosterior(Posterior):
                     own = features[offset : offset + root.shape[0]]
                     variance[rows] += _squared_columns(root, own)
                     offset += root.shape[0]
-        left = [block for block, unsolved in enumerate(other) if unsolved]
-        return torch.tensor(left, dtype=torch.int64, device=x.device)
+        return torch.tensor(sorted(left), dtype=torch.int64, device=x.device)
 
     def _add_diagonal_blocks(
         self, x: Tensor, blocks: Tensor, mean: Tensor, variance: Tensor
@@ -172,7 +169,7 @@ class QSGPPosterior(Posterior):
             for rows in x.split(ROW_CHUNK):
                 values = torch.zeros(rows.shape[0], num, dtype=torch.float64, device=x.device)
                 for blocks, features in self._chunks(rows):
-                    values += features @ weights[blocks].reshape(-1, num).to(x.dtype)
+                    values += features @ weights[blocks].flatten(0, 1).to(x.dtype)
                 chunks.append(values.to(x.dtype))
             return torch.cat(chunks).T
 

@@ -13,6 +13,7 @@ from gpx.bases import Basis, RandomFourier, basis_of
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
+from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
@@ -22,7 +23,7 @@ from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
 from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 from gpx.methods.weight_space.posterior import QSGPPosterior
-from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site, site_precision
+from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site, mean_precision
 
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 logger = logging.getLogger(__name__)
@@ -227,8 +228,11 @@ class QSGP(WeightSpaceModel):
         )
         weight = 1.0 / float(self.noise_variance)
         system = group_system(whole, x.double(), y, weight=weight, prior=whole.prior_precision())
-        inverse = torch.cholesky_inverse(system.factor)
-        root, _ = cholesky(inverse, name=f"covariance of {whole.size} basis functions")
+        # P = U U^T with U upper triangular has the inverse C C^T, C = U^-T: no jitter on the way
+        precision = system.precision + system.precision.tril(-1).mT
+        name = f"precision of {whole.size} basis functions"
+        flipped, _ = cholesky(precision.flip(0, 1), name=name, ladder=(0.0,))
+        root = inverse_lower(flipped).flip(0, 1).mT
         family.mean.copy_(system.solve(system.moment).view_as(family.mean))
         family.set_root(root.to(family.mean))
 
@@ -242,9 +246,9 @@ class QSGP(WeightSpaceModel):
 
         self._start_scales(None)
         for _ in range(3):
-            v = latent_variance().expand_as(y)
-            precision = site_precision(self.likelihood, y, torch.zeros_like(y), v).mean()
-            self.site_variance.copy_(1.0 / precision)
+            v = latent_variance()
+            precision = mean_precision(self.likelihood, y, torch.zeros_like(y), v)
+            self.site_variance.fill_(1.0 / precision)
             self._start_scales(None)
         if self.warm_start or self.block_solves:
             self.report = ascend_sites(
@@ -285,9 +289,9 @@ class QSGP(WeightSpaceModel):
         square = expected.expand_as(self.family.mean).clone()
         if rows is not None:
             scale = self.num_data / rows.shape[0]
-            for blocks in torch.arange(self.basis.num_blocks, device=rows.device).split(16):
-                features = self.basis.block_features(rows, blocks)
-                square[blocks] = scale * features.square().sum(0).view(blocks.shape[0], -1)
+            for blocks in torch.arange(self.basis.num_blocks, device=rows.device).split(self.group):
+                found = WeightGroup.of_blocks(self.basis, blocks).column_squares(rows)
+                square[blocks] = scale * found.view(blocks.shape[0], -1).to(square)
         self.start_scales(square)
 
     @torch.no_grad()

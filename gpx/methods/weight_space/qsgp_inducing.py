@@ -12,9 +12,10 @@ from gpx.errors import ConfigError, class_name
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
-from gpx.means import Zero
+from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.weight_space.inducing_posterior import InducingPosterior, WeightVariance
+from gpx.methods.weight_space.model import require_zero_mean
 
 Hyperparameters = Literal["fixed"]
 
@@ -64,7 +65,7 @@ class QSGPInducing(Model):
     def __init__(
         self,
         kernel: Kernel,
-        mean: nn.Module,
+        mean: Mean,
         likelihood: nn.Module,
         num_data: int,
         num_inputs: int,
@@ -78,11 +79,7 @@ class QSGPInducing(Model):
         memory_budget_gib: float | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(mean, Zero):
-            raise ConfigError(
-                f"model=QSGPInducing() needs mean=Zero(), got {class_name(mean)}: the prior mean "
-                "of the weights is zero, and targets are standardised"
-            )
+        require_zero_mean(mean, "QSGPInducing")
         if not isinstance(likelihood, Gaussian):
             found = class_name(likelihood)
             raise ConfigError(

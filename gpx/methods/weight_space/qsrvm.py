@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.dictionary import MAX_PRECISION, KernelDictionary
+from gpx.bases.inducing_points import draw_centres
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
@@ -133,8 +134,7 @@ class QSRVM(WeightSpaceModel):
         """Choose the centres, run the fixed-point sweeps, set the scales of q."""
         n, m = x.shape[0], self.basis.num_basis
         self.num_data.fill_(float(n))
-        chosen = torch.randperm(n, generator=generator, device=x.device)[:m]
-        self.basis.centres.copy_(x[chosen.sort().values])
+        draw_centres(self.basis.centres, x, generator)
         groups = list(torch.arange(self.basis.num_blocks, device=x.device).split(self.group))
         fitted = torch.zeros(n, dtype=torch.float64, device=x.device)
         done, change = 0, math.inf
@@ -157,8 +157,8 @@ class QSRVM(WeightSpaceModel):
                     f"(raise sweeps={self.sweeps})"
                 )
             logger.log(logging.INFO if ended else logging.WARNING, "%s", self.note)
-        columns = [self.basis.block_features(x, g).double().square().sum(0) for g in groups]
-        self.start_scales(torch.cat(columns).view_as(self.family.mean))
+        squares = [WeightGroup.of_blocks(self.basis, g).column_squares(x) for g in groups]
+        self.start_scales(torch.cat(squares).view_as(self.family.mean))
 
     def _solve_group(
         self, blocks: Tensor, x: Tensor, y: Tensor, fitted: Tensor

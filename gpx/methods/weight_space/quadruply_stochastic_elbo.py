@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gpx.bases.frozen import flat_parameters
+from gpx.bases.sufficient_statistics import LOG_TWO_PI
 from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
-from gpx.methods.weight_space.block_sampling import Sampling, sample_blocks
+from gpx.methods.weight_space.block_sampling import Sampling, check_sampling, sample_columns
 from gpx.methods.weight_space.control_variate import (
     Coefficient,
     ControlVariate,
@@ -25,7 +25,6 @@ from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted
 from gpx.methods.weight_space.model import WeightsOnBasis
 from gpx.tensor_checks import check_num_data
 
-LOG_TWO_PI = math.log(2.0 * math.pi)
 DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
 SNAPSHOT_BLOCKS = 8
 """Blocks whose features are held at once in the pass over all rows."""
@@ -52,10 +51,10 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     hyperparameters must be frozen (the noise variance may move).
 
     Closed-form scales: they follow noise variance and outputscale exactly at every step. Their
-    relative column squares depend on the lengthscales; once these have moved, each step carries
-    the squares of its sampled columns ``refresh`` of the way to what its mini-batch shows, at no
-    cost beyond O(diagonal_columns). A column is thus renewed whenever it is sampled, from earlier
-    mini-batches only, which keeps the estimate unbiased.
+    relative column squares depend on the functions; once these have moved with the lengthscales,
+    each step carries the squares of its sampled columns ``refresh`` of the way to what its
+    mini-batch shows, at no cost beyond O(diagonal_columns). A column is thus renewed whenever it is
+    sampled, from earlier mini-batches only, which keeps the estimate unbiased.
 
     Args:
         num_data: n, training points.
@@ -118,14 +117,10 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
             )
         if not 0.0 <= refresh <= 1.0:
             raise ConfigError(f"refresh={refresh} must be between 0 and 1")
-        if sampling not in get_args(Sampling):
-            raise ConfigError(
-                f"sampling={sampling}: expected one of {', '.join(get_args(Sampling))}"
-            )
         self.total = num_data
         self.columns = columns
         self.diagonal_columns = diagonal_columns
-        self.sampling: Sampling = sampling
+        self.sampling = check_sampling(sampling)
         rows = min(DEFAULT_SUPPORT_ROWS, num_data) if support_rows is None else support_rows
         self.control = ControlVariate(rows, coefficient, drift_interval)
         self.snapshot = snapshot
@@ -169,39 +164,37 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         model.num_data.fill_(float(self.total))
         whole = model.basis.num_blocks if self.snapshot else model.anchor_blocks
         self.anchor = model.family.mean[:whole].detach().clone()
-        self.hyperparameters = flat_parameters(model.basis)
+        moving = model.basis.feature_parameters()
+        self.hyperparameters = flat_parameters(moving) if moving else y.new_zeros(0)
         if self.snapshot:
             self._take_snapshot(model, x, y)
         self.control.start(model.basis, model.family, self.anchor, x, generator)
 
     @torch.no_grad()
     def _take_snapshot(self, model: WeightsOnBasis, x: Tensor, y: Tensor) -> None:
-        basis, residual = model.basis, y.double()
-        blocks = torch.arange(basis.num_blocks, device=x.device)
-        filled = blocks[(self.anchor != 0).any(1)]
+        basis, dtype = model.basis, model.family.mean.dtype
+        lists = torch.arange(basis.num_blocks, device=x.device).split(SNAPSHOT_BLOCKS)
         parts = (
-            (WeightGroup.of_blocks(basis, some), self.anchor[some].reshape(-1))
-            for some in filled.split(SNAPSHOT_BLOCKS)
-            if some.numel()
+            (WeightGroup.of_blocks(basis, some), self.anchor[some].reshape(-1)) for some in lists
         )
-        residual = residual - fitted_values(parts, x)
-        self.misfit = residual.square().sum()
+        residual = y.double() - fitted_values(parts, x)
+        self.misfit = residual.square().sum().to(dtype)
         residual = residual.to(x.dtype)
         moment = torch.zeros_like(model.family.mean, dtype=torch.float64)
         for rows, targets in zip(x.split(ROW_CHUNK), residual.split(ROW_CHUNK), strict=True):
-            for some in blocks.split(SNAPSHOT_BLOCKS):
+            for some in lists:
                 product = basis.block_features(rows, some).T @ targets
                 moment[some] += product.view(some.shape[0], -1)
-        self.moment = moment.to(model.family.mean.dtype)
-        self.misfit = self.misfit.to(model.family.mean.dtype)
+        self.moment = moment.to(dtype)
 
     @torch.no_grad()
     def after_step(self, model: WeightsOnBasis) -> None:
         """Carry the tracked projection over the step, and column squares after the lengthscales."""
         self.control.after_step(model.basis, model.family, self.anchor)
-        if self._seen is not None and model.family.diagonal == "closed_form":
+        moving = model.basis.feature_parameters()
+        if self._seen is not None and moving and model.family.diagonal == "closed_form":
             r, found = self._seen
-            moved = (flat_parameters(model.basis) != self.hyperparameters).any()
+            moved = (flat_parameters(moving) != self.hyperparameters).any()
             table = model.family.column_ratio
             # a block listed twice is written twice with one value
             table[r] = table[r].lerp(found.to(table.dtype), self.refresh * moved.to(table.dtype))
@@ -211,22 +204,15 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         self, model: WeightsOnBasis, *, generator: torch.Generator | None, device: torch.device
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Independent block lists i, j (L,) and r (L_r,)."""
-        blocks, width = model.basis.num_blocks, model.basis.block_size
         columns = DEFAULT_COLUMNS if self.columns is None else self.columns
         diagonal = (
             DEFAULT_DIAGONAL_COLUMNS if self.diagonal_columns is None else self.diagonal_columns
         )
-        drawn = [
-            sample_blocks(
-                blocks,
-                min(blocks, max(1, round(size / width))),
-                self.sampling,
-                generator=generator,
-                device=device,
-            )
+        i, j, r = (
+            sample_columns(model.basis, size, self.sampling, generator=generator, device=device)
             for size in (columns, columns, diagonal)
-        ]
-        return drawn[0], drawn[1], drawn[2]
+        )
+        return i, j, r
 
     def _check_snapshot(self, model: WeightsOnBasis) -> None:
         if self.moment.numel() == 0:

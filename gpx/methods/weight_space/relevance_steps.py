@@ -104,13 +104,13 @@ class RelevanceSteps(OwnSteps[QSRVM]):
     @torch.no_grad()
     def bind(self, model: QSRVM, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``: every function starts out, at weight zero."""
+        restored, self.restored = self.restored, False
         self.model = model
-        for parameter in model.parameters():
-            parameter.requires_grad_(False)
+        self.freeze(model)
         self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)
         square = model.num_data * model.basis.mean_column_square() * model.family.column_ratio
         self._square = square.detach().double().view(-1)
-        if self.moment.shape[0] != model.basis.num_basis:  # not restored from a checkpoint
+        if not restored:
             self.moment = torch.zeros_like(self._square)
             self.visits = torch.zeros(len(self.moment), dtype=torch.int64, device=x.device)
             model.family.mean.zero_()
@@ -201,7 +201,6 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         rate = (1.0 + step / DELAY) ** -self.step_decay
         moved = max(noise + rate * (wanted - noise), LEAST_NOISE)
         self.model.likelihood.noise_variance = self.model.noise_variance.new_tensor(moved)
-        self.model.likelihood.requires_grad_(False)
 
     def _finite(self) -> Tensor:
         """Columns whose weights are not pinned at zero, (k,)."""
@@ -240,11 +239,6 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         kept = self.model.basis.relevant().shape[0]
         return f"{kept} of {len(self.moment)} vectors"
 
-    def release(self) -> None:
-        """Make every parameter trainable again (after the last step)."""
-        for parameter in self.model.parameters():
-            parameter.requires_grad_(True)
-
     def state_dict(self) -> dict[str, Any]:
         """Averaged moments (m,) and visits (m,)."""
         return {"moment": self.moment, "visits": self.visits}
@@ -252,3 +246,4 @@ class RelevanceSteps(OwnSteps[QSRVM]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
         self.moment, self.visits = state["moment"], state["visits"]
+        self.restored = True

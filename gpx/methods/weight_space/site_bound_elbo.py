@@ -11,7 +11,12 @@ from gpx.errors import ConfigError
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
-from gpx.methods.weight_space.block_sampling import Sampling, multiplicity, sample_blocks
+from gpx.methods.weight_space.block_sampling import (
+    Sampling,
+    check_sampling,
+    multiplicity,
+    sample_columns,
+)
 from gpx.methods.weight_space.control_variate import anchor_at, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
@@ -104,10 +109,6 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             raise ConfigError(f"num_data={num_data} and columns={columns} must be at least 1")
         if bound not in get_args(Bound):
             raise ConfigError(f"bound={bound}: expected one of {', '.join(get_args(Bound))}")
-        if sampling not in get_args(Sampling):
-            raise ConfigError(
-                f"sampling={sampling}: expected one of {', '.join(get_args(Sampling))}"
-            )
         if eta != "running" and not (isinstance(eta, (int, float)) and eta > 0):
             raise ConfigError(f"eta={eta}: expected a positive number or running")
         if min(refresh_steps, refresh_passes) < 0 or (refresh_steps and not snapshot):
@@ -118,7 +119,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         self.total = num_data
         self.columns = columns
         self.bound: Bound = bound
-        self.sampling: Sampling = sampling
+        self.sampling = check_sampling(sampling)
         self.runs = eta == "running"
         self.register_buffer("anchor", torch.zeros(0, 0))
         self.register_buffer("eta", torch.tensor(1.0 if self.runs else float(eta)))
@@ -211,11 +212,9 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         self, model: SitesOnBasis, *, generator: torch.Generator | None, device: torch.device
     ) -> list[Tensor]:
         """Independent block lists (L,): one, or two where C has dense columns."""
-        blocks = model.basis.num_blocks
-        columns = DEFAULT_COLUMNS if self.columns is None else self.columns
-        size = min(blocks, max(1, round(columns / model.basis.block_size)))
+        size = DEFAULT_COLUMNS if self.columns is None else self.columns
         return [
-            sample_blocks(blocks, size, self.sampling, generator=generator, device=device)
+            sample_columns(model.basis, size, self.sampling, generator=generator, device=device)
             for _ in range(2 if model.family.num_dense else 1)
         ]
 
@@ -267,9 +266,10 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             return 0.0
         basis = model.basis
         head = torch.arange(held, device=blocks.device)
-        whole = basis.block_precision(head) @ self.anchor.reshape(-1).square()
+        anchor = self.anchor.reshape(-1).square()
+        whole = basis.block_precision(head).to(anchor) @ anchor
         seen = anchor_at(self.anchor, blocks).reshape(-1).square()
-        sampled = basis.block_precision(blocks) @ seen
+        sampled = basis.block_precision(blocks).to(anchor) @ seen
         return 0.5 * (whole - basis.num_blocks / blocks.shape[0] * sampled)
 
     def latent(self, model: SitesOnBasis, x: Tensor, *lists: Tensor) -> tuple[Tensor, Tensor]:

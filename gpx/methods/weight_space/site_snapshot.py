@@ -91,10 +91,11 @@ class SiteSnapshot(DataSized):
             if model.family.diagonal == "free"
             else self.weights.new_zeros(0)
         )
-        self.hyperparameters = flat_parameters(model.basis)
+        self.hyperparameters = flat_parameters(model.basis.parameters())
         self.fitted = marginals.mean
         self.alpha = self.weights.new_zeros(0) if alpha is None else alpha.to(x.dtype)
-        self.prior = model.basis.precision_diagonal() @ self.weights.reshape(-1).square()
+        precision = model.basis.precision_diagonal().to(self.weights)
+        self.prior = precision @ self.weights.reshape(-1).square()
         self.value = evidence.value.detach().clone()
         self.moved, self._basis = False, []
         return evidence
@@ -155,15 +156,25 @@ class SiteSnapshot(DataSized):
         centre = self.weights[blocks].reshape(-1)
         if not self.moved:
             return features @ (weights - centre)
-        if not self._basis:
-            self._basis.append(frozen_basis(model.basis, self.hyperparameters))
         with torch.no_grad():
-            before = self._basis[0].block_features(x, blocks) @ centre
+            before = self._basis_then(model).block_features(x, blocks) @ centre
         return features @ weights - before
 
+    def _basis_then(self, model: SitesOnBasis) -> Basis:
+        """The basis at the hyperparameters of the snapshot."""
+        if not self.moved:
+            return model.basis
+        if not self._basis:
+            self._basis.append(frozen_basis(model.basis, self.hyperparameters))
+        return self._basis[0]
+
+    @torch.no_grad()
     def prior_correction(self, model: SitesOnBasis, blocks: Tensor, ratio: float) -> Tensor:
-        """1/2 mu0^T S mu0 less its estimate from ``blocks`` (L,); zero on average (S is fixed)."""
-        precision = model.basis.block_precision(blocks)
+        """1/2 mu0^T S0 mu0 less its estimate from ``blocks`` (L,); zero on average.
+
+        With S0 of the snapshot: where the kernel moves the prior of the weights, S is another.
+        """
+        precision = self._basis_then(model).block_precision(blocks).to(self.weights)
         square = self.weights[blocks].reshape(-1).square()
         return 0.5 * (self.prior - ratio * (precision @ square))
 

@@ -29,6 +29,8 @@ MAX_ITERATIONS = 200
 """Of L-BFGS per group; it stops far earlier on a log-concave site."""
 TOLERANCE = 1e-5
 """Largest entry of the whitened gradient, relative to the square root of n."""
+LEAST_PRECISION = 1e-8
+"""Of sites on average: noise of variance 1e8 leaves the prior of standardised targets as it is."""
 
 
 def check_site(likelihood: Likelihood) -> None:
@@ -128,7 +130,7 @@ def ascend_sites(
         phi = _features(basis, x, blocks)
         others = offset_rows - phi @ weights
         precision = prior_scale * basis.block_precision(blocks).double()
-        curvature = _mean_precision(likelihood, y, offset_rows, latent_variance)
+        curvature = mean_precision(likelihood, y, offset_rows, latent_variance)
         root = _normal_root(basis, blocks, x, y, curvature, precision)
         new, count, done = _maximise(
             likelihood, phi, y, others, latent_variance, precision, root, weights.double()
@@ -149,7 +151,7 @@ def ascend_sites(
                 passes=passes,
             )
             offset_rows = carried.fitted.to(x.dtype)
-    final = _mean_precision(likelihood, y, offset_rows, latent_variance)
+    final = mean_precision(likelihood, y, offset_rows, latent_variance)
     visited = 0 if carried else sum(blocks.shape[0] for blocks in lists[: len(order)])
     return SiteReport(len(order), visited, iterations, converged, 1.0 / final, carried)
 
@@ -180,7 +182,7 @@ def improve_sites(
     """
     blocks = torch.arange(group, device=x.device)
     precision = basis.block_precision(blocks).double()
-    curvature = _mean_precision(likelihood, y, latent.to(y.dtype), latent_variance)
+    curvature = mean_precision(likelihood, y, latent.to(y.dtype), latent_variance)
     share = group / basis.num_blocks
     root = _normal_root(basis, blocks, x, y, curvature, share * precision)
     return representer_passes(
@@ -197,11 +199,16 @@ def improve_sites(
     )
 
 
-def _mean_precision(
+def mean_precision(
     likelihood: Likelihood, y: Tensor, latent: Tensor, latent_variance: Tensor
 ) -> float:
-    """Mean precision of the sites, for one latent variance () that all rows share."""
-    return float(site_precision(likelihood, y, latent, latent_variance.expand_as(y)).mean())
+    """Mean precision of the sites, for one latent variance () that all rows share.
+
+    At least ``LEAST_PRECISION``: where all sites are linear about their latents, as Laplace sites
+    are far from the targets, they have none.
+    """
+    found = site_precision(likelihood, y, latent, latent_variance.expand_as(y)).mean()
+    return max(float(found), LEAST_PRECISION)
 
 
 def _normal_root(

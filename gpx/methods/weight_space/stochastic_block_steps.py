@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.methods.base.objective import Evidence
+from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.block_steps import BlockSteps
-from gpx.methods.weight_space.cell_ascent import Averaging, evidence_terms, natural_step
+from gpx.methods.weight_space.cell_ascent import Averaging, natural_step, tracked_evidence
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.sampling.batches import Batches
 
@@ -90,14 +91,14 @@ class StochasticBlockSteps(BlockSteps):
         Raises:
             ConfigError: q was trained before, and this is not the run that goes on with it.
         """
-        self._attach(model)
-        restored = self.fitted.shape[0] == self.num_rows
-        if not restored and (self.family.covariance.roots or bool(self.family.mean.any())):
-            self.release()
+        restored, self.restored = self.restored, False
+        assert isinstance(model.family, BlockDiagonalWeights)
+        if not restored and (model.family.covariance.roots or bool(model.family.mean.any())):
             raise ConfigError(
                 f"optimizer={type(self).__name__}() starts from weights of zero and this model "
                 "has been trained; resume its run, or train a new model"
             )
+        self._attach(model)
         self.family.solved_only = True
         self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)
         self._rounds = Rounds(self.family.cells.num_groups, self.growth)
@@ -156,7 +157,7 @@ class StochasticBlockSteps(BlockSteps):
 
     def evidence(self, num_data: int) -> Evidence:
         """Estimate of the bound of the model of the groups that have joined; O(cells)."""
-        parts = evidence_terms(
+        return tracked_evidence(
             self.family,
             self.misfit,
             float(self.model.noise_variance.detach()),
@@ -164,9 +165,8 @@ class StochasticBlockSteps(BlockSteps):
             self._log_precision,
             columns=self._columns,
             prior_scale=self._joined / self.family.cells.num_groups,
+            kind="estimate",
         )
-        tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in parts.items()}
-        return Evidence(torch.stack(list(tensors.values())).sum(), "estimate", tensors)
 
     def _join(self, group: int) -> None:
         """Count the columns of a group that was visited for the first time."""

@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
-from gpx.bases import OrthogonalFourier, RandomFourier
-from gpx.bases.fourier import importance_weights
+from gpx.bases import OrthogonalFourier, RandomFourier, importance_weights
+from gpx.bases.fixed_functions import sufficient_statistics
 from gpx.bases.fourier.importance_weights import warn_of_few
-from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Gaussian
@@ -60,6 +59,15 @@ def test_effective_frequencies_follow_the_formula():
     found = approximate(0.2, 0, dims=8, count=4000)[2]
     want = 4000 * (math.sqrt(0.1) * math.sqrt(0.3) / 0.2) ** 8
     assert found == pytest.approx(want, rel=0.25)
+
+
+def test_densities_beyond_the_range_of_numbers():
+    """In 400 inputs the density is above 1e308; the ratio of two is an ordinary number."""
+    basis = RandomFourier(kernel(400.0, 400), 40).double()
+    with torch.no_grad():
+        found = importance_weights(basis, kernel(400.0, 400, outputscale=2.0), 400)
+    torch.testing.assert_close(found.log_variances, torch.full((40,), math.log(2.0)).double())
+    assert float(found.effective) == pytest.approx(20.0)
 
 
 def test_normalised_weights_are_exact_at_the_origin():

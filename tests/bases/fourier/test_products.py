@@ -6,7 +6,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier.native import fourier_pass
-from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares, tiles
+from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares
+from gpx.bases.fourier.sweep import tiles
 from gpx.errors import GPXError
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpx.bases import OrthogonalFourier, RandomFourier
-from gpx.bases.fourier.random_fourier import frequencies_per_block
+from gpx.bases.base import largest_divisor
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, AxisProduct, Matern12, Matern32, Matern52
 from gpx.kernels.constant import Constant
@@ -26,8 +26,8 @@ def inputs(n=20, d=3, seed=1):
 @pytest.mark.parametrize(
     ("count", "limit", "expected"), [(50_000, 500, 500), (1, 500, 1), (30, 8, 6), (101, 50, 1)]
 )
-def test_frequencies_per_block(count, limit, expected):
-    assert frequencies_per_block(count, limit) == expected
+def test_blocks_divide_the_frequencies(count, limit, expected):
+    assert largest_divisor(count, limit) == expected
 
 
 def test_layout_and_subsets():

@@ -43,7 +43,7 @@ def test_products_and_gradients_are_those_of_the_features(road, kind):
 def test_blocks_of_a_frozen_basis_share_normals_but_not_hyperparameters():
     basis = RandomFourier(Matern32(ard_num_dims=2).double(), 40, block_frequencies=4)
     x = torch.linspace(-1, 1, 10, dtype=torch.float64).view(5, 2)
-    frozen = frozen_basis(basis, flat_parameters(basis))
+    frozen = frozen_basis(basis, flat_parameters(basis.parameters()))
     blocks = torch.tensor([3, 1])
     selected = basis.selected(blocks, x)
     basis.kernel.lengthscale = torch.full((2,), 2.0, dtype=torch.float64)

@@ -27,9 +27,10 @@ def test_features_are_the_cosines_then_the_sines_of_every_block(monkeypatch, sla
     found = trigonometric_features(*problem(9))
     torch.testing.assert_close(found, plain(*problem(9)), rtol=0, atol=1e-14)
     assert found.mT.is_contiguous()
+    assert trigonometric_features(*problem(0)).shape == (0, 24)
 
 
-@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("n", [0, 1, 5])
 def test_gradients_of_inputs_frequencies_and_scale(n):
     arguments = [t.requires_grad_() for t in problem(n)]
     torch.autograd.gradcheck(trigonometric_features, arguments)

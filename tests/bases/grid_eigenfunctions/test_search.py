@@ -130,7 +130,7 @@ def test_lengthscales_stay_above_their_floor_where_every_value_is_a_node():
 
 
 def best_ratio(basis, x, y):
-    sums = feature_sums(basis, basis.leading_modes(), x, y, torch.ones((), dtype=DOUBLE))
+    sums = feature_sums(basis, basis.leading_modes(), x, y)
     ratios = [2.0**k for k in range(-20, 5)]
     return max(ratios, key=lambda ratio: evidence_at_ratio(sums, ratio))
 

@@ -1,17 +1,18 @@
 """Every preconditioner against the dense matrix it stands for, and what it is worth in CG steps."""
 
 import pytest
+import scipy.linalg
 import torch
 from draws import draw
-from linear_operator.operators import DiagLinearOperator
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg import (
     GridLowRankPlusNoise,
     Jacobi,
     LowRankPlusNoise,
-    OperatorPreconditioner,
     RelativeResidual,
+    chan,
+    circulant_preconditioner,
     conjugate_gradients,
     missing_grid_preconditioner,
     nystrom_preconditioner,
@@ -65,10 +66,13 @@ def cases():
     yield "complete pivoted Cholesky", found, k + NOISE * eye(40)
     yield "no rank", LowRankPlusNoise(k.new_empty(0, 40), NOISE), NOISE * eye(40)
     yield "jacobi", Jacobi(varying), varying.diag()
-    operator = OperatorPreconditioner(
-        DiagLinearOperator(varying), root=DiagLinearOperator(varying.sqrt())
-    )
-    yield "operator", operator, varying.diag()
+    column = torch.exp(-torch.arange(40.0, dtype=torch.float64) / 5.0)
+    for size in (39, 40):
+        near = torch.tensor(scipy.linalg.circulant(chan(column[:size])))
+        yield f"circulant of {size}", circulant_preconditioner(column[:size]), near
+    levels = torch.outer(column[:5], column[:7])
+    near = torch.kron(*[torch.tensor(scipy.linalg.circulant(chan(column[:m]))) for m in (5, 7)])
+    yield "circulant of two levels", circulant_preconditioner(levels, levels=2), near
     vectors, values, _, index, gone = grid()
     rank = 12
     flat_values, flat_vectors = torch.kron(*values), torch.kron(*vectors)
@@ -215,8 +219,8 @@ def test_what_cannot_be_a_preconditioner_is_refused():
         Jacobi(torch.tensor([1.0, float("inf")]))
     with pytest.raises(ShapeError, match="noise must be a scalar"):
         LowRankPlusNoise(draw(3, 10), torch.ones(3))
-    with pytest.raises(ConfigError, match=r"pass root=operator\.sqrt"):
-        OperatorPreconditioner(DiagLinearOperator(torch.ones(3))).root_matmul(torch.ones(3))
+    with pytest.raises(ConfigError, match="is for one matrix"):
+        circulant_preconditioner(draw(2, 8))
     vectors, values, _, index, gone = grid()
     with pytest.raises(ConfigError, match="spectral shift"):
         missing_grid_preconditioner(vectors, values, index[gone], 5, NOISE, shift=1e6)

@@ -64,12 +64,12 @@ def test_latents_of_three_points_against_their_integral(around):
     assert "rhat_hyperparameters" not in chain.diagnostics()  # which stay
 
 
-@pytest.mark.parametrize("around", ["posterior", "prior"])
-def test_hyperparameters_against_their_integral(around):
+@pytest.mark.parametrize(("around", "iterations"), [("posterior", 80), ("prior", 150)])
+def test_hyperparameters_against_their_integral(around, iterations):
     """Outputscale of one count of 4: E log s by quadrature, within four standard errors."""
     model = SampledGP(kernel=RBF(None, 1.0, 2.0), mean=Zero(), likelihood=Poisson()).double()
     x, y = torch.zeros(1, 1).double(), torch.full((1,), 4.0).double()
-    run(model, x, y, burn_in=30, iterations=150, thin=1, updates=1, around=around)
+    run(model, x, y, burn_in=30, iterations=iterations, thin=1, updates=1, around=around)
     logs = torch.linspace(-4.0, 6.0, 400).double() + math.log(2.0)
     white = torch.linspace(-9.0, 9.0, 801).double()
     f = (0.5 * logs).exp()[:, None] * white
@@ -248,6 +248,14 @@ def test_facts_and_warnings():
     assert short.burn_in == 10
     with pytest.raises(ConfigError, match="max_steps=1 is too few"):
         short.check_limit(1)
+
+
+def test_more_chains_than_memory_holds_are_refused(monkeypatch):
+    monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda _: 2**30)
+    model = SampledGP(**parts(Bernoulli()))
+    EllipticalSlice(chains=1).check(model, 3000)
+    with pytest.raises(ConfigError, match=r"8 chains on 3000 training points, .* fewer chains= or"):
+        EllipticalSlice(chains=8).check(model, 3000)
 
 
 def test_what_does_not_fit():

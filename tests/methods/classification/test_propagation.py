@@ -9,13 +9,14 @@ from scipy.stats import multivariate_normal
 
 from gpx.errors import ConfigError, DidNotConverge, NotAvailable
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, Softmax
+from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
 from gpx.means import Zero
 from gpx.methods.classification.propagation import propagate
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP
 from gpx.objectives import EPEvidence, ExactMLL, LaplaceEvidence
 
 PROBIT = Bernoulli("probit").double()
+LOGIT = Bernoulli("logit").double()
 
 
 def problem(n=40, scale=2.0):
@@ -23,13 +24,13 @@ def problem(n=40, scale=2.0):
     return ExpectationPropagationGP(**parts(Bernoulli("probit"), scale)).double(), x, y
 
 
-def integral(kernel, mean, y, size=161, reach=9.0):
+def integral(kernel, mean, y, size=161, reach=9.0, likelihood=PROBIT):
     """log p(y) and posterior mean and variance of each latent, on a grid of white latents."""
     n = len(y)
     line = torch.linspace(-reach, reach, size, dtype=torch.float64)
     white = torch.cartesian_prod(*[line] * n).reshape(-1, n)
     f = mean + white @ torch.linalg.cholesky(kernel).mT
-    log_mass = PROBIT.log_prob(y, f).sum(1) - 0.5 * white.square().sum(1)
+    log_mass = likelihood.log_prob(y, f).sum(1) - 0.5 * white.square().sum(1)
     step = float(line[1] - line[0])
     value = log_mass.logsumexp(0) + n * (math.log(step) - 0.5 * math.log(2.0 * math.pi))
     share = log_mass.softmax(0)
@@ -50,6 +51,37 @@ def test_one_point_is_exact(scale):
     torch.testing.assert_close(value, want, rtol=1e-7, atol=1e-8)
     torch.testing.assert_close(mean + found.cavities.mean, centre, rtol=1e-7, atol=1e-8)
     torch.testing.assert_close(found.cavities.variance, spread, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("scale", [0.5, 4.0, 50.0])
+def test_one_logistic_label_is_exact(scale):
+    kernel = torch.tensor([[scale]], dtype=torch.float64)
+    mean, y = torch.tensor([0.4]).double(), torch.tensor([-1.0]).double()
+    found = propagate(kernel, mean, LOGIT, y)
+    want, centre, spread = integral(kernel, mean, y, size=8001, likelihood=LOGIT)
+    torch.testing.assert_close(sum(found.parts.values()), want, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(mean + found.cavities.mean, centre, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(found.cavities.variance, spread, rtol=1e-7, atol=1e-8)
+
+
+def test_a_rare_class_has_no_more_evidence_than_its_share():
+    """Labels that nothing but chance gives: at most the entropy of the shares, whatever the scale.
+
+    Laplace's evidence of them rises above it (-4.9 nats for 3 of 180 against -15.3).
+    """
+    y = -torch.ones(60, dtype=torch.float64)
+    y[:2] = 1.0
+    chance = 2 * math.log(2 / 60) + 58 * math.log(58 / 60)
+    for scale, offset in ((1.0, -3.5), (100.0, -10.0), (4000.0, -15.0)):
+        found = propagate(
+            scale * torch.eye(60).double(), torch.full((60,), offset).double(), LOGIT, y
+        )
+        # independent labels: exact in every one of them
+        each = LOGIT.predictive(torch.tensor(offset).double(), torch.tensor(scale).double()).probs
+        exact = 2 * each.log() + 58 * torch.log1p(-each)
+        value = sum(found.parts.values())
+        torch.testing.assert_close(value, exact, rtol=1e-4, atol=0)
+        assert value <= chance + 1e-9
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -176,8 +208,8 @@ def test_what_it_is_not_for():
     def check(likelihood):
         EPEvidence().check(ExpectationPropagationGP(**parts(likelihood)))
 
-    with pytest.raises(NotAvailable, match="Bernoulli likelihood has no moments in closed form"):
-        check(Bernoulli("logit"))
+    with pytest.raises(NotAvailable, match="Poisson likelihood does not know its moments"):
+        check(Poisson())
     with pytest.raises(ConfigError, match=r"Softmax likelihood has 3; take model=LaplaceGP\(\)"):
         check(Softmax(3))
     with pytest.raises(ConfigError, match="nothing to approximate"):

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError, ShapeError
-from gpx.kernels import RBF, Linear, Matern32
+from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.likelihoods import Gaussian, Softmax
 from gpx.linalg.interpolation import cubic_weights
 from gpx.means import Zero
@@ -68,6 +68,21 @@ def test_it_is_interpolation_of_a_grid():
         torch.testing.assert_close(outputs.variance, found.variance @ made.mixing.square())
         prior = layer(anywhere=False).functions(x).variance
         torch.testing.assert_close(prior, (w @ k @ w.mT).diagonal(dim1=1, dim2=2).mT)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [RBF(2, [0.5, 0.8], 1.3), Matern32(None, 0.5, 1.3), Periodic(2, [0.5, 0.8], period=[0.7, 1.1])],
+    ids=["RBF", "Matern32", "Periodic"],
+)
+def test_functions_on_the_grid_have_the_kernel_of_each_feature(kernel):
+    made = layer(j=2, kernel=kernel)
+    points = made.axis.points(torch.zeros(1))
+    for number, found in enumerate(made.grid_covariance()):
+        # two points that differ in one input alone
+        x = torch.zeros(len(points), 2)
+        x[:, number] = points
+        torch.testing.assert_close(found, kernel.evaluate(x), rtol=1e-10, atol=1e-12)
 
 
 def test_a_fine_grid_is_the_additive_process():
@@ -178,7 +193,7 @@ def test_the_model_trains(likelihood):
         (lambda: AdditiveGridLayer(RBF(), 0), ConfigError, "^num_inputs=0 must be at least 1$"),
         (lambda: AdditiveGridLayer(Linear(), 2), ConfigError, "take a stationary kernel, got Lin"),
         (lambda: AdditiveGridLayer(RBF(), 2, 1, 5), ConfigError, "at least 6 points"),
-        (lambda: layer()(inputs(4, 2)), ShapeError, r"of 3 features got shape \(4, 2\)"),
+        (lambda: layer()(inputs(4, 2)), ShapeError, r"of 3 inputs got shape \(4, 2\)"),
         (lambda: small(Gaussian(), pretrain_steps=-1), ConfigError, "pretrain_steps=-1"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant
 from gpx.methods.deep import draws_of
@@ -154,3 +154,13 @@ def test_paths_are_functions():
 def test_options_that_do_not_fit(options, words):
     with pytest.raises(ConfigError, match=words):
         model(**options)
+
+
+def test_layers_have_kernels_of_their_own_whatever_the_kernel():
+    given = RBF() + Matern32()
+    made = DeepSVGP(**{**parts(), "kernel": given}, depth=2)
+    kernels = [layer.kernel for layer in made.layers]
+    assert kernels[0] is not kernels[1]
+    assert given not in kernels
+    groups = made.parameter_groups()
+    assert sum(map(len, groups.values())) == len(list(made.parameters()))

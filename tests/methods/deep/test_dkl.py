@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant
@@ -116,6 +116,13 @@ def test_pretraining_explains_the_targets():
     assert fits[1] > fits[0] + 5.0
 
 
+def test_pretraining_that_ends_in_no_number_says_so():
+    x, y = data()
+    y[3] = torch.nan
+    with pytest.raises(DidNotConverge, match="pretraining of the backbone for 20 steps ended"):
+        small().initialise(x, y, generator=draws(3))
+
+
 def test_masks_of_filters():
     """GPDNN with Monte Carlo dropout: priors of filters, draws in predictions; none at keep=1."""
     x, y = torch.rand(12, 64, generator=draws()), torch.arange(12.0).double() % 3
@@ -170,7 +177,8 @@ def test_groups_of_parameters():
     ("options", "words"),
     [
         ({"backbone": "vgg"}, "backbone=vgg: expected one of identity, dense, lenet_small"),
-        ({"hidden": [0]}, r"hidden=\[0\]: every layer has at least one"),
+        ({"hidden": [0]}, r"hidden=\[0\]: expected a list of whole numbers of at least 1"),
+        ({"hidden": 8}, "hidden=8: expected a list"),
         ({"pretrain_steps": -1}, "pretrain_steps=-1 must be at least 0"),
         ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
         ({"keep": 0.0}, "dropout rate of 1 leaves nothing"),

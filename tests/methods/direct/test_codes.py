@@ -59,6 +59,16 @@ def test_what_four_bits_do_not_hold_is_refused(made, words):
         made()
 
 
+def test_no_draw_at_all_has_no_sums():
+    assert quantised(codes(num=0), VALUES).products(torch.ones(3, 11).long()).shape == (3, 0)
+
+
+def test_the_lowest_number_of_eight_bits_has_its_size():
+    heavy = quantised(torch.full((1, 2_400_000), 14, dtype=torch.uint8), VALUES)
+    with pytest.raises(ConfigError, match="beyond 32 bits"):
+        heavy.products(torch.full((1, 2_400_000), -128, dtype=torch.int8))
+
+
 def test_features_of_floats_are_refused():
     with pytest.raises(DTypeError, match="integer features"):
         quantised(codes(), VALUES).products(torch.ones(2, 11))

@@ -8,7 +8,7 @@ from discrete_hypotheses import hypotheses, log_likelihood, problem
 from torch.autograd.functional import jacobian
 
 from gpx.bases import RandomFourier
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -108,6 +108,15 @@ def test_the_bound_of_a_model_is_below_its_evidence_and_has_the_right_gradient()
 
     torch.testing.assert_close(found.value, enumerated(logits), **EXACT)
     torch.testing.assert_close(found.by_logits, jacobian(enumerated, logits), **EXACT)
+
+
+@pytest.mark.parametrize("cls", [Direct, DirectMixture])
+@pytest.mark.parametrize("place", [0, 1])
+def test_data_that_are_no_numbers_are_refused(cls, place):
+    rows = data()
+    rows[place][3] = torch.inf
+    with pytest.raises(DataError, match="inputs or the targets hold NaN or infinite"):
+        made(*rows, cls=cls)
 
 
 def test_sweeps_never_lower_the_bound_and_the_components_of_q_average():

@@ -275,6 +275,14 @@ def test_draws_have_the_frequencies_of_q_and_paths_its_moments():
     assert float(error.max()) < 5.0
 
 
+def test_a_state_that_a_posterior_takes_leaves_the_model_alone():
+    x, y = data()
+    made = model(x, y, num_basis=4, noise=NoiseGrid(values=[0.1, 0.5]))
+    other = model(x, y, num_basis=4, noise=NoiseGrid(values=[0.2, 0.7]))
+    made.new_posterior().load_state_dict(other.condition(x, y).state_dict())
+    assert made.noise.values.tolist() == [0.1, 0.5]
+
+
 def test_the_prior_of_fifteen_values_has_the_mass_and_variance_known_for_it():
     grid = WeightGrid()
     prior = grid.log_prior.exp()
@@ -307,6 +315,7 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, probabilities=[0.5, 0.0, 0.5]), "probabilities= rules the value 0"),
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
+        (lambda: WeightGrid(2.5, sparse=False), "num_values=2.5: expected a whole number"),
         (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
         (lambda: model(*data(), weights=NoiseGrid()), "is no WeightGrid"),
         (lambda: model(*data(), restarts=-1), "restarts=-1"),

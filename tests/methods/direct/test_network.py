@@ -6,8 +6,9 @@ import pytest
 import torch
 from discrete_hypotheses import hypotheses, log_likelihood, statistics_of
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.methods.direct import DirectNetworkPosterior, network_posterior
 from gpx.methods.direct.mean_field import bound, known_noise
 from gpx.methods.direct.polynomial import network_polynomial, num_terms
 from gpx.models import DirectNetwork, NoiseGrid, WeightGrid
@@ -107,6 +108,8 @@ def test_bound_and_moments_are_those_of_all_hypotheses(widths):
     law = posterior.predictive(at, model.likelihood)
     noise = log_noise.exp() @ grid.values
     torch.testing.assert_close(law.variance, moments.variance + noise, **CLOSE)
+    assert posterior.has_own_noise
+    assert not made(x, y).condition(x, y).has_own_noise
 
 
 def test_one_layer_is_regression_on_the_inputs():
@@ -136,6 +139,42 @@ def test_rows_that_stream_in_are_those_of_a_batch_and_a_bias_is_an_input_of_one(
         part.remove_rows(x, y)
     ones = torch.cat([x, torch.ones(12, 1).double()], 1)
     torch.testing.assert_close(whole.gram, made(ones, y).gram, **CLOSE)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_rows_that_are_no_numbers_are_not_taken_in(place):
+    rows = data(9)
+    model = made(*rows)
+    before = model.gram.clone()
+    rows[place][3] = torch.nan
+    with pytest.raises(DataError, match="inputs or the targets hold NaN"):
+        model.add_rows(*rows)
+    assert torch.equal(model.gram, before)
+    with pytest.raises(DataError, match="inputs or the targets hold NaN"):
+        made(*rows)
+
+
+def test_rows_are_taken_as_many_at_a_time_as_memory_is_to_hold(monkeypatch):
+    x, y = data(12)
+    model = made(x, y)
+    whole, posterior = model.sums(x, y), model.condition(x, y)
+    want = posterior.predict(x), posterior.sample_paths(2, generator=torch.Generator())(x)
+    taken = []
+    coefficients = DirectNetworkPosterior.coefficients
+
+    def watched(self, x):
+        taken.append(len(x))
+        return coefficients(self, x)
+
+    monkeypatch.setattr(DirectNetworkPosterior, "coefficients", watched)
+    monkeypatch.setattr(network_posterior, "DEFAULT_BUDGET", 5 * 4 * 8 * len(model.gram))
+    for name in ("gram", "projected", "squared"):
+        got = getattr(model.sums(x, y), name)
+        torch.testing.assert_close(got, getattr(whole, name), **CLOSE)
+    found = posterior.predict(x), posterior.sample_paths(2, generator=torch.Generator())(x)
+    for mine, theirs in zip((*found[0], found[1]), (*want[0], want[1]), strict=True):
+        torch.testing.assert_close(mine, theirs, **CLOSE)
+    assert max(taken) <= 5
 
 
 def test_data_of_single_precision_are_summed_and_predicted_in_double():
@@ -197,9 +236,9 @@ def test_sweeps_never_lower_the_bound_and_lead_out_of_a_corner():
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        (lambda: made(*data(), hidden=(0,)), "hidden=\\[0\\]"),
+        (lambda: made(*data(), hidden=(0,)), r"hidden=\(0,\): expected a list"),
         (lambda: made(*data(), hidden=3), "hidden=3: expected a list"),
-        (lambda: made(*data(), hidden=["x"]), "expected a list of numbers of neurons"),
+        (lambda: made(*data(), hidden=["x"]), "expected a list of whole numbers of at least 1"),
         (lambda: made(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
         (lambda: made(*data(), starts=0), "starts=0"),
         (lambda: made(*data(), hidden=(8, 8, 8)), "terms, and the bound is a sum over all pairs"),

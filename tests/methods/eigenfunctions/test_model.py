@@ -12,7 +12,7 @@ from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.search import best_scales
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Linear, Zero
 from gpx.models import GRIEF
 from gpx.objectives import EigenfunctionEvidence
@@ -106,6 +106,7 @@ def test_sample_paths_have_the_posterior_moments():
     assert ((draws.mean(0) - mean).abs() < 5 * error).all()
     torch.testing.assert_close(draws.var(0), variance, rtol=0.08, atol=0)
     torch.testing.assert_close(paths(at[2:3]), draws[:, 2:3])
+    assert paths(at[:0]).shape == (20_000, 0)
 
 
 @torch.no_grad()
@@ -203,6 +204,8 @@ def test_mistakes_are_explained():
     common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
     with pytest.raises(ConfigError, match="reselect counts rounds"):
         GRIEF(**common, reselect=-1)
+    with pytest.raises(ConfigError, match=r"GRIEF is exact .* the Gaussian likelihood, got Ber"):
+        GRIEF(**common | {"likelihood": Bernoulli()})
 
 
 def test_more_functions_than_memory_holds_are_refused_before_the_run(monkeypatch):

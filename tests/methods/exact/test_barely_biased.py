@@ -57,7 +57,7 @@ def test_measured_bias_is_within_the_bound_over_100_seeds(bias, kind, estimate):
             )
             assert found.report.converged
             assert found.bias_bound <= 1.01 * bias
-            errors.append(float(found.terms.value()) - exact)
+            errors.append(float(found.terms.total()) - exact)
     mean, room = statistics.mean(errors), 4 * statistics.stdev(errors) / 10
     assert -bias - room <= mean <= room + (bias if estimate == "middle" else 0.0)
 
@@ -85,7 +85,7 @@ def test_the_bound_holds_whichever_column_rests_first(bias, noise, rank, smooth,
             max_steps=n,
             estimate=estimate,
         )
-        below = float(ExactMLL().evidence(model, x, y).value - found.terms.value())
+        below = float(ExactMLL().evidence(model, x, y).value - found.terms.total())
     assert found.report.converged
     slack = 1e-9 * (1.0 + float(found.terms.fit.abs()))
     assert below <= found.bias_bound + slack

@@ -90,16 +90,16 @@ def test_gradient_at_a_practical_bound_is_close():
 
 
 def test_mean_gradient_is_within_four_standard_errors_of_the_exact_one():
-    """60 evaluations of 4 probes; six parameters, so one false alarm in 2,000."""
+    """30 evaluations of 4 probes; four parameters: one false alarm in 600 (t, 29 degrees)."""
     model, x, y = problem(n=40)
     parameters = list(model.parameters())
     want = torch.autograd.grad(ExactMLL().evidence(model, x, y).value, parameters)
     objective, found = BarelyBiasedMLL(bias=0.01), []
-    for seed in range(60):
+    for seed in range(30):
         value = objective.evidence(model, x, y, generator=torch.Generator().manual_seed(seed)).value
         found.append(torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters)]))
     got = torch.stack(found)
-    error = got.std(0) / 60**0.5
+    error = got.std(0) / 30**0.5
     expected = torch.cat([g.flatten() for g in want])
     # the bias of the gradient itself, from the steps left out, is of the order of that of the value
     assert bool(((got.mean(0) - expected).abs() <= 4.0 * error + 0.05).all())

@@ -105,7 +105,9 @@ def test_what_does_not_fit_is_said():
         SubsetOfData(**parts(), num_points=41, selector=InformativeVectors()).double().initialise(
             x, y, generator=draws
         )
-    with pytest.raises(ConfigError, match="InformativeVectors does not place inducing points"):
+    with pytest.raises(
+        ConfigError, match="selector=InformativeVectors is no selector of inducing points"
+    ):
         SVGP(**parts(), num_inputs=2, selector=InformativeVectors())
     model, x, y, _ = made()
     model.likelihood = StudentT().double()

@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_said():
 def test_the_number_of_experts_is_settled_by_the_rows_or_the_partition():
     x, _, _ = dense.data()
     many = torch.zeros(2600, 2, dtype=torch.float64)
-    assert Committee(**dense.parts()).settle(many)["num_experts"] == (5, "about 500 rows each")
+    assert Committee(**dense.parts()).settle(many)["num_experts"] == (5, "about 520 rows each")
     assert Committee(**dense.parts()).settle(x)["num_experts"][0] == 1
     assert Committee(**dense.parts(), num_experts=4).settle(x) == {}
     x[:, 1] = torch.arange(61) % 3

@@ -6,10 +6,11 @@ from dataclasses import replace
 import grid_problems
 import pytest
 import torch
+from grid_problems import masked, scattered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.data.grid_stress import rastrigin
+from gpx.data.grids.stress import rastrigin
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import GridLowRankPlusNoise, LowRankPlusNoise, UnconvergedWarning
 from gpx.methods.grid import gaps as grid_gaps
@@ -365,13 +366,14 @@ def preconditioner_study(theta):
 
 def test_auto_goes_by_the_share_of_gaps():
     auto = GapOptions()
-    assert choose_gaps(auto, 0, 100, 100)[0] == "full"
-    assert choose_gaps(auto, 90, 100, 100)[0] == "fill"
-    assert choose_gaps(auto, 91, 100, 100)[0] == "ignore"
-    assert choose_gaps(GapOptions("penalize"), 5, 100, 100)[0] == "penalize"
-    assert choose_gaps(GapOptions("penalize"), 0, 100, 100)[0] == "full"
+    none, few, many, most = (masked(scattered(10, 10, share)) for share in (0, 0.05, 0.9, 0.91))
+    assert choose_gaps(auto, none)[0] == "full"
+    assert choose_gaps(auto, many)[0] == "fill"
+    assert choose_gaps(auto, most)[0] == "ignore"
+    assert choose_gaps(GapOptions("penalize"), few)[0] == "penalize"
+    assert choose_gaps(GapOptions("penalize"), none)[0] == "full"
     with pytest.raises(ConfigError, match=r"gaps=full, but 5 of 100 cells"):
-        choose_gaps(GapOptions("full"), 5, 100, 100)
+        choose_gaps(GapOptions("full"), few)
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,3 @@ def test_probes_ask_for_memory_first():
         else:
             with pytest.raises(ConfigError, match=r"10 probe\(s\) at a time over 4,900 cells"):
                 GridMLL().prepare(model, x, x[:, 0])
-
-
-# -- generalised cross-validation ----------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_variances_of_many_points_are_as_exact_as_of_few(share, points, monkeypa
     at = torch.cat([around(whole), whole + 0.03])
     assert len(at) > 2 * grid_variance.EXACT_POINTS
     monkeypatch.setattr(grid_system, "DENSE_POINTS", points)
-    monkeypatch.setattr(grid_variance, "BLOCK_NUMBERS", 1000)
+    monkeypatch.setattr(grid_system, "BLOCK_NUMBERS", 1000)
     model, exact = grid_problems.pair()
     posterior = model.condition(x, y)
     found, want = posterior.predict(at).variance, exact.condition(x, y).predict(at).variance

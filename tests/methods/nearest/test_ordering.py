@@ -64,6 +64,14 @@ def test_each_block_is_given_the_nearest_rows_of_earlier_blocks(size, chunk, mon
         before += own.tolist()
 
 
+@pytest.mark.parametrize("size", [1, 5])
+def test_far_from_the_origin_the_groups_are_the_same(size):
+    x = (1024.0 * points(300, 2)).round() / 1024.0  # exact beside 2^27
+    near, far = (conditioning_groups(x + offset, size, 10) for offset in (0.0, 2.0**27))
+    assert torch.equal(far.blocks, near.blocks)
+    assert torch.equal(far.given, near.given)
+
+
 def test_more_neighbours_than_rows():
     given, rows = conditioning_groups(points(9), 1, 50)
     assert given.shape == (9, 8)

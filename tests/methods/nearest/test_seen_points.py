@@ -10,7 +10,7 @@ from gpx.errors import NotPositiveDefinite
 from gpx.inference.neighbour_conditional import local_system
 from gpx.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Periodic, Wendland
 from gpx.means import Constant
-from gpx.methods.nearest.rules import nearest_inducing
+from gpx.methods.nearest.nearness import nearest_inducing
 from gpx.methods.nearest.seen_points import SMALL, SeenPoints
 from gpx.models import NearestPosterior
 

@@ -47,9 +47,7 @@ def statistics(m):
 
 def work(structure, m):
     """Of one evaluation, when those before have done what is done once."""
-    known = statistics(m)
-    frame = torch.linalg.eigh(known.gram).eigenvectors.flip(1)
-    form = reweighted_form(known, structure, frame)
+    form = reweighted_form(statistics(m), structure)
     position = torch.zeros(form.num_weights + 1, dtype=torch.float64)
     if structure == "householder":
         position[m:-1] = 0.1 / math.sqrt(m)
@@ -76,8 +74,7 @@ def test_cost_knows_nothing_of_the_number_of_rows(structure):
     counts = []
     for num_data in (80, 10**9):
         few = SufficientStatistics(known.gram, known.projected, known.squared, num_data)
-        frame = torch.linalg.eigh(known.gram).eigenvectors.flip(1)
-        form = reweighted_form(few, structure, frame)
+        form = reweighted_form(few, structure)
         position = torch.zeros(form.num_weights + 1, dtype=torch.float64)
         with Work() as counted:
             joint_density(form, None, position)

@@ -7,7 +7,8 @@ import torch
 from linear_features import log_density
 
 from gpx.bases import InterpolatedGrid
-from gpx.bases.sufficient_statistics import interpolation_statistics, sufficient_statistics
+from gpx.bases.fixed_functions import sufficient_statistics
+from gpx.bases.sufficient_statistics import interpolation_statistics
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels import RBF, Matern32, Polynomial
 from gpx.likelihoods import Gaussian

@@ -8,7 +8,7 @@ import torch
 from torch.special import log_ndtr, ndtr
 
 from gpx.bases import GridFeatures, RandomFourier
-from gpx.bases.sufficient_statistics import sufficient_statistics
+from gpx.bases.fixed_functions import sufficient_statistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli

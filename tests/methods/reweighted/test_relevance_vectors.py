@@ -214,13 +214,15 @@ def test_the_noise_update_never_lowers_the_evidence_and_ends_at_a_maximum():
         noise = torch.tensor(start, dtype=torch.float64)
         last = evidence_of(variances, noise)
         for _ in range(30):
-            noise = noise_update(statistics, variances, noise)
+            weights = active_weights(statistics, variances, noise)
+            noise = noise_update(statistics, variances, noise, weights)
             value = evidence_of(variances, noise)
             assert value > last - 1e-9
             last = value
         weights = active_weights(statistics, variances, noise)
         assert float(weights.noise_gradient().abs()) < 1e-5
-    none = noise_update(statistics, torch.zeros_like(variances), NOISE)
+    none = torch.zeros_like(variances)
+    none = noise_update(statistics, none, NOISE, active_weights(statistics, none, NOISE))
     assert float(none) == pytest.approx(float(statistics.squared) / 40)
 
 

@@ -4,11 +4,14 @@ import pytest
 import torch
 
 from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian
 from gpx.linalg import ProductsPlusNoise
+from gpx.means import Zero
 from gpx.methods.ski.covariance import AxisCovariance, LagCovariance, grid_covariance
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.low_rank import EigenPart, PivotedPart
 from gpx.methods.ski.pairs import weight_moments
+from gpx.models import SKI
 
 CPU = torch.device("cpu")
 SIZES = {1: [12], 2: [9, 7], 3: [7, 6, 8]}
@@ -121,6 +124,26 @@ def test_pivots_leave_a_residual_at_most_as_said():
     residual = covariance.operator.to_dense().detach() - part.factor.mT @ part.factor
     torch.testing.assert_close(part.missing, residual.diagonal().max())
     assert covariance.low_rank(5, 0.0, 3).rank == 3
+
+
+def test_predictions_hold_no_more_of_pivots_at_a_time_than_they_may(monkeypatch):
+    """Columns are looked up at all 16 points of a stencil; an axis of 1,600 has no eigenvectors."""
+    x = inputs(2, 300)
+    kernel = Matern32(2, 1.0, 1.0)
+    parts = {"mean": Zero(), "likelihood": Gaussian(0.1), "num_inputs": 2}
+    model = SKI(kernel=kernel, grid_size=[1600, 8], rank=20, **parts).double()
+    model.initialise(x, x[:, 0], generator=torch.Generator())
+    posterior, held, at = model.condition(x, x[:, 0]), [], PivotedPart.at
+
+    def watched(part, weights, *rest):
+        held.append(part.rank * weights.values.numel())
+        return at(part, weights, *rest)
+
+    want = posterior.predict(x).variance
+    monkeypatch.setattr(PivotedPart, "at", watched)
+    monkeypatch.setattr("gpx.methods.ski.posterior.CHUNK_ENTRIES", 10_000)
+    torch.testing.assert_close(posterior.predict(x).variance, want)
+    assert 0 < max(held) <= 10_000
 
 
 def test_draws_of_products_plus_noise_have_its_covariance():

@@ -11,7 +11,6 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.ski.projection import LinearProjection, NetworkProjection
-from gpx.methods.ski.system import SKISystem
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence
 
@@ -72,8 +71,8 @@ def test_gradients_reach_the_projection_through_the_weights(monkeypatch, kind, d
     x, y = data()
     model = placed(x, y, MAPS[kind](d), kernel, rank=6)
     eye = torch.eye(36, dtype=torch.float64) * math.sqrt(36)
-    monkeypatch.setattr("gpx.methods.ski.system.probe_vectors", lambda *a, **k: eye)
-    monkeypatch.setattr(SKISystem, "_control_variate", lambda self, xi: None)
+    monkeypatch.setattr("gpx.methods.ski.quad_logdet.probe_vectors", lambda *a, **k: eye)
+    monkeypatch.setattr("gpx.methods.ski.quad_logdet.control_variate_of", lambda *a: None)
     found = SKIEvidence(probes=36, most_probes=36, accuracy=1.0).evidence(model, x, y).value
     found.backward()
     mine = {name: p.grad.clone() for name, p in model.named_parameters()}

@@ -45,6 +45,29 @@ def test_pieces_give_the_posterior_of_the_whole(d):
         torch.testing.assert_close(mine, others, rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("d", [1, 2])
+def test_rows_up_to_the_ends_of_the_grid_are_seen_as_they_are(d):
+    """Beyond the rows that the grid was laid over, in its first and last cells, too."""
+    x, y = data(300, d)
+    model = placed(x, y)
+    grid = model.grid
+    low, span = model.start, model.spacing * (model.sizes - 1)
+    more = low + span * torch.rand(
+        400, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
+    targets = more.sin().sum(1)
+    stream = SKIStream(model)
+    stream.add_rows(more, targets)
+    weights = grid.weights(more).to_dense()
+    points = torch.cartesian_prod(*[a.points(x) for a in grid.axes]).reshape(grid.size, d)
+    with torch.no_grad():
+        gram = model.kernel.evaluate(points)
+        matrix = weights @ gram @ weights.mT + 0.05 * torch.eye(400, dtype=torch.float64)
+        want = 0.2 + weights @ gram @ weights.mT @ torch.linalg.solve(matrix, targets - 0.2)
+    for posterior in (stream.condition(), model.condition(more, targets)):
+        torch.testing.assert_close(posterior.predict(more).mean, want, rtol=0.0, atol=1e-6)
+
+
 def test_what_is_kept_does_not_grow_with_the_rows():
     x, y = data(4000, 1)
     stream = SKIStream(placed(x, y))

@@ -123,6 +123,25 @@ def test_exact_variance_by_conjugate_gradients():
     assert (found.variance >= want.variance - 1e-12).all()
 
 
+def test_exact_variances_of_many_points_take_one_matrix_and_one_preconditioner(monkeypatch):
+    made, matrix = [], AuxiliarySolver.matrix
+
+    def counted(self, *given):
+        made.append("matrix")
+        return matrix(self, *given)
+
+    model, x, y = problem(variance="exact", epsilon=1e-8)
+    posterior = model.condition(x, y)
+    monkeypatch.setattr(AuxiliarySolver, "matrix", counted)
+    nystrom = type(posterior)._nystrom
+    monkeypatch.setattr(
+        type(posterior), "_nystrom", lambda self: made.append("nystrom") or nystrom(self)
+    )
+    found = posterior.predict(torch.cat([x, x + 0.1]))  # three chunks
+    assert made == ["matrix", "nystrom"]
+    torch.testing.assert_close(posterior.predict(x[70:]).variance, found.variance[70:80])
+
+
 def test_golden_prediction():
     x = torch.arange(200, dtype=torch.float64)[:, None] * (10.0 / 199.0)
     y = (2 * x[:, 0]).sin() + 0.3 * (7 * x[:, 0]).cos()

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.inducing import ClusterBlocks, ColumnBlocks, RandomBlocks, Uniform
+from gpx.inducing import (
+    ClusterBlocks,
+    ColumnBlocks,
+    Eigenfunctions,
+    Eigenvectors,
+    Points,
+    RandomBlocks,
+    Uniform,
+)
 from gpx.kernels import RBF, Linear
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -220,7 +228,7 @@ def test_blocks_of_any_partition_give_the_dense_posterior_and_evidence(prior, pa
 
 @pytest.mark.parametrize("prior", PRIORS)
 def test_sampled_functions_have_the_posteriors_moments(prior):
-    """4,000 paths at 25 points; 5.5 standard errors: false alarm about 1e-6."""
+    """1,000 paths at 25 points; 5.5 standard errors: false alarm about 1e-6."""
     model, x, y, new = made(prior)
     posterior = model.condition(x, y)
     draws = torch.Generator().manual_seed(2)
@@ -228,7 +236,7 @@ def test_sampled_functions_have_the_posteriors_moments(prior):
         with pytest.raises(ConfigError, match="FIC has no sampled functions"):
             posterior.sample_paths(1, generator=draws)
         return
-    num = 4000
+    num = 1000
     mean, variance = posterior.predict(new)
     paths = posterior.sample_paths(num, generator=draws)
     values = paths(new)
@@ -277,6 +285,7 @@ def test_the_noise_of_a_degenerate_prior_explains_what_its_points_cannot():
 BAD = {
     "another name": ({"prior": "vfe"}, "prior=vfe: choose one of sor, dtc"),
     "no points": ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
+    "half a point": ({"num_inducing": 7.5}, r"num_inducing=7\.5: expected a whole number"),
     "negative jitter": ({"jitter": -1.0}, r"jitter=-1\.0 must not be negative"),
     "blocks for fitc": ({"num_blocks": 3}, "prior=fitc has no blocks: leave out num_blocks"),
     "no blocks": ({"prior": "pic", "num_blocks": 0}, "num_blocks=0 must be at least 1"),
@@ -314,6 +323,29 @@ def test_bad_options_are_said(fault):
     with pytest.raises(ConfigError, match=words) as error:
         EffectivePrior(**parts(), num_inputs=2, **options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("features", [Points, Eigenfunctions, Eigenvectors])
+@pytest.mark.parametrize("prior", ["dtc", "fitc"])
+def test_any_inducing_variables_are_exact_for_their_prior_and_survive_a_checkpoint(prior, features):
+    model, x, y, new = made(prior, features=features())
+    found = EffectiveEvidence().evidence(model, x, y).value
+    z, kernel = model.inducing_points, model.kernel
+    cross = model.features.cross(kernel, x, z)
+    q = cross @ torch.linalg.solve(model.features.gram(kernel, z), cross.mT)
+    noise = model.likelihood.noise_variance.expand(60)
+    if prior == "fitc":
+        noise = noise + kernel.diagonal(x) - q.diagonal()
+    want = torch.distributions.MultivariateNormal(model.mean(x), q + noise.diag()).log_prob(y)
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=0.0)
+    again = EffectivePrior(
+        **parts(), num_inputs=2, num_inducing=8, prior=prior, features=features()
+    ).double()
+    again.load_state_dict(model.state_dict())  # of eigenvectors: 60 columns in the place of 2
+    for one, other in zip(
+        again.condition(x, y).predict(new), model.condition(x, y).predict(new), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
 
 
 def test_more_inducing_points_or_blocks_than_data_are_said():

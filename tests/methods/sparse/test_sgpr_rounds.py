@@ -174,7 +174,7 @@ def test_a_stopped_run_finds_its_rounds_and_sizes_again():
 
 def test_mistakes_are_explained():
     x, _ = data()
-    with pytest.raises(ConfigError, match="reinitialise counts rounds and cannot be -1"):
+    with pytest.raises(ConfigError, match="reinitialise=-1 must be at least 0"):
         model(reinitialise=-1)
     with pytest.raises(ConfigError, match=r"tolerance=.* is in nats and must be positive"):
         model(num_inducing="auto", tolerance=0.0)

@@ -5,7 +5,7 @@ import torch
 
 import gpx
 
-FEW = ("trainer.max_steps=120", "trainer.figures=false", "trainer.tensorboard=false")
+FEW = ("trainer.max_steps=50", "trainer.figures=false", "trainer.tensorboard=false")
 
 
 def test_the_gap_is_reported_and_uncertain_frequencies_close_it(tmp_path):

@@ -133,6 +133,25 @@ def test_going_on_from_a_state_is_the_same_run():
     assert torch.equal(second.family.mean, whole.family.mean)
 
 
+def test_steps_that_trained_a_model_begin_anew_with_the_next():
+    steps, values = BlockSteps(sweeps=2), []
+    for _ in range(2):
+        model, x, y = problem()
+        values.append(run(steps, model, x, y))
+    assert values[0] == values[1]
+
+
+def test_what_was_frozen_before_the_steps_is_frozen_after_them():
+    model, x, y = problem()
+    model.kernel.requires_grad_(False)
+    steps = BlockSteps(noise="evidence")
+    run(steps, model, x, y)
+    assert not any(p.requires_grad for p in model.parameters())
+    steps.release()
+    assert not any(p.requires_grad for p in model.kernel.parameters())
+    assert all(p.requires_grad for p in (*model.likelihood.parameters(), model.family.mean))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -28,7 +28,9 @@ def test_cells_partition_the_columns_in_the_order_of_their_features(num_basis, s
     for group in range(cells.num_groups):
         columns = cells.weight_group(basis, group, x.device).columns
         assert torch.equal(columns, torch.cat([cells.columns(cell) for cell in cells.group(group)]))
-        torch.testing.assert_close(cells.group_features(basis, group, x), everything[:, columns].T)
+        torch.testing.assert_close(
+            cells.group_source(basis, group, x.device)(x), everything[:, columns].T
+        )
         assert torch.equal(cells.read_group(table, group), columns.float())
 
 

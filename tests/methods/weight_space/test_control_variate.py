@@ -115,7 +115,7 @@ def test_projection_does_not_drift_over_1000_adagrad_steps(num_dense, rows):
     family = ChevronWeights(6, 4, num_dense) if num_dense else MeanFieldWeights(6, 4)
     control = ControlVariate(rows, 1.0, drift_interval=0)
     control.start(basis, family, torch.zeros(0, 4), torch.arange(20.0)[:, None], generator)
-    optimiser = torch.optim.Adagrad(family.parameter_list(), lr=0.1)
+    optimiser = torch.optim.Adagrad(family.parameters(), lr=0.1)
     want = torch.randn(20, generator=generator)
     first = control.projection.clone()
     for _ in range(1000):

@@ -47,6 +47,7 @@ def test_normal_equations_do_not_depend_on_chunks(monkeypatch):
             torch.testing.assert_close(moment, phi.T @ y, rtol=1e-12, atol=1e-12)
             weights = torch.arange(float(group.size))
             torch.testing.assert_close(group.values(weights, x), phi @ weights)
+            torch.testing.assert_close(group.column_squares(x), phi.square().sum(0))
 
 
 def test_system_and_its_solution_are_dense_algebra():

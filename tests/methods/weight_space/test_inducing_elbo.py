@@ -13,7 +13,7 @@ from gpx.means import Zero
 from gpx.models import QSGPInducing
 from gpx.objectives import InducingELBO
 
-N, NOISE = 5, 0.1
+N, NOISE = 4, 0.1
 
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
@@ -51,14 +51,18 @@ def test_value_and_gradient_are_unbiased_over_all_samples(support_rows):
     model, objective, x, y = problem(support_rows=support_rows)
     want, want_gradient = exact(model, x, y)
     total, gradient, count = 0.0, torch.zeros(N, 1), 0
-    lists = [torch.tensor(pair) for pair in itertools.product(range(N), repeat=2)]
-    for row, i, j in itertools.product(range(N), lists, lists):
+    # a list of two different functions comes in two orders, which the estimate does not tell
+    pairs = itertools.combinations_with_replacement(range(N), 2)
+    lists = [(torch.tensor(pair), 1 + (pair[0] != pair[1])) for pair in pairs]
+    for row, (i, times_i), (j, times_j) in itertools.product(range(N), lists, lists):
         model.zero_grad()
         value = objective.estimate(model, x[row : row + 1], y[row : row + 1], i, j).value
         value.backward()
-        total += float(value.detach())
-        gradient += model.weight_mean.grad.to_dense()
-        count += 1
+        times = times_i * times_j
+        total += times * float(value.detach())
+        gradient += times * model.weight_mean.grad.to_dense()
+        count += times
+    assert count == N**5
     assert total / count == pytest.approx(float(want), rel=1e-10)
     torch.testing.assert_close(gradient / count, want_gradient, rtol=1e-9, atol=1e-9)
 
@@ -96,13 +100,13 @@ def test_gradient_of_one_sample_with_its_corrections():
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch, once a process
-def test_projections_follow_adagrad_for_a_thousand_steps():
+def test_projections_follow_adagrad():
     model, objective, x, y = problem(n=30, functions=6, support_rows=8)
     objective.drift_interval = 0
     optimiser = torch.optim.Adagrad([model.weight_mean], lr=0.05)
     generator = torch.Generator().manual_seed(1)
     start = float(exact(model, x, y)[0])
-    for _ in range(1000):
+    for _ in range(300):
         rows = torch.randint(30, (10,), generator=generator)
         optimiser.zero_grad()
         (-objective.evidence(model, x[rows], y[rows], generator=generator).value / 30).backward()
@@ -111,8 +115,8 @@ def test_projections_follow_adagrad_for_a_thousand_steps():
     carried, prior = objective.projection.clone(), objective.prior_projection.clone()
     with torch.no_grad():
         objective._project(model)
-    torch.testing.assert_close(carried, objective.projection, rtol=0, atol=1e-6)
-    torch.testing.assert_close(prior, objective.prior_projection, rtol=0, atol=1e-6)
+    torch.testing.assert_close(carried, objective.projection, rtol=0, atol=1e-10)
+    torch.testing.assert_close(prior, objective.prior_projection, rtol=0, atol=1e-10)
     assert float(exact(model, x, y)[0]) > start
 
 

@@ -136,6 +136,20 @@ def test_steps_resume_from_their_state():
     assert torch.equal(model.weight_mean, expected)
 
 
+def test_steps_that_solved_for_one_model_begin_anew_with_the_next():
+    steps, found = InducingSteps(), []
+    for scale in (1.0, 2.0):
+        model, x, y = problem(n=60)
+        steps.bind(model, x, 0)
+        for step in range(steps.max_steps(100)):
+            if steps.converged:
+                break
+            steps.step(step, x, scale * y, generator=None)
+        found.append(model.weight_mean.detach())
+    torch.testing.assert_close(found[1], 2.0 * found[0], rtol=0, atol=0.1)
+    assert float(found[0].abs().max()) > 1.0
+
+
 def test_a_solve_that_runs_out_says_so():
     model, x, y = problem(n=100, rank=2)
     with pytest.warns(UnconvergedWarning, match="max_products"):

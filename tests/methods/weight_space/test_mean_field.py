@@ -48,13 +48,12 @@ def test_free_scales_are_parameters_of_which_a_step_sees_its_rows():
     gradient = family.log_scale.grad.coalesce()
     assert gradient.indices()[0].tolist() == [0, 2]
     assert torch.equal(gradient.values(), torch.ones(2, 3).double())
-    assert len(family.parameter_list()) == 2
+    assert len(list(family.parameters())) == 2
 
 
 def test_counts_and_shapes():
-    closed, free = MeanFieldWeights(4, 3), MeanFieldWeights(4, 3, "free")
-    assert (closed.num_free, free.num_free) == (12, 24)
-    assert [p.shape for p in closed.parameter_list()] == [(4, 3)]
+    closed = MeanFieldWeights(4, 3)
+    assert [p.shape for p in closed.parameters()] == [(4, 3)]
     blocks = torch.tensor([1, 3])
     assert closed.is_diagonal_column(blocks).all()
     assert closed.dense_of(blocks).shape == (2, 3, 0)

@@ -101,6 +101,8 @@ def test_sampled_paths_agree_between_calls_and_have_the_posterior_moments():
     paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(0))
     values = paths(x[:5])
     torch.testing.assert_close(paths(x)[:, :5], values)
+    assert paths(x[:0]).shape == (4000, 0)
+    assert posterior.predict(x[:0]).variance.shape == (0,)
     marginals = posterior.predict(x[:5])
     # 5 standard errors of a mean and of a variance over 4,000 draws
     spread = marginals.variance.sqrt()
@@ -140,6 +142,18 @@ def test_scales_from_a_subset_of_rows_are_close():
     error = (model.family.column_ratio / whole.family.column_ratio - 1).abs().max()
     assert 0 < error < 0.25
     assert float(model.num_data) == 4000
+
+
+def test_scales_from_all_rows_hold_a_chunk_of_features_at_once():
+    n, m = 40_000, 200
+    with torch.profiler.profile(profile_memory=True) as profile:
+        problem(n=n, m=m, warm_start_size=20)
+    current = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            current += event.nbytes()
+            peak = max(peak, current)
+    assert peak < 8 * n * m / 4
 
 
 def test_matern_and_no_warm_start():

@@ -248,6 +248,17 @@ def test_column_squares_follow_the_lengthscales_only_once_these_have_moved():
     assert after < 0.1
 
 
+def test_column_squares_do_not_follow_precisions():
+    model, x, y = relevance_problem(0)
+    objective = prepared(model, x, y, columns=6, diagonal_columns=6, refresh=1.0)
+    start = model.family.column_ratio.clone()
+    with torch.no_grad():
+        model.basis.log_precision += 1.0
+    objective(model, x[:2], y[:2], generator=torch.Generator().manual_seed(0))
+    objective.after_step(model)
+    assert torch.equal(model.family.column_ratio, start)
+
+
 def test_full_refresh_on_all_rows_is_the_numerical_minimiser():
     model, x, y = problem(diagonal="closed_form", n=30)
     objective = prepared(model, x, y, support_rows=0, refresh=1.0)

@@ -124,6 +124,14 @@ def test_a_resumed_run_is_the_same_run():
     assert torch.equal(parts.noise_variance, whole.noise_variance)
 
 
+def test_steps_that_trained_a_model_begin_anew_with_the_next():
+    steps, values = RelevanceSteps(rows=20), []
+    for _ in range(2):
+        model, x, y = problem()
+        values.append(run(steps, model, x, y, 8))
+    assert values[0] == values[1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

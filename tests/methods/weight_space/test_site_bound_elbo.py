@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-from gpx.bases import RandomFourier
+from gpx.bases import ImportanceWeightedFourier, LaplacianEigenfunctions, RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson
@@ -242,7 +242,7 @@ def test_gradient_is_that_of_the_value():
     model, x, y = problem(num_dense=2)
     objective = SiteBoundELBO(ROWS, eta=0.7)
     lists = torch.tensor([0, 3]), torch.tensor([1, 3])
-    parameters = [*model.family.parameter_list(), *model.basis.parameters()]
+    parameters = [*model.family.parameters(), *model.basis.parameters()]
     objective.estimate(model, x, y, *lists).value.backward()
     generator = torch.Generator().manual_seed(3)
     for parameter in parameters:
@@ -305,6 +305,48 @@ def test_a_snapshot_takes_the_cost_of_sampling_away_until_something_moves():
         torch.testing.assert_close(
             torch.stack(complexity).mean(), exact_site_elbo(model, x, y).parts["complexity"]
         )
+
+
+def test_prior_term_beside_a_snapshot_where_the_kernel_moves_the_prior():
+    """Averaged over lists it is the exact one, and so is its gradient in the kernel."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=generator)
+    y = x[:, 0].sign()
+    made = partial(LaplacianEigenfunctions, num_inputs=2, block_columns=4)
+    model = QSGP(RBF(2), Zero(), Bernoulli(), 24, warm_start_size=8, basis=made, diagonal="free")
+    model.initialise(x, y, generator=generator)
+    objective = SiteBoundELBO(30)
+    objective.prepare(model, x, y, generator=generator)
+    objective.before_step(model, x, y, torch.arange(30))
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([0.9, 1.2])
+    objective.snapshot.moved = True
+    lists = [torch.tensor([k]) for k in range(model.basis.num_blocks)]
+    found = [objective.estimate(model, x, y, chosen) for chosen in lists]
+    whole = SiteBoundELBO(30, snapshot=False).estimate(model, x, y, torch.cat(lists))
+    complexity = torch.stack([one.parts["complexity"] for one in found]).mean()
+    torch.testing.assert_close(complexity, whole.parts["complexity"])
+    # the fit does not depend on the kernel: these functions stay
+    raw = model.kernel.parametrizations.lengthscale.original
+    average = torch.stack([one.value for one in found]).mean()
+    slopes = [torch.autograd.grad(value, raw)[0] for value in (average, whole.value)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_float32_sites_beside_prior_variances_in_float64():
+    torch.set_default_dtype(torch.float32)
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    for passes, snapshot in ((2, True), (0, False)):
+        made = partial(ImportanceWeightedFourier, num_inputs=2)
+        model = QSGP(
+            RBF(2), Zero(), Bernoulli(), 40, warm_start_size=20, basis=made, site_passes=passes
+        )
+        model.initialise(x, x[:, 0].sign(), generator=torch.Generator().manual_seed(0))
+        objective = SiteBoundELBO(30, columns=20, snapshot=snapshot)
+        generator = torch.Generator().manual_seed(0)
+        objective.prepare(model, x, x[:, 0].sign(), generator=generator)
+        objective(model, x, x[:, 0].sign(), generator=generator).backward()
+        assert bool(model.family.mean.grad.to_dense().isfinite().all())
 
 
 def test_gradient_at_the_snapshot_is_that_of_the_exact_bound():

@@ -37,7 +37,7 @@ def problem(likelihood=None, num_basis=64, **options):
         **options,
     }
     model = QSGP(
-        RBF(lengthscale=1.0, outputscale=4.0),
+        options.pop("kernel", RBF(lengthscale=1.0, outputscale=4.0)),
         Zero(),
         Bernoulli() if likelihood is None else likelihood,
         num_basis=num_basis,
@@ -164,6 +164,16 @@ def test_site_precision_is_the_expected_curvature():
     p = torch.sigmoid(f)
     want = (p * (1 - p)) @ torch.from_numpy(w / w.sum())
     torch.testing.assert_close(found, want)
+
+
+def test_sites_that_are_linear_at_the_start_leave_the_prior_for_scales():
+    """Far from every target a Laplace site has no curvature; the warm start is a solve as ever."""
+    model, x, y = problem(Laplace(0.01), kernel=RBF(lengthscale=1.0, outputscale=1e-4))
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    found = model.condition(x, y).predict(x)
+    prior = model.kernel.outputscale.detach().expand(ROWS)
+    torch.testing.assert_close(found.variance, prior, rtol=1e-6, atol=0)
+    assert float((found.mean * y).mean()) > 0.0
 
 
 def test_likelihoods_without_such_sites_are_refused():

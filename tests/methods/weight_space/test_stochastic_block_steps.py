@@ -167,6 +167,14 @@ def test_going_on_from_a_state_is_the_same_run():
     assert torch.equal(mean_of(second), mean_of(whole))
 
 
+def test_steps_that_trained_a_model_begin_anew_with_the_next():
+    steps, values = StochasticBlockSteps(rows=30), []
+    for _ in range(2):
+        model, x, y = problem()
+        values.append(run(steps, model, x, y, 5))
+    assert values[0] == values[1]
+
+
 def test_a_step_allocates_the_same_for_any_n_and_m():
     sums = []
     for n, m in ((200, 480), (200, 4800), (2000, 480)):
@@ -225,8 +233,9 @@ def test_what_does_not_fit_is_said_before_training():
 def test_a_trained_model_is_not_taken_for_a_new_one():
     # its fitted values would be counted as zero
     model, x, y = problem()
-    run(StochasticBlockSteps(rows=60), model, x, y, 3)
-    again = StochasticBlockSteps(rows=60)
+    first, again = StochasticBlockSteps(rows=60), StochasticBlockSteps(rows=60)
+    run(first, model, x, y, 3)
+    first.release()
     with pytest.raises(ConfigError, match="starts from weights of zero"):
         again.bind(model, x, seed=0)
     assert all(p.requires_grad for p in model.parameters())

@@ -1,29 +1,28 @@
-"""Nystrom control variate of v^T S v: zero mean, sparse gradient, tracked projection."""
+"""Control variate of a doubly sampled product: zero mean, in value and in its sparse gradient."""
 
 import itertools
 
 import pytest
 import torch
 
-from gpx.errors import ShapeError
 from gpx.methods.weight_space.tracked_product import (
-    carry_projection,
-    nystrom_support,
-    precision_correction,
+    corrected_form,
+    correction_direction,
+    product_correction,
 )
 
 M, P = 6, 3
 
-
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
-def toy(columns=2):
+def toy(columns=2, support=P):
+    """A kernel matrix, its Nystrom features L^-1 K_U (support, m), and v (m, columns)."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(M, 2, generator=g)
     kernel = torch.exp(-0.5 * torch.cdist(x, x).square())
-    support = nystrom_support(kernel[:P, :P])
-    features = support.features(kernel[:P])
+    root = torch.linalg.cholesky(kernel[:support, :support])
+    features = torch.linalg.solve_triangular(root, kernel[:support], upper=False)
     return kernel, features, torch.randn(M, columns, generator=g)
 
 
@@ -35,48 +34,40 @@ def index_lists(scheme):
     return [(0, 1), (2, 3), (4, 5)]
 
 
+def corrected(features, v, j, i, ratio):
+    left, right = features[:, j] @ v[j], features[:, i] @ v[i]
+    return product_correction(features @ v.detach(), left, right, ratio)
+
+
 @pytest.mark.parametrize("scheme", ["with_replacement", "without_replacement", "blocks"])
 def test_zero_mean_in_value_and_gradient(scheme):
     _, features, v = toy()
     v.requires_grad_()
     pairs = torch.tensor(list(itertools.product(index_lists(scheme), repeat=2)))
-
-    def one(pair):
-        j, i = pair
-        return precision_correction(
-            features @ v.detach(), features[:, j], features[:, i], v[j], v[i], M / 2
-        )
-
-    values = torch.vmap(one)(pairs)
+    values = torch.vmap(lambda pair: corrected(features, v, *pair, M / 2))(pairs)
     assert values.detach().std() > 0.1
     (grad,) = torch.autograd.grad(values.mean(), v)
     assert abs(float(values.detach().mean())) < 1e-10
     assert grad.abs().max() < 1e-10
 
 
-def test_nystrom_features_reproduce_the_precision_and_reduce_the_variance():
-    kernel, features, v = toy(columns=1)
-    torch.testing.assert_close(features.T @ features[:, :P], kernel[:, :P])
-    # all points as support: the correction is the exact negative of the sampling error
-    whole = nystrom_support(kernel).features(kernel)
+def test_all_points_as_support_correct_the_whole_error_of_sampling_the_prior_term():
+    kernel, features, v = toy(columns=1, support=M)
     j, i = torch.tensor([0, 4]), torch.tensor([3, 1])
     sampled = 9.0 * (v[j] * (kernel[j][:, i] @ v[i])).sum()
-    fixed = precision_correction(whole @ v, whole[:, j], whole[:, i], v[j], v[i], 3.0)
+    fixed = corrected(features, v, j, i, 3.0)
     torch.testing.assert_close(sampled + fixed, (v * (kernel @ v)).sum())
 
 
-def test_projection_is_carried_over_sparse_steps():
+def test_value_and_gradient_by_the_form_are_those_of_the_correction():
     _, features, v = toy()
-    projection = features @ v
-    g = torch.Generator().manual_seed(1)
-    for _ in range(1000):
-        moved = torch.randperm(M, generator=g)[:2]
-        change = 0.1 * torch.randn(2, 2, generator=g)
-        v[moved] += change
-        carry_projection(projection, features[:, moved], change)
-    torch.testing.assert_close(projection, features @ v, rtol=1e-10, atol=1e-10)
-
-
-def test_a_support_that_is_no_square_matrix_is_refused():
-    with pytest.raises(ShapeError, match=r"\(3, 4\)"):
-        nystrom_support(torch.zeros(3, 4))
+    v.requires_grad_()
+    j, i, ratio = torch.tensor([0, 4]), torch.tensor([3, 4]), 3.0
+    want = corrected(features, v, j, i, ratio)
+    projection, right = features @ v.detach(), features[:, i] @ v[i]
+    left = features[:, j] @ v[j]
+    form = (correction_direction(projection, right, ratio) * left).sum()
+    found = corrected_form(form, projection, left.detach(), right, ratio)
+    torch.testing.assert_close(found, want)
+    grads = (torch.autograd.grad(value, v)[0] for value in (found, want))
+    torch.testing.assert_close(*grads)

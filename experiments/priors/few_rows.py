@@ -1,0 +1,147 @@
+"""Priors of hyperparameters on tables of few rows, beside the largest evidence.
+
+    python experiments/priors/few_rows.py                       # every set, ten splits
+    python experiments/priors/few_rows.py --data fertility --splits 0 1
+    python experiments/priors/few_rows.py --table               # write the table again
+
+Protocol: exact GP, Matern 5/2 kernel with one lengthscale per input, constant mean; standardised
+targets, a tenth of the rows held out. Differences are paired over the splits, with their standard
+error. Cells that have a row are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from record import COMMIT, Checks, tally, write
+
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, run
+
+HERE = Path(__file__).resolve().parent
+CELLS = HERE / "few_rows_cells.jsonl"
+DATA = ["challenger", "fertility", "concreteslump", "automobile", "servo", "cancer", "hardware"]
+DATA += ["yacht", "autompg", "housing", "forest"]
+PRIORS = {
+    "none": None,
+    "dimension_scaled": "prior=dimension_scaled",
+    "lognormal": "prior=lognormal",
+}
+
+
+def cell(name: str, split: int, prior: str) -> dict[str, Any]:
+    """Train and test on one split."""
+    options = [f"data={name}", f"data.split={split}", "approx=exact", "kernel=matern52"]
+    options += [f"trainer.{part}=false" for part in ("figures", "tensorboard", "baselines")]
+    options += ["trainer.eval_every=0", "trainer.quiet=true"]
+    if PRIORS[prior] is not None:
+        options.append(str(PRIORS[prior]))
+    started = time.process_time()
+    with tempfile.TemporaryDirectory() as place:
+        metrics = run(composed(options), RunFolder(Path(place) / "run"))
+    return {
+        "data": name,
+        "split": split,
+        "prior": prior,
+        "rmse": metrics["test.rmse"],
+        "mnlp": metrics["test.mnlp"],
+        "coverage": metrics["test.coverage_95"],
+        "evidence": metrics["train.evidence"],
+        "steps": metrics["train.steps"],
+        "seconds": time.process_time() - started,
+        "num_threads": torch.get_num_threads(),
+        "commit": COMMIT,
+    }
+
+
+def read() -> list[dict[str, Any]]:
+    """Cells that are done."""
+    if not CELLS.exists():
+        return []
+    return [json.loads(line) for line in CELLS.read_text().splitlines()]
+
+
+def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
+    """A row for every set and prior, over the splits that all priors have, and what it shows."""
+    rows, better = [], {prior: [] for prior in PRIORS if prior != "none"}
+    for name in DATA:
+        found = {
+            prior: {c["split"]: c for c in cells if (c["data"], c["prior"]) == (name, prior)}
+            for prior in PRIORS
+        }
+        splits = sorted(set.intersection(*(set(each) for each in found.values())))
+        if not splits:
+            continue
+        plain = found["none"]
+        for prior, each in found.items():
+            runs = [each[split] for split in splits]
+            gains = [plain[split]["mnlp"] - each[split]["mnlp"] for split in splits]
+            mean = statistics.fmean(gains)
+            error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+            row = {"data": name, "splits": len(splits), "prior": prior}
+            for key in ("rmse", "mnlp", "coverage", "steps", "seconds"):
+                row[key] = statistics.fmean(r[key] for r in runs)
+            rows.append(
+                row
+                | {
+                    "gain in mnlp": None if prior == "none" else mean,
+                    "standard error": None if prior == "none" else error,
+                    "commit": tally(runs),
+                }
+            )
+            if prior in better:
+                better[prior].append(mean > -2.0 * error)
+    checks: Checks = {
+        f"{prior}: MNLP of no set worse by more than two standard errors": all(found)
+        for prior, found in better.items()
+    }
+    return rows, checks
+
+
+def main() -> None:
+    """Run the cells that are missing, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", nargs="*", default=DATA)
+    parser.add_argument("--splits", nargs="*", type=int, default=list(range(10)))
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cells = read()
+    done = {(c["data"], c["split"], c["prior"]) for c in cells}
+    for split in () if arguments.table else arguments.splits:
+        for name in arguments.data:
+            for prior in PRIORS:
+                if (name, split, prior) in done:
+                    continue
+                cells.append(cell(name, split, prior))
+                with open(CELLS, "a") as file:
+                    file.write(json.dumps(cells[-1]) + "\n")
+                print(name, split, prior, cells[-1]["rmse"], cells[-1]["mnlp"], flush=True)
+    rows, checks = table(cells)
+    write(
+        HERE,
+        "few_rows",
+        "Few rows: the most probable hyperparameters beside the most likely",
+        [
+            "Exact GP, Matern 5/2, one lengthscale per input; means over splits of standardised "
+            "targets. `gain in mnlp` is against no prior, paired over splits, with its standard "
+            "error. Seconds are processor seconds of a whole run on one shared core."
+        ],
+        rows,
+        checks,
+    )
+
+
+if __name__ == "__main__":
+    main()

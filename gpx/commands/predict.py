@@ -1,0 +1,164 @@
+"""The command line of ``gpx predict``: a table of inputs in, a table of predictions out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import get_args
+
+import torch
+from omegaconf.errors import OmegaConfBaseException
+
+from gpx.commands.named_values import read_options
+from gpx.data import read_rows, write_predictions, write_table
+from gpx.data.columns.coding import Coding
+from gpx.data.tables.prediction_input import NewRows
+from gpx.errors import ConfigError, GPXError
+from gpx.installation import command
+from gpx.options.config import CONFIGS
+from gpx.options.names import option_names
+from gpx.runs.exporting.export import Format, export
+from gpx.runs.folder import RunFolder
+from gpx.runs.loading import finished_predictor
+from gpx.runs.predictor import Predictor
+from gpx.runs.trust import trusted_packages
+from gpx.runs.watching.console import print_error, warnings_as_lines
+
+USAGE = """\
+Predict with a trained model.
+
+    {command} run=outputs/... input=new.csv output=predictions.csv
+
+A model of discrete weights (approx=direct, direct_mixture, direct_logistic, direct_network) as a C
+function that needs no library, with weights of 4 bits:
+
+    {command} run=outputs/... format=int4 output=model.c
+
+A model with inducing points, basis functions, interpolation or all its data as a program that torch
+alone runs, mean, std = torch.export.load("model.pt2").module()(x):
+
+    {command} run=outputs/... format=torch output=model.pt2
+
+OPTIONS
+  run=FOLDER      run folder of a finished run (what train wrote)
+  input=FILE      table of inputs (text, .npz or .parquet): columns as in training, with or without
+                  a header line; with a header the order is free and other columns are ignored; the
+                  column of data.id=, where the table has it, is written beside the predictions, and
+                  that of data.noise= adds to their variance
+  output=FILE     where to write; one row per input row: mean, standard deviation and
+                  95 % interval of the target (of each, where there are several), in the
+                  data's own units; for classes the most probable label and the probability
+                  of each
+  device=cpu      cpu | cuda | auto
+  format=int4     write the predictor itself, as C and as a NumPy archive beside it
+  format=torch    write the predictor itself, as a program of torch.export
+  format=onnx     write the predictor itself, as an ONNX program: x -> mean, standard deviation
+  samples=16      with format=int4: draws of the weights
+  seed=0          with format=int4: of these draws
+  trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
+                  without it, only classes of gpx
+"""
+OPTIONS = ("run", "input", "output", "device", "trust")
+EXPORT_OPTIONS = ("run", "output", "format", "samples", "seed", "trust")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of ``gpx predict``; mistakes give one line and exit status 2."""
+    warnings_as_lines()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or any(a in ("--help", "-h") for a in arguments):
+        print(USAGE.format(command=command("predict")))
+        return
+    try:
+        if any(a.startswith("format=") for a in arguments):
+            _export(arguments)
+            return
+        options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script=command("predict"))
+        source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
+        if output.exists() and source.exists() and output.samefile(source):
+            raise ConfigError(
+                f"output={output} is the file of input=, which predictions would replace: choose "
+                "another name"
+            )
+        trust = trusted_packages(options["trust"]) if "trust" in options else ()
+        folder = RunFolder(options["run"])
+        config = folder.read_config(trust)
+        with option_names(config, CONFIGS):
+            predictor = finished_predictor(folder, config, options.get("device", "cpu"))
+            rows = read_rows(source, predictor.coding or Coding.of_numbers(predictor.columns))
+            _write_predictions(output, predictor, rows)
+    except (GPXError, OmegaConfBaseException) as error:
+        print_error(error)
+        sys.exit(2)
+    except torch.OutOfMemoryError:
+        print_error(
+            f"device={options.get('device', 'cpu')} is out of memory: split {source} into several "
+            "files, or predict with device=cpu"
+        )
+        sys.exit(2)
+    except OSError as error:
+        print_error(f"{error.filename or 'file'}: {error.strerror or error}")
+        sys.exit(2)
+    print(f"{len(rows.frame)} predictions written to {options['output']}", file=sys.stderr)
+
+
+def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> None:
+    """The table of predictions; what the rows are called first, then numbers or classes."""
+    before = {}
+    if predictor.coding is not None and rows.identifiers is not None:
+        before[str(predictor.coding.identifier)] = rows.identifiers
+    if not predictor.labels:
+        predicted = predictor.predict(rows.frame, rows.noise)
+        write_predictions(output, *predicted, predictor.target_names, before)
+        return
+    label, probability = predictor.predict_classes(rows.frame)
+    labels = [value if isinstance(value, str) else f"{value:g}" for value in predictor.labels]
+    names = [*before, "label", *(f"probability_{value}" for value in labels)]
+    write_table(output, names, [*before.values(), label, *probability.T])
+
+
+def _export(arguments: list[str]) -> None:
+    """``format=``: the predictor itself, and a line on its size."""
+    options = read_options(
+        arguments, EXPORT_OPTIONS, required=("run", "output"), script=command("predict")
+    )
+    if options["format"] not in get_args(Format):
+        raise ConfigError(
+            f"format={options['format']}: expected int4, torch or onnx, or none for predictions"
+        )
+    trust = trusted_packages(options["trust"]) if "trust" in options else ()
+    if options["format"] != "int4":
+        for name in ("samples", "seed"):
+            if name in options:
+                raise ConfigError(f"{name}= belongs to format=int4: leave it out")
+        what = "a program of torch.export"
+        if options["format"] == "torch":
+            export(options["run"], options["output"], format="torch", trust=trust)
+        else:
+            export(options["run"], options["output"], format="onnx", trust=trust)
+            what = "an ONNX program"
+        written = Path(options["output"]).expanduser().stat().st_size
+        print(f"{options['output']}: {what}, {written} bytes", file=sys.stderr)
+        return
+    counts = {}
+    for name in ("samples", "seed"):
+        text = options.get(name, "16" if name == "samples" else "0")
+        if not text.isdecimal():
+            raise ConfigError(f"{name}={text}: expected a whole number")
+        counts[name] = int(text)
+    size = export(
+        options["run"],
+        options["output"],
+        samples=counts["samples"],
+        seed=counts["seed"],
+        trust=trust,
+    ).size()
+    print(
+        f"{options['output']}: {size.functions} of {size.num_basis} functions, "
+        f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
+        f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
+        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds}); the mean "
+        f"alone in float32, without a variance: {size.mean_bytes} bytes, "
+        f"{size.mean_multiply_adds} multiply-adds",
+        file=sys.stderr,
+    )

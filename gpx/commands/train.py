@@ -1,0 +1,202 @@
+"""The command line of ``gpx train``: Hydra underneath, one clear line per mistake on top."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gpx.errors import ConfigError, GPXError
+from gpx.installation import command
+from gpx.linalg.processes import sharing
+from gpx.options.composition import check_choices, explain
+from gpx.options.config import CONFIGS
+from gpx.options.kernel_expression import with_kernel_expressions
+from gpx.runs.folder import RunFolder
+from gpx.runs.run import resume, run
+from gpx.runs.trust import trusted_packages
+from gpx.runs.watching.console import print_error, warnings_as_lines
+from gpx.training.interrupt import Interrupted
+from gpx.training.launched import common_path, launched_processes
+
+USAGE_ERROR = 2
+"""Exit status for anything the user can mend."""
+
+_failed: list[str] = []
+"""Errors of single runs of a sweep: the others go on, the exit status tells."""
+
+# configs/hydra/launcher/joblib.yaml sets defaults of the plugin's schema, which has the same name
+warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/\w+' is validated against")
+
+
+class RunFailed(GPXError):
+    """One run of a sweep failed and has said why; Hydra brings it here when all runs are done."""
+
+
+def main() -> None:
+    """Entry point of ``gpx train`` and ``train.py``; options are in ``sys.argv``."""
+    warnings_as_lines()
+    OmegaConf.register_new_resolver("gpx.command", command, replace=True)  # in --help
+    arguments = _flags_first(sys.argv[1:])
+    sys.argv[1:] = arguments
+    _failed.clear()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
+    try:
+        arguments = with_kernel_expressions(arguments, [CONFIGS, *_own_folders(arguments)])
+        sys.argv[1:] = arguments
+        check_choices(arguments, CONFIGS)
+        target = _resume_target(arguments)
+        with launched_processes():
+            if target is not None:
+                resume(*target)
+            else:
+                job = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
+                job(_job)()
+    except Interrupted as stop:
+        sys.exit(128 + stop.signal_number)
+    except KeyboardInterrupt:  # before training, after it, or a second Ctrl-C in a long step
+        print("stopped at once, without a new checkpoint", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except RunFailed as error:  # runs in other processes are not in the list
+        count = f"{len(_failed)} runs" if _failed else "runs"
+        _fail(f"{count} of the sweep failed, for example: {error}")
+    except GPXError as error:
+        _fail(str(error))
+    except (HydraException, OmegaConfBaseException) as error:
+        _fail(explain(error, CONFIGS, arguments))
+    except OSError as error:  # a full disk, a run folder that cannot be made
+        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
+    except RuntimeError as error:
+        if not str(error).startswith("Unknown plugin class"):
+            raise
+        _fail(
+            "this hydra/launcher= is not installed: pip install 'gpx-torch[sweep]' for joblib, "
+            "'gpx-torch[cluster]' for submitit (in a clone: pip install -e '.[sweep]')"
+        )
+
+
+def _flags_first(arguments: list[str]) -> list[str]:
+    """Hydra wants flags (-m, --config-dir DIR) before options; people write them anywhere."""
+    options = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
+    return [a for a in arguments if a not in options] + options
+
+
+def _own_folders(arguments: list[str]) -> list[Path]:
+    """Folders of config groups that the user adds: ``--config-dir FOLDER``."""
+    found = []
+    for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, folder = flag.partition("=")
+        if name in ("--config-dir", "-cd"):
+            found.append(Path(folder if equals else following))
+    return found
+
+
+def _job(config: DictConfig) -> None:
+    """One run, as Hydra calls it; composition has passed."""
+    warnings_as_lines()  # a sweep may run this in processes of its own
+    settings = HydraConfig.get()
+    own = Path(settings.runtime.output_dir)
+    path = common_path(own)
+    folder = _relative(RunFolder(path))
+    if path != own:
+        _remove_if_empty(own)
+    try:
+        if sharing().number == 0 and folder.holds_a_run():
+            raise ConfigError(
+                f"{folder.path} already holds a run: go on with resume={folder.path}, "
+                "or choose another hydra.run.dir"
+            )
+        sources = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file"]
+        run(config, folder, _compose_again, sources[::-1])  # Hydra takes the first that has one
+    except Interrupted as stop:  # SystemExit passes through Hydra, and ends a sweep too
+        sys.exit(128 + stop.signal_number)
+    except KeyboardInterrupt:
+        _remove_if_empty(folder.path)
+        raise
+    except GPXError as error:
+        _remove_if_empty(folder.path)
+        if settings.mode is not RunMode.MULTIRUN:
+            _fail(str(error))
+        _failed.append(str(error))
+        print(f"error in {' '.join(settings.overrides.task)}: {error}", file=sys.stderr)
+        raise RunFailed(str(error)) from error
+
+
+def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
+    """The config of the job that Hydra is running, with options before and after its own."""
+    options = [*before, *HydraConfig.get().overrides.task, *after]
+    try:
+        return hydra.compose("train", overrides=options)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, CONFIGS, options)) from error
+
+
+def _relative(folder: RunFolder) -> RunFolder:
+    """Paths people can paste."""
+    try:
+        return RunFolder(folder.path.relative_to(Path.cwd()))
+    except ValueError:
+        return folder
+
+
+def _remove_if_empty(path: Path) -> None:
+    """Hydra makes the run folder before the run; a run that never started leaves none behind."""
+    here = Path.cwd()
+    for candidate in (path.resolve(), *path.resolve().parents):
+        if candidate == here or here not in candidate.parents:
+            return
+        try:
+            candidate.rmdir()
+        except OSError:
+            return
+
+
+def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Folder of ``resume=FOLDER`` and packages of ``trust=``; no other option goes with them.
+
+    Raises:
+        ConfigError: another option, or ``trust=`` without a folder.
+    """
+    wanted = [
+        a for a in arguments if a.startswith("resume=") and a not in ("resume=", "resume=null")
+    ]
+    trust = [a for a in arguments if a.startswith("trust=")]
+    if not wanted:
+        if trust:
+            raise ConfigError(
+                f"{trust[0]} goes with resume=: a new run builds whatever its own options name"
+            )
+        return None
+    others = [a for a in arguments if a not in (*wanted, *trust)]
+    moved = [a for a in others if a.startswith("data.")]
+    if moved and moved == others and len(wanted) == 1:
+        folder = wanted[0].removeprefix("resume=")
+        raise ConfigError(
+            f"resume= goes on with the data of the run, not with {' '.join(moved)}; where these "
+            f"were moved, write their new place into {folder}/config.yaml (checksums know them "
+            "again), or start a new run"
+        )
+    if len(wanted) > 1 or len(trust) > 1 or others:
+        raise ConfigError(
+            f"resume= goes on with the run's own config and takes no other option "
+            f"but trust= (got {' '.join(others or (*wanted, *trust))}); start a new run to change "
+            "options"
+        )
+    packages = trusted_packages(trust[0].removeprefix("trust=").strip("'\"")) if trust else ()
+    return wanted[0].removeprefix("resume=").strip("'\""), packages
+
+
+def _fail(text: str) -> None:
+    if sharing().number == 0:  # of processes that share a run all come here
+        print_error(text)
+    sys.exit(USAGE_ERROR)

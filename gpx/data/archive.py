@@ -1,0 +1,76 @@
+"""NumPy archives (.npz): one array of several; nothing in them is ever unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpx.errors import DataError
+
+NUMBERS, ANY = "biuf", "biufUM"
+"""Kinds of dtype: real numbers; these, texts and dates."""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A NumPy archive; raises DataError for anything else."""
+    # opened here, because numpy leaves a damaged archive open
+    with open(path, "rb") as file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except Exception as error:  # NumPy's readers can raise anything on foreign bytes
+            raise DataError(
+                f"{path} is not a NumPy archive or is damaged; write it with numpy.savez"
+            ) from error
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataError(
+                f"{path} holds a single array, expected an archive written by numpy.savez"
+            )
+        yield archive
+
+
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays of a .npz file; raises DataError where it is none."""
+    with _opened(path) as archive:
+        return list(archive.files)
+
+
+def read_array(path: Path, key: str, option: str, kinds: str = NUMBERS) -> NDArray[Any]:
+    """One array of a .npz file, numbers as float64.
+
+    Args:
+        path: of the file.
+        key: name of the array.
+        option: that names it, for error messages.
+        kinds: letters of the kinds of dtype that are taken.
+
+    Raises:
+        DataError: not an archive, no such array, or not real numbers.
+    """
+    with _opened(path) as archive:
+        if key not in archive.files:
+            raise DataError(
+                f"{path} has no array {key!r}, it has {', '.join(archive.files) or 'none'}; "
+                f"choose one with {option}="
+            )
+        try:
+            array = archive[key]
+        except Exception as error:  # NumPy's readers can raise anything on foreign bytes
+            if "Object arrays" in str(error):
+                raise DataError(
+                    f"{path}: array {key!r} holds objects, expected numbers in rows of one size; "
+                    "images of different sizes must be brought to one first"
+                ) from error
+            raise DataError(
+                f"{path}: array {key!r} cannot be read ({error}); write it with numpy.savez"
+            ) from error
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path}: {key!r} is a file but no array; write it with numpy.savez")
+    if array.dtype.kind not in kinds:
+        raise DataError(f"{path}: array {key!r} has dtype {array.dtype}, expected real numbers")
+    return array.astype(np.float64) if array.dtype.kind in NUMBERS else array

@@ -1,0 +1,1 @@
+"""Columns of a table: cells of text, numbers, dates and categories, and the inputs made of them."""

@@ -1,0 +1,272 @@
+"""From the columns of a table to the inputs of a model: fitted on training rows, plain data."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from gpx.data.columns.column import UNSEEN, Column, Kind
+from gpx.data.columns.dates import UNIT
+from gpx.data.columns.frame import Frame
+from gpx.data.columns.numbers import Floats
+from gpx.errors import ConfigError, DataError
+from gpx.tensor_checks import check_at_least
+
+logger = logging.getLogger(__name__)
+
+NEW_HINT = (
+    "remove the row or fill the value in; a model trained with missing=mean takes rows without it"
+)
+
+Missing = Literal["refuse", "drop", "mean"]
+Unseen = Literal["apart", "refuse"]
+
+
+@dataclass(frozen=True)
+class CodedColumn:
+    """One column, and what the training rows said of it.
+
+    Attributes:
+        column: what it holds; of a category, the texts of the training rows.
+        fill: what stands where there is no value: the training mean, or of a category the share of
+            each text; empty where missing values are refused.
+        indicator: whether an input of its own says that the value is missing; it does where values
+            are missing in training rows.
+    """
+
+    column: Column
+    fill: tuple[float, ...] = ()
+    indicator: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs made of it."""
+        column = self.column
+        if column.kind == "category":
+            made = tuple(f"{column.name}={text}" for text in column.texts)
+        else:
+            made = (f"{column.name} ({UNIT})" if column.kind == "date" else column.name,)
+        return (*made, f"{column.name} is missing") if self.indicator else made
+
+    def inputs(self, values: Floats) -> Floats:
+        """Inputs (n, k) made of the column's numbers (n,).
+
+        A category is one input per text, 1 for its own and 0 for the others. A text that is none of
+        these gets the one value in all of them that is as far from each category as these are from
+        one another: with K of them (1 - sqrt(1 + K)) / K.
+        """
+        absent = np.isnan(values)
+        if self.column.kind == "category":
+            count = len(self.column.texts)
+            made = np.zeros((len(values), count))
+            known = np.flatnonzero(values >= 0)
+            made[known, values[known].astype(int)] = 1.0
+            made[values == UNSEEN] = (1.0 - math.sqrt(1.0 + count)) / count
+        else:
+            made = values[:, None].copy()
+        if absent.any():
+            made[absent] = self.fill
+        return np.column_stack([made, absent]) if self.indicator else made
+
+
+@dataclass(frozen=True)
+class Coding:
+    """All input columns of a table, and the policies for what is not as in training.
+
+    Attributes:
+        columns: in the order of training.
+        missing: ``refuse``: missing values are errors; ``drop``: rows that lack a value are left
+            out of training and testing, and refused at prediction; ``mean``: the training mean
+            stands in, and an input of its own says so where training rows lack values.
+        unseen: what becomes of a category that no training row has. ``apart``: it is as far from
+            each category as these are from one another, which is said in the log; ``refuse``: an
+            error.
+        identifier: name of the column that tells rows apart and is no input; None: there is none.
+        noise: name of the column of known noise variances; None: there is none.
+        max_categories: different texts that a column may have in training rows.
+    """
+
+    columns: tuple[CodedColumn, ...]
+    missing: Missing = "refuse"
+    unseen: Unseen = "apart"
+    identifier: str | None = None
+    noise: str | None = None
+    max_categories: int = 100
+
+    def __post_init__(self) -> None:
+        """Check the policies; raises ConfigError."""
+        for name, value, known in (
+            ("missing", self.missing, get_args(Missing)),
+            ("unseen", self.unseen, get_args(Unseen)),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name}={value}: choose one of {', '.join(known)}")
+        check_at_least(1, max_categories=self.max_categories)
+
+    @classmethod
+    def of_numbers(cls, names: Sequence[str]) -> Coding:
+        """Columns that are inputs as they are."""
+        return cls(tuple(CodedColumn(Column(name)) for name in names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(coded.column.name for coded in self.columns)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs made of them."""
+        return tuple(name for coded in self.columns for name in coded.names)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the inputs are the columns as they are."""
+        return all(c.column.kind == "number" and not c.fill for c in self.columns)
+
+    @property
+    def unscaled(self) -> tuple[int, ...]:
+        """Numbers of the inputs that are 0 or 1, which standardisation leaves as they are."""
+        numbers: list[int] = []
+        place = 0
+        for coded in self.columns:
+            width = len(coded.names)
+            if coded.column.kind == "category":
+                numbers += range(place, place + width)
+            elif coded.indicator:
+                numbers.append(place + width - 1)
+            place += width
+        return tuple(numbers)
+
+    def fitted(self, x: Floats, train: np.ndarray, where: str) -> tuple[Coding, Floats]:
+        """With what training rows say, and the inputs of all rows.
+
+        Args:
+            x (n, columns): numbers of the columns, as ``Column.numbers`` gives them.
+            train: numbers of the training rows.
+            where: the table is, for error messages.
+
+        Raises:
+            DataError: a column of texts that are mostly different, or that has no value at all.
+        """
+        coded, made = [], []
+        for i, old in enumerate(self.columns):
+            column, values = old.column, x[:, i]
+            seen = values[train]
+            given = seen[~np.isnan(seen)]
+            if len(given) == 0:
+                raise DataError(f"{where}: column {column.name!r} has no value in training rows")
+            if column.kind == "category":
+                codes, limit = np.unique(given).astype(int), self.max_categories
+                if len(codes) > min(limit, max(10, len(given) // 2)):
+                    raise DataError(
+                        f"{where}: column {column.name!r} has {len(codes)} different texts in "
+                        f"{len(given)} training rows, which tells little of each; leave it out "
+                        f"with inputs=, choose id={column.name} if it names the rows, or raise "
+                        f"max_categories={limit} if it is a category"
+                    )
+                column = replace(column, texts=tuple(column.texts[code] for code in codes))
+                known = np.isin(values, codes)
+                place = np.searchsorted(codes, np.where(known, values, codes[0]))
+                values = np.where(np.isnan(values), np.nan, np.where(known, place, UNSEEN))
+                self._say_unseen(column.name, int((values == UNSEEN).sum()), where)
+            fill: tuple[float, ...] = ()
+            if self.missing == "mean":
+                fill = (float(given.mean()),)
+                if column.kind == "category":
+                    shares = np.bincount(np.searchsorted(codes, given)) / len(given)
+                    fill = tuple(map(float, shares))
+            new = CodedColumn(column, fill, indicator=bool(fill) and len(given) < len(seen))
+            coded.append(new)
+            made.append(new.inputs(values))
+        return replace(self, columns=tuple(coded)), np.ascontiguousarray(np.hstack(made))
+
+    def _say_unseen(self, name: str, count: int, where: str) -> None:
+        if count == 0:
+            return
+        said = f"{count} row{'s have' if count > 1 else ' has'} a category that no training row has"
+        if self.unseen == "refuse":
+            raise DataError(f"{where}: column {name!r}: {said}; choose unseen=apart to take them")
+        logger.warning(
+            "%s: column %r: %s, taken to be as far from each as these are from one another",
+            where,
+            name,
+            said,
+        )
+
+    def __call__(self, frame: Frame) -> Floats:
+        """Inputs (n, d) of the columns of a frame, which are those of training in their order.
+
+        Raises:
+            DataError: a value that is none of its kind or is missing, with row and column; a
+                category that no training row has, where that is refused.
+        """
+        made = []
+        for i, coded in enumerate(self.columns):
+            column, place = coded.column, frame.placed(i)
+            values = column.numbers(frame.columns[i], place, bool(coded.fill), NEW_HINT)
+            self._refuse_or_say(column, values, frame, i)
+            made.append(coded.inputs(values))
+        return np.ascontiguousarray(np.hstack(made))
+
+    def _refuse_or_say(self, column: Column, values: Floats, frame: Frame, i: int) -> None:
+        if column.kind != "category" or not (values == UNSEEN).any():
+            return
+        row = int((values == UNSEEN).argmax())
+        known = ", ".join(map(repr, column.texts[:8])) + (", ..." if len(column.texts) > 8 else "")
+        said = (
+            f"{frame.place(row, i)}: found {frame.columns[i][row]!r}, which no training row has "
+            f"(these have {known}; {int((values == UNSEEN).sum())} such rows)"
+        )
+        if self.unseen == "refuse":
+            raise DataError(f"{said}; remove these rows, or train with unseen=apart")
+        logger.warning("%s: taken to be as far from each as these are from one another", said)
+
+    def state(self) -> dict[str, Any]:
+        """Plain data: texts, numbers, lists and dicts of them."""
+        return {
+            "missing": self.missing,
+            "unseen": self.unseen,
+            "identifier": self.identifier,
+            "noise": self.noise,
+            "columns": [
+                {
+                    "name": coded.column.name,
+                    "kind": coded.column.kind,
+                    "texts": list(coded.column.texts),
+                    "form": coded.column.form,
+                    "fill": list(coded.fill),
+                    "indicator": coded.indicator,
+                }
+                for coded in self.columns
+            ],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Coding:
+        """What ``state`` wrote; raises ValueError, TypeError or KeyError for anything else."""
+        columns = []
+        for kept in state["columns"]:
+            texts, fill = tuple(kept["texts"]), tuple(map(float, kept["fill"]))
+            name, kind, form = kept["name"], kept["kind"], kept["form"]
+            plain = isinstance(name, str) and isinstance(form, (str, type(None)))
+            if (
+                not plain
+                or kind not in get_args(Kind)
+                or not all(isinstance(t, str) for t in texts)
+            ):
+                raise ValueError(f"{kept} describes no column of a table")
+            width = len(texts) if kind == "category" else 1
+            if width == 0 or len(fill) not in (0, width) or not np.isfinite(fill).all():
+                raise ValueError(f"the column {name!r} has {len(fill)} values to fill in")
+            columns.append(
+                CodedColumn(Column(name, kind, texts, form), fill, kept["indicator"] is True)
+            )
+        names = state["identifier"], state["noise"]
+        if not all(isinstance(name, (str, type(None))) for name in names):
+            raise ValueError(f"{names} are no names of columns")
+        return cls(tuple(columns), state["missing"], state["unseen"], *names)

@@ -1,0 +1,207 @@
+"""One column of a table: what it holds, and the numbers made of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpx.data.columns.dates import days, looks_like_date
+from gpx.data.columns.numbers import Floats, number_of
+from gpx.errors import DataError
+
+Kind = Literal["number", "category", "date"]
+Values = NDArray[Any]
+"""A column (n,) as it is given: float64 (NaN where there is no value), texts (dtype object, empty
+where there is none) or datetime64 (NaT)."""
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+"""Cells, in any case, that stand for no value in a column of numbers or dates. In a column of
+texts only the empty cell does: the others may be categories of their own."""
+
+UNSEEN = -1.0
+"""Code of a category that is none of those known."""
+
+HINT = "remove the row, fill the value in, or choose missing=drop or missing=mean"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one column of a table holds.
+
+    Attributes:
+        name: of the column.
+        kind: ``number``, ``category`` (texts) or ``date``.
+        texts: of a category, one for each code 0, 1, ...
+        form: of dates that are not written as ISO 8601 has it, as in ``datetime.strptime``.
+    """
+
+    name: str
+    kind: Kind = "number"
+    texts: tuple[str, ...] = ()
+    form: str | None = None
+
+    def numbers(
+        self, values: Values, place: Callable[[int], str], missing: bool, hint: str = HINT
+    ) -> Floats:
+        """The column (n,) as numbers, NaN where there is no value.
+
+        Args:
+            values: as given.
+            place: row number from 0 -> where that is, for error messages.
+            missing: whether values may be missing.
+            hint: what to do about one that is, where it may not.
+
+        Returns:
+            Numbers; codes of categories, ``UNSEEN`` of other texts; days since 1970-01-01.
+
+        Raises:
+            DataError: a value that is none of this kind, with its row and column.
+        """
+        if self.kind == "category":
+            found = self._codes(values)
+        elif values.dtype.kind == "O":
+            found = self._read(values, place, missing, hint)
+        elif np.isnat(values).all() if values.dtype.kind == "M" else np.isnan(values).all():
+            found = np.full(len(values), np.nan)  # of no value at all the type says nothing
+        elif self.kind == "date":
+            if values.dtype.kind != "M":
+                row = int(np.flatnonzero(~np.isnan(values))[0])
+                raise DataError(f"{place(row)}: found {values[row]:g}, expected a date")
+            whole = values.astype("datetime64[us]")
+            found = (whole - np.datetime64(0, "us")) / np.timedelta64(1, "D")
+        else:
+            if values.dtype.kind == "M":
+                raise DataError(f"{place(0)}: found the date {values[0]}, expected a number")
+            found = values
+        bad = np.isinf(found) if missing else ~np.isfinite(found)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            count = int(bad.sum())
+            raise DataError(
+                f"{place(row)}: found {_shown(values[row])}, expected {_expected(self)} "
+                f"({count} such value{'s' if count > 1 else ''} in all); {hint}"
+            )
+        return found
+
+    def _codes(self, values: Values) -> Floats:
+        codes = {text: float(code) for code, text in enumerate(self.texts)}
+        codes[""] = np.nan
+        return np.array([codes.get(text, UNSEEN) for text in texts_of(values)], dtype=np.float64)
+
+    def _read(
+        self, values: Values, place: Callable[[int], str], missing: bool, hint: str
+    ) -> Floats:
+        if self.kind == "number":
+            try:
+                found = np.array(list(map(float, values)))
+                if np.isfinite(found).all() and not any("_" in text for text in values):
+                    return found
+            except ValueError:
+                pass
+        return np.array(
+            [self._cell(text, row, place, missing, hint) for row, text in enumerate(values)]
+        )
+
+    def _cell(
+        self, text: str, row: int, place: Callable[[int], str], missing: bool, hint: str
+    ) -> float:
+        if missing and text.lower() in MISSING:
+            return np.nan
+        if self.kind == "number":
+            return self._number(text, row, place, hint)
+        found = days(text, self.form)
+        if found is None:
+            form = "2021-03-31 or 2021-03-31T12:00" if self.form is None else self.form
+            if text.lower() in MISSING:
+                found_text = repr(text) if text else "an empty cell"
+                raise DataError(f"{place(row)}: found {found_text}, expected a date; {hint}")
+            raise DataError(
+                f"{place(row)}: found {text!r}, expected a date as {form}; correct it, or say how "
+                "dates are written, such as date_format=%d.%m.%Y"
+            )
+        return found
+
+    def _number(self, text: str, row: int, place: Callable[[int], str], hint: str) -> float:
+        found = number_of(text)
+        if found is not None and np.isfinite(found):
+            return found
+        where = place(row)
+        if found is not None:
+            raise DataError(f"{where}: found {text}, expected a finite number; {hint}")
+        if re.fullmatch(r"[+-]?\d+,\d+", text):
+            hint = "write decimals with a point"
+        elif text and ", line 1, " in where:
+            hint = "say header=true if this line names the columns"
+        elif text.lower() not in MISSING:
+            training = hint == HINT  # where options of the table can still be given
+            hint = "write numbers plainly"
+            if training:
+                hint += (
+                    " and leave cells without a value empty, or choose categories="
+                    f"[{self.name}] for a category, or date_format= for a date"
+                )
+        found_text = f"text {text!r}" if text else "an empty cell"
+        raise DataError(f"{where}: found {found_text}, expected a number; {hint}")
+
+
+def column_of(
+    name: str, values: Values, *, category: bool | None, date: bool | None, form: str | None
+) -> Column:
+    """What a column holds, told from its values.
+
+    Texts that are all no numbers are categories; those that mostly look like dates are dates, so
+    that one among them that is none is found. Texts among numbers leave it a column of numbers, and
+    so do texts of digits and signs alone, which reading it then refuses: decimal commas make no
+    categories.
+
+    Args:
+        name: of the column.
+        values: (n,), as given.
+        category, date: whether it is one; None: found out.
+        form: of dates, as in ``datetime.strptime``.
+    """
+    kind = values.dtype.kind
+    if category:
+        return Column(name, "category", _distinct(texts_of(values)))
+    if kind == "M" or date:
+        return Column(name, "date", form=form)
+    if kind != "O":
+        return Column(name)
+    given = [text for text in values if text.lower() not in MISSING]
+    if given and date is None and 2 * sum(looks_like_date(t, form) for t in given) > len(given):
+        return Column(name, "date", form=form)
+    texts = bool(given) and all(number_of(text) is None for text in given)
+    if texts and category is None and 2 * sum(map(_written_otherwise, given)) <= len(given):
+        return Column(name, "category", _distinct(values))
+    return Column(name)
+
+
+def _written_otherwise(text: str) -> bool:
+    """Whether a text may be a number or a date in a form that is not read: 1,5 or 31.3.2021."""
+    return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))
+
+
+def texts_of(values: Values) -> list[str]:
+    """A column as texts: whole numbers without a point, nothing where there is no value."""
+    if values.dtype.kind == "O":
+        return list(values)
+    if values.dtype.kind == "M":
+        return ["" if np.isnat(value) else str(value) for value in values]
+    return ["" if np.isnan(value) else repr(float(value)).removesuffix(".0") for value in values]
+
+
+def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({text for text in texts if text}))
+
+
+def _expected(column: Column) -> str:
+    return {"number": "a finite number", "category": "a text", "date": "a date"}[column.kind]
+
+
+def _shown(value: Any) -> str:
+    return "an empty cell" if isinstance(value, str) and not value else str(value)

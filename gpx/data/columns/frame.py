@@ -1,0 +1,200 @@
+"""Columns of a table as they are given, before numbers are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpx.data.columns.column import Values
+from gpx.data.columns.delimited import Layout, read_cells, read_numbers
+from gpx.errors import DTypeError, ShapeError
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Named columns of equal length: numbers, texts or dates.
+
+    Attributes:
+        names: of the columns.
+        columns: each (n,): float64 (NaN where there is no value), texts (dtype object, empty where
+            there is none) or datetime64 (NaT).
+        where: file or argument, for error messages.
+        place: row and column, counting from 0 -> where that is, for error messages.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[Values, ...]
+    where: str
+    place: Callable[[int, int], str]
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    def placed(self, column: int) -> Callable[[int], str]:
+        """``place`` in one column."""
+        return lambda row: self.place(row, column)
+
+    def renamed(self, names: tuple[str, ...]) -> Frame:
+        """The same columns under other names."""
+        return replace(self, names=names)
+
+    def select(self, columns: Sequence[int]) -> Frame:
+        """Some of the columns, in this order."""
+        kept = list(columns)
+        return Frame(
+            tuple(self.names[i] for i in kept),
+            tuple(self.columns[i] for i in kept),
+            self.where,
+            lambda row, column: self.place(row, kept[column]),
+        )
+
+
+def read_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
+    """Some columns of a delimited file, as numbers where all of these are, or else as texts.
+
+    Args:
+        layout: of the file.
+        columns: numbers of the columns.
+        texts: leave them texts whatever they hold.
+
+    Raises:
+        DataError: ragged rows, or a quote that is not closed, with its line.
+    """
+    kept = list(columns)
+    names = tuple(layout.names[i] for i in kept)
+    values = None if texts else read_numbers(layout, kept)
+    if values is not None:
+        # lines are looked up where there is something to say of one: an error, or a category
+        return Frame(
+            names,
+            tuple(values.T),
+            str(layout.path),
+            lambda row, i: layout.place(read_cells(layout, [kept[i]])[0][row], kept[i]),
+        )
+    lines, cells = read_cells(layout, kept)
+    return Frame(
+        names,
+        tuple(np.array(column, dtype=object) for column in cells),
+        str(layout.path),
+        lambda row, column: layout.place(lines[row], kept[column]),
+    )
+
+
+def array_frame(array: NDArray[Any], names: Sequence[str], where: str, row: str = "row") -> Frame:
+    """Columns of an array (n, d) of numbers, or of rows of numbers, texts and dates.
+
+    Args:
+        array: (n, d).
+        names: d of them.
+        where, row: for error messages, as in ``places``.
+    """
+    columns = tuple(plain_values(array[:, i], names[i]) for i in range(array.shape[1]))
+    return Frame(tuple(names), columns, where, places(where, names, row))
+
+
+def frame_of(values: Any, names: Sequence[str], where: str) -> Frame:
+    """Rows of numbers, texts or dates that are no file.
+
+    Args:
+        values: (n, d), or (d,) for one row (of one column (n,) is n rows): a data frame that has
+            columns of these names, an array, or a list of rows.
+        names: d of them.
+        where: what the values are, for error messages.
+
+    Raises:
+        ShapeError: not d columns.
+        DTypeError: of something else than numbers, texts and dates.
+    """
+    columns = getattr(values, "columns", None)
+    if columns is not None and not callable(columns):
+        given = {str(name): name for name in columns}
+        if set(names) <= set(given):
+            made = tuple(plain_values(values[given[name]], name) for name in names)
+            return Frame(tuple(names), made, where, places(where, names))
+        values = np.asarray(values)
+    if hasattr(values, "detach"):  # a tensor
+        values = values.detach().cpu()
+    numeric = getattr(getattr(values, "dtype", None), "kind", "O") in "biufM"
+    array = as_rows(np.asarray(values) if numeric else np.array(values, dtype=object), len(names))
+    require_columns(array, names)
+    return array_frame(array, names, where)
+
+
+def as_rows(array: NDArray[Any], columns: int) -> NDArray[Any]:
+    """A matrix of rows of so many columns: (d,) is one row, and of one column (n,) is n rows."""
+    return array[:, None] if array.ndim == 1 and columns == 1 else np.atleast_2d(array)
+
+
+def require_columns(array: NDArray[Any], names: Sequence[str]) -> None:
+    """Raise ShapeError unless an array has rows of these columns."""
+    if array.ndim != 2 or array.shape[1] != len(names):
+        raise ShapeError(
+            f"expected inputs with {len(names)} columns "
+            f"({', '.join(names[:6])}{'...' if len(names) > 6 else ''}), got shape {array.shape}"
+        )
+
+
+def places(where: str, names: Sequence[str], row: str = "row") -> Callable[[int, int], str]:
+    """``Frame.place`` of rows that have no lines in a file; ``row`` is what they are called."""
+    return lambda number, i: f"{where}, {row} {number + 1}, column {i + 1} ({names[i]!r})"
+
+
+def plain_values(values: Any, name: str) -> Values:
+    """A column (n,) of anything that NumPy takes as numbers, texts or dates.
+
+    Args:
+        values: an array, a column of a data frame, or a list; None, NaN, NaT and what pandas calls
+            NA stand for no value.
+        name: of the column, for the error message.
+
+    Raises:
+        DTypeError: of something else.
+    """
+    array: NDArray[Any] = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    if array.dtype.kind == "M":
+        return array.astype("datetime64[us]")
+    if array.dtype.kind in "UT":
+        return np.array([str(value).strip() for value in array], dtype=object)
+    if array.dtype.kind == "O":
+        return _of_objects(array, name)
+    raise DTypeError(
+        f"the column {name!r} must hold real numbers, texts or dates (found {array.dtype})"
+    )
+
+
+def _of_objects(array: NDArray[Any], name: str) -> Values:
+    """A column of Python's own objects: numbers where all of them are, dates where they all are."""
+    absent = np.array([_absent(value) for value in array], dtype=bool)
+    given = array[~absent]
+    if any(isinstance(value, complex) for value in given):
+        raise DTypeError(f"the column {name!r} must hold real numbers (found a complex one)")
+    if all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in given):
+        found = np.full(len(array), np.nan)
+        found[~absent] = given.astype(np.float64)
+        return found
+    if all(hasattr(value, "isoformat") for value in given):  # dates and times of Python and pandas
+        return np.array(
+            ["" if a else v.isoformat() for v, a in zip(array, absent, strict=True)], object
+        )
+    odd = next((v for v in given if not isinstance(v, (str, bool, int, float, np.generic))), None)
+    if odd is not None:
+        raise DTypeError(
+            f"the column {name!r} must hold real numbers, texts or dates "
+            f"(found {type(odd).__name__})"
+        )
+    return np.array(
+        ["" if a else str(v).strip() for v, a in zip(array, absent, strict=True)], dtype=object
+    )
+
+
+def _absent(value: Any) -> bool:
+    """None, NaN, NaT, or pandas.NA, which is equal to nothing and to which nothing can be said."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))

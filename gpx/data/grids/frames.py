@@ -1,0 +1,132 @@
+"""A folder of images or video frames with a mask: time by row by column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gpx.data.columns.numbers import Floats
+from gpx.data.folders import sha256, under
+from gpx.data.grids.values import GridSource, GridValues
+from gpx.errors import DataError
+from gpx.tensor_checks import check_at_least
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm")
+
+WHITE = 65535.0
+"""Of grey images with 16 bits, which are read as wider whole numbers."""
+
+
+class FrameFolder(GridSource):
+    """Images of one size in a folder, in the order of their names, as a grid with gaps.
+
+    Colours are averaged to a brightness between 0 and 1. A single image gives row by column, more
+    give frame by row by column.
+
+    Args:
+        path: folder of the images.
+        mask: an image (non-zero where observed) for every frame, or a folder with one per frame
+            under the frame's name; None: everything is observed.
+        scale: every so many pixels are kept along each side.
+        hold_out, hold_out_axis, split, test_fraction, root, split_seed: see ``GridSource``.
+
+    Raises:
+        ConfigError: ``scale`` below 1.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        mask: str | None = None,
+        scale: int = 1,
+        hold_out: str = "cells",
+        hold_out_axis: int = 0,
+        split: int = 0,
+        test_fraction: float = 0.1,
+        root: str | None = None,
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__(hold_out, hold_out_axis, None, split, test_fraction, root, split_seed)
+        self.path = path
+        self.mask = mask
+        check_at_least(1, scale=scale)
+        self.scale = scale
+
+    def grid(self) -> GridValues:
+        """Reads all images.
+
+        Raises:
+            DataError: no images, different sizes, a mask of another shape, unreadable files.
+        """
+        folder = under(self.root, self.path)
+        if not folder.is_dir():
+            raise DataError(f"{folder} is not a folder; path= must name a folder of images")
+        files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
+        if not files:
+            raise DataError(f"{folder} holds no image ({', '.join(SUFFIXES)})")
+        step = self.scale
+        frames = [brightness(file)[::step, ::step] for file in files]
+        for file, frame in zip(files, frames, strict=True):
+            if frame.shape != frames[0].shape:
+                raise DataError(
+                    f"{file} has {frame.shape} pixels and {files[0].name} {frames[0].shape}; "
+                    "expected frames of one size"
+                )
+        if self.mask is not None:
+            for file, frame in zip(files, frames, strict=True):
+                observed = self._mask(file)[::step, ::step]
+                if observed.shape != frame.shape:
+                    raise DataError(
+                        f"the mask of {file.name} has shape {observed.shape}, the image "
+                        f"{frame.shape}; expected the same"
+                    )
+                frame[observed == 0.0] = np.nan
+        values = np.stack(frames)
+        names = (("frame",), ("row",), ("column",))
+        if len(frames) == 1:
+            values, names = values[0], names[1:]  # type: ignore[assignment]
+        return GridValues(
+            name=folder.name,
+            axes=tuple(np.arange(m, dtype=np.float64) for m in values.shape),
+            axis_names=names,
+            values=values,
+            value_name="brightness",
+            origin=str(folder),
+            checksums={f.name: sha256(f) for f in files},
+        )
+
+    def _mask(self, file: Path) -> Floats:
+        assert self.mask is not None
+        where = under(self.root, self.mask)
+        found = where / file.name if where.is_dir() else where
+        if not found.is_file():
+            raise DataError(f"there is no mask {found} for the frame {file.name}")
+        return brightness(found)
+
+
+def brightness(path: Path) -> Floats:
+    """An image (rows, columns) between 0 and 1, colours averaged, transparency ignored.
+
+    Raises:
+        DataError: the file cannot be read as an image, or does not say what is white.
+    """
+    from matplotlib.image import imread
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            wide = image.mode in ("I", "F")  # imread clips these to 8 bits
+            pixels = np.asarray(image if wide else imread(path))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path} cannot be read as an image ({error})") from error
+    if wide and (pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > WHITE):
+        raise DataError(
+            f"{path} holds {pixels.dtype} pixels up to {pixels.max():g}, of which none is known "
+            "to be white; save it with 8 or 16 bits a channel"
+        )
+    scale = float(np.iinfo(pixels.dtype).max) if pixels.dtype.kind == "u" else 1.0
+    scale = WHITE if wide else scale
+    if pixels.ndim == 3:
+        pixels = pixels[:, :, : 1 if pixels.shape[2] <= 2 else 3].mean(axis=2)
+    return np.array(pixels, dtype=np.float64) / scale

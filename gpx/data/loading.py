@@ -1,0 +1,167 @@
+"""From a source to a data set: read, split, coded, standardised."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpx.data.dataset import Dataset
+from gpx.data.hints import row_counter, skewed_target
+from gpx.data.labels import Task, encode_targets
+from gpx.data.source import DataSource, Rows
+from gpx.data.standardiser import Standardiser
+from gpx.data.table import Table
+from gpx.data.target_transform import TargetTransform, require_positive
+from gpx.errors import DataError
+from gpx.likelihoods.row_noise import RowNoise
+
+logger = logging.getLogger(__name__)
+
+
+def load(source: DataSource, *, task: Task) -> Dataset:
+    """Read, split and standardise a data set.
+
+    Statistics (mean and population standard deviation) come from the training rows alone. A column
+    that is constant over the training rows is centred and left unscaled, with a warning in the log.
+    A table with ``input_unit`` has its inputs divided by it instead.
+
+    Args:
+        source: where the rows come from and which split is wanted.
+        task: of the likelihood; decides how targets are treated.
+
+    Raises:
+        DataError: the data are missing or malformed, the split does not exist, or the targets do
+            not fit the task.
+
+    Cost: O(nd) time and a few copies of the data.
+    """
+    made = source.dataset(task)
+    if made is not None:
+        return made
+    table = source.table()
+    train, test = source.split_rows(table)
+    targets, labels = encode_targets(table, task)
+    coding, inputs = table.coding, table.x
+    input_names, unscaled = table.input_names, table.labels
+    if coding is not None:
+        coding, inputs = coding.fitted(table.x, train, table.where)
+        input_names, unscaled = coding.input_names, coding.unscaled
+    x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
+    train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
+    test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
+    scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
+    for column in unscaled:
+        scaler.input_mean[column], scaler.input_scale[column] = 0.0, 1.0
+        constant[column] = False
+    if table.input_unit is None:
+        names = (*input_names, *(table.target_names or (table.target_name,)))
+        warn_of_constants(table.where, names, len(input_names), constant.numpy())
+    else:
+        scaler.input_mean.zero_()
+        scaler.input_scale.fill_(table.input_unit)
+    return Dataset(
+        name=table.name,
+        split=source.split,
+        task=task,
+        train_x=scaler.transform_inputs(train_x),
+        train_y=scaler.transform_targets(train_y),
+        test_x=scaler.transform_inputs(test_x),
+        test_y=scaler.transform_targets(test_y),
+        scaler=scaler,
+        input_names=input_names,
+        target_name=table.target_name,
+        labels=labels,
+        coding=coding,
+        target_transform=_target_transform(table, train, task),
+        train_noise=_row_noise(table, train, scaler, task),
+        test_noise=_row_noise(table, test, scaler, task),
+        notes=_notes(source, table, train, task),
+        checksums=dict(table.checksums),
+        target_names=table.target_names,
+    )
+
+
+def _notes(source: DataSource, table: Table, train: Rows, task: Task) -> str:
+    """What is known of the data set, and hints about options of its source that are not used."""
+    notes = [table.notes]
+    if getattr(source, "id", "") is None:
+        notes.append(row_counter(table.x, table.input_names))
+    plain = table.noise is None and table.weights is None and not table.target_names
+    if task == "regression" and plain and getattr(source, "target_transform", "") is None:
+        notes.append(skewed_target(table.y[train], table.target_name))
+    return "; ".join(filter(None, notes))
+
+
+def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform | None:
+    """Fitted on training targets.
+
+    Raises:
+        DataError: the targets are not one number, or have no logarithm that is asked for.
+    """
+    kind = table.target_transform
+    if kind is None:
+        return None
+    if task != "regression" or table.target_names:
+        raise DataError(
+            f"{table.where}: target_transform={kind} is for one target that is a number; leave it "
+            "out"
+        )
+    if table.noise is not None or table.weights is not None:
+        raise DataError(
+            f"{table.where}: noise= and weights= speak of the noise of the targets themselves, "
+            f"which target_transform={kind} makes another one; leave one of them out"
+        )
+    require_positive(table, kind)
+    return TargetTransform.fitted(kind, table.y[train])
+
+
+def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> RowNoise | None:
+    """What is known of the noise of some rows, in standardised units.
+
+    Raises:
+        DataError: the targets are not one real number.
+    """
+    if table.noise is None and table.weights is None:
+        return None
+    if task != "regression" or table.target_names:
+        raise DataError(
+            f"{table.where}: noise= and weights= are about the Gaussian noise of one number, which "
+            "this target is not; leave them out"
+        )
+    ones = np.ones(len(rows))
+    known = 0.0 * ones if table.noise is None else table.noise[rows]
+    relative = ones if table.weights is None else 1.0 / table.weights[rows]
+    return RowNoise(
+        torch.from_numpy(known) / scaler.target_scale.square(), torch.from_numpy(relative)
+    )
+
+
+def warn_of_constants(
+    where: str, names: Sequence[str], num_inputs: int, constant: NDArray[np.bool_]
+) -> None:
+    """Log which columns are constant over the training rows.
+
+    Args:
+        where: the data are, for people.
+        names: of the inputs, then of the targets.
+        num_inputs: d.
+        constant (d + p,): which columns are.
+    """
+    columns = np.flatnonzero(constant[:num_inputs])
+    if len(columns):
+        named = ", ".join(f"{c + 1} ({names[int(c)]!r})" for c in columns)
+        logger.warning(
+            "%s: constant over the training rows, so centred but not scaled: input column %s",
+            where,
+            named,
+        )
+    for target in np.flatnonzero(constant[num_inputs:]):
+        logger.warning(
+            "%s: constant over the training rows, so centred but not scaled: the target %r",
+            where,
+            names[num_inputs + int(target)],
+        )

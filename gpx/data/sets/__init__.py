@@ -1,0 +1,8 @@
+"""Data sets by name: published ones, and those drawn on the spot."""
+
+from gpx.data.sets.extra import ExtraTable
+from gpx.data.sets.robot_arm import RobotArm
+from gpx.data.sets.toy import Toy1D
+from gpx.data.sets.uci import UCI
+
+__all__ = ["UCI", "ExtraTable", "RobotArm", "Toy1D"]

@@ -1,0 +1,85 @@
+"""Fetch one file of known size and SHA-256; nothing is left behind unless both agree."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from gpx.atomic_file import atomic_file
+from gpx.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = 30.0
+"""Seconds without an answer after which a server counts as out of reach."""
+
+
+def download(url: str, target: Path, *, size: int, sha256: str) -> None:
+    """Fetch ``url`` to ``target``.
+
+    The bytes go to a temporary file beside the target, which takes the target's name only once
+    size and checksum agree; several processes may fetch the same file at once.
+
+    Args:
+        url: https (or http, for mirrors: the checksum guards the content either way).
+        target: file to write; its folder is made.
+        size: expected, in bytes.
+        sha256: expected, in hexadecimal.
+
+    Raises:
+        DataError: out of reach, refused, of the wrong size or with the wrong checksum.
+        ConfigError: neither https nor http.
+    """
+    if not url.startswith(("https://", "http://")):
+        raise ConfigError(f"{url} is neither an https nor an http address")
+    digest, received = hashlib.sha256(), 0
+    try:
+        # a progress line on a terminal only (disable=None)
+        with (
+            atomic_file(target) as file,
+            tqdm(total=size, unit="B", unit_scale=True, desc=_tail(url), disable=None) as bar,
+        ):
+            for chunk in _chunks(url, size + 1):
+                file.write(chunk)
+                digest.update(chunk)
+                received += len(chunk)
+                bar.update(len(chunk))
+            if received != size:
+                raise DataError(
+                    f"{url} gave {received} bytes, expected {size}; "
+                    "the transfer was cut short or the file is another one, try again"
+                )
+            if digest.hexdigest() != sha256:
+                raise DataError(
+                    f"{url} has SHA-256 {digest.hexdigest()[:12]}..., expected {sha256[:12]}...; "
+                    "the file is damaged or another one, nothing was kept"
+                )
+    except OSError as error:
+        raise DataError(f"cannot write to {target.parent}: {error.strerror}") from error
+    logger.info("downloaded %s (%.1f KiB, checksum verified) to %s", url, size / 1024, target)
+
+
+def _chunks(url: str, most: int) -> Iterator[bytes]:
+    """What a server sends, ``most`` bytes at most; raises DataError where it does not answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+            while most and (chunk := response.read(min(1 << 16, most))):
+                most -= len(chunk)
+                yield chunk
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise DataError(f"{url} answered {error.code} ({error.reason})") from error
+    except (http.client.HTTPException, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DataError(f"{url} is out of reach ({reason})") from error
+
+
+def _tail(url: str) -> str:
+    return "/".join(url.rsplit("/", 2)[-2:])

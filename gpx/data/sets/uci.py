@@ -1,0 +1,177 @@
+"""The UCI regression benchmark with its ten published splits."""
+
+from __future__ import annotations
+
+import logging
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+
+from gpx.cache_folder import cache_folder
+from gpx.data.columns.numbers import numbered_names
+from gpx.data.folders import candidate_folders, find, sha256
+from gpx.data.sets.download import download
+from gpx.data.sets.packed import packed_numbers
+from gpx.data.sets.uci_sets import ALIASES, REVISION, UCI_SETS
+from gpx.data.source import DataSource, Rows, require_rows
+from gpx.data.table import Table
+from gpx.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
+
+COLLECTION = f"https://raw.githubusercontent.com/treforevans/uci_datasets/{REVISION}/uci_datasets"
+"""Where files come from: ``<COLLECTION>/<name>/<file>``."""
+
+URL_VARIABLE = "GPX_DATA_URL"
+
+
+def resolve_name(name: str) -> str:
+    """The collection's name of a set given by that name or one used in papers.
+
+    Raises:
+        ConfigError: unknown; names the nearest.
+    """
+    plain = str(name).strip().lower()
+    plain = ALIASES.get(plain, plain)
+    if plain in UCI_SETS:
+        return plain
+    near = get_close_matches(plain, [*UCI_SETS, *ALIASES], n=3, cutoff=0.5)
+    hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(UCI_SETS)}"
+    raise ConfigError(f"there is no UCI data set {name!r}; {hint}")
+
+
+class UCI(DataSource):
+    """One set of the collection ``treforevans/uci_datasets``.
+
+    Files are looked for in ``root``, $GPX_DATA and the cache folder (each as ``<name>/`` and
+    ``uci/<name>/``) and otherwise downloaded to the cache, size and SHA-256 checked.
+
+    Args:
+        name: as in the collection or as in papers (pol or poletele).
+        split: 0 to 9, a column of the published test masks.
+        root: folder to look in first.
+        base_url: mirror of the collection; default $GPX_DATA_URL, then ``COLLECTION``.
+        train_fraction: None for the published splits; otherwise split k is a random one that trains
+            on the whole number of rows below this share (0.67 in the comparison of CGLB, SGPR and
+            iterative GPs), drawn from k and ``split_seed`` alone.
+        split_seed: see ``train_fraction``.
+
+    Raises:
+        ConfigError: ``train_fraction`` is not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: int = 0,
+        root: str | None = None,
+        base_url: str | None = None,
+        train_fraction: float | None = None,
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__(split=split, root=root, split_seed=split_seed)
+        if train_fraction is not None and not 0.0 < train_fraction < 1.0:
+            raise ConfigError(
+                f"train_fraction={train_fraction} is not between 0 and 1; None takes the "
+                "published splits"
+            )
+        self.train_fraction = train_fraction
+        self.name = resolve_name(name)
+        self.known = UCI_SETS[self.name]
+        chosen = base_url or os.environ.get(URL_VARIABLE) or COLLECTION
+        self.base_url = chosen.rstrip("/")
+
+    def table(self) -> Table:
+        """All rows; downloads what is not on this machine.
+
+        Raises:
+            DataError: missing and out of reach, damaged, or not the published size.
+        """
+        files = [self._file(file) for file in self.known.files]
+        *parts, mask_file = files
+        n, d = self.known.n, self.known.d
+        values = np.concatenate([packed_numbers(part, d + 1) for part in parts])
+        if len(values) != n:
+            named = " and ".join(map(str, parts))
+            raise DataError(f"{named} hold {len(values)} rows, expected {n}; fetch the files again")
+        masks = packed_numbers(mask_file, 10, n)
+        return Table(
+            name=self.name,
+            x=np.ascontiguousarray(values[:, :-1]),
+            y=values[:, -1].copy(),
+            input_names=numbered_names(d),
+            target_name="y",
+            test_masks=masks.astype(bool),
+            notes=self.known.notes,
+            origin=str(parts[0]),
+            checksums=self._checksums(files),
+        )
+
+    def split_rows(self, table: Table) -> tuple[Rows, Rows]:
+        """As in ``DataSource``, or random rows where ``train_fraction`` is given."""
+        if self.train_fraction is None:
+            return super().split_rows(table)
+        if self.split < 0:
+            raise DataError(f"split={self.split} does not exist: random splits count from 0")
+        rows = len(table.y)
+        draws = np.random.Generator(np.random.PCG64([self.split_seed, self.split]))
+        order = draws.permutation(rows)
+        size = int(self.train_fraction * rows)
+        train, test = np.sort(order[:size]), np.sort(order[size:])
+        require_rows(table, self.split, train, test)
+        return train, test
+
+    def fetch(self, folder: Path) -> list[Path]:
+        """Download this set's files into ``folder/<name>``, keeping what is there already.
+
+        Returns:
+            The files.
+
+        Raises:
+            DataError: out of reach or damaged, or a set whose data file has no pinned checksum.
+        """
+        target = folder / self.name
+        return [find([target], file) or self._download(file, target) for file in self.known.files]
+
+    def _file(self, file: str) -> Path:
+        folders = candidate_folders(self.root, "uci", self.name)
+        return find(folders, file) or self._download(file, cache_folder() / "uci" / self.name)
+
+    def _download(self, file: str, folder: Path) -> Path:
+        pinned = self.known.files[file]
+        url = f"{self.base_url}/{self.name}/{file}"
+        files = " and ".join(self.known.files)
+        advice = (
+            f"put {files} (from {self.base_url}/{self.name}/) into {folder}, or point root= or "
+            f"$GPX_DATA at a folder that holds {self.name}/ or uci/{self.name}/"
+        )
+        if pinned is None:
+            raise DataError(
+                f"data set {self.name}: {file} is not on this machine, and it is not downloaded "
+                f"because no checksum of it is known; {advice}"
+            )
+        logger.info("data set %s: %s is not on this machine, downloading", self.name, file)
+        try:
+            download(url, folder / file, size=pinned.size, sha256=pinned.sha256)
+        except DataError as error:
+            raise DataError(
+                f"data set {self.name}: {file} is not on this machine and could not be "
+                f"downloaded: {error}; {advice}"
+            ) from error
+        return folder / file
+
+    def _checksums(self, files: list[Path]) -> dict[str, str]:
+        found = {file.name: sha256(file) for file in files}
+        for file in files:
+            pinned = self.known.files[file.name]
+            if pinned is not None and found[file.name] != pinned.sha256:
+                logger.warning(
+                    "%s differs from the published file (SHA-256 %s..., expected %s...): "
+                    "results are not comparable with published ones",
+                    file,
+                    found[file.name][:12],
+                    pinned.sha256[:12],
+                )
+        return found

@@ -1,0 +1,17 @@
+"""Tables of your own in files, and the tables that are predicted for."""
+
+from gpx.data.tables.npz_file import NPZFile
+from gpx.data.tables.parquet_file import ParquetFile
+from gpx.data.tables.prediction_input import read_inputs, read_rows
+from gpx.data.tables.predictions import write_predictions, write_table
+from gpx.data.tables.table_file import CSVFile
+
+__all__ = [
+    "CSVFile",
+    "NPZFile",
+    "ParquetFile",
+    "read_inputs",
+    "read_rows",
+    "write_predictions",
+    "write_table",
+]

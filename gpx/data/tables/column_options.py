@@ -1,0 +1,193 @@
+"""How the columns of a table become inputs, targets and what else a table has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpx.data.columns.coding import CodedColumn, Coding
+from gpx.data.columns.column import HINT, UNSEEN, Column, column_of
+from gpx.data.columns.frame import Frame
+from gpx.data.columns.numbers import Floats, Mask
+from gpx.data.table import Table
+from gpx.errors import ConfigError, DataError
+
+TARGET_HINT = (
+    "remove the row or choose missing=drop, which does; what is to be learnt is never filled in"
+)
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """What is said of the columns of a table before they are read.
+
+    Attributes:
+        policies: a ``Coding`` of no columns yet.
+        categories, dates: names of the columns that hold these; None: told from their values.
+        date_format: of dates that are not written as ISO 8601 has it, as ``datetime.strptime``
+            takes it.
+    """
+
+    policies: Coding
+    categories: tuple[str, ...] | None = None
+    dates: tuple[str, ...] | None = None
+    date_format: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in set(self.categories or ()) & set(self.dates or ()):
+            raise ConfigError(f"the column {name!r} is among both categories= and dates=")
+
+    def column(self, frame: Frame, place: int) -> Column:
+        """What one column of a frame holds."""
+        name = frame.names[place]
+        return column_of(
+            name,
+            frame.columns[place],
+            category=None if self.categories is None else name in self.categories,
+            date=None if self.dates is None else name in self.dates,
+            form=self.date_format,
+        )
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """Inputs, targets and further columns of some rows of a table, as they are given.
+
+    Attributes:
+        inputs: at least one column.
+        targets: one column or several.
+        noise, weights: one column: known noise variances of the target, and how many rows each one
+            stands for; None: there are none.
+    """
+
+    inputs: Frame
+    targets: Frame
+    noise: Frame | None = None
+    weights: Frame | None = None
+
+
+def table_of(
+    rows: GivenRows,
+    test: GivenRows | None,
+    options: ColumnOptions,
+    test_masks: Mask | None = None,
+    **about: Any,
+) -> Table:
+    """A table of columns of any kind.
+
+    Args:
+        rows: that are split, or trained on where there are others to test on.
+        test: rows to test on, with the same columns.
+        options: policies.
+        test_masks (n, k): which of ``rows`` are tested, where ``test`` is None.
+        about: name, origin and checksums of the table.
+
+    Raises:
+        DataError: a value that is not what its column holds, or is missing where that is refused.
+    """
+    columns = [options.column(rows.inputs, i) for i in range(len(rows.inputs.names))]
+    several = len(rows.targets.names) > 1
+    targets = [
+        Column(rows.targets.names[i]) if several else options.column(rows.targets, i)
+        for i in range(len(rows.targets.names))
+    ]
+    if targets[0].kind == "date":
+        raise DataError(
+            f"{rows.targets.place(0, 0)}: the target holds dates, expected numbers or classes"
+        )
+    parts = [_numbers(part, columns, targets, options) for part in (rows, test) if part is not None]
+    x, y, noise, weights = (
+        each[0] if test is None else np.concatenate(each) for each in zip(*parts, strict=True)
+    )
+    if test is not None:
+        test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
+    notes = ""
+    if options.policies.missing == "drop":
+        lacks = np.any([np.isnan(part).any(axis=1) for part in (x, y, noise, weights)], axis=0)
+        if lacks.any():
+            notes = f"{int(lacks.sum()):,} of {len(lacks):,} rows lack a value and are left out"
+            x, y, noise, weights = x[~lacks], y[~lacks], noise[~lacks], weights[~lacks]
+            if test_masks is not None and len(test_masks) == len(lacks):
+                test_masks = test_masks[~lacks]
+    classes = targets[0].texts
+    if classes:  # of some all rows may have been left out
+        there = np.unique(y[:, 0]).astype(int)
+        classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
+    coding = replace(options.policies, columns=tuple(map(CodedColumn, columns)))
+    carried = coding.identifier is not None or coding.noise is not None
+    needed = options.policies.missing == "mean" or carried or not coding.plain
+    names = rows.targets.names
+    return Table(
+        x=np.ascontiguousarray(x),
+        y=np.ascontiguousarray(y if several else y[:, 0]),
+        input_names=rows.inputs.names,
+        target_name=", ".join(names),
+        target_names=names if several else (),
+        class_names=classes,
+        coding=coding if needed else None,
+        test_masks=test_masks,
+        noise=noise[:, 0] if noise.size else None,
+        weights=weights[:, 0] if weights.size else None,
+        notes=notes,
+        **about,
+    )
+
+
+def _numbers(
+    rows: GivenRows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value."""
+    dropped = options.policies.missing == "drop"
+    allowed = options.policies.missing != "refuse"
+    none = np.empty((len(rows.targets), 0))
+    x = _stacked(rows.inputs, columns, allowed) if columns else none
+    y = _stacked(rows.targets, targets, dropped, TARGET_HINT)
+    if targets[0].kind == "category" and (y[:, 0] == UNSEEN).any():
+        row, frame = int((y[:, 0] == UNSEEN).argmax()), rows.targets
+        raise DataError(
+            f"{frame.place(row, 0)}: found the class {frame.columns[0][row]!r}, which no training "
+            "row has; remove such rows from the test set"
+        )
+    noise = none if rows.noise is None else noise_variances(rows.noise, dropped)[:, None]
+    weights = none if rows.weights is None else _weights(rows.weights, dropped)[:, None]
+    return x, y, noise, weights
+
+
+def _stacked(frame: Frame, columns: Sequence[Column], missing: bool, hint: str = HINT) -> Floats:
+    """All columns of a frame as numbers (n, k)."""
+    made = [
+        column.numbers(frame.columns[i], frame.placed(i), missing, hint)
+        for i, column in enumerate(columns)
+    ]
+    return np.column_stack(made)
+
+
+def noise_variances(frame: Frame, missing: bool = False) -> Floats:
+    """The only column of a frame as variances (n,).
+
+    Args:
+        frame: of one column.
+        missing: whether values may be missing; they become NaN.
+
+    Raises:
+        DataError: no numbers, or a negative one.
+    """
+    found = _stacked(frame, [Column(frame.names[0])], missing, TARGET_HINT)[:, 0]
+    expected = "a noise variance (0 or more, in the squared unit of the target)"
+    _require(frame, found, found < 0.0, expected)
+    return found
+
+
+def _weights(frame: Frame, missing: bool) -> Floats:
+    found = _stacked(frame, [Column(frame.names[0])], missing, TARGET_HINT)[:, 0]
+    _require(frame, found, found <= 0.0, "a weight above 0; remove the row")
+    return found
+
+
+def _require(frame: Frame, values: Floats, bad: Mask, expected: str) -> None:
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(f"{frame.place(row, 0)}: found {values[row]:g}, expected {expected}")

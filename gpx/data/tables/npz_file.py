@@ -1,0 +1,174 @@
+"""Tables in NumPy archives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gpx.data.archive import ANY, read_array
+from gpx.data.columns.choice import as_list, named_column
+from gpx.data.columns.coding import Coding, Missing, Unseen
+from gpx.data.columns.column import Values
+from gpx.data.columns.frame import Frame, places, plain_values
+from gpx.data.columns.numbers import Mask, numbered_names
+from gpx.data.folders import existing_file, sha256, under
+from gpx.data.source import DataSource
+from gpx.data.table import Table
+from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
+from gpx.data.tables.table_file import AUTO
+from gpx.errors import DataError
+
+
+class NPZFile(DataSource):
+    """A NumPy archive: inputs (n, d) and targets (n,) or (n, p), or an array for every column.
+
+    Args:
+        path: of the .npz file.
+        x: name of the array of inputs, real numbers (n, d); or the names of arrays (n,), one for
+            each column, of numbers, texts or dates (datetime64).
+        y: name of the array of targets; texts are classes.
+        test: name of an array (n,) or (n, k) that marks test rows, one column for each split; None
+            cuts the rows into random folds.
+        input_names: of the d columns of x; None calls them x1, x2, ..., or as the arrays are.
+        target_name: None takes the name of the array of targets.
+        target_names: of the p > 1 columns of y; None calls them y1, y2, ...
+        split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
+            for in ``root`` when that is given.
+        noise, weights: names of arrays (n,): known noise variances of the targets, and how many
+            rows each one stands for; as for ``TableFile``.
+        missing, categories, dates, date_format, unseen, max_categories, target_transform: as for
+            ``TableFile``, with columns by name; NaN, NaT and empty texts are missing values.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        x: str | Sequence[str] = "x",
+        y: str = "y",
+        test: str | None = None,
+        input_names: Sequence[str] | None = None,
+        target_name: str | None = None,
+        split: int = 0,
+        test_fraction: float = 0.1,
+        root: str | None = None,
+        split_seed: int = 0,
+        target_names: Sequence[str] | None = None,
+        missing: Missing = "refuse",
+        categories: str | Sequence[str] = AUTO,
+        dates: str | Sequence[str] = AUTO,
+        date_format: str | None = None,
+        unseen: Unseen = "apart",
+        max_categories: int = 100,
+        noise: str | None = None,
+        weights: str | None = None,
+        target_transform: str | None = None,
+    ) -> None:
+        super().__init__(split, test_fraction, root, split_seed)
+        self.path = path
+        self.x = x if isinstance(x, str) else list(x)
+        self.y = y
+        self.test = test
+        self.input_names = None if input_names is None else tuple(map(str, input_names))
+        self.target_name = target_name
+        self.noise, self.weights = noise, weights
+        self.target_transform = target_transform
+        self.target_names = None if target_names is None else tuple(map(str, target_names))
+        self.options = ColumnOptions(
+            Coding((), missing, unseen, None, noise, max_categories),
+            None if categories == AUTO else tuple(map(str, as_list(categories))),
+            None if dates == AUTO else tuple(map(str, as_list(dates))),
+            date_format,
+        )
+
+    def table(self) -> Table:
+        """All rows.
+
+        Raises:
+            DataError: no such file or array, not numbers, shapes that do not agree.
+        """
+        path = existing_file(under(self.root, self.path))
+        inputs, targets = self._inputs(path), self._targets(path)
+        if len(inputs) != len(targets):
+            raise DataError(
+                f"{path} has {len(inputs)} rows of inputs and {len(targets)} targets; expected the "
+                "same number"
+            )
+        for name in (*(self.options.categories or ()), *(self.options.dates or ())):
+            named_column((*inputs.names, *targets.names), name, str(path))
+        further = {
+            option: self._of_rows(path, array, len(targets), option)
+            for option, array in (("noise", self.noise), ("weights", self.weights))
+            if array is not None
+        }
+        return table_of(
+            GivenRows(inputs, targets, **further),
+            None,
+            self.options,
+            name=path.stem,
+            test_masks=self._masks(path),
+            origin=str(path),
+            checksums={path.name: sha256(path)},
+            target_transform=self.target_transform,
+        )
+
+    def _inputs(self, path: Path) -> Frame:
+        if isinstance(self.x, str):
+            x = read_array(path, self.x, "x")
+            x = x[:, None] if x.ndim == 1 else x
+            if x.ndim != 2:
+                raise DataError(f"{path}: array {self.x!r} has shape {x.shape}, expected (n, d)")
+            return _frame(path, self.input_names or numbered_names(x.shape[1]), list(x.T))
+        columns = []
+        for name in self.x:
+            column = read_array(path, name, "x", ANY)
+            if column.ndim != 1:
+                raise DataError(f"{path}: array {name!r} has shape {column.shape}, expected (n,)")
+            columns.append(plain_values(column, name))
+        return _frame(path, self.input_names or tuple(self.x), columns)
+
+    def _targets(self, path: Path) -> Frame:
+        y = read_array(path, self.y, "y", ANY)
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        if y.ndim == 2 and y.dtype.kind == "f":
+            return _frame(path, self.target_names or numbered_names(y.shape[1], "y"), list(y.T))
+        if y.ndim != 1 or y.dtype.kind == "M":
+            raise DataError(
+                f"{path}: array {self.y!r} has dtype {y.dtype} and shape {y.shape}, expected real "
+                "numbers, or texts (n,) for classes"
+            )
+        names = self.target_names or (self.target_name or self.y,)
+        return _frame(path, names, [plain_values(y, self.y)])
+
+    def _of_rows(self, path: Path, name: str, rows: int, option: str) -> Frame:
+        """An array with a number for each row."""
+        values = read_array(path, name, option)
+        if values.shape != (rows,):
+            raise DataError(
+                f"{path}: array {name!r} of {option}= has shape {values.shape}, expected ({rows},)"
+            )
+        return _frame(path, (name,), [values])
+
+    def _masks(self, path: Path) -> Mask | None:
+        if self.test is None:
+            return None
+        marks = read_array(path, self.test, "test")
+        if marks.ndim not in (1, 2) or not np.isin(marks, (0.0, 1.0)).all():
+            raise DataError(
+                f"{path}: array {self.test!r} of shape {marks.shape} must mark test rows by 1 "
+                "and the others by 0, one column for each split"
+            )
+        return marks.reshape(len(marks), -1).astype(bool)
+
+
+def _frame(path: Path, names: Sequence[str], columns: Sequence[Values]) -> Frame:
+    """Columns and their names; raises DataError where they do not fit."""
+    lengths = sorted({len(column) for column in columns})
+    if len(names) != len(columns) or len(lengths) != 1:
+        raise DataError(
+            f"{path}: {len(columns)} columns of {lengths} rows have {len(names)} names; expected "
+            "some columns, of equal lengths and with a name each"
+        )
+    where = str(path)
+    return Frame(tuple(names), tuple(columns), where, places(where, names, "data row"))

@@ -1,0 +1,106 @@
+"""Tables in Parquet files, which the optional package pyarrow reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpx.data.columns.column import Values
+from gpx.data.columns.delimited import Layout
+from gpx.data.columns.frame import Frame, places, plain_values
+from gpx.data.folders import existing_file
+from gpx.data.tables.table_file import TableFile
+from gpx.errors import BackendUnavailable, ConfigError, DataError, DTypeError
+
+
+class ParquetFile(TableFile):
+    """A Parquet file: one row per observation; options as for ``TableFile``, without ``header``.
+
+    Columns hold numbers, truth values, texts (plain or coded by a dictionary), dates or times; null
+    is a missing value. Times with a time zone are taken in UTC.
+
+    Cost: the columns that are asked for are read into memory.
+    """
+
+    def layout(self, path: Path) -> Layout:
+        """Names of the columns.
+
+        Raises:
+            BackendUnavailable: the package pyarrow is missing.
+        """
+        if self.header is not None:
+            raise ConfigError(f"header={self.header}: columns of Parquet files have names")
+        return parquet_layout(path)
+
+    def frame(self, layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
+        """Some columns, each of its own type."""
+        return parquet_frame(layout, columns)
+
+
+def open_parquet(path: Path) -> Any:
+    """A ``pyarrow.parquet.ParquetFile``.
+
+    Raises:
+        BackendUnavailable: the package pyarrow is missing.
+        DataError: no Parquet file, or a damaged one.
+    """
+    try:
+        from pyarrow import parquet  # optional
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"{path} is a Parquet file, and the package pyarrow, which reads it, is missing: "
+            "pip install 'gpx-torch[parquet]', or write the rows in another format"
+        ) from error
+    try:
+        return parquet.ParquetFile(path)
+    except Exception as error:  # the reader can raise anything on foreign bytes
+        raise DataError(f"{path} is no Parquet file, or is damaged or cut short") from error
+
+
+def parquet_layout(path: str | Path) -> Layout:
+    """Names of the columns of a file, as of a text with a header."""
+    found = existing_file(path)
+    names = tuple(open_parquet(found).schema_arrow.names)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{found} has two columns of the name {twice!r}, expected different names")
+    return Layout(found, None, 1, names)
+
+
+def parquet_frame(layout: Layout, columns: Sequence[int]) -> Frame:
+    """Some columns of a file."""
+    kept = list(columns)
+    names = tuple(layout.names[i] for i in kept)
+    try:
+        table = open_parquet(layout.path).read(columns=list(dict.fromkeys(names)))
+    except (BackendUnavailable, DataError):
+        raise
+    except Exception as error:  # as above: damaged pages are read here
+        raise DataError(f"{layout.path} is damaged or cut short ({error})") from error
+    if table.num_rows == 0:
+        raise DataError(f"{layout.path} has no rows")
+    where = str(layout.path)
+    return Frame(
+        names,
+        tuple(_values(table.column(name), name, where) for name in names),
+        where,
+        places(where, names, "data row"),
+    )
+
+
+def _values(column: Any, name: str, where: str) -> Values:
+    try:
+        kind = str(column.type)
+        if kind.startswith(("timestamp", "date")):
+            return column.cast("timestamp[us]").to_numpy().astype("datetime64[us]")
+        if kind.startswith(("bool", "int", "uint", "half", "float", "double", "decimal")):
+            return np.asarray(column.to_numpy(), dtype=np.float64)
+        return plain_values(np.array(column.to_pylist(), dtype=object), name)
+    except (DTypeError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{where}: the column {name!r} has the type {column.type}, expected numbers, texts or "
+            "dates"
+        ) from error

@@ -1,0 +1,145 @@
+"""Rows to predict for, from files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpx.data.archive import ANY, array_names, read_array
+from gpx.data.columns.choice import named_column
+from gpx.data.columns.coding import Coding
+from gpx.data.columns.column import texts_of
+from gpx.data.columns.delimited import Layout, sniff
+from gpx.data.columns.frame import (
+    Frame,
+    array_frame,
+    as_rows,
+    places,
+    plain_values,
+    read_frame,
+    require_columns,
+)
+from gpx.data.columns.numbers import Floats
+from gpx.data.folders import existing_file
+from gpx.data.images.pixels import pixel_rows
+from gpx.data.tables.column_options import noise_variances
+from gpx.data.tables.parquet_file import parquet_frame, parquet_layout
+from gpx.errors import DataError, ShapeError
+
+logger = logging.getLogger(__name__)
+
+
+class NewRows(NamedTuple):
+    """Rows to predict for.
+
+    Attributes:
+        frame: the columns of training, in their order.
+        identifiers: texts (n,) that name the rows; None where the table has none.
+        noise (n,): known noise variances, in the squared unit of the target; None where the table
+            has none.
+    """
+
+    frame: Frame
+    identifiers: list[str] | None = None
+    noise: Floats | None = None
+
+
+def read_rows(path: str | Path, coding: Coding) -> NewRows:
+    """Rows of new points, for columns of any kind.
+
+    With a header line columns are matched by name: their order is free and others (such as the
+    target) are ignored. Without one there must be exactly d columns, in the order of training. A
+    column of the name of ``coding.identifier`` is read as texts and one of that of ``coding.noise``
+    as variances; they need not be there. An archive gives its array ``x``, rows or, for a model of
+    images, these as they are; or an array for each column.
+
+    Args:
+        path: delimited text, gzipped or not, .parquet or .npz.
+        coding: of the columns, as in training.
+
+    Raises:
+        DataError: missing columns, ragged rows; what cells hold is judged by ``coding``.
+    """
+    found, names = existing_file(path), coding.names
+    if found.suffix == ".npz":
+        return NewRows(_archived(found, coding))
+    others = [name for name in (coding.identifier, coding.noise) if name is not None]
+    packed = found.suffix == ".parquet"
+    layout = parquet_layout(found) if packed else _sniffed(found, coding)
+
+    def frame(columns: Sequence[int], texts: bool = False) -> Frame:
+        return parquet_frame(layout, columns) if packed else read_frame(layout, columns, texts)
+
+    there = layout.names if layout.header_line else ()
+    identifiers = noise = None
+    if coding.identifier in there:
+        own = frame([layout.names.index(coding.identifier)], texts=True)
+        identifiers = texts_of(own.columns[0])
+    if coding.noise in there:
+        noise = noise_variances(frame([layout.names.index(coding.noise)]))
+    return NewRows(frame(_matched(layout, names, others)), identifiers, noise)
+
+
+def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
+    """Inputs (n, d) of new points in the data's own units, columns in the order of training.
+
+    Args:
+        path: see ``read_rows``.
+        input_names: d names, as in training.
+
+    Raises:
+        DataError: missing columns, text, empty cells, NaN or infinities, with line and column.
+    """
+    coding = Coding.of_numbers(input_names)
+    return coding(read_rows(path, coding).frame)
+
+
+def _matched(layout: Layout, names: Sequence[str], others: Sequence[str]) -> list[int]:
+    """Where a file has the columns of training; ``others`` are used, too."""
+    if not layout.header_line:
+        if layout.width != len(names):
+            raise DataError(
+                f"{layout.path} has {layout.width} columns and no header line, expected the "
+                f"{len(names)} inputs of training in their order: {_listed(names)}"
+            )
+        return list(range(layout.width))
+    why = ", which the model was trained on"
+    columns = [named_column(layout.names, name, str(layout.path), why) for name in names]
+    ignored = [name for name in layout.names if name not in names and name not in others]
+    if ignored:
+        logger.info("%s: columns not used in training, ignored: %s", layout.path, _listed(ignored))
+    return columns
+
+
+def _sniffed(path: Path, coding: Coding) -> Layout:
+    """Columns of delimited text, of which the first line may be a row of texts and numbers."""
+    try:
+        return sniff(path)
+    except DataError:
+        bare = sniff(path, header=False)
+        if coding.plain or bare.width != len(coding.names):
+            raise
+        return bare
+
+
+def _archived(path: Path, coding: Coding) -> Frame:
+    """Columns of any kind in an archive: its array ``x``, or an array for each of them."""
+    where, names = str(path), coding.names
+    if coding.plain or ("x" in array_names(path) and "x" not in names):
+        try:
+            rows = as_rows(pixel_rows(read_array(path, "x", "x"), names), len(names))
+            require_columns(rows, names)
+        except ShapeError as error:
+            raise DataError(f"{path}, array 'x': {error}") from error
+        return array_frame(rows, names, where, "data row")
+    columns = tuple(plain_values(read_array(path, name, "x", ANY), name) for name in names)
+    shapes = {column.shape for column in columns}
+    if len(shapes) > 1 or len(columns[0].shape) != 1:
+        raise DataError(f"{path}: its columns have the shapes {sorted(shapes)}, expected (n,)")
+    return Frame(tuple(names), columns, where, places(where, names, "data row"))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

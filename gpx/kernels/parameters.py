@@ -1,0 +1,46 @@
+"""What kernels' constructors share: parameters with a value for each input, signal variances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError
+
+
+def per_dimension(
+    value: float | Sequence[float], num_dims: int | None, option: str = "ard_num_dims"
+) -> Tensor:
+    """Initial value, float64, of a parameter: shape () when ``num_dims`` is None, else (num_dims,).
+
+    Args:
+        value: one number, or one for each dimension.
+        num_dims: how many; None: one value for all inputs.
+        option: name of the argument that says how many, for the messages.
+
+    Raises:
+        ConfigError: a list has another length, or there are no dimensions.
+    """
+    if num_dims is not None and num_dims < 1:
+        raise ConfigError(f"{option}={num_dims}: expected at least 1")
+    if isinstance(value, (int, float)):
+        tensor = torch.tensor(float(value), dtype=torch.float64)
+        return tensor if num_dims is None else tensor.expand(num_dims).clone()
+    tensor = torch.tensor([float(v) for v in value], dtype=torch.float64)
+    if num_dims is None or tensor.numel() != num_dims:
+        raise ConfigError(
+            f"{tensor.numel()} values were given for {option}={num_dims}; "
+            "give a single number, or one value for each"
+        )
+    return tensor
+
+
+def add_outputscale(kernel: nn.Module, outputscale: float | None) -> None:
+    """Give a kernel its ``outputscale``: learned from this value on; None fixes it to one."""
+    if outputscale is None:
+        kernel.register_buffer("outputscale", torch.ones(()), persistent=False)
+    else:
+        positive_parameter(kernel, "outputscale", float(outputscale))

@@ -1,0 +1,45 @@
+"""A network with random layers: any body below a head of latent functions."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gpx.methods.base.model import Marginals
+from gpx.methods.deep.draws import is_random, repeated
+from gpx.methods.deep.layer import GPLayer
+from gpx.methods.deep.output_layer import OutputLayer
+
+
+class Network(nn.Module):
+    """A body, any torch module, and a head that knows the marginals of its outputs.
+
+    Args:
+        body: x (n, d) -> (n, h).
+        head: (n, h) -> (n, p), one latent function for each output.
+    """
+
+    def __init__(self, body: nn.Module, head: GPLayer | OutputLayer) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Latent functions (n, p) at a draw of the network."""
+        found: Tensor = self.head(self.body(x))
+        return found
+
+    def marginals(self, x: Tensor) -> Marginals:
+        """Of the latent functions (n, p), given a draw of everything below the head's weights."""
+        return self.head.marginals(self.body(x))
+
+    def samples(self, x: Tensor, num: int) -> Tensor:
+        """``num`` independent draws at each row: (num, n, p); what is not random is passed once."""
+        if is_random(self.body):
+            return repeated(self, x, num)
+        return self.head.sample(self.body(x), num)
+
+    def sample_marginals(self, x: Tensor, num: int) -> Marginals:
+        """``marginals`` at ``num`` independent draws at each row: (num, n, p) each."""
+        if is_random(self.body):
+            parts = self.marginals(x.repeat(num, 1))
+            return Marginals(*(part.view(num, len(x), -1) for part in parts))
+        return Marginals(*(part.expand(num, -1, -1) for part in self.marginals(x)))

@@ -1,0 +1,114 @@
+"""Gradients of r^T A^{-1} r and of log |A| for A = W K W^T + noise I, by ``SKISystem.tensors``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.methods.ski.covariance import AxisCovariance
+from gpx.methods.ski.low_rank import EigenPart, PivotedPart
+from gpx.methods.ski.system import SKISystem
+from gpx.methods.ski.waves import WavePart
+from gpx.operators import Interpolation
+
+CHUNK_ENTRIES = 1 << 24
+"""Entries of a working array over some of the rows."""
+COLUMNS = 32
+"""Vectors on the grid whose correlations are taken at a time."""
+
+
+@torch.no_grad()
+def quad_gradient(system: SKISystem, v: Tensor) -> list[Tensor]:
+    """Of r^T A^{-1} r, for v = A^{-1} r (n, 1)."""
+    wv = system.weights_alone.mT.matmul(v)
+    found = [-g for g in system.covariance.gradient(wv, wv)]
+    found.append(-(v * v).sum())
+    if system.weights.values.requires_grad:
+        on_grid = system.base.matmul(wv).detach()
+        found.append(-2.0 * _by_values(system.weights, v, on_grid))
+    return found
+
+
+@torch.no_grad()
+def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
+    """Of log |A|, from A^{-1} w and Q^{-1} w (n, L) of probes w with covariance Q.
+
+    With P a projection on functions near the range of C, tr(A^{-1} dA) is split into
+    tr(Q^{-1} dA_P), exact, where dA_P has P dK P in the place of dK, and the rest from the probes.
+    """
+    w, part, q = system.weights_alone, system.part, system.preconditioner
+    noise, probes = system.noise.detach(), u.shape[1]
+    wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
+    inverse = torch.cholesky_inverse(q.capacitance.factor)
+    by_noise = (u * z).sum() / probes - (z * z).sum() / probes
+    by_noise = by_noise + (len(u) - part.rank + inverse.diagonal().sum()) / noise
+    if isinstance(part, WavePart):
+        estimated = [g / probes for g in system.covariance.gradient(wu, wz)]
+        exact = [part.gradient(1.0 - inverse.diagonal(), wz)]
+    elif isinstance(part, EigenPart):
+        # I - B^{-1} cancels where a root is small, and dK is small there, too
+        inner = inverse.neg_()
+        inner.diagonal().add_(1.0)
+        inner.div_(part.roots).div_(part.roots.unsqueeze(1))
+        if isinstance(system.covariance, AxisCovariance):
+            estimated = system.covariance.gradient(wu / probes, wz)
+            within = part.axis_gradients_within(wz)
+            own = zip(part.axis_gradients(inner), within, strict=True)
+            exact = [whole - seen / probes for whole, seen in own]
+        else:
+            inside = part.within(wz)
+            estimated = system.covariance.gradient(
+                torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
+            )
+            exact = [part.lag_gradient(inner)]
+    else:
+        assert isinstance(part, PivotedPart)
+        estimated = system.covariance.gradient((wu - wz) / probes, wz)
+        exact = _lag_trace(system, part)
+    found = [g + e for g, e in zip(estimated, exact, strict=True)]
+    found.append(by_noise)
+    if system.weights.values.requires_grad:
+        on_grid = system.base.matmul(wz).detach()
+        carried = part.expand(part.project(wz))
+        rest = _by_values(system.weights, torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1))
+        found.append(_carried_by_values(system).add_(rest, alpha=2.0 / probes))
+    return found
+
+
+def _lag_trace(system: SKISystem, part: PivotedPart) -> list[Tensor]:
+    """Gradient of tr(Q^{-1} W dK W^T) by the lags of K, or of its blocks.
+
+    Q^{-1} = (I - F^T B^{-1} F / noise) / noise, F = C W^T and B = I + F F^T / noise = L L^T,
+    so that it is (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T} / noise^{1/2}.
+    """
+    noise, w = system.noise.detach(), system.weights_alone
+    found = system.data.grams_by_lag(len(system.covariance.tensors))
+    if part.rank:
+        back = w.mT.matmul(w.matmul(part.factor.mT)).mT
+        factor = system.preconditioner.capacitance.factor
+        h = torch.linalg.solve_triangular(factor, back, upper=False)
+        for block in h.split(COLUMNS):
+            less = system.covariance.gradient(block.mT, block.mT)
+            for total, own in zip(found, less, strict=True):
+                total -= own / noise
+    return [total / noise for total in found]
+
+
+def _carried_by_values(system: SKISystem) -> Tensor:
+    """Gradient of tr(Q^{-1} d(W C^T C W^T)) by the values of W: 2 C^T C W^T Q^{-1}, exact."""
+    part, w, x = system.part, system.weights_alone, system.data.inputs
+    factor, noise = system.preconditioner.capacitance.factor, system.noise.detach()
+    found = torch.empty_like(w.values)
+    size = max(1, part.rank) * w.values.shape[1]
+    for rows in torch.arange(len(x), device=x.device).split(max(1, CHUNK_ENTRIES // size)):
+        some = Interpolation(w.values[rows], w.indices[rows], num_columns=w.num_columns)
+        low = torch.cholesky_solve(part.at(some, x[rows], "error"), factor)
+        found[rows] = 2.0 / noise * part.picked(low, w.indices[rows])
+    return found
+
+
+def _by_values(weights: Interpolation, left: Tensor, right: Tensor) -> Tensor:
+    """Gradient of sum_c left_c^T W right_c by the values of W."""
+    found = weights._bilinear_derivative(left, right)[0]
+    assert isinstance(found, Tensor)
+    return found

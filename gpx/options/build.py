@@ -1,0 +1,109 @@
+"""From config nodes to objects; errors say which node."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+from typing import Any
+
+import hydra.errors
+import hydra.utils
+from omegaconf import DictConfig, OmegaConf
+
+from gpx.errors import ConfigError, GPXError
+from gpx.methods.base.model import Hyperparameters, Model
+from gpx.options.config import CONFIGS
+from gpx.options.names import with_option_names
+from gpx.options.types import check_option_names, check_option_types
+
+
+def build(config: DictConfig, group: str, **arguments: Any) -> Any:
+    """Instantiate the node ``group`` of a composed config.
+
+    Args:
+        config: the composed config.
+        group: dotted name of the node; null gives None.
+        arguments: passed to the constructor beside the node's own options.
+
+    Raises:
+        ConfigError: the target cannot be imported or rejects its options.
+        GPXError: whatever the constructor raises on purpose.
+    """
+    node = OmegaConf.select(config, group)
+    if node is None:
+        return None
+    target = OmegaConf.select(node, "_target_", default=None)
+    built = target_of(node, group)
+    check_option_names(node, group, built)
+    check_option_types(node, group, built)
+    try:
+        return hydra.utils.instantiate(node, **arguments)
+    except hydra.errors.InstantiationException as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, GPXError):
+                cause.args = (with_option_names(str(cause), config, CONFIGS, group.split(".")[0]),)
+                raise cause from None
+            cause = cause.__cause__
+        first = str(error.__cause__ or error).strip().splitlines()[0]
+        raise ConfigError(f"cannot build {group}={target}: {first}") from error
+
+
+def target_of(node: DictConfig, group: str) -> Any:
+    """The class that ``node`` names; None where there is none of that name.
+
+    Raises:
+        ConfigError: no ``_target_``, or its module cannot be imported.
+    """
+    target = OmegaConf.select(node, "_target_", default=None)
+    if target is None:
+        raise ConfigError(f"{group} has no _target_: name its class there")
+    try:
+        return pydoc.locate(target)
+    except pydoc.ErrorDuringImport as error:
+        raise ConfigError(f"cannot import {group}={target}: {error.value!r}") from error
+
+
+def parts_of(model: Any) -> dict[str, bool]:
+    """Which of kernel, mean and likelihood a model is built from, and which of them it must have.
+
+    Args:
+        model: class; anything else, which ``build`` refuses, is taken to be built from all three.
+    """
+    if not isinstance(model, type):
+        return dict.fromkeys(Hyperparameters._fields, True)
+    takes = inspect.signature(model).parameters
+    rest = any(option.kind is inspect.Parameter.VAR_KEYWORD for option in takes.values())
+    return {
+        part: part in takes and takes[part].default is inspect.Parameter.empty
+        for part in Hyperparameters._fields
+        if part in takes or rest
+    }
+
+
+def check_parts(config: DictConfig) -> dict[str, bool]:
+    """``parts_of`` the model of a config; raises ConfigError where one that it needs is missing."""
+    parts = parts_of(target_of(config.approx, "approx"))
+    for part, needed in parts.items():
+        if needed and config.get(part) is None:
+            raise ConfigError(f"{part}= is not chosen")
+    return parts
+
+
+def build_model(config: DictConfig) -> Model:
+    """The approximation, and what it takes of kernel, mean and likelihood.
+
+    The class of ``approx.basis`` is left for the model to call, with its kernel.
+
+    Raises:
+        ConfigError: as ``build``, or a part that it needs is not chosen.
+    """
+    parts: dict[str, Any] = {part: build(config, part) for part in check_parts(config)}
+    basis = config.approx.get("basis")
+    for part in ("basis", "selector", "family"):
+        if isinstance(config.approx.get(part), str):
+            word = config.approx[part]
+            raise ConfigError(f"approx.{part}={word} is now {part}={word}")
+    if OmegaConf.is_config(basis):
+        parts["basis"] = build(config, "approx.basis", _partial_=True)
+    return build(config, "approx", **parts)

@@ -1,0 +1,267 @@
+"""Options composed into one config, and mistakes in them told in one line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.hydra import Hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, QuotedString
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gpx.errors import ConfigError
+from gpx.options.choices import with_choices_made
+from gpx.options.config import CONFIGS
+from gpx.options.kernel_expression import EXAMPLE, with_kernel_expressions
+from gpx.options.old import CHOICES, GROUPS, new_name, solver_owners
+
+MOST_OWNERS = 6
+"""Choices that are listed for an option that another choice does not have."""
+
+
+def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:
+    """The config of a run for options as on the command line, choices of the likelihood made.
+
+    Args:
+        overrides: ``group=choice`` and ``name=value``.
+        config_folder: with ``train.yaml`` and the groups.
+
+    Raises:
+        ConfigError: an option that does not exist or cannot be read, with the nearest valid names;
+            or there is no such folder.
+    """
+    if not (config_folder / "train.yaml").is_file():
+        raise ConfigError(
+            f"there are no configs in {config_folder}: install gpx anew with "
+            "pip install gpx-torch, or from its repository with pip install -e ."
+        )
+    running = _set_aside()
+    try:
+        overrides = with_kernel_expressions(overrides, [config_folder])
+        check_choices(overrides, config_folder)
+        with initialize_config_dir(str(config_folder), version_base="1.3"):
+            return with_choices_made(compose("train", overrides=list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, config_folder, overrides)) from error
+    finally:
+        GlobalHydra.instance().hydra = running
+
+
+def _set_aside() -> Hydra | None:
+    """The Hydra application that is running, if any, to be put back after a composition."""
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    return running
+
+
+def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
+    """Refuse what Hydra takes for a choice of a group, or answers with a bare ValueError.
+
+    ``kernel=null`` and ``kernel=1`` are none; of ``kernel=[rbf,periodic]`` the last would win.
+
+    Raises:
+        ConfigError: one of these.
+        OverrideParseException: not an option at all.
+    """
+    options = [a for a in arguments if "=" in a and not a.startswith("-")]
+    for override in OverridesParser.create().parse_overrides(options):
+        group = override.key_or_group
+        if not (config_folder / group).is_dir() or override.is_delete():
+            continue
+        value = override.value()
+        for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
+            if not isinstance(choice, (str, QuotedString)):
+                raise ConfigError(_no_choice(group, choice, config_folder))
+
+
+def _no_choice(group: str, choice: object, config_folder: Path) -> str:
+    files = (config_folder / group).glob("*.yaml")
+    listed = ", ".join(sorted(path.stem for path in files)[:20])
+    if choice is None:
+        return (
+            f"{group}=null chooses nothing; leave it out for the default, "
+            f"or choose one of: {listed}"
+        )
+    if not isinstance(choice, list):
+        return f"there is no {group}={choice}; valid are: {listed}"
+    text = f"{group}=[{','.join(map(str, choice))}] is a list, and {group}= takes one choice"
+    if group == "kernel":
+        text += f"; a sum or product of kernels is written as one, for example {EXAMPLE}"
+    else:
+        text += f", one of: {listed}"
+    return text + f" (for a run with each: -m {group}={','.join(map(str, choice))})"
+
+
+def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> str:
+    """One line for an error of Hydra or OmegaConf, with the nearest valid names.
+
+    Args:
+        error: what composition raised.
+        config_folder: folder of the config groups.
+        overrides: the options, of which the choices of groups say what options there are.
+    """
+    if isinstance(error, MissingConfigException):
+        return _explain_missing(error, config_folder)
+    if isinstance(error, OverrideParseException):
+        form = Path(error.override).suffix[1:]
+        if form in ("csv", "npz", "parquet"):
+            return (
+                f"{error.override!r} is no option; a table of your own is data={form} "
+                f"data.path={error.override}"
+            )
+        return (
+            f"cannot read the option {error.override!r}: write name=value (lists as [a,b]; other "
+            "than plain letters in quotes, \"name='...'\")"
+        )
+    text = str(error)
+    if text.startswith("Ambiguous value for argument"):
+        return f"{text.splitlines()[0]}: add -m to sweep over several values"
+    cause = error.__cause__
+    if isinstance(error, ConfigCompositionException):
+        unknown_group = re.search(r"Could not override '([^']+)'", text)
+        unknown_key = re.search(r"Key '([^']+)' is not in struct", f"{text}\n{cause}")
+        if unknown_group or unknown_key:
+            name = (unknown_group or unknown_key).group(1)  # type: ignore[union-attr]
+            return _explain_unknown(_full_key(text, cause) or name, config_folder, overrides)
+    lines = [line.strip() for line in f"{cause or text}".splitlines() if line.strip()]
+    key = _full_key(text, cause)
+    if "Cannot merge" in lines[0]:  # {...} where [...] stands, or the other way round
+        wanted = "a list" if "ListConfig with" in lines[0] else "options by name"
+        return f"{key}: expected {wanted}"
+    return f"{key}: {lines[0]}" if key else lines[0]
+
+
+def _full_key(text: str, cause: BaseException | None) -> str | None:
+    match = re.search(r"full_key: (\S+)", f"{text}\n{cause}")
+    return match.group(1) if match else None
+
+
+def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
+    missing = error.missing_cfg_file or ""
+    group, _, option = missing.rpartition("/")
+    options = list(error.options or [])
+    if not group or not options:
+        return str(error).splitlines()[0]
+    if f"{group}={option}" in CHOICES:
+        return f"there is no {group}={option} any more: it is {CHOICES[f'{group}={option}']}"
+    return f"there is no {group}={option}; {_suggest(option, options)}"
+
+
+def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -> str:
+    owners = known_names(config_folder)
+    new = new_name(name)
+    if new == "trainer.memory_budget":
+        return f"there is no option {name} here any more: it is {new}, for example {new}=2GiB"
+    if name.partition(".")[0] in GROUPS:
+        return f"there is no option {name} any more: it is {new}"
+    solvers = solver_owners(name)
+    if solvers:
+        return f"there is no option {name} here; of {' and '.join(solvers)} it is now {new}"
+    if new in owners:
+        return f"there is no option {name} here any more: it is {new}, an option of basis="
+    here, chosen = _composed_here(overrides, config_folder)
+    if name in owners:
+        return _explain_elsewhere(name, owners[name], chosen)
+    # a misspelled group is likelier to be near a group; a dotted option near its own siblings
+    near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
+    if near and here and near[0] not in here:
+        return f"there is no option {name}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
+    return f"there is no option {name}; {_suggest(name, here or sorted(owners))}"
+
+
+def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, str]) -> str:
+    """Which choices bring the option ``name``, and what was chosen in their place."""
+    group = owners[0].partition("=")[0]
+    others = [owner.partition("=")[2] for owner in owners if owner.startswith(f"{group}=")]
+    listed = ", ".join(others[:MOST_OWNERS]) + (" ..." if len(others) > MOST_OWNERS else "")
+    text = f"{name} is an option of {group}={listed}"
+    if chosen.get(group) == "auto":
+        what = "kernel" if group == "kernel" else "method"
+        return f"{text}, and {group}=auto, the default, chooses the {what} itself: name one of them"
+    return text + (f", not of {group}={chosen[group]}" if group in chosen else "")
+
+
+def _composed_here(
+    overrides: Sequence[str], config_folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Options that there are with the choices of groups in ``overrides``, and what is chosen.
+
+    Empty where the choices alone do not compose: one of them is the mistake.
+    """
+    groups = [text for text in overrides if (config_folder / text.partition("=")[0]).is_dir()]
+    running = _set_aside()
+    try:
+        with initialize_config_dir(str(config_folder), version_base="1.3"):
+            config = compose("train", overrides=groups, return_hydra_config=True)
+        chosen = {k: v for k, v in config.hydra.runtime.choices.items() if isinstance(v, str)}
+    except (HydraException, OmegaConfBaseException):
+        return [], {}
+    finally:
+        GlobalHydra.instance().hydra = running
+    names = [name for name in _leaves(config, "") if ".choices." not in f"{name}."]
+    return sorted({*names, *(k for k in chosen if not k.startswith("hydra"))}), chosen
+
+
+def _suggest(name: str, valid: list[str]) -> str:
+    """The nearest valid names: of the options beside it where it names a node that there is."""
+    prefix, _, last = name.rpartition(".")
+    siblings = {v.rpartition(".")[2]: v for v in valid if prefix and v.rpartition(".")[0] == prefix}
+    near = [siblings[k] for k in difflib.get_close_matches(last, siblings, n=3, cutoff=0.65)]
+    if not prefix:  # an option without its node
+        near = [v for v in valid if v.endswith(f".{name}")][:3]
+    if not near and not siblings:
+        near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"valid are: {', '.join(sorted(siblings.values() or valid)[:20])}"
+
+
+def known_names(config_folder: Path) -> dict[str, list[str]]:
+    """Every group and dotted option, with the choices (``basis=orthogonal``) that bring it.
+
+    Choices of the group that an option belongs to come first, before those that set it in passing.
+    """
+    own: dict[str, list[str]] = {}
+    passing: dict[str, list[str]] = {}
+    for path in sorted(config_folder.rglob("*.yaml")):
+        *folders, _ = path.relative_to(config_folder).parts
+        content: Any = OmegaConf.load(path)
+        if not isinstance(content, DictConfig):
+            continue
+        group = "/".join(folders)
+        stated = re.search(r"^# @package (\S+)", path.read_text(), re.MULTILINE)
+        package = stated.group(1) if stated else group
+        if group:
+            own.setdefault(group, [])
+        for name in _leaves(content, "" if package == "_global_" else package):
+            found = own if package != "_global_" or name.startswith(f"{group}.") else passing
+            found.setdefault(name, [])
+            if group:
+                found[name].append(f"{group}={path.stem}")
+    return {name: own.get(name, []) + passing.get(name, []) for name in {**own, **passing}}
+
+
+def _leaves(node: DictConfig, prefix: str) -> list[str]:
+    found: list[str] = []
+    for key in map(str, node):
+        if key in ("defaults", "hydra", "facts", "_target_"):
+            continue
+        name = f"{prefix}.{key}" if prefix else key
+        found.append(name)
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none():
+            found.extend(_leaves(child, name))
+    return found

@@ -1,0 +1,263 @@
+"""Sums, products and multiples of kernels by name: ``kernel='rbf*periodic + 2*linear'``.
+
+An expression becomes the config of a kernel like those of configs/kernel, which Hydra is then told
+to choose. So its options can be set like any others (``kernel.kernels.0.lengthscale=2``), and
+config.yaml holds what was built.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import re
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from gpx.errors import ConfigError
+from gpx.options.build import target_of
+from gpx.options.types import check_option_types
+
+GROUP = "kernel"
+EXAMPLE = "kernel='rbf*periodic + linear'"
+AMPLITUDES = ("outputscale", "slope_variance", "variance", "weight")
+"""Options that multiply a kernel."""
+SWEEPS = ("choice", "glob", "range", "interval", "shuffle", "sort", "tag")
+"""Functions of Hydra, which stand for several choices."""
+WORDS = {"null": None, "true": True, "false": False}
+
+
+def with_kernel_expressions(arguments: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """The options with ``kernel=`` expressions made choices of Hydra; all others as they are.
+
+    Args:
+        arguments: as on the command line; of a sweep ``kernel=rbf,rbf*periodic`` every choice.
+        folders: of config groups; a kernel is ``kernel/NAME.yaml`` in the last that has one.
+
+    Raises:
+        ConfigError: an expression that cannot be read, or a kernel or option that does not exist.
+    """
+    return [_chosen(argument, folders) for argument in arguments]
+
+
+def _chosen(argument: str, folders: Sequence[Path]) -> str:
+    group, equals, text = argument.partition("=")
+    if group != GROUP or not equals:
+        return argument
+    choices = [_unquoted(choice) for choice in _at_commas(_unquoted(text))]
+    if not any(_is_expression(choice) for choice in choices):
+        return argument
+    return f"{GROUP}=" + ",".join(
+        f"'{_store(choice, folders)}'" if _is_expression(choice) else choice for choice in choices
+    )
+
+
+def _is_expression(text: str) -> bool:
+    """Whether it is more than a name; lists and functions of Hydra are not ours to read."""
+    return bool(re.search(r"[+*()]|\s-\s", text)) and not re.match(
+        rf"\[|\{{|({'|'.join(SWEEPS)})\(", text
+    )
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1].strip() if quoted else text
+
+
+def _at_commas(text: str) -> list[str]:
+    """The parts between commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def kernel_node(text: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """The config of the kernel that an expression, or a name, stands for.
+
+    Raises:
+        ConfigError: it cannot be read, or a name in it does not exist.
+    """
+    return _Reader(text, folders).node()
+
+
+def _store(text: str, folders: Sequence[Path]) -> str:
+    """Build the node of an expression; the name by which Hydra finds it."""
+    name = re.sub(r"\s+", "", text).replace("'", "").replace('"', "")
+    node = kernel_node(text, folders)
+    ConfigStore.instance().store(group=GROUP, name=name, node=node)
+    return name
+
+
+class _Reader:
+    """One expression.
+
+    Args:
+        text: the expression.
+        folders: of config groups.
+    """
+
+    def __init__(self, text: str, folders: Sequence[Path]) -> None:
+        self.text = text
+        files = [file for folder in folders for file in sorted(folder.glob("kernel/*.yaml"))]
+        # kernel=auto is no kernel that can stand in a sum
+        self.files = {file.stem: file for file in files if file.stem != "auto"}
+
+    def node(self) -> dict[str, Any]:
+        """The config of the kernel.
+
+        Raises:
+            ConfigError: the expression cannot be read, or a name in it does not exist.
+        """
+        try:
+            return self._node(ast.parse(self.text, mode="eval").body)
+        except SyntaxError:
+            raise self._unreadable("a sign lacks a kernel, or a bracket its other half") from None
+        except (RecursionError, MemoryError):
+            raise self._unreadable("it is too long") from None
+
+    def _node(self, tree: ast.expr) -> dict[str, Any]:
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
+            return sum_of([self._node(part) for part in self._parts(tree, ast.Add)])
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
+            parts = self._parts(tree, ast.Mult)
+            numbers = [part for part in parts if isinstance(part, ast.Constant)]
+            kernels = [self._node(part) for part in parts if part not in numbers]
+            if not kernels:
+                raise self._unreadable("numbers multiply kernels, and there is none")
+            scale = 1.0
+            for number in numbers:
+                scale *= self._positive(number)
+            product = product_of(kernels)
+            return _multiplied(product, scale) if numbers else product
+        if isinstance(tree, ast.Name):
+            return self._kernel(tree.id)
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Sub):
+            raise self._unreadable(
+                "a difference of kernels is no kernel: a variance may be negative"
+            )
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+            return self._kernel_with_options(tree, tree.func.id)
+        raise self._unreadable(f"{ast.unparse(tree)} is no kernel, sum or product")
+
+    def _parts(self, tree: ast.expr, kind: type[ast.operator]) -> list[ast.expr]:
+        """Terms of a sum or factors of a product, in order."""
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, kind):
+            return [*self._parts(tree.left, kind), *self._parts(tree.right, kind)]
+        return [tree]
+
+    def _positive(self, number: ast.Constant) -> float:
+        value = number.value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise self._unreadable(f"{ast.unparse(number)} is no positive number")
+        return float(value)
+
+    def _kernel(self, name: str) -> dict[str, Any]:
+        if name not in self.files:
+            near = difflib.get_close_matches(name, self.files, n=1)
+            hint = (
+                f"did you mean {near[0]}?"
+                if near
+                else f"valid are: {', '.join(sorted(self.files))}"
+            )
+            raise ConfigError(f"{GROUP}={self.text}: there is no kernel {name}; {hint}")
+        node = OmegaConf.load(self.files[name])
+        assert isinstance(node, DictConfig)
+        content = OmegaConf.to_container(node, resolve=False)
+        assert isinstance(content, dict)
+        return {str(option): value for option, value in content.items()}
+
+    def _kernel_with_options(self, call: ast.Call, name: str) -> dict[str, Any]:
+        node = self._kernel(name)
+        if len(call.args) == 1 and isinstance(node.get(GROUP), dict):  # a kernel of a kernel
+            node[GROUP] = self._node(call.args[0])
+        elif call.args:
+            raise self._unreadable(f"options have names, such as {name}(lengthscale=2)")
+        for keyword in call.keywords:
+            option = str(keyword.arg)
+            if option not in node or option.startswith("_"):
+                options = [known for known in node if not known.startswith("_")]
+                near = difflib.get_close_matches(option, options, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(options)}"
+                raise ConfigError(f"{GROUP}={self.text}: {name} has no option {option}; {hint}")
+            node[option] = self._value(keyword.value)
+        given = {str(keyword.arg) for keyword in call.keywords}
+        values = OmegaConf.create({option: node[option] for option in given})
+        check_option_types(values, f"{GROUP}={name}", target_of(OmegaConf.create(node), name))
+        one_each = node.get("ard_num_dims") is not None and "ard_num_dims" not in given
+        if one_each and isinstance(node.get("active_dims"), list):
+            node["ard_num_dims"] = len(node["active_dims"])
+        return node
+
+    def _value(self, tree: ast.expr) -> Any:
+        if isinstance(tree, ast.Name):  # a word, such as family=matern32
+            return WORDS.get(tree.id, tree.id)
+        try:
+            value = ast.literal_eval(tree)
+        except ValueError:
+            value = ...
+        if isinstance(value, (int, float, str, list)):
+            return value
+        raise self._unreadable(f"{ast.unparse(tree)} is no number, word or list")
+
+    def _unreadable(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"{GROUP}={self.text} cannot be read ({why}); write names of kernels with +, *, "
+            f"positive numbers and parentheses, for example {EXAMPLE}"
+        )
+
+
+def sum_of(terms: list[dict[str, Any]]) -> dict[str, Any]:
+    """The config of a sum of kernels."""
+    return {"_target_": "gpx.kernels.Sum", "kernels": terms}
+
+
+def product_of(factors: list[dict[str, Any]]) -> dict[str, Any]:
+    """The config of a product, in which one factor keeps its amplitude.
+
+    Of several amplitudes only their product shows. One that cannot do without (a sum, ``linear``)
+    keeps it; else the first.
+    """
+    if len(factors) == 1:
+        return factors[0]
+    fixable = [factor for factor in factors if _takes_no_outputscale(factor)]
+    for factor in fixable[1:] if len(fixable) == len(factors) else fixable:
+        if factor["outputscale"] == 1.0:  # not one that was asked for
+            factor["outputscale"] = None
+    return {"_target_": "gpx.kernels.Product", "kernels": factors}
+
+
+def _takes_no_outputscale(node: dict[str, Any]) -> bool:
+    """Whether the kernel's ``outputscale`` may be null, which fixes it to one."""
+    target = target_of(OmegaConf.create(node), GROUP)
+    if "outputscale" not in node or not inspect.isclass(target):
+        return False
+    hint = typing.get_type_hints(target.__init__).get("outputscale")
+    return type(None) in typing.get_args(hint)
+
+
+def _multiplied(node: dict[str, Any], scale: float) -> dict[str, Any]:
+    """The node with its amplitude multiplied, of a product in one factor; ``Scale`` has to serve
+    where there is none."""
+    if node["_target_"] == "gpx.kernels.Sum":
+        return sum_of([_multiplied(term, scale) for term in node["kernels"]])
+    if node["_target_"] == "gpx.kernels.Product":
+        for place, factor in enumerate(node["kernels"]):
+            made = _multiplied(factor, scale)
+            if made["_target_"] != "gpx.kernels.Scale":
+                kernels = [*node["kernels"][:place], made, *node["kernels"][place + 1 :]]
+                return {**node, "kernels": kernels}
+    for name in AMPLITUDES:
+        if isinstance(node.get(name), (int, float)):
+            return {**node, name: scale * node[name]}
+    return {"_target_": "gpx.kernels.Scale", "kernel": node, "scale": scale}

@@ -1,0 +1,240 @@
+"""Errors of models speak of arguments and classes; on the command line both are options.
+
+A model raises ``rank=80 is above the 54 training points``. Whoever trains from a config knows that
+number as ``approx.rank``: the config says which node holds an argument of that name. What messages
+of the floors below may say, and what becomes of it:
+
+- ``rank=80`` becomes ``approx.rank=80`` where one node of the config has the argument;
+  ``rank=None`` becomes ``approx.rank=null``;
+- ``IterativeOptions.tolerance`` becomes ``approx.iterative.tolerance``, whatever other nodes have
+  an argument of that name; it needs no equals sign;
+- ``kernel=RBF(), Matern32()`` becomes ``kernel=rbf, matern32``, and ``model=SVGP()`` becomes
+  ``approx=svgp``: the choices whose config builds these classes. ``Bernoulli(link=probit)`` is the
+  one with that option.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from omegaconf import DictConfig, OmegaConf
+
+from gpx.errors import GPXError
+
+NODES = (
+    "approx",
+    "objective",
+    "optimizer",
+    "init",
+    "likelihood",
+    "kernel",
+    "mean",
+    "data",
+    "trainer",
+    "calibrate",
+    "prior",
+)
+"""Nodes whose options become arguments."""
+
+GROUPS = {"model": "approx"}
+"""Groups that have another name than the argument which takes what they choose."""
+
+VALUED = ("inference",)
+"""Groups whose choices stand for a value of the argument of that name, and for more."""
+
+SHARED = ("trainer", "objective", "grid")
+"""Nodes whose options others take over, and where these are set."""
+
+WORDS = {"None": "null", "True": "true", "False": "false"}
+"""Values of Python, and how the command line writes them."""
+
+
+@contextmanager
+def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[None]:
+    """Errors of gpx that leave this block, and its warnings, name options instead of arguments.
+
+    Args:
+        config: of the run.
+        groups: folder of the config groups; what is a group there (``inference=``) stays.
+    """
+    shown = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        told = with_option_names(str(message), config, groups)
+        text = message if told == str(message) else category(told)
+        shown(text, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    except GPXError as error:
+        error.args = (with_option_names(str(error), config, groups), *error.args[1:])
+        raise
+    finally:
+        if warnings.showwarning is show:
+            warnings.showwarning = shown
+
+
+def with_option_names(
+    text: str, config: DictConfig, groups: Path | None = None, node: str | None = None
+) -> str:
+    """``text`` with arguments and classes written as options of ``config``; see the module.
+
+    Args:
+        text: of an error, a warning or a line for people.
+        config, groups: as for ``option_names``.
+        node: where an argument is looked for first: the node whose class raised the error.
+    """
+    if groups is not None:
+        text = _with_choices(text, config, groups)
+    options: dict[str, list[str]] = defaultdict(list)
+    of_class: dict[str, str] = {}
+    for each in NODES:
+        for name, built in _below(config.get(each), each):
+            argument = name.rpartition(".")[2]
+            options[argument].append(name)
+            if built:
+                of_class[f"{built}.{argument}"] = _referred(name, config)
+    known: dict[str, str] = {}
+    for argument, names in options.items():
+        nearest = [name for name in names if node is not None and name.startswith(f"{node}.")]
+        if argument in config and not nearest:  # an option of the run itself, such as seed
+            continue
+        if groups is not None and (groups / argument).is_dir() and f"approx.{argument}" in names:
+            continue
+        meant = {_referred(name, config) for name in nearest or names}
+        given = {name for name in meant if not str(_raw(name, config)).startswith("${facts.")}
+        if len(given or meant) == 1:
+            known[argument] = (given or meant).pop()
+    if of_class:
+        text = re.sub(_either(of_class), lambda match: of_class[match[1]], text)
+    if known:
+        text = re.sub(_either(known) + "(?==)", lambda match: known[match[1]], text)
+    return re.sub(
+        rf"(?:(?<==)|(?<=\b(?:or|be) ))({'|'.join(WORDS)})\b", lambda match: WORDS[match[1]], text
+    )
+
+
+def _either(names: dict[str, str]) -> str:
+    """A pattern of whole dotted names, the longest first."""
+    listed = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    return rf"(?<![\w./,])(?<!\w\()({listed})\b"
+
+
+def _below(node: object, prefix: str) -> Iterator[tuple[str, str]]:
+    """Dotted names of the options below a node, each with the class that takes it."""
+    if not isinstance(node, DictConfig):
+        return
+    built = _class(node)
+    for key in map(str, node):
+        if key == "_target_":
+            continue
+        child = node._get_node(key)
+        name = f"{prefix}.{key}"
+        yield name, built
+        if isinstance(child, DictConfig) and not child._is_none():
+            yield from _below(child, name)
+
+
+def _class(node: object) -> str:
+    """Name of the class that a node builds; empty where it builds none."""
+    if not isinstance(node, DictConfig) or node._is_none():
+        return ""
+    return str(node.get("_target_") or "").rpartition(".")[2]
+
+
+def _referred(name: str, config: DictConfig) -> str:
+    """The option whose value ``name`` takes over; itself where it has a value of its own."""
+    pattern = rf"\$\{{(?:oc\.select:)?((?:{'|'.join(SHARED)})\.[\w.]+)[,}}]"
+    other = re.match(pattern, str(_raw(name, config)))
+    if other is None:
+        return name
+    above, _, key = other[1].rpartition(".")
+    holder = OmegaConf.select(config, above)
+    return _referred(other[1], config) if holder is not None and key in holder else name
+
+
+def _raw(name: str, config: DictConfig) -> object:
+    """What is written for an option: a value, or the text of a reference to others."""
+    above, _, key = name.rpartition(".")
+    child = OmegaConf.select(config, above)._get_node(key)
+    return None if child is None else child._value()
+
+
+def _with_choices(text: str, config: DictConfig, groups: Path) -> str:
+    """``text`` with ``argument=Class()``, and what follows it in a list, as choices of a group."""
+    last = ""
+
+    def choice(match: re.Match[str]) -> str:
+        nonlocal last
+        argument, name, option = match[1], match[2], match[3]
+        last = GROUPS.get(argument, argument) if argument else last
+        chosen = _choice(name, option, last, config, groups) if last else None
+        if chosen is None:
+            return match[0]
+        return f"{last}={chosen}" if argument else chosen
+
+    text = re.sub(r"(?<![\w.])(?:(\w+)=)?(?:gpx\.\w+\.)?([A-Z]\w*)\((\w+=\w+)?\)", choice, text)
+    for argument, group in GROUPS.items():
+        text = re.sub(rf"(?<![\w./,]){argument}=", f"{group}=", text)
+    values = {
+        f"{argument}={value}": f"{argument}={path.stem}"
+        for argument in VALUED
+        if f"{argument}=" in text
+        for path in sorted((groups / argument).glob("*.yaml"))
+        if (value := OmegaConf.select(OmegaConf.load(path), f"approx.{argument}")) is not None
+    }
+    if not values:
+        return text
+    return re.sub(_either(values), lambda match: values[match[1]], text)
+
+
+def _content(path: Path) -> DictConfig:
+    """A config with those of its group that it starts from."""
+    content = OmegaConf.load(path)
+    assert isinstance(content, DictConfig)
+    siblings = {each.stem: each for each in path.parent.glob("*.yaml")}
+    begun = [siblings[name] for name in content.get("defaults", []) if name in siblings]
+    merged = OmegaConf.merge(*map(_content, begun), content)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _choice(
+    name: str, option: str | None, group: str, config: DictConfig, groups: Path
+) -> str | None:
+    """The choice of a group that builds the class; of several the one named after it or the model.
+
+    Args:
+        name: of the class.
+        option: ``name=value`` that its config must have; None: any.
+        group: folder of choices.
+        config, groups: as for ``option_names``.
+    """
+    wanted, _, value = (option or "").partition("=")
+    building = [
+        path.stem
+        for path in sorted((groups / group).glob("*.yaml"))
+        for content in [_content(path)]
+        for node in (content, OmegaConf.select(content, group))
+        if _class(node) == name and (not wanted or str(node.get(wanted)) == value)
+    ]
+    if len(building) > 1:
+        model = _class(config.get("approx"))
+        own = None if group == "approx" else _choice(model, None, "approx", config, groups)
+        named = [each for each in building if each == own or name.lower().startswith(each)]
+        building = named or building
+    return building[0] if len(building) == 1 else None

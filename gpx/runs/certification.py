@@ -1,0 +1,218 @@
+"""Certificates of trained runs: which of them can have one, for which points, into which files."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from gpx.data import Dataset
+from gpx.diagnostics.certificate import Certificate, certify, certify_exact
+from gpx.diagnostics.report import Report
+from gpx.errors import ConfigError
+from gpx.inducing import GreedyConditionalVariance
+from gpx.inference.exact_solver import choose_solver
+from gpx.inference.nystrom import longest_prefix
+from gpx.kernels import Kernel
+from gpx.likelihoods import Gaussian
+from gpx.means import Mean
+from gpx.methods.base.model import Marginals
+from gpx.options.build import target_of
+from gpx.options.config import CONFIGS
+from gpx.options.names import with_option_names
+from gpx.runs.folder import RunFolder
+from gpx.runs.predictor import Predictor
+
+CHOSEN = 50
+"""Test points certified when none are named."""
+PRODUCTS_LIMIT = {"cpu": 20_000, "cuda": 200_000}
+"""Training points up to which products with the kernel matrix are used unless asked otherwise."""
+EXACT_RANK = 500
+"""Greedy inducing points behind the certificate of an exact run too large to factorise."""
+
+
+@dataclass(frozen=True)
+class CertifyOptions:
+    """What a certificate is asked for.
+
+    Attributes:
+        products: whether to use products with the kernel matrix (n^2 each); None: by size.
+        level: of the central intervals of y.
+        threshold: also certify P(y >= threshold), in the target's own unit.
+        least: and decide whether that is at least this probability.
+
+    Raises:
+        ConfigError: a level or probability outside (0, 1), a probability without a threshold.
+    """
+
+    products: bool | None = None
+    level: float = 0.95
+    threshold: float | None = None
+    least: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if not 0.0 < self.level < 1.0:
+            raise ConfigError(f"level={self.level}: a probability between 0 and 1 is expected")
+        if self.least is not None and not 0.0 < self.least < 1.0:
+            raise ConfigError(
+                f"probability={self.least}: a probability between 0 and 1 is expected"
+            )
+        if self.least is not None and self.threshold is None:
+            raise ConfigError("probability= asks about P(target >= threshold): set threshold= too")
+
+
+def require_certifiable(config: DictConfig) -> None:
+    """Raise ConfigError unless runs of this config can have a certificate."""
+    approx = target_of(config.approx, "approx")
+    likelihood = target_of(config.likelihood, "likelihood")
+    if not getattr(approx, "certifiable", False):
+        name = getattr(approx, "__name__", config.approx.get("_target_"))
+        raise ConfigError(
+            f"a run of {name} cannot be certified: certificates bound the distance from exact "
+            "inference with the run's own kernel and inducing points, and need approx=sgpr, cglb, "
+            "svgp or exact; compare held-out errors (metrics.json) with those of one of these"
+        )
+    if not (isinstance(likelihood, type) and issubclass(likelihood, Gaussian)):
+        name = getattr(likelihood, "__name__", config.likelihood.get("_target_"))
+        raise ConfigError(
+            f"a run with the likelihood {name} cannot be certified: certificates compare with the "
+            "exact posterior of one output with Gaussian noise, and need likelihood=gaussian"
+        )
+
+
+def chosen_points(data: Dataset) -> Tensor:
+    """Up to CHOSEN test inputs, evenly spaced over the test rows; standardised, float64.
+
+    Training inputs where there are no test rows.
+    """
+    inputs = data.test_x if data.num_test else data.train_x
+    total = inputs.shape[0]
+    rows = torch.linspace(0, total - 1, min(CHOSEN, total)).round().long()
+    return inputs[rows]
+
+
+def certify_run(
+    predictor: Predictor, config: DictConfig, data: Dataset, points: Tensor, options: CertifyOptions
+) -> Report:
+    """The certificate of a trained model at points (t, d), standardised.
+
+    Args:
+        predictor: the trained model; what it predicts is what is judged.
+        config: of the run.
+        data: the split it was trained on.
+        points: where, standardised.
+        options: what is asked for.
+
+    Raises:
+        ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
+    """
+    require_certifiable(config)
+    if predictor.target_transform is not None:
+        raise ConfigError(
+            "a run with data.target_transform= cannot be certified: certificates speak of targets "
+            "that are modelled as they are"
+        )
+    if data.train_noise is not None:
+        raise ConfigError(
+            "a run with a noise variance or weight for every row (data.noise=, data.weights=) "
+            "cannot be certified: certificates take one noise variance for all rows"
+        )
+    began = time.perf_counter()
+    reference = next(iter(predictor.posterior.buffers()))
+    x, y, points = (
+        t.to(reference.device, torch.float64) for t in (data.train_x, data.train_y, points)
+    )
+    said = predictor.posterior.predict(points.to(reference.dtype))
+    predicted = Marginals(said.mean.double(), said.variance.double())
+    products = options.products
+    if products is None:
+        products = len(y) <= PRODUCTS_LIMIT.get(x.device.type, PRODUCTS_LIMIT["cpu"])
+    found = _certificate(predictor, config, x, y, points, predicted, products)
+    found = _on_cpu(found)
+    scaler = predictor.scaler
+    return Report(
+        certificate=found,
+        model=target_of(config.approx, "approx").__name__,
+        points=scaler.original_inputs(points).cpu(),
+        input_names=predictor.input_names,
+        target_name=predictor.target_name,
+        shift=float(scaler.target_mean),
+        scale=float(scaler.target_scale),
+        products=products,
+        level=options.level,
+        threshold=options.threshold,
+        least=options.least,
+        seconds=time.perf_counter() - began,
+        told=lambda said: with_option_names(said, config, CONFIGS),
+    )
+
+
+def _certificate(
+    predictor: Predictor,
+    config: DictConfig,
+    x: Tensor,
+    y: Tensor,
+    points: Tensor,
+    predicted: Marginals,
+    products: bool,
+) -> Certificate:
+    posterior, likelihood = predictor.posterior, copy.deepcopy(predictor.likelihood).double()
+    assert isinstance(posterior.kernel, Kernel)  # what ``certifiable`` promises
+    assert isinstance(posterior.mean, Mean)
+    assert isinstance(likelihood, Gaussian)
+    kernel = copy.deepcopy(posterior.kernel).double()
+    mean = copy.deepcopy(posterior.mean).double()
+    variables = posterior.inducing_variables()
+    if variables is None:
+        if choose_solver("auto", x).name == "cholesky":
+            return certify_exact(kernel, mean, likelihood, x, y, points, predicted)
+        greedy = GreedyConditionalVariance().select(x, kernel, min(EXACT_RANK, len(y)))
+        z = longest_prefix(kernel, greedy.points[: greedy.informative or 1])  # needs no jitter
+        return certify(kernel, mean, likelihood, z, x, y, points, predicted, products=products)
+    z, features = variables
+    jitter = config.approx.get("jitter")
+    if jitter is None and z.dtype == torch.float32:
+        jitter = 1e-6  # what the run itself took
+    return certify(
+        kernel,
+        mean,
+        likelihood,
+        z.double(),
+        x,
+        y,
+        points,
+        predicted,
+        products=products,
+        jitter=jitter,
+        features=copy.deepcopy(features).double(),
+    )
+
+
+def _on_cpu(found: Certificate) -> Certificate:
+    moments = type(found.moments)(*(t.cpu() for t in found.moments))
+    predicted = Marginals(*(t.cpu() for t in found.predicted))
+    sparse = None if found.sparse is None else Marginals(*(t.cpu() for t in found.sparse))
+    return dataclasses.replace(found, moments=moments, predicted=predicted, sparse=sparse)
+
+
+def write_report(report: Report, folder: RunFolder) -> None:
+    """diagnostics.md, diagnostics.json and figures/diagnostics.png in the run folder."""
+    from gpx.diagnostics.figure import draw  # Matplotlib is slow to import
+
+    folder.write_figure("diagnostics", draw(report))
+    points: dict[str, list[Any]] = {**report.columns()}
+    answers = report.decisions()
+    if answers is not None:
+        points["decision"] = answers
+    folder.write_json(
+        folder.path / "diagnostics.json",
+        {"verdict": report.sentence(), "values": report.values(), "points": points},
+    )
+    folder.write_text(folder.path / "diagnostics.md", report.markdown("figures/diagnostics.png"))

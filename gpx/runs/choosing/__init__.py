@@ -1,0 +1,1 @@
+"""What the data decide: ``approx=auto`` and ``kernel=auto``."""

@@ -1,0 +1,182 @@
+"""approx=auto: the data are loaded, a method is chosen, and the options are composed with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+
+from gpx.data import Dataset, DataSource
+from gpx.errors import ConfigError, GPXError
+from gpx.kernels import Kernel
+from gpx.kernels.over_axes import groups_of
+from gpx.likelihoods import Gaussian, Likelihood
+from gpx.linalg import available_memory, budget_in_bytes, total_memory
+from gpx.methods.grid.factors import split_kernel
+from gpx.options.build import build, target_of
+from gpx.options.config import TrainerConfig
+from gpx.runs.choosing import kernel_choice
+from gpx.runs.choosing.method_choice import Choice, Facts, choose
+from gpx.runs.data import hold_out, load_run_data, with_facts
+
+Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
+"""The run's config with options before and after those that its user gave."""
+
+KERNEL_SHARE = 0.25
+"""Of ``trainer.budget`` may be taken to choose a kernel, before training, which has all of it."""
+
+OF_METHODS = {
+    "objective": "approx=exact objective=iterative_mll",
+    "basis": "approx=qsgp basis=orthogonal",
+    "family": "approx=svgp family=mean_field",
+    "inducing": "approx=sgpr inducing=auto",
+    "selector": "approx=sgpr selector=greedy",
+    "partition": "approx=committee partition=random",
+    "projection": "approx=ski projection=unit",
+    "inference": "approx=reweighted inference=type2",
+    "features": "approx=sgpr inducing=eigenfunctions",
+}
+"""Choices that are made for certain methods, and an example of naming one."""
+
+
+def is_automatic(config: DictConfig) -> bool:
+    """Whether a composed config leaves the method to choose."""
+    node = config.get("approx")
+    return isinstance(node, DictConfig) and node.get("choose") == "auto"
+
+
+def require_no_method_options(config: DictConfig) -> None:
+    """Raise ConfigError, naming the mend, for an option of a method beside ``approx=auto``."""
+    given = [str(name) for name in config.approx if name != "choose"]
+    if config.get("objective") is not None:
+        given.insert(0, "objective")
+    for name in given:
+        example = OF_METHODS.get(name)
+        shown = f"{name}=" if example else f"approx.{name}"
+        raise ConfigError(
+            f"{shown} is for certain methods, and approx=auto, the default, chooses the method "
+            f"itself: name one with approx=, for example {example or 'approx=svgp'}"
+        )
+
+
+def with_open_choices_made(
+    config: DictConfig,
+    options: TrainerConfig,
+    device: torch.device,
+    compose: Compose | None,
+    folders: Sequence[Path],
+    say: Callable[[str], None],
+) -> tuple[DictConfig, Dataset]:
+    """The config of the method and the kernel that suit, with ``facts`` saying why, and the data.
+
+    Rows that ``calibrate=`` holds out have no part in either choice.
+
+    Args:
+        config: composed with ``approx=auto``, ``kernel=auto`` or both.
+        options: of the trainer.
+        device: of the run.
+        compose: composes the same options with others; ``approx=auto`` needs it.
+        folders: of config groups, in which kernels are looked for.
+        say: takes lines for the user.
+
+    Raises:
+        GPXError: options of a method without the method; a kernel that cannot be chosen; anything
+            wrong with the data.
+    """
+    method_open = is_automatic(config)
+    if method_open and compose is None:
+        raise ConfigError("approx=auto needs the options of the run, not its config: name a method")
+    if method_open:
+        require_no_method_options(config)
+    source: DataSource = build(config, "data")
+    before: list[str] = []  # what the data ask for, unless the user has named another
+    if method_open and compose is not None and source.form == "images":
+        before = ["likelihood=softmax"]
+        config = _like(config, compose(before, []))
+    data = load_run_data(config, source)
+    if method_open and compose is not None and source.form == "table" and data.num_outputs > 1:
+        before = ["likelihood=gaussian_outputs"]
+        config = _like(config, compose(before, []))
+    trained, _ = hold_out(data, build(config, "calibrate"), config.seed)
+    # methods for images bring their own kernel
+    kernel_open = kernel_choice.is_open(config) and source.form != "images"
+    asked_init = config.get("init")
+    if kernel_open:
+        grid = source.form == "grid"
+        seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
+        config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds, say)
+    if not method_open or compose is None:
+        return config, data
+    chosen = choose(facts_of(config, options, device, source, trained))
+    if kernel_open:  # whose options may have been given
+        before = [*before, "kernel=auto"]
+    made = _like(config, compose(before, [f"approx={chosen.name}"]))
+    made.facts.choice = told(chosen)
+    if kernel_open:
+        made.kernel, made.likelihood = config.kernel, config.likelihood
+        if made.init == asked_init:
+            made.init = config.init
+        made.facts.kernel_choice = config.facts.kernel_choice
+    return made, data
+
+
+def told(choice: Choice) -> str:
+    """A choice as the run says it."""
+    return f"approx={choice.name}, chosen by approx=auto: {choice.reason}"
+
+
+def facts_of(
+    config: DictConfig,
+    options: TrainerConfig,
+    device: torch.device,
+    source: DataSource,
+    data: Dataset,
+) -> Facts:
+    """What the choice depends on, of a run whose data are loaded."""
+    likelihood = target_of(config.likelihood, "likelihood")
+    kind = likelihood if isinstance(likelihood, type) else Likelihood
+    kernel = _kernel(config, data)
+    return Facts(
+        num_train=data.num_train,
+        num_inputs=data.num_inputs,
+        num_outputs=data.num_outputs,
+        task=data.task,
+        form=source.form,
+        gaussian=issubclass(kind, Gaussian) and data.num_outputs == 1,
+        log_concave=bool(getattr(kind, "log_concave", False)),
+        local_kernel=kernel is not None and kernel.local,
+        row_noise=data.train_noise is not None,
+        factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
+        device=device.type,
+        memory=budget_in_bytes(
+            options.memory_budget, available_memory(device), total_memory(device)
+        ),
+        budget=options.budget,
+    )
+
+
+def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
+    """The run's kernel for these data; None where it cannot be built without a method."""
+    if kernel_choice.is_open(config):
+        return None
+    made = build(with_facts(config, data), "kernel")
+    return made if isinstance(made, Kernel) else None
+
+
+def _factors(kernel: Kernel, config: DictConfig, data: Dataset) -> bool:
+    axes = config.data.get("axes")
+    groups = [[i] for i in range(data.num_inputs)] if axes is None else groups_of(axes)
+    try:
+        split_kernel(kernel, groups)
+    except GPXError:
+        return False
+    return True
+
+
+def _like(config: DictConfig, made: DictConfig) -> DictConfig:
+    """``made`` with the data of ``config``, which may have been filled in after composition."""
+    made.data = config.data
+    return made

@@ -1,0 +1,1 @@
+"""Trained models as programs that predict without gpx."""

@@ -1,0 +1,181 @@
+"""From a trained model of discrete weights to its draws in 4 bits."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpx.bases.closed_forms import AxisProducts, ClosedForm, Radial, Waves
+from gpx.errors import ConfigError, class_name
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant, Zero
+from gpx.methods.direct.codes import QuantisedWeights, quantised
+from gpx.methods.direct.network_posterior import DirectNetworkPosterior
+from gpx.methods.direct.posterior import DirectPosterior
+from gpx.runs.exporting.int4.axes import AxisFeatures, peaks_of
+from gpx.runs.exporting.int4.forms import FULL, Features, Form
+from gpx.runs.exporting.int4.given import GivenFeatures
+from gpx.runs.exporting.int4.predictor import Int4Predictor
+from gpx.runs.exporting.int4.radial import RadialFeatures, height
+from gpx.runs.exporting.int4.squares import SquareNetwork
+from gpx.runs.exporting.int4.waves import WaveFeatures
+from gpx.runs.predictor import Predictor
+
+
+def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) -> Int4Predictor:
+    """Draw the weights of a trained model and keep them as 4-bit integers.
+
+    Args:
+        predictor: of ``approx=direct``, ``direct_mixture``, ``direct_logistic`` or
+            ``direct_network``.
+        samples: draws; their mean differs from the posterior's by its deviation / sqrt(samples).
+        seed: of the draws.
+
+    Raises:
+        ConfigError: another model or mean, predictions or columns that go through something
+            further, or values that 4 bits do not hold.
+    """
+    posterior = predictor.posterior
+    if not isinstance(posterior, DirectPosterior | DirectNetworkPosterior):
+        raise ConfigError(
+            f"format=int4 needs discrete weights, and the run has a {class_name(posterior)}; train "
+            "with approx=direct"
+        )
+    if predictor.target_transform is not None:
+        raise ConfigError("format=int4 knows no data.target_transform=: train without it")
+    if predictor.calibration is not None:
+        raise ConfigError("format=int4 knows no calibrate=: train without it")
+    if predictor.coding is not None and not predictor.coding.plain:
+        raise ConfigError(
+            "format=int4 takes numbers as they are, and the table has columns of texts, dates or "
+            "missing values; train on columns of numbers"
+        )
+    if samples < 1:
+        raise ConfigError(f"samples={samples}: expected at least 1")
+    drawn = posterior.sample_codes(samples, generator=_generator(posterior, seed)).cpu()
+    if isinstance(posterior, DirectNetworkPosterior):
+        return _network(predictor, posterior, drawn)
+    return _functions(predictor, posterior, drawn)
+
+
+def _generator(posterior: DirectPosterior | DirectNetworkPosterior, seed: int) -> torch.Generator:
+    return torch.Generator(device=posterior.values.device).manual_seed(seed)
+
+
+def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) -> Int4Predictor:
+    scaler = predictor.scaler
+    basis, mean = copy.deepcopy(posterior.basis).cpu(), copy.deepcopy(posterior.mean).cpu()
+    if not isinstance(mean, Constant | Zero):
+        raise ConfigError(f"format=int4 takes mean=constant or zero, got {class_name(mean)}")
+    inputs, classes = len(predictor.input_names), isinstance(predictor.likelihood, Bernoulli)
+    weights = quantised(drawn, posterior.values.cpu())
+    used = (drawn != weights.zero).any(0).nonzero().flatten()
+    # draws of classes are logits, which have no units
+    unit = 1.0 if classes else float(scaler.target_scale)
+    level = unit * float(mean(torch.zeros(1, inputs, dtype=posterior.scale.dtype)))
+    found = basis.closed_form(inputs)
+    per_step = unit * weights.step * posterior.scale.cpu()
+    rate = scaler.input_scale.reciprocal().cpu()
+    middle = scaler.input_mean.cpu()
+    count = basis.num_basis
+    if found is None:
+        form: Form = GivenFeatures(per_step[used].float().numpy(), used.int().numpy())
+        numbers = 0
+    else:
+        if isinstance(found, Radial):  # lengthscales are part of how inputs are standardised
+            rate = rate * found.rate
+        form = _in_integers(found, per_step, used)
+        numbers = _float_numbers(found, count, inputs)
+    made = Int4Predictor(
+        codes=drawn[:, used].numpy(),
+        zero=weights.zero,
+        form=form,
+        input_mean=middle.float().numpy(),
+        input_rate=rate.float().numpy(),
+        offset=np.float32(level if classes else float(scaler.target_mean) + level),
+        noise=np.float32(0.0 if classes else _noise(predictor, posterior)),
+        classes=classes,
+        num_basis=count,
+        float_numbers=numbers,
+        mean_numbers=count,
+    )
+    if isinstance(form, Features):
+        # a sum that could leave 32 bits is refused now, not where the predictor runs
+        made.weights.products(torch.full((1, len(used)), FULL))
+    return made
+
+
+def _in_integers(found: ClosedForm, per_step: Tensor, used: Tensor) -> Features:
+    """The functions ``used`` of a form as tables, each worth ``per_step`` (m,) a step."""
+    amplitude = found.amplitude[used].abs()
+    worth = amplitude * per_step[used]
+    peaks = torch.ones(1, 1)
+    if isinstance(found, AxisProducts):
+        found = found._replace(which=found.which[used], amplitude=amplitude)
+        peaks = peaks_of(found)
+        worth = worth * peaks.mT.gather(0, found.which).prod(1)
+    elif isinstance(found, Radial):
+        found = found._replace(centres=found.centres[used], amplitude=amplitude)
+        worth = worth * height(found)
+    else:
+        found = Waves(found.turns[used], found.start[used], amplitude)
+    largest = worth.max() if len(worth) else worth.new_ones(())
+    scale = (largest / FULL).float().reshape(1).numpy()
+    alike = torch.allclose(worth, largest, rtol=1e-6, atol=0.0)
+    relative = worth[:0] if alike else FULL * worth / largest
+    factor: NDArray[np.int16] = relative.round().short().numpy()
+    if isinstance(found, AxisProducts):
+        return AxisFeatures.of(found, peaks, scale, factor)
+    if isinstance(found, Radial):
+        return RadialFeatures.of(found, scale, factor)
+    return WaveFeatures.of(found, scale, factor)
+
+
+def _float_numbers(found: ClosedForm, count: int, inputs: int) -> int:
+    """Float32 numbers that all the functions need."""
+    if isinstance(found, Waves):  # a cosine and a sine share theirs
+        return 1 + count // 2 * inputs
+    if isinstance(found, Radial):
+        return 1 + count * inputs
+    widths = found.functions(found.low.unsqueeze(0)).shape[1]
+    return 1 + inputs * widths + count * inputs
+
+
+def _noise(predictor: Predictor, posterior: DirectPosterior | DirectNetworkPosterior) -> float:
+    """Variance of the noise in the target's units."""
+    assert isinstance(predictor.likelihood, Gaussian)
+    scale = float(predictor.scaler.target_scale)
+    return scale * scale * float(posterior.noise_variance(predictor.likelihood))
+
+
+def _network(
+    predictor: Predictor, posterior: DirectNetworkPosterior, drawn: Tensor
+) -> Int4Predictor:
+    fan_in = posterior.polynomial.fan_in.double()
+    weights: QuantisedWeights = quantised(drawn, posterior.values[0].cpu() * fan_in[0].sqrt())
+    scaler, inputs = predictor.scaler, len(predictor.input_names)
+    widths = (*posterior.hidden, 1)
+    into = torch.tensor([inputs + posterior.bias, *posterior.hidden]).double()
+    form = SquareNetwork(
+        np.array([float(scaler.target_scale)], dtype=np.float32),
+        np.array(widths, dtype=np.uint16),
+        (weights.step / into.sqrt()).float().numpy(),
+        np.array([inputs, int(posterior.bias)], dtype=np.int32),
+    )
+    return Int4Predictor(
+        codes=drawn.numpy(),
+        zero=weights.zero,
+        form=form,
+        input_mean=scaler.input_mean.float().cpu().numpy(),
+        input_rate=scaler.input_scale.reciprocal().float().cpu().numpy(),
+        offset=np.float32(float(scaler.target_mean)),
+        noise=np.float32(_noise(predictor, posterior)),
+        classes=False,
+        num_basis=drawn.shape[1],
+        float_numbers=len(widths) + 1,
+        mean_numbers=len(posterior.expected),
+    )

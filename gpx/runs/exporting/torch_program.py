@@ -1,0 +1,198 @@
+"""A trained model as a ``torch.export`` program: predictions that need torch alone."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError, class_name
+from gpx.likelihoods import target_marginals
+from gpx.runs.predictor import Prediction, Predictor
+
+TRACED_ROWS = 5
+"""Rows that the program is traced at; it takes any number of rows."""
+CHECKED_ROWS = 16
+"""Rows on which the program is compared with the predictor."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Largest difference between the two by the precision of the posterior, relative to the value or to
+the standard deviation where that is larger; float32 sums in another order differ by more."""
+
+
+class PredictionModule(nn.Module):
+    """Inputs (n, d) in the data's own units -> mean and standard deviation of a new observation.
+
+    Args:
+        predictor: whose posterior, likelihood, scaling and calibration it holds.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.posterior, self.likelihood = predictor.posterior, predictor.likelihood
+        self.scaler, self.calibration = predictor.scaler, predictor.calibration
+        numbers = (*self.posterior.parameters(), *self.posterior.buffers())
+        # hyperparameters are in the precision of the data; some caches are in float64 whatever that
+        self.dtype = next((t.dtype for t in numbers if t.is_floating_point()), torch.float64)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (n, d), float64 -> mean and standard deviation (n,) or (n, p), float64."""
+        found = self.posterior.predictive(
+            self.scaler.transform_inputs(x).to(self.dtype), self.likelihood
+        )
+        if self.calibration is not None:
+            found = self.calibration(found)
+        law = target_marginals(found)
+        return self.scaler.original_mean(law.mean), self.scaler.original_std(law.stddev)
+
+
+def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
+    """Trace a trained model; the program is compared with it before it is returned.
+
+    Args:
+        predictor: of ``gpx.load`` or ``gpx.fit``.
+
+    Raises:
+        ConfigError: the target is a class or goes through a transform, the table has columns that
+            are no numbers, the posterior cannot be traced, or the program differs from it.
+    """
+    require_numbers(predictor, "torch")
+    kind, rows = class_name(predictor.posterior), rows_near_the_data(predictor)
+    own = on_the_cpu(predictor)
+    known = own.predict(rows.numpy())  # fills caches, before anything is traced
+    own.posterior.fix()
+    module = PredictionModule(own).eval()
+    program = program_of(module, rows, "torch", kind)
+    found = [each.numpy() for each in _applied(program, rows)]
+    require_agreement(found, known, module.dtype, "torch", kind)
+    return program
+
+
+def require_numbers(predictor: Predictor, form: str) -> None:
+    """Raise ConfigError unless programs can take its inputs and give its target.
+
+    Args:
+        predictor: what is to be written.
+        form: the ``format=`` that asks.
+    """
+    if predictor.likelihood.task in ("binary", "multiclass"):
+        raise ConfigError(
+            f"format={form} writes mean and standard deviation, and {predictor.target_name} is a "
+            "class; train on a target that is a number"
+        )
+    if predictor.target_transform is not None:
+        raise ConfigError(f"format={form} knows no data.target_transform=: train without it")
+    if predictor.coding is not None and not predictor.coding.plain:
+        raise ConfigError(
+            f"format={form} takes numbers as they are, and the table has columns of texts, dates "
+            "or missing values; train on columns of numbers"
+        )
+
+
+def program_of(
+    module: PredictionModule, rows: Tensor, form: str, kind: str
+) -> torch.export.ExportedProgram:
+    """The program of a module for any number of rows, traced at some of ``rows`` (r, d).
+
+    Raises:
+        ConfigError: the posterior, of class ``kind``, cannot be traced.
+    """
+    dynamic = {0: torch.export.Dim("n", min=1)}
+    try:
+        with torch.no_grad(), _unchecked_distributions(), silence():
+            program = torch.export.export(
+                module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
+            )
+            # without writes in place and switches of gradients, which not every program survives
+            return program.run_decompositions({})
+    except Exception as error:  # torch raises what it likes, from deep inside
+        why = "its predictions take steps that depend on the inputs"
+        if not isinstance(error, _looks_at_numbers()):
+            first = (str(error).strip().splitlines() or [""])[0]
+            why = f"torch says {type(error).__name__}: {first[:120]}"
+        raise ConfigError(
+            f"format={form} cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
+            "qsgp, ski or exact"
+        ) from error
+
+
+def _looks_at_numbers() -> tuple[type[Exception], ...]:
+    """What torch raises where a program would have to; imported late, with a compiler behind it."""
+    from torch._dynamo.exc import UserError
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return UserError, GuardOnDataDependentSymNode
+
+
+def require_agreement(
+    found: Sequence[NDArray[np.float64]],
+    known: Prediction,
+    dtype: torch.dtype,
+    form: str,
+    kind: str,
+) -> None:
+    """Raise ConfigError where a program's mean and standard deviation are not the model's."""
+    for name, mine, theirs in zip(("mean", "std"), found, known, strict=False):
+        gap = (np.abs(mine - theirs) / np.maximum(np.abs(theirs), known.std)).max()
+        limit = TOLERANCES[dtype]
+        if not gap <= limit:
+            raise ConfigError(
+                f"format={form}: the program of a {kind} differs from its predictions by {gap:.1e} "
+                f"in the {name}, more than {limit:g}, and is not written; predict with gpx"
+            )
+
+
+def on_the_cpu(predictor: Predictor) -> Predictor:
+    """A copy that tracing may change."""
+    own = copy.copy(predictor)
+    own.posterior = copy.deepcopy(predictor.posterior).cpu().requires_grad_(False)
+    own.likelihood = copy.deepcopy(predictor.likelihood).cpu().requires_grad_(False)
+    own.calibration = copy.deepcopy(predictor.calibration)
+    if own.calibration is not None:
+        own.calibration.cpu().requires_grad_(False)
+    return own
+
+
+@torch.no_grad()
+def _applied(program: torch.export.ExportedProgram, rows: Tensor) -> tuple[Tensor, Tensor]:
+    return program.module()(rows)
+
+
+def rows_near_the_data(predictor: Predictor) -> Tensor:
+    """Rows (r, d) within about two standard deviations of the training inputs' mean."""
+    draws = torch.Generator().manual_seed(0)
+    standard = torch.randn(
+        CHECKED_ROWS, len(predictor.input_names), generator=draws, dtype=torch.float64
+    )
+    return predictor.scaler.original_inputs(standard.clamp(-2.0, 2.0))
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Without what torch warns of, logs and prints while it exports: one sentence says it all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Laws whose arguments are not looked at: a program cannot stop where they are invalid."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)

@@ -1,0 +1,124 @@
+"""Pictures of how calibrated predictions are: reliability, PIT histogram and coverage curve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpx.data import Dataset
+from gpx.diagnostics.calibration import coverage_curve, pit
+from gpx.metrics import class_log_probabilities, ece, reliability
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+BINS = 20
+"""Of the histogram."""
+
+
+def calibration_figures(
+    data: Dataset,
+    predictive: Distribution,
+    outputs: int,
+    before: Distribution | None = None,
+) -> dict[str, Figure]:
+    """How calibrated predictions of the test targets are; none without test targets.
+
+    Of classes ``reliability``. Of numbers and counts ``calibration``, or ``calibration_1``, ... for
+    several outputs; a law without a distribution function has none.
+
+    Args:
+        data: whose test targets are predicted.
+        predictive: at the test inputs.
+        outputs: how many are drawn, where there are several.
+        before: the same before recalibration, drawn beside; None where there was none.
+    """
+    if not data.num_test:
+        return {}
+    if data.task in ("binary", "multiclass"):
+        return {"reliability": _reliability(data, predictive, before)}
+    try:
+        found = _curves(data, predictive)
+        earlier = None if before is None else _curves(data, before)
+    except NotImplementedError:
+        return {}
+    names = data.target_names or (data.target_name,)
+    return {
+        f"calibration_{place + 1}" if data.target_names else "calibration": _calibration(
+            found, earlier, place, names[place]
+        )
+        for place in range(min(len(names), outputs))
+    }
+
+
+def _reliability(data: Dataset, predictive: Distribution, before: Distribution | None) -> Figure:
+    from gpx.runs.figures.predictions import reliability_diagram  # Matplotlib is slow to import
+
+    def parts(law: Distribution) -> tuple[Array, Array, Array, float]:
+        y = data.test_y.to(law.probs.device)  # type: ignore[attr-defined]
+        log_probabilities, classes = class_log_probabilities(data.task, law, y)
+        probabilities, classes = log_probabilities.double().exp().cpu(), classes.cpu()
+        counts, accuracy, confidence = (
+            part.numpy() for part in reliability(probabilities, classes)
+        )
+        return counts, accuracy, confidence, float(ece(probabilities, classes))
+
+    return reliability_diagram(*parts(predictive), before=None if before is None else parts(before))
+
+
+class _Curves(NamedTuple):
+    """PIT values (n, p); levels (L,), shares (L, p) inside and their errors (p,)."""
+
+    values: Tensor
+    levels: Tensor
+    shares: Tensor
+    errors: Tensor
+
+
+def _curves(data: Dataset, predictive: Distribution) -> _Curves:
+    y = data.test_y.to(predictive.mean.device)
+    values, curve = pit(predictive, y).cpu(), coverage_curve(predictive, y)
+    levels = curve.levels.cpu()
+    shares = curve.coverage.cpu().reshape(len(levels), -1)
+    return _Curves(values.reshape(len(values), -1), levels, shares, curve.error().cpu().reshape(-1))
+
+
+def _calibration(found: _Curves, before: _Curves | None, place: int, name: str) -> Figure:
+    from matplotlib.figure import Figure  # slow to import
+
+    from gpx.runs.figures.predictions import BAND, BEFORE, INK, TRUTH, WAS
+
+    def density(curves: _Curves) -> Array:
+        counts = torch.histc(curves.values[:, place], BINS, 0.0, 1.0)
+        height: Array = (counts * BINS / counts.sum()).numpy()
+        return height
+
+    figure = Figure(figsize=(8.0, 4.0), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    middles = ((torch.arange(BINS) + 0.5) / BINS).numpy()
+    left.bar(middles, density(found), 1.0 / BINS, color=BAND, edgecolor=INK, linewidth=0.6)
+    left.axhline(1.0, color=TRUTH, linewidth=1.0)
+    left.set_xlabel(f"predicted probability of a smaller {name}")
+    left.set_ylabel("density of test points")
+    left.set_title(f"{len(found.values)} test points; flat: calibrated", fontsize="medium")
+    levels = found.levels.numpy()
+    right.plot(levels, found.shares[:, place].numpy(), ".-", color=INK)
+    right.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
+    right.set_xlabel("probability of the central interval")
+    right.set_ylabel("share of test points inside")
+    title = f"mean distance {float(found.errors[place]):.3f}"
+    if before is not None:
+        edges = torch.linspace(0.0, 1.0, BINS + 1).numpy()
+        left.stairs(density(before), edges, color=BEFORE, linestyle="--", label=WAS)
+        right.plot(levels, before.shares[:, place].numpy(), ".--", color=BEFORE, label=WAS)
+        right.legend(loc="upper left", fontsize="small")
+        title += f" ({float(before.errors[place]):.3f} before)"
+    right.set_title(title, fontsize="medium")
+    return figure

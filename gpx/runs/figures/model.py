@@ -1,0 +1,125 @@
+"""Pictures of what a model has learned: lengthscales by input, functions and maps of two inputs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpx.constraints import natural_parameters
+from gpx.data import Dataset
+from gpx.errors import ConfigError
+from gpx.likelihoods import target_marginals
+from gpx.methods.base.model import Model
+from gpx.runs.predictor import Predictor
+from gpx.sampling.seeds import stream
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+SIDE = 60
+"""Points of each side of a map over two inputs."""
+
+PATHS, GRID = 5, 200
+"""Functions that are drawn of a posterior over one input, and the points they are drawn at."""
+
+
+def draw_model(data: Dataset, predictor: Predictor, model: Model) -> dict[str, Figure]:
+    """What there is to see: lengthscales, sampled functions (one input), maps (two inputs).
+
+    Args:
+        data: the split the model was trained on.
+        predictor: the trained model.
+        model: its hyperparameters and inducing points.
+    """
+    from gpx.runs.figures import predictions as figures
+
+    drawn = {}
+    for name, values in natural_parameters(model).items():
+        if name.endswith("lengthscale") and values.shape == (data.num_inputs,) != (1,):
+            title = name.replace(".", "_")
+            drawn[title] = figures.lengthscale_bars(data.input_names, _array(values))
+    if data.num_outputs > 1 or data.num_inputs > 2:
+        return drawn
+    inducing = getattr(model, "inducing_points", getattr(model, "inducing", None))
+    marks = None
+    if isinstance(inducing, Tensor) and inducing.shape[1:] == (data.num_inputs,):
+        marks = _array(data.scaler.original_inputs(inducing.detach().double().cpu()))
+    if data.num_inputs == 1 and data.task == "regression":
+        with suppress(ConfigError):  # of a kernel whose functions cannot be drawn
+            drawn["sampled_functions"] = _functions(data, predictor, marks)
+    elif data.num_inputs == 2 and data.task in ("regression", "binary"):
+        drawn["map"] = _map(data, predictor, marks)
+    return drawn
+
+
+def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:
+    from gpx.runs.figures import predictions as figures
+
+    grid = _line(data.train_x[:, 0], GRID)[:, None]
+    x = predictor.placed(grid)
+    draws = stream(0, "figure", x.device)
+    with torch.no_grad():
+        paths = predictor.posterior.sample_paths(PATHS, generator=draws)(x)
+    return figures.sampled_functions(
+        (_inputs(data, data.train_x)[:, 0], _targets(data, data.train_y)),
+        _inputs(data, grid)[:, 0],
+        np.stack([_targets(data, path) for path in paths]),
+        (data.input_names[0], data.target_name),
+        None if marks is None else marks[:, 0],
+    )
+
+
+def _map(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:
+    from gpx.runs.figures import predictions as figures
+
+    axes = [_line(data.train_x[:, k], SIDE) for k in range(2)]
+    cells = torch.cartesian_prod(*axes)
+    original = _inputs(data, cells).reshape(SIDE, SIDE, 2)
+    edges = original[:, 0, 0], original[0, :, 1]
+    names = data.input_names[0], data.input_names[1]
+    points = _inputs(data, data.train_x)
+    predictive = predictor.distribution(predictor.placed(cells))
+    if data.task == "binary":
+        probability = _array(predictive.probs).reshape(SIDE, SIDE)  # type: ignore[attr-defined]
+        return figures.decision_map(
+            edges, probability, points, _array(data.train_y) > 0.5, names, marks
+        )
+    marginals = target_marginals(predictive)
+    at_tests = target_marginals(predictor.distribution(predictor.placed(data.test_x))).mean
+    return figures.field_map(
+        edges,
+        _targets(data, marginals.mean).reshape(SIDE, SIDE),
+        _array(data.scaler.original_std(marginals.stddev.double().cpu())).reshape(SIDE, SIDE),
+        _inputs(data, data.test_x),
+        np.abs(_targets(data, at_tests) - _targets(data, data.test_y)),
+        names,
+        data.target_name,
+        marks,
+    )
+
+
+def _line(column: Tensor, points: int) -> Tensor:
+    """Equally spaced over the range of the training inputs, and a twentieth of it beyond."""
+    low, high = float(column.min()), float(column.max())
+    margin = 0.05 * (high - low)
+    return torch.linspace(low - margin, high + margin, points, dtype=torch.float64)
+
+
+def _inputs(data: Dataset, x: Tensor) -> Array:
+    return _array(data.scaler.original_inputs(x.double().cpu()))
+
+
+def _targets(data: Dataset, y: Tensor) -> Array:
+    return _array(data.scaler.original_mean(y.double().cpu())).reshape(-1)
+
+
+def _array(tensor: Tensor) -> Array:
+    found: Array = tensor.detach().double().cpu().numpy()
+    return found

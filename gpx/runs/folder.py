@@ -1,0 +1,220 @@
+"""The files of one run, and how they are written."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gpx.atomic_file import atomic_file
+from gpx.errors import CheckpointError, ConfigError
+from gpx.options.old import current
+from gpx.runs.trust import require_known_classes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+
+class RunFolder:
+    """Paths and small files of a run.
+
+    ``config.yaml`` (resolved), ``environment.json``, ``checkpoint.pt`` (training state and, once
+    finished, all that prediction needs), ``metrics.json``, ``figures/``, and the events of
+    TensorBoard, which lie in the folder itself because TensorBoard calls a run by the folder that
+    its events are in. Runs of earlier versions have them in ``tensorboard/`` and go on there.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        if not isinstance(path, (str, Path)):
+            raise ConfigError(f"a run folder is given by its path, as text, got {path!r}")
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.checkpoint = self.path / "checkpoint.pt"
+        self.metrics = self.path / "metrics.json"
+        self.figures = self.path / "figures"
+
+    def holds_a_run(self) -> bool:
+        """Whether a run has started here."""
+        return self.config.exists() or self.checkpoint.exists() or self.metrics.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in this folder; the lock ends with the process.
+
+        Raises:
+            CheckpointError: another process is running here.
+        """
+        if fcntl is None:  # Windows
+            yield
+            return
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CheckpointError(
+                    f"another process is running in {self.path}: wait until it ends, or stop it"
+                ) from error
+            except OSError:  # a file system without locks
+                pass
+            yield
+        finally:
+            os.close(handle)
+
+    def clear_leftovers(self) -> None:
+        """Remove what a kill in the middle of writing left beside this run's files."""
+        for file in (self.config, self.environment, self.checkpoint, self.metrics):
+            for part in self.path.glob(f".{file.name}.*.tmp"):
+                part.unlink(missing_ok=True)
+
+    def read_config(self, trust: Sequence[str] | str = ()) -> DictConfig:
+        """The resolved config, known to build nothing but classes of gpx and of ``trust``.
+
+        Args:
+            trust: packages of the user's own whose classes it may name.
+
+        Raises:
+            CheckpointError: the folder or the file is missing or unreadable, or names a class that
+                is not to be built; see ``gpx.runs.trust``.
+        """
+        config = self.read_own_config()
+        require_known_classes(config, self.config, trust)
+        return config
+
+    def read_own_config(self) -> DictConfig:
+        """The same for a run that this process has trained itself: classes are not judged."""
+        if not self.path.is_dir():
+            raise CheckpointError(f"there is no run folder {self.path}{self._neighbours()}")
+        if not self.config.is_file():
+            raise CheckpointError(
+                f"{self.path} is not a run folder: it has no config.yaml, which is written before "
+                "the first step; a run that was stopped earlier is started again"
+            )
+        try:
+            text = self.config.read_text(encoding="utf-8")
+            # references multiply as they are followed: a small file may fill the memory
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+                raise CheckpointError(
+                    f"{self.config} holds YAML references, which gpx never writes"
+                )
+            content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+            config = OmegaConf.create(current(content))
+        except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{self.config} cannot be read: {error}") from error
+        except RecursionError as error:
+            raise CheckpointError(f"{self.config} cannot be read: nested too deeply") from error
+        if not isinstance(config, DictConfig) or "approx" not in config:
+            raise CheckpointError(f"{self.config} is not the config of a gpx run")
+        return config
+
+    def _neighbours(self) -> str:
+        parent = self.path.parent
+        if not parent.is_dir():
+            return ""
+        runs = sorted(p for p in parent.iterdir() if (p / "config.yaml").exists())
+        return f"; runs beside it: {', '.join(str(p) for p in runs[-3:])}" if runs else ""
+
+    def write_config(self, config: DictConfig) -> None:
+        """Write the resolved config."""
+        _write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True))
+
+    def events(self) -> Path:
+        """Where events of TensorBoard go (CheckpointError: a link)."""
+        earlier = self.path / "tensorboard"
+        return self.own_folder(earlier) if earlier.exists() else self.path
+
+    def own_folder(self, path: Path) -> Path:
+        """``figures``, or ``tensorboard`` of an earlier version, made where it is missing.
+
+        Raises:
+            CheckpointError: it is a link, behind which files of others may lie.
+        """
+        if path.is_symlink():
+            raise CheckpointError(
+                f"{path} is a link, and gpx writes into run folders only: remove it"
+            )
+        path.mkdir(exist_ok=True)
+        return path
+
+    def write_figure(self, name: str, figure: Figure) -> None:
+        """Write ``figures/<name>.png``; a link of that name is replaced, never followed."""
+        with atomic_file(self.own_folder(self.figures) / f"{name}.png") as file:
+            figure.savefig(file, format="png", dpi=150)
+
+    def write_json(self, path: Path, content: dict[str, Any]) -> None:
+        """Write one JSON file, sorted as given; numbers that JSON has no word for become null."""
+        _write_atomically(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write one text file; it appears complete or not at all."""
+        _write_atomically(path, text)
+
+    def add_environment(self, record: dict[str, Any]) -> None:
+        """Write environment.json; later sessions of a resumed run are listed under ``resumed``."""
+        self.require_same_data(record)
+        first = self.read_environment()
+        if first is not None:
+            record = {**first, "resumed": [*first.get("resumed", []), record]}
+        self.write_json(self.environment, record)
+
+    def read_environment(self) -> dict[str, Any] | None:
+        """Contents of environment.json; None where there is none.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        if not self.environment.exists():
+            return None
+        try:
+            record = json.loads(self.environment.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.environment} cannot be read ({error}); restore or remove it"
+            ) from error
+        sound = isinstance(record, dict) and isinstance(record.get("resumed", []), list)
+        if not sound or not isinstance(record.get("data_checksums") or {}, dict):
+            raise CheckpointError(
+                f"{self.environment} is not the record of a run; restore or remove it"
+            )
+        return record
+
+    def require_same_data(self, record: dict[str, Any]) -> None:
+        """Raise CheckpointError unless environment.json knows the data of a new record."""
+        before = (self.read_environment() or {}).get("data_checksums")
+        now = record.get("data_checksums")
+        if before is not None and before != now:
+            changed = sorted(set(dict(before).items()) ^ set(dict(now or {}).items()))
+            raise CheckpointError(
+                f"the data of the run in {self.path} have changed since it started "
+                f"({', '.join(dict.fromkeys(name for name, _ in changed))}); "
+                "restore them, or start a new run"
+            )
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    with atomic_file(path) as file:
+        file.write(text.encode())
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with null in the place of NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

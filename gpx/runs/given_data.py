@@ -1,0 +1,262 @@
+"""Arrays that a caller gives, made into the archive and the options of ``data=npz``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpx.data.columns.frame import Frame, frame_of
+from gpx.data.columns.numbers import numbered_names
+from gpx.errors import DataError, DTypeError, ShapeError
+from gpx.runs.arrays import column_names, columns_by_name, real_array
+
+TARGETS = "targets, with classes as numbers,"
+"""What targets are called in error messages."""
+
+NEUTRAL = {"noise": 0.0, "weights": 1.0}
+"""What is known of rows by number, and what test rows have of it."""
+
+
+@dataclass(frozen=True)
+class GivenData:
+    """Arrays of one archive, and what they are.
+
+    Attributes:
+        arrays: ``x`` (n, d), or ``x1``, ``x2``, ... (n,) where inputs are not all numbers; ``y``
+            (n,) or (n, p); where they were given ``noise`` and ``weights`` (n,), and ``test`` (n,),
+            which says of which rows the test metrics are.
+        input_names, target_name, target_names: of a data frame; None without names.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    input_names: tuple[str, ...] | None
+    target_name: str | None
+    target_names: tuple[str, ...] | None
+
+    @property
+    def has_text_targets(self) -> bool:
+        """Whether targets are classes by name."""
+        return self.arrays["y"].dtype.kind == "U"
+
+    def options(self) -> dict[str, Any]:
+        """Options of ``data=npz`` that say what is in the archive.
+
+        Raises:
+            DataError: a name that config.yaml would take for a reference.
+        """
+
+        def texts(names: tuple[str, ...] | None) -> list[str] | None:
+            return None if names is None else [_as_text(name) for name in names]
+
+        found: dict[str, Any] = {
+            **{
+                name: name if name in self.arrays else None for name in ("noise", "weights", "test")
+            },
+            "input_names": texts(self.input_names),
+            "target_name": None if self.target_name is None else _as_text(self.target_name),
+            "target_names": texts(self.target_names),
+        }
+        if "x" not in self.arrays:
+            columns = _input_columns(self.arrays)
+            found["x"] = columns
+            found["input_names"] = found["input_names"] or list(numbered_names(len(columns)))
+        return found
+
+
+def given_data(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    test: tuple[ArrayLike, ArrayLike] | None = None,
+    noise: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+) -> GivenData:
+    """Arrays as ``gpx.fit`` takes them.
+
+    Raises:
+        ShapeError: arrays that do not fit each other.
+        DTypeError: something else than numbers, texts or dates.
+        DataError: columns of a frame that have one name, or are missing in the test's.
+    """
+    names = _column_names(x, "inputs")
+    arrays = _arrays(x, y, names)
+    for name, values in (("noise", noise), ("weights", weights)):
+        if values is None:
+            continue
+        arrays[name] = real_array(values, name)
+        if arrays[name].shape != arrays["y"].shape[:1]:
+            raise ShapeError(
+                f"{name}= has shape {arrays[name].shape}, expected {arrays['y'].shape[:1]}: one "
+                "number for each row"
+            )
+    several = arrays["y"].ndim == 2
+    target_names = _column_names(y, "targets") if several else None
+    if test is not None:
+        if not isinstance(test, (tuple, list)) or len(test) != 2:
+            raise ShapeError("test= takes a pair (inputs, targets) of arrays")
+        more_x, more_y = test
+        if names is not None:
+            more_x = columns_by_name(more_x, names, "test inputs")
+        if target_names is not None:
+            more_y = columns_by_name(more_y, target_names, "test targets")
+        arrays = _with_test_rows(arrays, _arrays(more_x, more_y, names, mixed="x" not in arrays))
+    return GivenData(arrays, names, None if several else _series_name(y), target_names)
+
+
+def _with_test_rows(
+    arrays: Mapping[str, NDArray[Any]], more: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Training rows above test rows, and ``test``, which tells them apart."""
+    for what, ours, theirs in (
+        ("inputs", _width(arrays, "x"), _width(more, "x")),
+        ("targets", _width(arrays, "y"), _width(more, "y")),
+    ):
+        if ours != theirs:
+            raise ShapeError(f"test {what} have {theirs} columns, training {what} {ours}")
+    for name in NEUTRAL.keys() & arrays.keys():
+        more[name] = np.full(len(more["y"]), NEUTRAL[name])
+    both = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
+    return {**both, "test": np.repeat([False, True], [len(arrays["y"]), len(more["y"])])}
+
+
+def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
+    """Names of a data frame's columns, or of the one that a column of a frame is.
+
+    Args:
+        values: inputs or targets, as given.
+        what: they are, for the error message.
+
+    Raises:
+        DataError: two columns of one name, by which nothing can be told apart later.
+    """
+    if np.ndim(values) == 1:
+        name = _series_name(values)
+        return None if name is None else (name,)
+    names = column_names(values)
+    twice = [name for name in names or () if (names or ()).count(name) > 1]
+    if twice:
+        raise DataError(f"{what} have two columns of the name {twice[0]!r}; rename one")
+    return names
+
+
+def _as_text(name: str) -> str:
+    """A name that config.yaml keeps as it is; raises DataError where it would be a reference."""
+    if "${" in name:
+        raise DataError(
+            f"the column {name!r} has ${{ in its name, which refers to options; rename it"
+        )
+    return name
+
+
+def _series_name(values: Any) -> str | None:
+    """Name of one column of a data frame; None where it has none."""
+    columns = getattr(values, "columns", None)
+    name = getattr(values, "name", None) if columns is None else next(iter(columns), None)
+    return name if isinstance(name, str) else None
+
+
+def _arrays(
+    x: ArrayLike, y: ArrayLike, names: tuple[str, ...] | None, mixed: bool = False
+) -> dict[str, NDArray[Any]]:
+    """What goes into the archive: ``x`` (n, d) and ``y`` (n,), or (n, p) for p > 1 outputs.
+
+    Columns of texts or dates make an array of every column: ``x1``, ``x2``, ... in the place of
+    ``x``. Targets of texts are classes.
+
+    Args:
+        x, y: as given.
+        names: of the columns of x.
+        mixed: whether columns are kept apart in any case.
+
+    Raises:
+        DTypeError: not numbers, texts or dates.
+        ShapeError: not that many of each.
+    """
+    made = None if mixed else _numbers(x)
+    if made is None:
+        frame = _columns(x, names)
+        numbered = numbered_names(len(frame.names))
+        made = {n: _for_archive(v) for n, v in zip(numbered, frame.columns, strict=True)}
+    targets = _targets(y)
+    rows = {len(array) for array in (*made.values(), targets)}
+    plain = made.get("x")
+    if (plain is not None and plain.ndim != 2) or targets.ndim not in (1, 2) or len(rows) > 1:
+        images = ""
+        if plain is not None and plain.ndim in (3, 4):
+            sides = ", ".join(map(str, plain.shape[1:]))
+            images = (
+                f"; of images give the pixels of each as a row, x.reshape(len(x), -1), and "
+                f"approx.image_shape=[{sides}], colours in front"
+            )
+        raise ShapeError(
+            f"inputs of shape {np.shape(x)} and targets of shape {np.shape(y)}; expected (n, d) "
+            f"and (n,), or (n, p) for p targets, with the same n{images}"
+        )
+    return {**made, "y": targets}
+
+
+def _numbers(x: ArrayLike) -> dict[str, NDArray[Any]] | None:
+    """The array ``x`` (n, d) of inputs; None where not all of them are numbers."""
+    try:
+        inputs = real_array(x, "inputs")
+    except DTypeError:
+        return None
+    return {"x": inputs[:, None] if inputs.ndim == 1 else inputs}
+
+
+def _columns(x: ArrayLike, names: tuple[str, ...] | None) -> Frame:
+    """Inputs of numbers, texts and dates.
+
+    Raises:
+        DTypeError: of something else.
+    """
+    shape = np.shape(x) if isinstance(x, (list, tuple)) else tuple(getattr(x, "shape", ()))
+    if len(shape) not in (1, 2):
+        real_array(x, "inputs")  # refuses
+    values = np.array(x, dtype=object)[:, None] if len(shape) == 1 else x
+    width = shape[1] if len(shape) == 2 else 1
+    try:
+        return frame_of(values, names or numbered_names(width), "inputs")
+    except DTypeError:
+        real_array(x, "inputs")  # in the words for arrays
+        raise
+
+
+def _targets(y: ArrayLike) -> NDArray[Any]:
+    """Numbers as float64, or texts of classes (n,).
+
+    Raises:
+        DTypeError: neither.
+    """
+    try:
+        targets = real_array(y, TARGETS)
+    except DTypeError as error:
+        array = np.asarray(y)
+        if array.dtype.kind not in "OUT" or array.ndim not in (1, 2):
+            raise
+        array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+        if array.ndim != 1 or not all(isinstance(value, str) for value in array):
+            raise error from None
+        return array.astype(str)
+    return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+
+
+def _for_archive(values: NDArray[Any]) -> NDArray[Any]:
+    """A column that NumPy writes without Python's objects."""
+    return values.astype(str) if values.dtype.kind == "O" else values
+
+
+def _width(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
+    """Columns of the inputs or of the targets."""
+    if name in arrays:
+        return (*arrays[name].shape, 1)[1]
+    return len(_input_columns(arrays))
+
+
+def _input_columns(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Names of the arrays that are columns of the inputs."""
+    return [name for name in arrays if name not in ("y", "test", *NEUTRAL)]

@@ -1,0 +1,52 @@
+"""What a model has learned of its kernel, mean and likelihood, by name, for people."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from gpx.constraints import natural_parameters
+from gpx.kernels import Kernel
+from gpx.likelihoods import Likelihood
+from gpx.means import Mean
+
+Hyperparameters = dict[str, NDArray[np.float64]]
+
+LONGEST = 8
+"""Entries of an array that are shown one by one."""
+MOST = 8
+"""Names that fit on a line; deep models have more."""
+
+
+def hyperparameters_of(posterior: nn.Module, likelihood: Likelihood) -> Hyperparameters:
+    """Parameters of every kernel and mean of the posterior, and of the likelihood.
+
+    Returns:
+        by dotted name, in natural units of standardised inputs and target: arrays of shape () for
+        numbers, (d,) for one entry per input.
+    """
+    found: Hyperparameters = {}
+    for path, child in posterior.named_modules():
+        if not isinstance(child, (Kernel, Mean)):
+            continue
+        for name, value in natural_parameters(child).items():
+            found[f"{path}.{name}"] = value.double().cpu().numpy()
+    for name, value in natural_parameters(likelihood).items():
+        found[f"likelihood.{name}"] = value.double().cpu().numpy()
+    return found
+
+
+def shown(hyperparameters: Hyperparameters) -> str:
+    """All on one line: numbers, short arrays, and the range of long ones."""
+    texts = [f"{name} {_text(value)}" for name, value in hyperparameters.items() if value.size]
+    more = len(texts) - MOST
+    return ", ".join(texts[:MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _text(value: NDArray[np.float64]) -> str:
+    if value.ndim == 0:
+        return f"{value:.3g}"
+    if value.size > LONGEST:
+        return f"[{value.size} from {value.min():.3g} to {value.max():.3g}]"
+    return "[" + " ".join(f"{entry:.3g}" for entry in value.ravel()) + "]"

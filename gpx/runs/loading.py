@@ -1,0 +1,124 @@
+"""A trained model read back from its run folder."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from gpx.calibration import Recalibration
+from gpx.data import Standardiser
+from gpx.data.columns.coding import Coding
+from gpx.data.target_transform import TargetTransform
+from gpx.errors import CheckpointError, ConfigError
+from gpx.installation import command
+from gpx.linalg import available_memory, budget_in_bytes
+from gpx.options.build import build, build_model
+from gpx.runs.folder import RunFolder
+from gpx.runs.origin import require_same_model, version_note, version_of
+from gpx.runs.predictor import Predictor
+from gpx.training.checkpoint import load_checkpoint
+from gpx.training.device import DTYPES, resolve_device
+
+
+def load(run: str | Path, device: str = "cpu", trust: Sequence[str] | str = ()) -> Predictor:
+    """The trained model of a run folder, ready to predict without its training data.
+
+    A folder may come from anyone: it is read without executing anything in it, and builds classes
+    of gpx only, unless others are trusted::
+
+        gpx.load("outputs/...", trust=("my_package",))
+
+    Args:
+        run: folder written by ``train.py``.
+        device: where to compute.
+        trust: packages of one's own whose classes (a kernel, a likelihood) the run was made of.
+
+    Raises:
+        CheckpointError: the folder has no finished run, its files do not fit one another, or it
+            names a class that is not to be built.
+        ConfigError: an option that this version of gpx does not know, or of another type.
+    """
+    folder = RunFolder(run)
+    return finished_predictor(folder, folder.read_config(trust), device)
+
+
+def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Predictor:
+    """What ``load`` gives, with the folder's config as already read."""
+    where = resolve_device(device, "device")
+    state = load_checkpoint(folder.checkpoint, where)
+    if "posterior" not in state:
+        raise CheckpointError(
+            f"the run in {folder.path} is not finished; "
+            f"finish it with: {command('train')} resume={folder.path}"
+        )
+    require_same_model(state, config, str(folder.config))
+    note = version_note(version_of(state))
+    if note:
+        warnings.warn(f"{folder.path}: another version of gpx{note}", stacklevel=3)
+    try:
+        return restore_predictor(config, state, where)
+    except ConfigError as error:
+        raise ConfigError(f"{folder.config}: {error}{note}") from error
+
+
+def within_memory(config: DictConfig, device: torch.device) -> DictConfig:
+    """A copy whose memory budgets fit this device, which may be smaller than that of the run."""
+    free = available_memory(device)
+
+    def fitting(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {
+                name: budget_in_bytes(None, free)
+                if name == "memory_budget" and isinstance(value, int) and value > (free or value)
+                else fitting(value)
+                for name, value in node.items()
+            }
+        return [fitting(value) for value in node] if isinstance(node, list) else node
+
+    made = OmegaConf.create(fitting(OmegaConf.to_container(config, resolve=False)))
+    assert isinstance(made, DictConfig)
+    return made
+
+
+def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> Predictor:
+    """A predictor from a config and the contents of a finished run's checkpoint."""
+    trainer = config.get("trainer")
+    dtype = trainer.get("dtype") if isinstance(trainer, DictConfig) else None
+    if dtype not in DTYPES:
+        raise ConfigError(f"trainer.dtype={dtype}: expected {' or '.join(DTYPES)}")
+    dtype = DTYPES[dtype]
+    model = build_model(within_memory(config, device)).to(device, dtype)
+    try:
+        posterior = model.new_posterior().to(device, dtype)
+        posterior.load_state_dict(state["posterior"])
+        model.likelihood.load_state_dict(state["likelihood"])
+        calibration: Recalibration | None = build(config, "calibrate")
+        if calibration is not None:
+            calibration.to(device).load_state_dict(state["calibration"])
+        target_names = tuple(state.get("target_names", ()))
+        scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
+        scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
+        transform = state.get("target_transform")
+        kept = state.get("coding")  # runs of earlier versions have none
+        coding = None if kept is None else Coding.from_state(kept)
+        if coding is not None and coding.input_names != tuple(state["input_names"]):
+            raise ValueError("the columns of the table do not make the model's inputs")
+        return Predictor(
+            posterior,
+            model.likelihood,
+            scaler,
+            tuple(state["input_names"]),
+            state["target_name"],
+            tuple(state.get("labels", ())),
+            target_names,
+            calibration,
+            coding,
+            None if transform is None else TargetTransform.from_state(transform),
+        )
+    except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

@@ -1,0 +1,190 @@
+"""What a finished run shows people: figures, and the model beside the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpx.data import Dataset
+from gpx.likelihoods import target_marginals
+from gpx.likelihoods.quantiles import central_interval
+from gpx.runs.figures.calibration import calibration_figures
+from gpx.runs.predictor import Predictor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+GRID = 400
+"""Points at which a function of one input is drawn."""
+
+OUTPUTS = 4
+"""Outputs that are drawn, where there are several; their figures are numbered."""
+
+
+def draw_results(
+    data: Dataset,
+    predictor: Predictor,
+    predictive: Distribution,
+    before: Distribution | None = None,
+) -> dict[str, Figure]:
+    """Predicted against observed, calibration and, for one input, the fitted function.
+
+    Of classes how reliable they are.
+
+    Of several outputs the first ``OUTPUTS`` are drawn.
+
+    Args:
+        data: the split the model was trained on.
+        predictor: the trained model.
+        predictive: its prediction at the test inputs.
+        before: the same before recalibration; None where there is none.
+    """
+    from gpx.runs.figures import predictions as figures
+
+    calibration = calibration_figures(data, predictive, OUTPUTS, before)
+    if data.task not in ("regression", "count"):
+        return calibration
+    scaler = data.scaler
+
+    def original(values: Tensor) -> Array:
+        """(n, p), in the data's own units; p = 1 for a single output."""
+        found = scaler.original_mean(values.double().cpu())
+        return found.reshape(len(found), -1).numpy()
+
+    def original_inputs(x: Tensor) -> Array:
+        return scaler.original_inputs(x.double())[:, 0].numpy()
+
+    def band(predictive: Distribution) -> tuple[Array, Array, Array]:
+        marginals = target_marginals(predictive)
+        lower, upper = central_interval(marginals, 0.95)
+        return original(marginals.mean), original(lower), original(upper)
+
+    def output(parts: tuple[Array, Array, Array], place: int) -> tuple[Array, Array, Array]:
+        mean, lower, upper = parts
+        return mean[:, place], lower[:, place], upper[:, place]
+
+    names = (data.target_names or (data.target_name,))[:OUTPUTS]
+    numbers = [f"_{place + 1}" if data.target_names else "" for place in range(len(names))]
+    shown = list(enumerate(zip(numbers, names, strict=True)))
+    observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
+    drawn = {
+        f"predicted_against_observed{number}": figures.predicted_against_observed(
+            observed[:, place], *output(predicted, place), name
+        )
+        for place, (number, name) in shown
+    }
+    if data.num_inputs == 1:
+        low, high = float(data.train_x.min()), float(data.train_x.max())
+        margin = 0.05 * (high - low)
+        grid = torch.linspace(low - margin, high + margin, GRID)[:, None]
+        fitted = band(predictor.distribution(grid.to(predictive.mean)))
+        drawn |= {
+            f"fitted_function{number}": figures.fitted_function(
+                (original_inputs(data.train_x), trained[:, place]),
+                (original_inputs(data.test_x), observed[:, place]),
+                original_inputs(grid),
+                *output(fitted, place),
+                (data.input_names[0], name),
+            )
+            for place, (number, name) in shown
+        }
+    return drawn | calibration
+
+
+def summary(metrics: Mapping[str, Any]) -> list[str]:
+    """The lines a person reads at the end: a table of model and baselines, evidence, cost.
+
+    Args:
+        metrics: contents of metrics.json.
+    """
+    columns = [c for c in ("rmse", "mnlp", "accuracy") if f"test.{c}" in metrics]
+    named = _baselines(metrics)
+    rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
+    width = max(len(name) for name in rows) + 2
+    if columns:
+        lines = [
+            "test metrics (standardised targets)",
+            " " * width + "".join(column.rjust(10) for column in columns),
+        ]
+    else:
+        lines, rows = ["no test metrics: all rows were trained on"], {}
+    for name, prefix in rows.items():
+        cells = [metrics.get(f"{prefix}.{column}") for column in columns]
+        lines.append(name.ljust(width) + "".join(_cell(cell) for cell in cells))
+    if "test.mnlp_gap" in metrics:
+        lines.append(
+            f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
+            f"{metrics['test.mnlp']:.4f}: gap {metrics['test.mnlp_gap']:.4f}"
+        )
+    if "predict.sparsity" in metrics:
+        lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
+    lines += better_baselines(metrics)
+    lines.append(
+        f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
+        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "
+        f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
+    )
+    return lines
+
+
+def better_baselines(metrics: Mapping[str, Any]) -> list[str]:
+    """One line on the best of the baselines where it predicts better than the model, else none.
+
+    Compared are test errors (of classes the accuracy) of the model as it predicts; where no
+    baseline has fewer, the log densities.
+
+    Args:
+        metrics: contents of metrics.json.
+    """
+    error = ("rmse", "lower test RMSE", 1.0)
+    if "test.accuracy" in metrics:
+        error = ("accuracy", "higher test accuracy", -1.0)
+    return _better(metrics, *error) or _better(metrics, "mnlp", "lower test MNLP", 1.0)
+
+
+def _better(metrics: Mapping[str, Any], column: str, word: str, sign: float) -> list[str]:
+    own = metrics.get(f"test.{column}")
+    scores = {
+        name: metrics[f"baseline.{name}.{column}"]
+        for name in _baselines(metrics)
+        if metrics.get(f"baseline.{name}.{column}") is not None
+    }
+    if own is None or not scores:
+        return []
+    best = min(scores, key=lambda name: sign * scores[name])
+    if not sign * scores[best] < sign * own or f"{scores[best]:.4f}" == f"{own:.4f}":
+        return []
+    prefix = f"baseline.{best}"
+    text = f"{NAMES.get(best, best)} has a {word}: {scores[best]:.4f} against {own:.4f}"
+    if f"{prefix}.seconds" in metrics:
+        text += f", in {metrics[f'{prefix}.seconds']:.1f} s"
+    if f"{prefix}.rows" in metrics:
+        text += f", fitted to {metrics[f'{prefix}.rows']:,} rows"
+    return [text]
+
+
+NAMES = {
+    "boosting": "histogram boosting",
+    "linear": "a linear model",
+    "mean": "predicting the training mean",
+    "5-nn": "the mean of the 5 nearest neighbours",
+}
+"""Of baselines, in a sentence."""
+
+
+def _baselines(metrics: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(k.split(".")[1] for k in metrics if k.startswith("baseline.")))
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-".rjust(10)
+    return f"{value:10.4f}" if abs(value) < 1e3 else f"{value:10.3g}"  # never without a gap

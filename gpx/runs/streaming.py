@@ -1,0 +1,141 @@
+"""Runs whose training rows lie in files: what can be trained so, and what a run tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+from gpx.data import Dataset, Stream
+from gpx.data.stream.rows import StreamedRows
+from gpx.errors import ConfigError, class_name
+from gpx.inducing.base import inducing_for
+from gpx.methods.base.optimizer import Optimizer
+from gpx.models import Model
+from gpx.objectives import Objective
+from gpx.options.build import target_of
+from gpx.options.config import TrainerConfig
+from gpx.training.trainer import FitResult
+
+INSTEAD = (
+    "use approx=svgp, approx=swsgp or approx=qsgp optimizer=qsgp, or data that fit in memory "
+    "(data=npz)"
+)
+
+
+def settle_streamed(
+    config: DictConfig,
+    options: TrainerConfig,
+    data: Dataset,
+    model: Model,
+    objective: Objective,
+    say: Callable[[str], None],
+) -> TrainerConfig:
+    """The trainer's options for rows in files, written to ``config`` too.
+
+    Args:
+        config: of the run.
+        options: of the trainer.
+        data: with its rows in files.
+        model, objective: to be trained.
+        say: takes lines for the user.
+
+    Raises:
+        ConfigError: model or objective need all rows at once, or there are more inducing points
+            than the sample that they are chosen from has rows.
+    """
+    _require_model(type(model))
+    if not objective.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and {class_name(objective)} needs all "
+            f"training rows at once; {INSTEAD}"
+        )
+    points = 0
+    if "num_inducing" in config.approx:
+        asked = config.approx.num_inducing
+        points = min(inducing_for(data.num_train) if asked is None else asked, data.num_train)
+    if points > data.in_memory.num_train:
+        raise ConfigError(
+            f"approx.num_inducing={points} is above the {data.in_memory.num_train} rows of the "
+            f"sample that inducing points start at; raise data.sample_rows to {2 * points}"
+        )
+    if options.eval_every is None:
+        config.trainer.eval_every = 0
+        say(
+            "trainer.eval_every=0: test metrics at the end only, since a posterior may read all "
+            "rows of the stream"
+        )
+        return replace(options, eval_every=0)
+    return options
+
+
+def check_streamed(config: DictConfig, options: TrainerConfig) -> None:
+    """Refuse what cannot be trained on rows in files before these are read, which takes a pass.
+
+    Args:
+        config: of the run; one on data in memory passes.
+        options: of the trainer.
+
+    Raises:
+        ConfigError: model or optimiser need all rows at once, or what works on them was asked for.
+    """
+    source = target_of(config.data, "data")
+    if not (isinstance(source, type) and issubclass(source, Stream)):
+        return
+    model = target_of(config.approx, "approx")
+    if isinstance(model, type) and issubclass(model, Model):
+        _require_model(model)
+    optimizer = target_of(config.optimizer, "optimizer")
+    if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
+        require_streams(optimizer)
+    if options.certify:
+        raise ConfigError(
+            "trainer.certify=true needs all training rows at once, which data=stream does not "
+            "have; set trainer.certify=false"
+        )
+    if config.get("calibrate") is not None:
+        raise ConfigError(
+            "calibrate= holds out rows of data in memory, and these are read from files; "
+            "leave it out"
+        )
+
+
+def _require_model(kind: type[Model]) -> None:
+    if not kind.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and {kind.__name__} "
+            f"{kind.why_no_streams}; {INSTEAD}"
+        )
+
+
+def require_streams(kind: type[Optimizer]) -> None:
+    """Raise ConfigError where an optimiser works on all training rows at once."""
+    if not kind.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and optimizer={kind.__name__}() "
+            f"works on all training rows at once; {INSTEAD}"
+        )
+
+
+def streaming_facts(data: Dataset, x: Tensor, batch_size: int, fit: FitResult) -> dict[str, Any]:
+    """Rows, and rows per second of training and of reading, for metrics.json.
+
+    Args:
+        data: with its rows in files.
+        x (n, d): the training inputs as they were trained on.
+        batch_size: rows of a step, where there are as many.
+        fit: what training took.
+    """
+    rows = fit.steps * min(batch_size, data.num_train)
+    record = cast(StreamedRows, x).cache.record
+    seconds = max(fit.seconds - fit.seconds_of_start, 1e-9)
+    return {f"data.{name}": value for name, value in data.facts.items()} | {
+        "train.rows_per_second": rows / seconds,
+        "train.rows_seen": rows,
+        # of this session: training, the posterior and the final evidence
+        "data.batch_rows_read": record.rows,
+        "data.batch_read_seconds": record.seconds,
+    }

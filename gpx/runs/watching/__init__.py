@@ -1,0 +1,1 @@
+"""Those who are told how a run goes: the terminal, TensorBoard, loggers."""

@@ -1,6 +1,0 @@
-"""A trained model of discrete weights as a predictor in integers, for machines of few bytes."""
-
-from gpx.training.int4.draw import int4_predictor
-from gpx.training.int4.predictor import Int4Prediction, Int4Predictor, Int4Size
-
-__all__ = ["Int4Prediction", "Int4Predictor", "Int4Size", "int4_predictor"]

@@ -1,0 +1,160 @@
+"""Settings of first-order optimisers, by role of parameters: what they may be, and mistakes."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gpx.errors import ConfigError
+from gpx.training.indexed_adagrad import IndexedAdagrad
+
+ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adagrad": IndexedAdagrad,
+    "sgd": torch.optim.SGD,
+    "sparse_adam": torch.optim.SparseAdam,
+}
+SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
+"""Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
+ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
+"""Parameters of gpx's models: settings for those that a model does not have are left unused."""
+OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
+"""Of a group, whatever the algorithm; the rest are options of torch's class."""
+DENSE_OPTIONS = ("momentum", "weight_decay")
+"""Options with which even those move every entry. (The rate's decay is a function of the step, so
+it is exact for an entry however long ago that was last sampled.)"""
+
+
+def schedule_factor(name: str, final: float, progress: float) -> float:
+    """Learning rate relative to its start, at ``progress`` in [0, 1] of the run.
+
+    Args:
+        name: ``constant``, ``exponential`` or ``cosine``.
+        final: rate at the end relative to the start.
+        progress: share of the steps done.
+    """
+    if name == "constant":
+        return 1.0
+    if name == "exponential":
+        return final**progress
+    if name == "cosine":
+        return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    raise ConfigError(
+        f"optimizer.schedule.name={_shown(name)}: expected constant, exponential or cosine"
+    )
+
+
+def _shown(value: object) -> object:
+    """As it is written on the command line."""
+    return "null" if value is None else value
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is finite and 0 or more."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0.0 <= float(value) < math.inf  # type: ignore[arg-type]
+
+
+def require_number(option: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is a finite number, 0 or more."""
+    if not _is_number(value):
+        raise ConfigError(f"optimizer.{option}={_shown(value)}: expected a number, 0 or more")
+
+
+def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an unknown algorithm, and for options that it has not or not so."""
+    algorithm = setting.get("algorithm", "adam")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise ConfigError(
+            f"optimizer.{option}.algorithm={_shown(algorithm)}: "
+            f"expected one of {', '.join(ALGORITHMS)}"
+        )
+    parameters = inspect.signature(ALGORITHMS[algorithm]).parameters
+    taken = {name: p.default for name, p in parameters.items() if name not in ("params", "lr")}
+    for name, value in setting.items():
+        if name in OWN_OPTIONS:
+            continue
+        if name not in taken:
+            near = difflib.get_close_matches(name, (*OWN_OPTIONS, *taken), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(taken)}"
+            raise ConfigError(
+                f"optimizer.{option}.{name}: algorithm={algorithm} has no such option; {hint}"
+            )
+        default = taken[name]
+        if isinstance(default, tuple):
+            fits = isinstance(value, (list, tuple)) and len(value) == len(default)
+            fits, wanted = fits and all(map(_is_number, value)), f"a list of {len(default)} numbers"
+        elif isinstance(default, bool) or default is None:
+            fits, wanted = isinstance(value, bool) or value is default, "true or false"
+        else:
+            fits, wanted = _is_number(value), "a number, 0 or more"
+        if not fits:
+            raise ConfigError(f"optimizer.{option}.{name}={_shown(value)}: expected {wanted}")
+
+
+def _require_options(option: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is options by name."""
+    if not isinstance(value, Mapping):
+        example = "{name: cosine}" if option == "schedule" else "{lr: 0.01}"
+        raise ConfigError(
+            f"optimizer.{option}={_shown(value)}: expected options by name, such as {example}"
+        )
+
+
+def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A copy of the settings by role.
+
+    Raises:
+        ConfigError: what is no rate, algorithm, option of it or number of steps.
+    """
+    _require_options("groups", groups)
+    for role, setting in groups.items():
+        _require_options(f"groups.{role}", setting)
+        require_number(f"groups.{role}.lr", setting.get("lr"))
+        _require_algorithm(f"groups.{role}", setting)
+        freeze = setting.get("freeze_steps", 0)
+        if not isinstance(freeze, int) or isinstance(freeze, bool) or freeze < 0:
+            raise ConfigError(
+                f"optimizer.groups.{role}.freeze_steps={_shown(freeze)}: expected a whole "
+                "number, 0 or more"
+            )
+    return {role: dict(setting) for role, setting in groups.items()}
+
+
+def checked_schedule(schedule: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The schedule with its defaults (constant).
+
+    Raises:
+        ConfigError: another option than name and final, or one that is neither name nor rate.
+    """
+    if schedule is not None:
+        _require_options("schedule", schedule)
+    filled = {"name": "constant", "final": 1.0, **dict(schedule or {})}
+    unknown = sorted(filled.keys() - {"name", "final"})
+    if unknown:
+        raise ConfigError(f"optimizer.schedule has no option {unknown[0]}, only name and final")
+    require_number("schedule.final", filled["final"])
+    schedule_factor(filled["name"], filled["final"], 0.0)
+    return filled
+
+
+def require_sparse(role: str, setting: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a step on sampled entries would move others, or cost O(all)."""
+    algorithm = setting.get("algorithm", "adam")
+    if algorithm not in SPARSE_ALGORITHMS:
+        raise ConfigError(
+            f"optimizer.groups.{role}.algorithm={algorithm} would move entries that were "
+            f"not sampled; use one of {', '.join(SPARSE_ALGORITHMS)}"
+        )
+    for option in DENSE_OPTIONS:
+        value = setting.get(option, 0)
+        if value:
+            raise ConfigError(
+                f"optimizer.groups.{role}.{option}={value} would move entries that were not "
+                "sampled, at a cost that grows with all of them; leave it out"
+            )

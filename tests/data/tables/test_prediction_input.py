@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpx.data import read_inputs, read_rows
+from gpx.data.columns.coding import CodedColumn, Coding
+from gpx.data.columns.column import Column
+from gpx.errors import DataError
+
+NAMES = ("height", "width")
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "new.csv"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2\n3,4\n",
+        "height,width\n1,2\n3,4\n",
+        "width,height\n2,1\n4,3\n",
+        "cost,width,remark,height\n9,2,fine,1\n9,4,poor,3\n",
+    ],
+)
+def test_columns_are_matched(tmp_path: Path, text: str) -> None:
+    assert read_inputs(write(tmp_path, text), NAMES).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_archive(tmp_path: Path) -> None:
+    path = tmp_path / "new.npz"
+    np.savez(path, x=np.ones((3, 2)))
+    assert read_inputs(path, NAMES).shape == (3, 2)
+    with pytest.raises(
+        DataError, match=r"array 'x': expected inputs with 3 columns .* got shape \(3, 2\)"
+    ):
+        read_inputs(path, (*NAMES, "depth"))
+    np.savez(path, x=np.array([[1.0, np.inf]]))
+    with pytest.raises(
+        DataError, match=r"data row 1, column 2 \('width'\): found inf, expected a finite"
+    ):
+        read_inputs(path, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2,3\n", "3 columns and no header line, expected the 2 inputs .*: height, width"),
+        ("heigth,width\n1,2\n", "has no column 'height', .* nearest there: heigth"),
+        ("p,width\n1,2\n", "has no column 'height', .* it has p, width"),
+        ("width,height\n1,x\n", r"line 2, column 2 \('height'\): found text 'x'"),
+        ("width,height\n1,\n", r"line 2, column 2 \('height'\): found an empty cell"),
+        ("width,height\n1,nan\n", r"line 2, column 2 \('height'\): found nan"),
+        ("", "is empty"),
+        ("width,height\n", "but no rows"),
+    ],
+)
+def test_faults(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_inputs(write(tmp_path, text), NAMES)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    write(tmp_path, "1,2\n")
+    with pytest.raises(DataError, match=r"nearest there: new.csv"):
+        read_inputs(tmp_path / "nwe.csv", NAMES)
+
+
+MIXED = Coding(
+    (
+        CodedColumn(Column("size"), fill=(2.0,)),
+        CodedColumn(Column("colour", "category", ("green", "red")), fill=(0.5, 0.5)),
+    ),
+    missing="mean",
+    identifier="name",
+    noise="v",
+)
+
+
+def test_rows_of_any_kind(tmp_path: Path) -> None:
+    rows = read_rows(write(tmp_path, "v,colour,name,size\n0.5,red,a,1\n1,,b,\n"), MIXED)
+    assert rows.identifiers == ["a", "b"]
+    assert rows.noise is not None
+    assert rows.noise.tolist() == [0.5, 1.0]
+    assert MIXED(rows.frame).tolist() == [[1.0, 0.0, 1.0], [2.0, 0.5, 0.5]]
+    plain = read_rows(write(tmp_path, "1,red\n2,green\n"), MIXED)
+    assert (plain.identifiers, plain.noise) == (None, None)
+    assert MIXED(plain.frame).tolist() == [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]]
+    with pytest.raises(DataError, match=r"line 2, column 1 \('v'\): found -1, expected a noise"):
+        read_rows(write(tmp_path, "v,colour,size\n-1,red,1\n"), MIXED)
+    with pytest.raises(DataError, match=r"line 3, column 2 \('size'\): found text 'x'"):
+        MIXED(read_rows(write(tmp_path, "colour,size\nred,1\nred,x\n"), MIXED).frame)
+
+
+def test_columns_of_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "new.npz"
+    np.savez(path, size=np.array([1.0, np.nan]), colour=np.array(["red", "green"]))
+    assert MIXED(read_rows(path, MIXED).frame).tolist() == [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]]
+    np.savez(path, size=np.ones(3), colour=np.array(["red", "green"]))
+    with pytest.raises(DataError, match=r"shapes \[\(2,\), \(3,\)\], expected \(n,\)"):
+        read_rows(path, MIXED)
+    gaps = Coding((CodedColumn(Column("a"), (2.0,)), CodedColumn(Column("b"), (3.0,))))
+    np.savez(path, x=np.array([[1.0, np.nan], [np.nan, 4.0]]))
+    assert gaps(read_rows(path, gaps).frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]

@@ -1,0 +1,166 @@
+"""Tables with texts, dates and gaps, as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpx.data import CSVFile, load
+from gpx.errors import ConfigError, DataError
+
+ROWS = """name,colour,when,size,quality
+a,red,2021-01-01,1.5,good
+b,green,2021-01-02,2.5,bad
+c,red,2021-01-03,3.5,good
+d,green,2021-01-05,4.5,good
+"""
+
+
+def write(folder: Path, text: str, name: str = "rows.csv") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_texts_dates_and_classes(tmp_path: Path) -> None:
+    head, *rows = ROWS.splitlines(keepends=True)
+    source = CSVFile(write(tmp_path, head + "".join(3 * rows)), id="name")
+    data = load(source, task="binary")
+    assert data.input_names == (
+        *("colour=green", "colour=red"),
+        *("when (days since 1970-01-01)", "size"),
+    )
+    assert data.labels == ("bad", "good")
+    assert sorted([*data.train_y.tolist(), *data.test_y.tolist()]) == 3 * [-1.0] + 9 * [1.0]
+    every = np.concatenate([data.train_x.numpy(), data.test_x.numpy()])
+    assert sorted(every[:, 0]) == 6 * [0.0] + 6 * [1.0]  # never scaled
+    first = data.scaler.original_inputs(data.train_x)[0, 2].item()
+    assert first in [18628.0, 18629.0, 18630.0, 18632.0]
+    assert data.coding is not None
+    assert data.coding.identifier == "name"
+    assert load(source, task="multiclass").labels == ("bad", "good")
+
+
+@pytest.mark.parametrize("task", ["regression", "count"])
+def test_texts_are_no_numbers_to_learn(tmp_path: Path, task: str) -> None:
+    source = CSVFile(write(tmp_path, ROWS), id="name", test_fraction=0.5)
+    with pytest.raises(DataError, match=r"'quality'\) holds 2 different texts \('bad', 'g"):
+        load(source, task=task)  # type: ignore[arg-type]
+
+
+def test_more_texts_than_two_are_not_binary(tmp_path: Path) -> None:
+    path = write(tmp_path, ROWS)
+    source = CSVFile(path, target="name", inputs="size", test_fraction=0.5)
+    with pytest.raises(DataError, match=r"holds 4 different texts .*expected two classes; more of"):
+        load(source, task="binary")
+    assert len(load(source, task="multiclass").labels) == 4
+
+
+def test_texts_are_refused_where_no_column_is_a_category(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 2, column 2 \('colour'\): found text 'red'"):
+        CSVFile(write(tmp_path, ROWS), id="name", categories=[], target="size").table()
+
+
+def test_numbers_can_be_categories(tmp_path: Path) -> None:
+    text = "zip,size,y\n" + "".join(f"{4000 + i % 2},{i},{i}\n" for i in range(12))
+    data = load(CSVFile(write(tmp_path, text), categories="zip"), task="regression")
+    assert data.input_names == ("zip=4000", "zip=4001", "size")
+
+
+GAPS = "a,c,y\n1,red,1\n,green,2\n3,,3\n4,red,\n5,green,5\n6,red,6\n"
+
+
+def test_missing_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 3, column 1 \('a'\): found an empty cell.*=drop or"):
+        CSVFile(write(tmp_path, GAPS)).table()
+
+
+def test_rows_that_lack_a_value_are_dropped(tmp_path: Path) -> None:
+    table = CSVFile(write(tmp_path, GAPS), missing="drop").table()
+    assert table.y.tolist() == [1.0, 5.0, 6.0]
+    assert table.notes == "3 of 6 rows lack a value and are left out"
+
+
+def test_classes_of_which_all_rows_are_dropped(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n,maybe\n1,yes\n2,no\n3,yes\n")
+    table = CSVFile(path, missing="drop").table()
+    assert (table.class_names, table.y.tolist()) == (("no", "yes"), [1.0, 0.0, 1.0])
+
+
+def test_the_mean_stands_in_for_inputs_only(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 5, column 3 \('y'\): found an empty cell.*never"):
+        CSVFile(write(tmp_path, GAPS), missing="mean").table()
+    text = GAPS.replace("4,red,\n", "4,red,4\n")
+    source = CSVFile(write(tmp_path, text), missing="mean", test_fraction=0.5)
+    data = load(source, task="regression")
+    assert set(data.input_names) <= {
+        *("a", "a is missing", "c=red", "c=green", "c is missing"),
+    }
+    assert np.isfinite(data.train_x.numpy()).all()
+    assert np.isfinite(data.test_x.numpy()).all()
+
+
+def test_a_date_that_cannot_be_read(tmp_path: Path) -> None:
+    text = ROWS.replace("2021-01-03", "2021-01-32")
+    with pytest.raises(DataError, match=r"line 4, column 3 \('when'\): found '2021-01-32', expec"):
+        CSVFile(write(tmp_path, text), id="name").table()
+
+
+def test_dates_in_a_format_of_their_own(tmp_path: Path) -> None:
+    text = "day,y\n31.12.1970,1\n1.1.1971,2\n"
+    table = CSVFile(write(tmp_path, text), date_format="%d.%m.%Y").table()
+    assert table.x[:, 0].tolist() == [364.0, 365.0]
+
+
+def test_rows_of_their_own_to_test_on(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,c,y\n1,red,1\n2,green,2\n3,red,3\n")
+    test = write(tmp_path, "c,y,a\nblue,9,5\nred,8,4\n", "test.csv")
+    source = CSVFile(path, test_path=test)
+    data = load(source, task="regression")
+    assert (data.num_train, data.num_test) == (3, 2)
+    assert data.scaler.original_mean(data.test_y).tolist() == [9.0, 8.0]
+    assert set(data.checksums) == {"rows.csv", "test.csv"}
+    assert data.test_x[1, 1:].tolist() == [0.0, 1.0]
+    assert data.test_x[0, 1] == data.test_x[0, 2] < 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,y\n1,1\n", "test.csv has no column 'c'"),
+        ("1,red,2\n", "beside numbers"),
+        ("a,c,y\n1,red,x\n", r"test.csv, line 2, column 3 \('y'\): found text 'x'"),
+    ],
+)
+def test_faults_of_the_test_rows(tmp_path: Path, text: str, words: str) -> None:
+    path = write(tmp_path, "a,c,y\n1,red,1\n2,green,2\n3,red,3\n")
+    with pytest.raises(DataError, match=words):
+        CSVFile(path, test_path=write(tmp_path, text, "test.csv")).table()
+
+
+def test_a_class_that_training_rows_lack(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n1,no\n2,yes\n3,no\n")
+    test = write(tmp_path, "a,y\n1,maybe\n", "test.csv")
+    with pytest.raises(DataError, match=r"test.csv, line 2, .* found the class 'maybe', which no"):
+        CSVFile(path, test_path=test).table()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"missing": "median"}, "missing=median: choose one of refuse, drop, mean"),
+        ({"unseen": "zero"}, "unseen=zero: choose one of apart, refuse"),
+        ({"max_categories": 0}, "max_categories=0 must be at least 1"),
+        ({"test_path": "a.csv", "split": 1}, "test_path= gives the test rows"),
+        ({"id": "size", "inputs": ["size"]}, r"\('size'\) is id= and something else"),
+        ({"categories": ["colour"], "dates": ["colour"]}, "among both categories= and dates="),
+        ({"categories": ["color"]}, "no column 'color'; nearest there: colour"),
+        ({"id": "nam"}, "no column 'nam'; nearest there: name"),
+        ({"target": "when"}, "the target holds dates"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path: Path, options: dict, words: str) -> None:
+    path = write(tmp_path, ROWS)
+    with pytest.raises((ConfigError, DataError), match=words):
+        CSVFile(path, **options).table()

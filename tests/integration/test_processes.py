@@ -1,0 +1,120 @@
+"""Runs that two processes share (gloo, on a CPU) against the same runs in one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, run
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = ("figures=false", "baselines=false", "tensorboard=false", "quiet=true")
+COMMON = ["data=npz", "init=constants", *(f"trainer.{option}" for option in QUIET)]
+CASES = {
+    "svgp": [
+        "approx=svgp",
+        "approx.num_inducing=20",
+        "trainer.batch_size=101",
+        "trainer.dtype=float64",
+    ],
+    "sgpr": ["approx=sgpr", "approx.num_inducing=20"],
+    "cglb": [
+        *("approx=cglb", "approx.num_inducing=20"),
+        *("objective.solver.epsilon=1e-7", "objective.solver.product_dtype=float64"),
+    ],
+    "iterative": ["approx=exact", "approx.solver=iterative"],
+}
+SCRIPT = """
+import json, sys
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, run
+from gpx.training.launched import launched_processes
+
+with launched_processes():
+    for name, options in json.loads(sys.argv[2]).items():
+        run(composed(options), RunFolder(f"{sys.argv[1]}/{name}"))
+"""
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch has no torch.distributed")
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory):
+    """Options of all runs: 720 training rows, enough for products to be divided."""
+    draws = np.random.default_rng(0)
+    x = draws.uniform(-3.0, 3.0, (800, 2))
+    y = np.sin(2.0 * x[:, 0]) * x[:, 1] + 0.2 * draws.normal(size=800)
+    path = tmp_path_factory.mktemp("data") / "rows.npz"
+    np.savez(path, x=x, y=y)
+    return [*COMMON, f"data.path={path}"]
+
+
+def torchrun(*arguments):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def test_two_processes_find_what_one_finds(tmp_path, common):
+    """The same numbers to rounding: sums over rows are added in another order."""
+    options = {
+        name: [*case, *common, "trainer.max_steps=4", "trainer.eval_every=2"]
+        for name, case in CASES.items()
+    }
+    script = tmp_path / "shared.py"
+    script.write_text(SCRIPT)
+    started = torchrun(script, tmp_path / "shared", json.dumps(options))
+    _, errors = started.communicate(timeout=300)
+    assert started.returncode == 0, errors
+    for name, case in options.items():
+        alone = run(composed(case), RunFolder(tmp_path / "alone" / name))
+        shared = json.loads((tmp_path / "shared" / name / "metrics.json").read_text())
+        tolerance = 1e-4 if name in ("cglb", "iterative") else 1e-8  # that of the solves
+        for key in ("train.evidence", "test.rmse", "test.mnlp"):
+            assert shared[key] == pytest.approx(alone[key], rel=tolerance), (name, key)
+
+
+def test_a_shared_run_stops_and_goes_on_in_one_folder(tmp_path, common):
+    folder = tmp_path / "run"
+    options = [*CASES["sgpr"], *common, "trainer.max_steps=100000", "optimizer.ftol=0"]
+    options += ["trainer.eval_every=0", "optimizer.gtol=0", "trainer.checkpoint_seconds=0"]
+    started = torchrun(ROOT / "train.py", *options, f"hydra.run.dir={folder}")
+    deadline = time.monotonic() + 120
+    while not (folder / "checkpoint.pt").exists() and started.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    started.send_signal(signal.SIGTERM)
+    started.communicate(timeout=120)
+    assert not (folder / "metrics.json").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]  # no second process made one
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("max_steps: 100000", "max_steps: 3"))
+    resumed = torchrun(ROOT / "train.py", f"resume={folder}")
+    _, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, errors
+    assert json.loads((folder / "metrics.json").read_text())["train.steps"] >= 3
+
+
+def test_methods_that_share_nothing_say_so(tmp_path, common):
+    started = torchrun(
+        ROOT / "train.py", "approx=qsgp", *common, f"hydra.run.dir={tmp_path / 'run'}"
+    )
+    _, errors = started.communicate(timeout=120)
+    assert started.returncode != 0
+    said = [line for line in errors.splitlines() if line.startswith("error:")]
+    assert len(said) == 1
+    assert "2 processes were started, and QuadruplyStochasticELBO does its work in one" in said[0]

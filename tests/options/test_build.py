@@ -1,0 +1,131 @@
+"""What a model is built from, and a model that is built from a likelihood alone."""
+
+import warnings
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from random_network import RandomNetwork
+
+from gpx import models
+from gpx.errors import ConfigError, ShapeError
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.linalg import UnconvergedWarning
+from gpx.means import Zero
+from gpx.options.build import build_model, parts_of
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, run
+from gpx.training.initialisation import SubsetInitialisation
+from gpx.training.neighbour_initialisation import NeighbourInitialisation
+from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
+
+NETWORK = {"_target_": "random_network.RandomNetwork", "num_inputs": "${facts.num_inputs}"}
+
+
+def config(*overrides, approx=NETWORK):
+    made = composed(["approx=svgp", "data=toy1d", "trainer.max_steps=200", *overrides])
+    made.approx = approx
+    return made
+
+
+def test_a_model_says_what_it_is_built_from():
+    assert parts_of(RandomNetwork) == {"likelihood": True}
+    assert parts_of(models.SGPR) == {"kernel": True, "mean": True, "likelihood": True}
+
+    class Rest(models.SGPR):
+        def __init__(self, *, mean=None, **rest):
+            super().__init__(mean=Zero() if mean is None else mean, **rest)
+
+    assert parts_of(Rest) == {"kernel": False, "mean": False, "likelihood": False}
+
+
+def test_what_a_model_needs_must_be_chosen():
+    made = composed(["approx=sgpr", "data=toy1d", "~mean"])
+    with pytest.raises(ConfigError, match="mean= is not chosen"):
+        build_model(made)
+
+
+def test_a_model_without_a_kernel_trains_and_predicts(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    metrics = run(config("trainer.figures=false", "trainer.tensorboard=false"), folder)
+    assert metrics["model.name"] == "RandomNetwork"
+    assert metrics["train.objective"] == "SVGPELBO"
+    assert metrics["test.rmse"] < 0.8
+    with pytest.raises(Exception, match="trust=random_network"):
+        load(folder.path)
+    found = load(folder.path, trust=("random_network",))
+    kept = folder.read_config(trust=("random_network",))
+    assert kept.kernel is None
+    assert kept.mean is None
+    assert torch.isfinite(torch.tensor(found.predict([[0.3]]).mean)).all()
+
+
+def test_inputs_that_do_not_fit_are_said_before_anything_is_written(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(ShapeError, match="RandomNetwork is made for 3 inputs"):
+        run(config(approx={**NETWORK, "num_inputs": 3}), folder)
+    assert not folder.path.exists()
+    model = models.ExactGP(kernel=RBF(3), mean=Zero(), likelihood=Gaussian())
+    model.check(torch.zeros(4, 3))
+    with pytest.raises(ShapeError):
+        model.check(torch.zeros(4, 2))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [SubsetInitialisation, NeighbourInitialisation, ParsimoniousInitialisation],
+)
+def test_initialisation_leaves_a_model_without_one_kernel_where_it_is(start):
+    model = RandomNetwork(likelihood=Gaussian(0.3), num_inputs=1).double()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    lines = []
+    x = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+    start(num_points=10)(
+        model, x, x[:, 0], generator=torch.Generator().manual_seed(0), say=lines.append
+    )
+    assert lines == ["init: RandomNetwork has not one kernel, starting from constants"]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_hyperparameters_are_where_the_model_says():
+    class Twice(models.ExactGP):
+        """One kernel for slow and one for fast changes."""
+
+        def __init__(self, *, slow, fast, mean, likelihood):
+            super().__init__(kernel=slow + fast, mean=mean, likelihood=likelihood)
+
+    model = Twice(slow=RBF(1), fast=RBF(1), mean=Zero(), likelihood=Gaussian(0.5)).double()
+    assert model.hyperparameters().kernel is model.kernel
+    assert RandomNetwork(likelihood=Gaussian(), num_inputs=1).hyperparameters() is None
+
+
+def test_one_budget_rules_what_is_kept(tmp_path):
+    quick = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.max_steps=1"]
+    options = ["init=constants", "trainer.baselines=false", *quick]
+    for approx, places in (
+        ("cglb", ("approx.solver.memory_budget", "objective.solver.memory_budget")),
+        ("sgpr", ("objective.memory_budget",)),
+        ("exact", ("approx.iterative.memory_budget",)),
+        ("qsgp_inducing", ("approx.memory_budget",)),
+        ("grid", ("approx.solver.memory_budget",)),
+    ):
+        made = composed([f"approx={approx}", "data=toy1d", "trainer.memory_budget=3MiB", *options])
+        folder = RunFolder(tmp_path / approx)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnconvergedWarning)
+            run(made, folder)
+        assert made.trainer.memory_budget == "3MiB"  # the caller's config is left alone
+        kept = folder.read_config()
+        for place in ("trainer.memory_budget", *places):
+            assert OmegaConf.select(kept, place) == 3 * 2**20, (approx, place)
+
+
+def test_a_budget_of_earlier_versions_is_understood():
+    assert models.IterativeOptions(memory_budget_gib=0.5).budget == 2**29
+    assert models.IterativeOptions().budget == 2**31
+    assert models.IterativeOptions(memory_budget="1GiB").budget == 2**30
+    for bad in ({"memory_budget": 0}, {"memory_budget_gib": 0.0}):
+        with pytest.raises(ConfigError, match="memory_budget=0 must be positive"):
+            models.IterativeOptions(**bad)

@@ -1,0 +1,30 @@
+"""Every group of choices can be chosen from."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from gpx.options.composition import composed
+from gpx.options.config import CONFIGS
+
+
+def test_every_group_is_among_the_defaults_of_a_run():
+    """Hydra refuses a choice of a group that is not, and no message could say why."""
+    listed = {
+        next(iter(d)) for d in OmegaConf.load(CONFIGS / "train.yaml").defaults if d != "_self_"
+    }
+    groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    assert groups - listed == {"hydra"}
+
+
+@pytest.mark.parametrize("kind", ["unit", "orthonormal", "free", "network"])
+def test_a_projection_is_chosen_by_name(kind):
+    config = composed(["approx=ski", f"projection={kind}"])
+    assert config.approx.projection.num_outputs == 2
+    assert config.kernel.ard_num_dims == 2
+
+
+def test_an_additive_projection_has_a_function_for_every_input_unless_told_otherwise():
+    config = composed(["approx=ski", "projection=additive", "approx.projection.num_outputs=5"])
+    assert config.approx.additive
+    assert config.approx.projection.num_outputs == 5
+    assert config.kernel.ard_num_dims is None

@@ -1,0 +1,177 @@
+"""Kernels written as sums and products are the kernels that the classes make."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+import gpx
+from gpx.commands.train import main
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Linear, Matern32, Periodic
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.options.config import CONFIGS
+from gpx.options.kernel_expression import with_kernel_expressions
+
+
+def built(*options):
+    config = composed(options)
+    config.facts.num_inputs = 2
+    return build(config, "kernel").double()
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """The kernel that ``gpx train`` composes for options."""
+
+    def compose(options):
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["gpx", *options, "--cfg", "job", "--package", "kernel"])
+        main()
+        return capsys.readouterr().out
+
+    yield compose
+    GlobalHydra.instance().clear()
+
+
+X = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rbf+linear", lambda: RBF(2).evaluate(X) + Linear(2).evaluate(X)),
+        ("rbf*periodic", lambda: RBF(2).evaluate(X) * Periodic(2).evaluate(X)),
+        (
+            "'rbf*periodic + 2*linear'",
+            lambda: RBF(2).evaluate(X) * Periodic(2).evaluate(X) + 2 * Linear(2).evaluate(X),
+        ),
+        (
+            "0.5*(rbf + linear)*matern32*3",
+            lambda: 1.5 * (RBF(2).evaluate(X) + Linear(2).evaluate(X)) * Matern32(2).evaluate(X),
+        ),
+        (
+            "periodic(period=0.5, lengthscale=[1.0, 2.0])*rbf(active_dims=[1])",
+            lambda: (
+                Periodic(2, period=0.5, lengthscale=[1.0, 2.0]).evaluate(X)
+                * RBF(1).evaluate(X[:, 1:])
+            ),
+        ),
+        (
+            "warped(rbf + linear)*periodic",
+            lambda: (RBF(2).evaluate(X) + Linear(2).evaluate(X)) * Periodic(2).evaluate(X),
+        ),
+        (
+            "rbf(outputscale=2)*matern32(outputscale=3)",
+            lambda: 6 * RBF(2).evaluate(X) * Matern32(2).evaluate(X),
+        ),
+        ("2*rbf_plus_linear", lambda: 2 * RBF(2).evaluate(X) + 2 * Linear(2).evaluate(X)),
+        (
+            "rbf(ard_num_dims=null)+product_matern12(family=rbf)",
+            lambda: 2 * RBF(2).evaluate(X),
+        ),
+    ],
+)
+def test_values(text, expected, float64_by_default):
+    torch.testing.assert_close(
+        built(f"kernel={text}").evaluate(X), expected(), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "amplitudes"),
+    [
+        ("rbf*periodic*matern32", [1]),  # of the first factor
+        ("rbf*linear", [2]),  # a linear kernel has no other: two slopes, and none of rbf
+        ("3*rbf+linear", [1, 2]),
+    ],
+)
+def test_a_product_has_no_amplitude_twice(text, amplitudes):
+    kernel = built(f"kernel={text}")
+    names = ("outputscale", "slope_variance")
+    found = [p.numel() for n, p in kernel.named_parameters() if any(name in n for name in names)]
+    assert found == amplitudes
+
+
+def test_a_multiple_of_what_has_no_amplitude_is_a_scale():
+    node = composed(["kernel=2*multi_output"]).kernel
+    assert (node._target_, node.scale) == ("gpx.kernels.Scale", 2.0)
+
+
+def test_options_of_the_parts_can_be_set():
+    config = composed(["kernel=rbf*periodic+linear", "kernel.kernels.0.kernels.1.period=0.25"])
+    assert config.kernel.kernels[0].kernels[1].period == 0.25
+
+
+def test_what_is_no_expression_stays():
+    options = ["seed=1", "kernel=rbf", "kernel=[rbf,periodic]", "kernel=choice(rbf,linear)", "-m"]
+    options += ["+kernel.nu=2", "kernel=rbf,linear", "kernel=null", "kernel.active_dims=[1]"]
+    assert with_kernel_expressions(options, [CONFIGS]) == options
+
+
+def test_every_choice_of_a_sweep_is_read():
+    (made,) = with_kernel_expressions(
+        ["kernel=rbf,(rbf+linear)*periodic(period=2,lengthscale=1)"], [CONFIGS]
+    )
+    assert made == "kernel=rbf,'(rbf+linear)*periodic(period=2,lengthscale=1)'"
+
+
+def test_kernels_of_the_user(printed, tmp_path):
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / "mine.yaml").write_text("_target_: gpx.kernels.RBF\nlengthscale: 7.0\n")
+    out = printed(["kernel=mine*linear", "--config-dir", str(tmp_path)])
+    assert "lengthscale: 7.0" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rbff*periodic", "there is no kernel rbff; did you mean rbf?"),
+        ("zzz+rbf", "there is no kernel zzz; valid are: arc_cosine, categorical"),
+        ("rbf+", "cannot be read (a sign lacks a kernel, or a bracket its other half); write"),
+        ("rbf)+linear", "a bracket its other half"),
+        ("rbf**2", "rbf ** 2 is no kernel, sum or product"),
+        ("rbf*(linear-rbf)", "a difference of kernels is no kernel: a variance may be negative"),
+        ("'rbf - linear'", "a difference of kernels is no kernel: a variance may be negative"),
+        ("warped(rbf, linear)", "options have names, such as warped(lengthscale=2)"),
+        ("rbf+2", "2 is no kernel"),
+        ("0*rbf", "0 is no positive number"),
+        ("-1*rbf", "-1 is no kernel"),
+        ("2*3", "numbers multiply kernels"),
+        ("rbf(2)", "options have names, such as rbf(lengthscale=2)"),
+        ("rbf(lengthscal=2)", "rbf has no option lengthscal; did you mean lengthscale?"),
+        ("rbf(_target_=os.system)", "rbf has no option _target_"),
+        ("rbf(lengthscale=f(2))", "f(2) is no number, word or list"),
+        ("rbf(lengthscale=abc)*linear", "kernel=rbf.lengthscale=abc: expected a number"),
+        ("+".join(["rbf"] * 20000), "it is too long"),
+        ("[rbf,periodic]", "takes one choice; a sum or product of kernels is written as one"),
+    ],
+)
+def test_mistakes_are_one_sentence(text, said):
+    with pytest.raises(ConfigError) as caught:
+        built(f"kernel={text}")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_keeps_what_was_built(tmp_path):
+    x = np.linspace(0, 4, 50)
+    y = np.sin(6 * x) + x
+    options = ["approx=exact", "kernel=rbf*periodic+linear", "trainer.max_steps=3"]
+    options += ["trainer.figures=false", "trainer.tensorboard=false", "init=constants"]
+    fitted = gpx.fit(x, y, *options, folder=tmp_path / "run")
+    kernel = OmegaConf.load(tmp_path / "run" / "config.yaml").kernel
+    assert kernel.kernels[0].kernels[1].ard_num_dims == 1
+    mean = fitted.predict(x[:, None]).mean
+    np.testing.assert_array_equal(gpx.load(tmp_path / "run").predict(x[:, None]).mean, mean)
+
+
+@pytest.mark.parametrize(
+    "text", ["rbf+linear", "rbf*periodic", "(rbf+linear)*periodic", "'rbf*periodic + linear'"]
+)
+def test_the_command_line_carries_it(text, printed):
+    assert "gpx.kernels.RBF" in printed([f"kernel={text}"])

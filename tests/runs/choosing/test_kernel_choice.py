@@ -1,0 +1,273 @@
+"""kernel=auto: what is chosen is what the data were made of, and the config says it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import gpx
+from gpx.calibration import held_out_rows
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern12
+from gpx.options.build import build
+from gpx.options.config import CONFIGS
+from gpx.options.kernel_expression import kernel_node
+from gpx.runs.choosing.kernel_choice import _Clock, _told, candidates_for
+from gpx.runs.choosing.kernel_fit import Fit, Judge, with_values
+from gpx.runs.choosing.series_kernels import likely_periods
+from gpx.sampling.seeds import stream
+
+QUICK = (
+    *("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu"),
+    *("trainer.baselines=false", "trainer.max_steps=3", "init=constants", "trainer.quiet=true"),
+)
+
+
+def drawn(kernel, x, noise, seed):
+    """Targets from a Gaussian process."""
+    kernel = kernel.double()
+    covariance = kernel.evaluate(x, x).detach() + noise * torch.eye(len(x), dtype=torch.float64)
+    normals = torch.randn(len(x), generator=torch.Generator().manual_seed(seed)).double()
+    return (torch.linalg.cholesky(covariance) @ normals).numpy()
+
+
+def chosen(x, y, *options, folder):
+    fitted = gpx.fit(x, y, "approx=exact", "kernel=auto", *QUICK, *options, folder=folder)
+    config = OmegaConf.load(folder / "config.yaml")
+    return fitted, config
+
+
+@pytest.mark.parametrize(("truth", "expected"), [(RBF, "RBF"), (Matern12, "Matern12")])
+def test_smooth_and_rough_functions_are_told_apart(truth, expected, tmp_path):
+    x = torch.rand(200, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(truth(lengthscale=1.0), x, 1e-3, 1)
+    _, config = chosen(
+        x.numpy(), y, "kernel.candidates=[rbf,matern12]", "kernel.num_points=150", folder=tmp_path
+    )
+    assert config.kernel["_target_"] == f"gpx.kernels.{expected}"
+    assert "choose" not in config.kernel
+    assert config.facts.kernel_choice.startswith(f"kernel='{expected.lower()}")
+
+
+def test_one_lengthscale_serves_where_all_inputs_matter_alike(tmp_path):
+    x = torch.rand(120, 6, generator=torch.Generator().manual_seed(0)).double() * 3
+    y = drawn(RBF(lengthscale=2.0), x, 1e-2, 2)
+    _, config = chosen(x.numpy(), y, "kernel.candidates=[rbf]", folder=tmp_path)
+    assert config.kernel.ard_num_dims is None
+
+
+def test_a_season_is_found_and_kept_through_resume_and_prediction(tmp_path):
+    time = np.linspace(0, 20, 180)
+    y = 0.3 * time + np.sin(2 * np.pi * time) + 0.05 * np.random.default_rng(0).normal(size=180)
+    fitted, config = chosen(
+        time, y, "kernel.candidates=[rbf]", "kernel.rounds=2", folder=tmp_path / "run"
+    )
+    text = json.dumps(OmegaConf.to_container(config.kernel))
+    assert "gpx.kernels.Periodic" in text
+    assert "periodic" in fitted.metrics["model.kernel_choice"]
+    beyond = np.array([[20.25], [20.75]])  # a crest and a trough that no row has seen
+    mean, *_ = gpx.load(tmp_path / "run").predict(beyond)
+    assert mean[0] - mean[1] > 1.5
+    assert config.likelihood.noise_variance < 0.01
+
+
+def test_classes_are_compared_by_laplace(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(80, 2))
+    y = (np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=80) > 0).astype(float)
+    fitted = gpx.fit(
+        x,
+        y,
+        *("approx=laplace", "kernel=auto", "kernel.candidates=[rbf,matern32]"),
+        *(option for option in QUICK if not option.startswith("init")),
+        "kernel.max_evaluations=5",
+        folder=tmp_path / "run",
+    )
+    assert "chosen by kernel=auto" in fitted.metrics["model.kernel_choice"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("+kernel.lengthscale=2", "kernel=auto chooses the kernel itself: name one"),
+        ("kernel.candidates=[]", "expected a list of kernels"),
+        ("kernel.candidates=[rbff]", "there is no kernel rbff; did you mean rbf"),
+        (
+            "kernel.candidates=['rbf*rbf per input']",
+            "'per input' goes after the name of one kernel",
+        ),
+        ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
+        ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(option, message, tmp_path):
+    x = np.linspace(0, 1, 30)
+    options = ["approx=svgp", "kernel=auto", option, *QUICK]
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        gpx.fit(x, x, *options, folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_fit_all_but_free_of_noise_is_no_start(tmp_path):
+    """1,000 rows of a smooth function: the noise of 300 of them leaves no Cholesky factor."""
+    x = np.random.default_rng(0).uniform(-1, 1, size=(1200, 2))
+    y = np.sin(x[:, 0]) + x[:, 1] ** 2
+    _, config = chosen(x, y, "kernel.candidates=[rbf]", folder=tmp_path)
+    assert config.kernel.lengthscale == 1.0
+    assert config.likelihood.noise_variance == 0.1
+
+
+def test_rows_held_out_to_calibrate_on_have_no_part_in_it(tmp_path):
+    """Their targets are exchanged among themselves, which leaves the standardisation as it is."""
+    x = torch.rand(90, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(RBF(lengthscale=1.0), x, 1e-2, 1)
+    held_out = held_out_rows(len(y), 0.3, stream(0, "calibration")).numpy()
+    exchanged = y.copy()
+    exchanged[held_out] = y[held_out][::-1]
+    options = ("calibrate=variance", "calibrate.fraction=0.3", "data.test_fraction=0")
+    found = [
+        chosen(x.numpy(), each, *options, "kernel.candidates=[rbf]", folder=tmp_path / name)[1]
+        for name, each in (("one", y), ("other", exchanged))
+    ]
+    assert found[0].facts.num_train == 63
+    assert "63 rows" in found[0].facts.kernel_choice
+    assert found[0].kernel.lengthscale == pytest.approx(found[1].kernel.lengthscale, rel=1e-6)
+
+
+def test_a_folder_of_the_user_has_candidates(train_py, tmp_path):
+    (tmp_path / "own" / "kernel").mkdir(parents=True)
+    (tmp_path / "own" / "kernel" / "mine.yaml").write_text(
+        "_target_: gpx.kernels.RBF\nard_num_dims: ${facts.num_inputs}\nlengthscale: 0.5\n"
+    )
+    options = ("--config-dir", "own", "data=toy1d", "kernel.candidates=[matern12,mine]", *QUICK)
+    status, text = train_py(*options, "kernel.rounds=0", "hydra.run.dir=run")
+    assert status == 0, text
+    config = OmegaConf.load(tmp_path / "run" / "config.yaml")
+    assert config.facts.kernel_choice.startswith("kernel='mine', chosen by kernel=auto")
+    assert not text  # trainer.quiet=true
+    loud = [option for option in QUICK if not option.startswith("trainer.quiet")]
+    few = ("data=toy1d", "data.num_points=30", "kernel.candidates=[rbf]", "kernel.rounds=0")
+    status, text = train_py(*few, *loud, "hydra.run.dir=loud")
+    assert text.splitlines()[0] == "kernel=auto: compared on 27 rows are rbf"
+    status, text = train_py("data=toy1d", "kernel.candidates=[mine]", *QUICK)
+    assert "there is no kernel mine" in text
+
+
+def test_without_an_evidence_to_compare_a_kernel_is_taken_and_said(tmp_path):
+    x = np.linspace(0, 1, 30)
+    options = ["approx=svgp", "kernel=auto", "likelihood=student_t", *QUICK]
+    fitted = gpx.fit(x, x, *options, folder=tmp_path / "run")
+    assert "under a StudentT likelihood no evidence" in fitted.metrics["model.kernel_choice"]
+
+
+def test_few_rows_do_not_compare_kernels(tmp_path):
+    x = np.random.default_rng(0).normal(size=(9, 30))
+    fitted, config = chosen(x, x[:, 0], "data.test_fraction=0", folder=tmp_path / "run")
+    assert "9 rows are too few to compare kernels by" in fitted.metrics["model.kernel_choice"]
+    assert config.kernel["_target_"] == "gpx.kernels.Matern52"
+
+
+def test_a_sum_over_the_inputs_is_found(tmp_path):
+    """Of an additive function, whose parts no kernel of all inputs can tell."""
+    x = torch.rand(90, 5, generator=torch.Generator().manual_seed(0)).double() * 6
+    y = torch.sin(2 * x).sum(1).numpy()
+    options = ("kernel.candidates=[rbf,'rbf per input']", "kernel.max_evaluations=15")
+    _, config = chosen(x.numpy(), y, *options, folder=tmp_path)
+    assert config.kernel["_target_"] == "gpx.kernels.Sum"
+    assert [list(term.active_dims) for term in config.kernel.kernels] == [[i] for i in range(5)]
+
+
+def test_the_best_are_fitted_again_to_more_rows(tmp_path):
+    x = torch.rand(120, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(Matern12(lengthscale=1.0), x, 1e-2, 1)
+    options = ("kernel.candidates=[rbf,matern12]", "kernel.num_points=40", "init=subset")
+    _, config = chosen(x.numpy(), y, *options, folder=tmp_path)
+    assert "108 rows" in config.facts.kernel_choice
+    assert config.kernel["_target_"] == "gpx.kernels.Matern12"
+    # what init=subset would have fitted once more
+    assert config.init["_target_"] == "gpx.training.ConstantInitialisation"
+
+
+@pytest.mark.parametrize(("lead", "expected"), [(2.9, "simple"), (3.1, "rich")])
+def test_more_parameters_have_to_lead(lead, expected, tmp_path, monkeypatch):
+    names = {"rbf": "simple", "matern12": "rich"}
+
+    def fit(judge, name, node, likelihood=None):
+        rich = names.get(name) == "rich"
+        counts = {"score": lead if rich else 0.0, "hyperparameters": 7 if rich else 3}
+        ends = {"score": -99.0} if name not in names else counts
+        return Fit(name, node, judge.start, 0.0, **ends)
+
+    monkeypatch.setattr(Judge, "fit", fit)
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    _, config = chosen(x, x[:, 0], "kernel.candidates=[rbf,matern12]", folder=tmp_path)
+    assert names[config.facts.kernel_choice.split("'")[1]] == expected
+
+
+def test_a_budget_leaves_kernels_untried_and_says_so(tmp_path):
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    options = ("kernel.candidates=[rbf,matern12,matern32]", "trainer.budget=1e-6")
+    fitted, config = chosen(x, x[:, 0], *options, folder=tmp_path / "run")
+    assert config.kernel["_target_"] == "gpx.kernels.RBF"
+    assert "trainer.budget left no time for 2 kernels" in fitted.metrics["model.kernel_choice"]
+
+
+def test_candidates_follow_inputs_and_rows():
+    assert "matern32 + matern32 per input" in candidates_for(900, 8)
+    assert "rbf + linear" not in candidates_for(9000, 8)
+    assert not any("per input" in name for name in candidates_for(900, 30))
+    assert not any("+" in name for name in candidates_for(900, 1))
+
+
+def test_a_target_transform_is_seen_through(tmp_path):
+    """exp of a smooth function: the kernel is fitted to its logarithm."""
+    x = np.linspace(0, 3, 60)
+    y = np.exp(4 * np.sin(2 * x))
+    _, config = chosen(
+        *(x, y, "data.target_transform=log", "kernel.candidates=[rbf]", "kernel.rounds=0"),
+        folder=tmp_path / "run",
+    )
+    plain = chosen(
+        *(x, np.log(y), "kernel.candidates=[rbf]", "kernel.rounds=0"), folder=tmp_path / "plain"
+    )[1]
+    assert config.kernel.lengthscale == pytest.approx(plain.kernel.lengthscale, rel=0.05)
+
+
+def test_periods_of_an_uneven_series():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(np.sort(rng.uniform(0, 10, 400)))
+    y = x**2 + torch.sin(2 * torch.pi * x / 0.37) + 0.5 * torch.sin(2 * torch.pi * x / 1.3)
+    first, second = likely_periods(x, y)
+    assert first == pytest.approx(0.37, rel=0.02)
+    assert second == pytest.approx(1.3, rel=0.1)
+    assert likely_periods(x[:5], y[:5]) == []
+    assert likely_periods(x, torch.zeros_like(x)) == []
+
+
+def test_values_go_into_every_node_of_a_tree():
+    node = kernel_node("2*rbf(ard_num_dims=2) + periodic(ard_num_dims=null)*linear", [CONFIGS])
+    config = OmegaConf.create({"kernel": node, "facts": {"num_inputs": 2}})
+    kernel = build(config, "kernel")
+    rbf, product = kernel.kernels
+    rbf.lengthscale = torch.tensor([0.5, 3.0])
+    product.kernels[0].period = torch.tensor(0.25)
+    found = with_values(node, kernel)
+    assert found["kernels"][0]["lengthscale"] == pytest.approx([0.5, 3.0])
+    assert found["kernels"][1]["kernels"][0]["period"] == pytest.approx(0.25)
+    assert node["kernels"][0]["lengthscale"] == 1.0  # the original is as it was
+    config.kernel = found
+    again = build(config, "kernel")
+    assert torch.allclose(again.kernels[0].lengthscale, rbf.lengthscale)
+
+
+def test_fits_of_one_name_are_told_once():
+    """Those of a periodic kernel differ in the period they began with."""
+
+    def made(name, score):
+        return Fit(name, {}, {}, score / 100, None, score, 3)
+
+    fits = [made("rbf + periodic", 9.0), made("rbf + periodic", 8.5), made("rbf", 7.0)]
+    text = _told(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
+    assert text.endswith("(more parameters need +3): rbf -2.0")

@@ -1,0 +1,91 @@
+"""Facts in, a method and its reason out."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpx.options.config import CONFIGS
+from gpx.runs.choosing.method_choice import METHODS, Facts, Method, choose
+
+TABLE = Facts(num_train=900, num_inputs=8)
+CLASSES = replace(TABLE, task="binary", gaussian=False)
+
+CASES = {
+    "small": (TABLE, "exact"),
+    "at the limit": (replace(TABLE, num_train=2_000), "exact"),
+    "beyond": (replace(TABLE, num_train=2_001), "vecchia"),
+    "middle": (replace(TABLE, num_train=36_000), "vecchia"),
+    "large": (replace(TABLE, num_train=400_000), "vecchia"),
+    "too many for passes": (replace(TABLE, num_train=2_000_000), "svgp"),
+    "a GPU": (replace(TABLE, num_train=9_000, device="cuda", memory=2**35), "exact"),
+    "a full GPU": (replace(TABLE, num_train=9_000, device="cuda", memory=2**30), "vecchia"),
+    "little memory": (replace(TABLE, num_train=2_000, memory=2**20), "svgp"),
+    "a periodic kernel": (replace(TABLE, num_train=9_000, local_kernel=False), "sgpr"),
+    "a periodic kernel, few rows": (replace(TABLE, local_kernel=False), "exact"),
+    "a periodic kernel, many rows": (
+        replace(TABLE, num_train=900_000, local_kernel=False),
+        "svgp",
+    ),
+    "several targets": (replace(TABLE, num_outputs=2, gaussian=False), "svgp"),
+    "two classes": (CLASSES, "laplace"),
+    "two classes, many rows": (replace(CLASSES, num_train=5_000), "svgp"),
+    "counts": (replace(TABLE, task="count", gaussian=False), "laplace"),
+    "several classes": (replace(TABLE, task="multiclass", gaussian=False), "svgp"),
+    "outliers": (replace(TABLE, gaussian=False, log_concave=False), "svgp"),
+    "a grid": (replace(TABLE, form="grid", factors=True, num_train=10**6), "grid"),
+    "a grid, a kernel that is no product": (
+        replace(TABLE, form="grid", num_train=9_000),
+        "vecchia",
+    ),
+    "counts on a grid": (
+        replace(TABLE, form="grid", factors=True, gaussian=False, task="count"),
+        "laplace",
+    ),
+    "images": (replace(TABLE, form="images", task="multiclass", gaussian=False), "cnn_rf"),
+    "images with a number each": (replace(TABLE, form="images"), "exact"),
+    "rows in files": (replace(TABLE, form="stream"), "svgp"),
+    "classes in files": (replace(CLASSES, form="stream"), "svgp"),
+    "noise by row": (replace(TABLE, num_train=3_000, row_noise=True), "exact"),
+    "noise by row of a grid": (replace(TABLE, form="grid", factors=True, row_noise=True), "exact"),
+    "much time": (replace(TABLE, num_train=36_000, budget=1e4), "vecchia"),
+    "some time": (replace(TABLE, num_train=36_000, budget=30.0), "committee"),
+    "no time": (replace(TABLE, num_train=36_000, budget=0.1), "committee"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_method(case):
+    facts, name = CASES[case]
+    choice = choose(facts)
+    assert choice.name == name
+    assert choice.reason
+    assert "\n" not in choice.reason
+
+
+def test_the_reason_names_what_decided():
+    assert "900 rows" in choose(TABLE).reason
+    assert "2 targets" in choose(CASES["several targets"][0]).reason
+    little = choose(CASES["little memory"][0]).reason
+    assert little.endswith("approx=exact needs about 0.12 GiB, above trainer.memory_budget")
+    assert "fall with distance" not in choose(replace(TABLE, num_train=9_000)).reason
+    assert "fall with distance" in choose(CASES["a periodic kernel"][0]).reason
+    assert "trainer.budget=30" in choose(CASES["some time"][0]).reason
+    assert "above trainer.budget=0.1" in choose(CASES["no time"][0]).reason
+
+
+def test_every_method_has_its_options():
+    assert {m.name for m in METHODS} <= {p.stem for p in (CONFIGS / "approx").glob("*.yaml")}
+    assert METHODS[-1].takes(Facts(10**9, 500, 3, "multiclass", "stream", False))
+
+
+def test_a_new_method_is_one_entry():
+    new = Method(
+        "new",
+        takes=lambda f: f.num_inputs > 5,
+        seconds=lambda f: 1.0,
+        memory=lambda f: 0.0,
+        why=lambda f: "many inputs",
+    )
+    methods = [new, *METHODS]
+    assert choose(TABLE, methods).name == "new"
+    assert choose(replace(TABLE, num_inputs=2), methods).name == "exact"

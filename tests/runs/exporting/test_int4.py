@@ -1,0 +1,118 @@
+"""The predictor in integers: its Python and its C give the same, and what the model gives."""
+
+import numpy as np
+import pytest
+import torch
+from int4_by_c import by_c, needs_compiler
+
+import gpx
+from gpx.commands.predict import main
+from gpx.errors import ConfigError
+from gpx.runs import Int4Predictor
+
+SMALL = [
+    "trainer.baselines=false",
+    "trainer.figures=false",
+    "trainer.tensorboard=false",
+    "init.max_evaluations=10",
+]
+
+
+def table(n=80):
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.uniform(2000.0, 2020.0, n), rng.uniform(-1.0, 1.0, n)], 1)
+    return x, 50.0 + 10.0 * np.sin(x[:, 0] / 3.0) * x[:, 1] + rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("int4") / "run"
+    options = ["approx=direct", "approx.num_basis=60", "trainer.max_steps=60"]
+    return gpx.fit(*table(), *options, *SMALL, folder=folder)
+
+
+@needs_compiler
+def test_the_c_function_reproduces_the_python_predictions(fitted, tmp_path):
+    predictor = gpx.export(fitted, tmp_path / "model.c", samples=5)
+    inputs = table(200)[0]
+    inputs[:3] = [[1e9, -1e9], [-1990.0, 3.0], [0.0, 0.0]]
+    want = predictor.predict(inputs)
+    mean, variance = by_c(tmp_path / "model.c", inputs)
+    np.testing.assert_allclose(mean, want.mean, rtol=1e-6)
+    np.testing.assert_allclose(variance, want.variance, rtol=1e-5)
+
+
+def test_the_archive_gives_the_same_predictions(fitted, tmp_path):
+    predictor = gpx.export(fitted.folder, tmp_path / "model.c", samples=3, seed=4)
+    again = Int4Predictor.load(tmp_path / "model.npz")
+    inputs = table()[0]
+    for mine, theirs in zip(predictor.predict(inputs), again.predict(inputs), strict=True):
+        assert np.array_equal(mine, theirs)
+    assert again.size() == predictor.size()
+    assert again.c_source() == (tmp_path / "model.c").read_text()
+
+
+def test_integers_follow_the_model_at_the_same_draws(fitted, tmp_path):
+    predictor = gpx.export(fitted, tmp_path / "model.c", samples=400)
+    inputs = table(50)[0]
+    exact = fitted.predict(inputs)
+    got = predictor.predict(inputs)
+    # the mean of 400 draws is off by exact.std / 20 at most once in 1.7e6 at five of these
+    assert float((np.abs(got.mean - exact.mean) / (exact.std / 20.0)).max()) < 5.0
+    np.testing.assert_allclose(got.variance, exact.std**2, rtol=0.4)
+    posterior, scaler = fitted.model.posterior, fitted.model.scaler
+    paths = posterior.sample_paths(400, generator=torch.Generator().manual_seed(0))
+    drawn = scaler.original_mean(paths(fitted.model._standardised(inputs)).mean(0)).numpy()
+    # cosines of 16 bits from a table: 8e-5 of each at most
+    np.testing.assert_allclose(got.mean, drawn, atol=2e-3 * float(scaler.target_scale))
+
+
+def test_sizes_are_those_of_the_tables(fitted, tmp_path):
+    size = gpx.export(fitted, tmp_path / "model.c", samples=7).size()
+    assert size.weight_bytes == 7 * -(-size.functions // 2)
+    assert size.float_weight_bytes == 7 * 60 * 4
+    assert size.functions <= size.num_basis == 60
+    assert size.multiply_adds <= 7 * size.functions
+    assert size.float_multiply_adds == 420
+    assert size.mean_multiply_adds == 60
+    assert size.float_total_bytes - size.mean_bytes == 4 * 6 * 60
+
+
+def test_the_command_writes_both_files_and_says_their_size(fitted, tmp_path, capsys):
+    main([f"run={fitted.folder}", "format=int4", f"output={tmp_path / 'm.c'}", "samples=2"])
+    assert "integer multiply-adds" in capsys.readouterr().err
+    assert (tmp_path / "m.c").exists()
+    assert len(Int4Predictor.load(tmp_path / "m.npz").codes) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["format=int8", "output=m.c"], "expected int4"),
+        (["format=int4", "output=m.csv"], "ending .c"),
+        (["format=int4", "output=m.c", "samples=many"], "whole number"),
+        (["format=int4", "output=m.c", "samples=0"], "at least 1"),
+        (["format=int4"], "output= is missing"),
+    ],
+)
+def test_mistakes_on_the_command_line_give_one_line(fitted, options, words, capsys):
+    with pytest.raises(SystemExit):
+        main([f"run={fitted.folder}", *options])
+    found = capsys.readouterr().err
+    assert words in found
+    assert found.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["approx=sgpr", "approx.num_inducing=5"], "needs discrete weights"),
+        (["approx=direct", "approx.num_basis=8", "mean=linear"], "takes mean=constant"),
+        (["approx=direct", "approx.num_basis=8", "approx.weights.num_values=17"], "16 values"),
+        (["approx=direct", "approx.num_basis=8", "calibrate=variance"], "no calibrate"),
+    ],
+)
+def test_models_that_have_no_such_form_are_refused(options, words, tmp_path):
+    made = gpx.fit(*table(40), *options, *SMALL, "trainer.max_steps=2", folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match=words):
+        gpx.export(made, tmp_path / "model.c")

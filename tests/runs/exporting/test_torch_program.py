@@ -1,0 +1,182 @@
+"""The program of torch.export: what the model predicts, for any number of rows, without gpx."""
+
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import gpx
+from gpx.commands.predict import main
+from gpx.errors import ConfigError
+
+SMALL = [
+    "trainer.baselines=false",
+    "trainer.figures=false",
+    "trainer.tensorboard=false",
+    "trainer.max_steps=2",
+    "init.max_evaluations=5",
+]
+KINDS = {
+    "exact": ["approx=exact"],
+    "sgpr": ["approx=sgpr", "approx.num_inducing=9", "kernel=matern32"],
+    "sor": ["approx=sor", "approx.num_inducing=9"],
+    "cglb": ["approx=cglb", "approx.num_inducing=9"],
+    "svgp": ["approx=svgp", "approx.num_inducing=9"],
+    "qsgp": ["approx=qsgp", "approx.num_basis=40"],
+    "ssgp": ["approx=ssgp", "approx.num_basis=20"],
+    "vssgp": ["approx=vssgp", "approx.num_basis=20"],
+    "grief": ["approx=grief"],
+    "ski": ["approx=ski"],
+    "direct": ["approx=direct", "approx.num_basis=20"],
+    "student": ["approx=svgp", "approx.num_inducing=9", "likelihood=student_t"],
+}
+LOADS = """
+import sys, torch
+folder = sys.argv[1]
+x = torch.load(folder + "/x.pt")
+for name in sys.argv[2:]:
+    found = torch.export.load(f"{folder}/{name}.pt2").module()(x)
+    torch.save(found, f"{folder}/{name}.pt")
+assert not any(name.split(".")[0] in ("gpx", "linear_operator") for name in sys.modules)
+"""
+
+
+def table(n=60):
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.uniform(2000.0, 2020.0, n), rng.uniform(-1.0, 1.0, n)], 1)
+    return x, 50.0 + 10.0 * np.sin(x[:, 0] / 3.0) * x[:, 1] + rng.normal(size=n)
+
+
+def inputs(n):
+    """Rows of which some lie far from the training inputs."""
+    rng = np.random.default_rng(1)
+    return np.stack([rng.uniform(1990.0, 2030.0, n), rng.uniform(-1.5, 1.5, n)], 1)
+
+
+def agree(found, model, rows):
+    want = model.predict(rows)
+    for mine, theirs in zip(found, (want.mean, want.std), strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6, atol=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def exported(folder):
+    """Kind -> what was trained, its program beside it; each is made when it is first asked for."""
+
+    @cache
+    def made(kind):
+        fitted = gpx.fit(*table(), *KINDS[kind], *SMALL, folder=folder / f"run_{kind}")
+        gpx.export(fitted, folder / f"{kind}.pt2", format="torch")
+        return fitted
+
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_predicts_as_the_model_for_any_number_of_rows(kind, exported, folder):
+    fitted = exported(kind)
+    module = torch.export.load(folder / f"{kind}.pt2").module()
+    for n in (1, 2, 7, 300):
+        rows = inputs(n)
+        agree(module(torch.from_numpy(rows)), fitted.model, rows)
+
+
+@pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
+def test_programs_load_and_run_without_gpx(exported, folder):
+    rows, models = inputs(11), {kind: exported(kind).model for kind in KINDS}
+    torch.save(torch.from_numpy(rows), folder / "x.pt")
+    subprocess.run([sys.executable, "-c", LOADS, folder, *KINDS], check=True, cwd=folder)
+    for kind, model in models.items():
+        agree(torch.load(folder / f"{kind}.pt"), model, rows)
+
+
+def test_a_program_of_several_targets_has_a_column_for_each(tmp_path):
+    x, y = table()
+    both = np.stack([y, x[:, 1] * 1e3], 1)
+    options = ["approx=svgp", "approx.num_inducing=9", "likelihood=gaussian_outputs"]
+    fitted = gpx.fit(x, both, *options, *SMALL, folder=tmp_path / "run")
+    program = gpx.export(fitted, tmp_path / "model.pt2", format="torch")
+    rows = inputs(8)
+    found = program.module()(torch.from_numpy(rows))
+    assert found[0].shape == (8, 2)
+    agree(found, fitted.model, rows)
+
+
+def test_a_program_of_a_float32_model_takes_float64_inputs(tmp_path):
+    options = ["approx=sgpr", "approx.num_inducing=9", "trainer.dtype=float32"]
+    fitted = gpx.fit(*table(), *options, *SMALL, folder=tmp_path / "run")
+    program = gpx.export(fitted, tmp_path / "model.pt2", format="torch")
+    rows = inputs(8)
+    found = program.module()(torch.from_numpy(rows))
+    want = fitted.predict(rows)
+    for mine, theirs in zip(found, (want.mean, want.std), strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-4)
+
+
+def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_path, capsys):
+    path, fitted = tmp_path / "model.pt2", exported("svgp")
+    main([f"run={folder / 'run_svgp'}", "format=torch", f"output={path}"])
+    assert f"{path.stat().st_size} bytes" in capsys.readouterr().err
+    rows = inputs(3)
+    found = torch.export.load(path).module()(torch.from_numpy(rows))
+    agree(found, fitted.model, rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["format=torch", "output=m.c"], "ending .pt2"),
+        (["format=torch", "output=m.pt2", "samples=3"], "belongs to format=int4"),
+        (["format=c", "output=m.c"], "expected int4, torch or onnx"),
+    ],
+)
+def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, words, capsys):
+    exported("svgp")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([f"run={folder / 'run_svgp'}", *options])
+    found = capsys.readouterr().err
+    assert words in found
+    assert found.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["approx=vecchia"], r"cannot trace a VecchiaPosterior \(torch says RuntimeError: "),
+        (["approx=deep_rf"], r"NetworkPosterior \(its predictions take steps that depend"),
+        (["approx=svgp", "approx.num_inducing=5", "likelihood=bernoulli"], "is a class"),
+    ],
+)
+def test_what_has_no_program_is_refused_in_one_sentence(options, words, tmp_path, capsys):
+    x, y = table(40)
+    y = (y > np.median(y)).astype(float) if "likelihood=bernoulli" in options else y
+    made = gpx.fit(x, y, *options, *SMALL, folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match=words):
+        gpx.export(made, tmp_path / "model.pt2", format="torch")
+    assert not (tmp_path / "model.pt2").exists()
+    assert "forward" not in capsys.readouterr().err  # torch prints the program that it gave up
+
+
+def test_a_program_that_differs_from_the_model_is_not_written(exported, tmp_path, monkeypatch):
+    made = exported("sgpr").model
+    kind = type(made.posterior)
+    right = kind.predict
+
+    def wrong_while_recorded(self, x):
+        found = right(self, x)
+        off = 2e-6 if torch.compiler.is_exporting() else 0.0
+        return found._replace(variance=found.variance * (1.0 + off) + off)
+
+    monkeypatch.setattr(kind, "predict", wrong_while_recorded)
+    with pytest.raises(ConfigError, match="differs from its predictions"):
+        gpx.export(made, tmp_path / "model.pt2", format="torch")

@@ -1,0 +1,79 @@
+import numpy as np
+
+from gpx.runs.figures import predictions as figures
+
+
+def draw(figure, tmp_path):
+    path = tmp_path / "figure.png"
+    figure.savefig(path)
+    return path.stat().st_size
+
+
+def test_predicted_against_observed_states_its_coverage(tmp_path):
+    observed = np.linspace(0, 1, 10)
+    mean = observed + 0.01
+    lower, upper = mean - 0.05, mean + 0.05
+    lower[0], upper[0] = 5.0, 6.0  # one point outside its interval
+    figure = figures.predicted_against_observed(observed, mean, lower, upper, "strength")
+    axes = figure.axes[0]
+    assert axes.get_title() == "10 test points, 90.0 % inside the interval"
+    assert "strength" in axes.get_xlabel()
+    assert draw(figure, tmp_path) > 1000
+
+
+def test_fitted_function_shows_band_mean_and_data(tmp_path):
+    grid = np.linspace(0, 1, 20)
+    points = (np.array([0.1, 0.5]), np.array([1.0, 2.0]))
+    figure = figures.fitted_function(
+        points, points, grid, grid, grid - 1, grid + 1, ("time", "height")
+    )
+    labels = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert labels == {"95 % interval", "mean", "training data", "test data"}
+    assert figure.axes[0].get_ylabel() == "height"
+    assert draw(figure, tmp_path) > 1000
+
+
+def test_a_reliability_diagram_leaves_empty_bins_out(tmp_path):
+    counts = np.array([0.0, 3.0, 0.0, 7.0])
+    accuracy = np.array([np.nan, 0.4, np.nan, 0.8])
+    figure = figures.reliability_diagram(counts, accuracy, accuracy + 0.1, 0.1)
+    above, below = figure.axes
+    assert above.get_title() == "10 test points, calibration error 0.100"
+    assert [bar.get_height() for bar in above.patches] == [0.4, 0.8]
+    assert [bar.get_height() for bar in below.patches] == [0.0, 0.3, 0.0, 0.7]
+    assert draw(figure, tmp_path) > 1000
+
+
+def test_lengthscales_stand_in_the_order_of_their_weight(tmp_path):
+    names = [f"x{k}" for k in range(40)]
+    figure = figures.lengthscale_bars(names, np.linspace(4.0, 0.1, 40))
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["x39", "x38"]
+    assert axes.get_title() == "30 of 40 inputs"
+    assert draw(figure, tmp_path) > 1000
+
+
+def test_maps_of_two_inputs(tmp_path):
+    edges = np.linspace(0, 1, 5), np.linspace(0, 2, 6)
+    values = np.add.outer(*edges) / 3
+    points = np.random.default_rng(0).uniform(size=(7, 2))
+    field = figures.field_map(
+        edges, values, values + 1, points, points[:, 0], ("a", "b"), "height", points[:3]
+    )
+    assert field.axes[0].get_title() == "mean of height"
+    assert draw(field, tmp_path) > 1000
+    decision = figures.decision_map(edges, values, points, points[:, 0] > 0.5, ("a", "b"))
+    assert decision.axes[0].get_xlabel() == "a"
+    assert draw(decision, tmp_path) > 1000
+
+
+def test_sampled_functions_and_inducing_points(tmp_path):
+    grid = np.linspace(0, 1, 20)
+    points = (np.array([0.1, 0.5]), np.array([1.0, 2.0]))
+    figure = figures.sampled_functions(
+        points, grid, np.stack([grid, -grid]), ("time", "height"), np.array([0.3])
+    )
+    labels = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert labels == {"training data", "inducing points"}
+    assert len(figure.axes[0].lines) == 4
+    assert draw(figure, tmp_path) > 1000

@@ -1,0 +1,62 @@
+"""Arrays that callers give: float64 whatever they come as, or an error that names them."""
+
+import numpy as np
+import pytest
+import torch
+from frames import Column, Frame
+
+from gpx.errors import DataError, DTypeError
+from gpx.runs.arrays import column_names, columns_by_name, real_array
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[1, 2], [3, 4]],
+        np.array([[1, 2], [3, 4]], dtype=np.int8),
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True),
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16),
+    ],
+)
+def test_anything_that_is_numbers(values):
+    found = real_array(values, "x")
+    assert found.dtype == np.float64
+    assert found.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["a", "b"], [1j], np.array(["2020-01-01"], dtype="datetime64[D]"), [[1.0], [1.0, 2.0]], None],
+)
+def test_anything_else_is_refused_by_name(values):
+    with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):
+        real_array(values, "inputs")
+
+
+def test_names_of_columns():
+    frame = Frame(a=[1.0, 2.0], b=[3.0, 4.0])
+    assert column_names(frame) == ("a", "b")
+    assert column_names(Frame(**{"a": [1.0]}, numbers=[0])) == ("a", "0")
+    assert column_names(Column([1.0, 2.0], index=["a", "b"])) == ("a", "b")
+    for unnamed in (
+        np.ones((2, 2)),
+        torch.ones(2),
+        [[1.0]],
+        (1.0,),
+        Frame(numbers=[0, 1]),
+        Column([1.0], index=[0]),
+    ):
+        assert column_names(unnamed) is None
+
+
+def test_columns_are_taken_by_name():
+    frame = Frame(b=[3.0, 4.0], other=[0.0, 0.0], a=[1.0, 2.0])
+    assert np.asarray(columns_by_name(frame, ["a", "b"], "x")).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    row = Column([3.0, 1.0], index=["b", "a"])
+    assert np.asarray(columns_by_name(row, ["a", "b"], "x")).tolist() == [1.0, 3.0]
+    array = np.ones((2, 2))
+    assert columns_by_name(array, ["a", "b"], "x") is array
+    with pytest.raises(DataError, match=r"inputs have no column 'c', .* they have b, other, a"):
+        columns_by_name(frame, ["a", "c"], "inputs")
+    with pytest.raises(DataError, match="inputs have more than one column 'a'"):
+        columns_by_name(Column([1.0, 2.0], index=["a", "a"]), ["a"], "inputs")

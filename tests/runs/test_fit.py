@@ -1,0 +1,484 @@
+"""Training on arrays from Python is the run that train.py makes of the same numbers."""
+
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+
+import numpy as np
+import pytest
+import torch
+from frames import Frame
+from hydra.core.global_hydra import GlobalHydra
+
+import gpx
+from gpx.commands.predict import main as predict
+from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
+from gpx.runs import resume
+
+QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
+QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
+
+
+@pytest.fixture
+def arrays():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-2.0, 2.0, (60, 2))
+    return x, 50.0 + 9.0 * np.sin(x[:, 0]) * x[:, 1]
+
+
+def test_what_was_learned_is_there_to_read(arrays, tmp_path, capsys):
+    fitted = gpx.fit(
+        *arrays, "approx=exact", "kernel=rbf+linear", *QUICK[2:], folder=tmp_path / "r"
+    )
+    learned = fitted.model.hyperparameters
+    kernel = fitted.model.posterior.kernel
+    np.testing.assert_array_equal(
+        learned["kernel.kernels.0.lengthscale"], kernel.kernels[0].lengthscale.detach()
+    )
+    assert learned["likelihood.noise_variance"] == fitted.model.likelihood.noise_variance.item()
+    assert set(learned) >= {"kernel.kernels.1.slope_variance", "mean.constant"}
+    said = capsys.readouterr().err
+    noise = f"likelihood.noise_variance {learned['likelihood.noise_variance']:.3g}"
+    assert f"{noise}\n" in said
+    assert "learned, of standardised inputs and target: kernel." in said
+    assert repr(fitted).startswith("Fitted(Predictor(ExactPosterior of 'y' given 2 inputs: kernel.")
+    assert noise in repr(gpx.load(fitted.folder))
+    assert str(fitted.folder) in repr(fitted)
+
+
+def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, capsys):
+    x = np.linspace(-1.0, 1.0, 12)[:, None]
+    options = ("approx=elliptical_slice", "kernel=rbf", "init=constants", *QUICK[4:])
+    limits = ("optimizer.burn_in=8", "optimizer.thin=2", "trainer.max_steps=24")
+    limits += ("trainer.budget=0.001", "data.test_fraction=0")
+    with pytest.warns(UserWarning, match="the largest R-hat"):
+        fitted = gpx.fit(x, (x[:, 0] > 0) * 1.0, *options, *limits, folder=tmp_path)
+    said = capsys.readouterr().err
+    assert said.count("nothing to predict with yet: it goes on until there is") == 1
+    assert fitted.predict_classes(x).probability.shape == (12, 2)
+
+
+def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(arrays):
+    said = r"'rows.csv' is no option; a table of your own is data=csv data.path=rows.csv"
+    with pytest.raises(ConfigError, match=said):
+        gpx.fit(*arrays, "rows.csv")
+
+
+def test_extras_are_attributes_of_the_package():
+    """``gpx.thompson.thompson_batch`` needs no import but that of ``gpx``, which stays light."""
+    script = "import gpx; gpx.thompson.thompson_batch; assert 'sklearn' not in vars(gpx)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_fit_predict_and_load(arrays, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, y = arrays
+    fitted = gpx.fit(x, y, *QUICK)
+    assert fitted.folder.parent.name == "arrays"
+    assert fitted.metrics["test.rmse_original"] < 0.3 * y.std()
+    mean, std, lower, upper = fitted.predict(x[:3])
+    assert (np.abs(mean - y[:3]) < 3.0).all()
+    assert ((lower < mean) & (mean < upper) & (std > 0)).all()
+    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(x[:3]).mean, mean)
+
+
+def test_equals_the_command_line_on_the_same_numbers(arrays, tmp_path):
+    x, y = arrays
+    first = gpx.fit(x, y, *QUICK, folder=tmp_path / "a")
+    test = np.zeros(60, dtype=bool)
+    test[[5, 17, 40]] = True
+    second = gpx.fit(x[~test], y[~test], *QUICK, test=(x[test], y[test]), folder=tmp_path / "b")
+    assert first.metrics["train.evidence"] != second.metrics["train.evidence"]
+    np.savez(tmp_path / "rows.npz", x=x, y=y, held=test)
+    options = ["data=npz", f"data.path={tmp_path / 'rows.npz'}", "data.test=held", *QUICK]
+    third = gpx.runs.run(
+        gpx.options.composition.composed(options), gpx.runs.RunFolder(tmp_path / "c")
+    )
+    assert third["train.evidence"] == pytest.approx(second.metrics["train.evidence"], rel=1e-9)
+    assert third["test.rmse"] == pytest.approx(second.metrics["test.rmse"], rel=1e-6)
+
+
+def test_quiet_and_without_a_folder(arrays, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "passing"))
+    (tmp_path / "passing").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    x, y = arrays
+    loud = gpx.fit(x, y, *QUICK, folder=tmp_path / "loud")
+    assert "test metrics" in capfd.readouterr().err
+    fitted = gpx.fit(x, y, *QUICK, quiet=True, keep=False)
+    assert capfd.readouterr() == ("", "")
+    assert fitted.folder is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
+        ["passing", "loud", *(path.name for path in (tmp_path / "loud").rglob("*"))]
+    )
+    np.testing.assert_array_equal(fitted.predict(x).mean, loud.predict(x).mean)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(x).mean, loud.predict(x).mean)
+    assert again.sample(x, 3).shape == (3, 60)
+    assert (again.latent(x).std < again.predict(x).std).all()
+    with pytest.raises(ConfigError, match=r"keep=False leaves no folder, and folder=a asks"):
+        gpx.fit(x, y, *QUICK, folder="a", keep=False)
+
+
+def test_names_of_a_frame_are_kept(arrays, tmp_path):
+    x, y = arrays
+    frame, target = Frame(depth=x[:, 0], width=x[:, 1]), Frame(strength=y)["strength"]
+    held = (Frame(width=x[:5, 1], depth=x[:5, 0]), y[:5])
+    fitted = gpx.fit(frame, target, *QUICK, test=held, folder=tmp_path / "frame")
+    plain = gpx.fit(x, y, *QUICK, test=(x[:5], y[:5]), folder=tmp_path / "plain")
+    assert fitted.metrics["test.rmse"] == plain.metrics["test.rmse"]
+    expected = plain.predict(x).mean
+    for model in (fitted, gpx.load(fitted.folder)):
+        np.testing.assert_array_equal(model.predict(frame).mean, expected)
+        turned = Frame(width=x[:, 1], depth=x[:, 0])
+        np.testing.assert_array_equal(model.predict(turned).mean, expected)
+        with pytest.raises(DataError, match="no column 'width'"):
+            model.predict(Frame(depth=x[:, 0], with_=x[:, 1]))
+    assert (fitted.model.input_names, fitted.model.target_name) == (("depth", "width"), "strength")
+    assert (plain.model.input_names, plain.model.target_name) == (("x1", "x2"), "y")
+    with pytest.raises(DataError, match="test inputs have no column 'depth'"):
+        gpx.fit(frame, y, *QUICK, test=(Frame(a=x[:, 0], b=x[:, 1]), y), folder=tmp_path / "no")
+    one = gpx.fit(frame["depth"], y, *QUICK, folder=tmp_path / "one")
+    assert one.model.input_names == ("depth",)
+    (tmp_path / "new.csv").write_text("width,depth\n0.5,-1\n")
+    arguments = [f"run={fitted.folder}", f"input={tmp_path / 'new.csv'}"]
+    predict([*arguments, f"output={tmp_path / 'out.csv'}"])
+    written = float((tmp_path / "out.csv").read_text().splitlines()[1].split(",")[0])
+    assert written == pytest.approx(plain.predict([[-1.0, 0.5]]).mean[0], rel=1e-8)
+
+
+def test_names_that_cannot_be_kept(arrays, tmp_path):
+    x, y = arrays
+    for names, words in ((["a", "a"], "two columns of the name 'a'"), (["a", "${b}"], "rename it")):
+        frame = Frame(a=x[:, 0], b=x[:, 1])
+        frame.columns = names
+        frame.data = dict.fromkeys(names, x[:, 0])
+        with pytest.raises(DataError, match=words):
+            gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
+        assert not (tmp_path / "no").exists()
+
+
+def test_classes_and_one_input(tmp_path):
+    x = np.linspace(-1.0, 1.0, 80)
+    options = ("approx=svgp", "likelihood=bernoulli", "approx.num_inducing=10", *QUICK[3:])
+    options = (*options, "trainer.max_steps=60")
+    fitted = gpx.fit(x, np.where(x > 0.0, 2, 1), *options, folder=tmp_path / "run")
+    assert fitted.predict_classes([[-0.9], [0.9]]).label.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"y": np.ones(59)}, ShapeError, r"\(60, 2\) and targets of shape \(59,\)"),
+        ({"y": ["a"] * 60}, DTypeError, "an array of real numbers"),
+        ({"y": np.full(60, np.nan)}, GPXError, "^the data set, data row 1, .* found nan"),
+        ({"test": (np.ones((3, 5)), np.ones(3))}, ShapeError, "test inputs have 5 columns"),
+        ({"options": ("aprox=sgpr",)}, ConfigError, "did you mean approx"),
+        ({"options": ("data=kin40k",)}, ConfigError, "gpx.fit takes no data="),
+        ({"options": ("data.test=y",)}, ConfigError, "gpx.fit takes no data.test="),
+        ({"options": ({"approx": "sgpr"},)}, ConfigError, "options one by one as text"),
+        ({"test": np.ones((3, 2))}, ShapeError, "takes a pair"),
+        ({"y": np.full(60, 1j)}, DTypeError, "found complex128"),
+        ({"y": np.arange(60).astype("datetime64[D]")}, DTypeError, "found datetime64"),
+        ({"options": ("hydra.run.dir=x",)}, ConfigError, "gpx.fit takes no hydra.run.dir="),
+        ({"options": ("approx=sgpr", "approx.num_inducing=0")}, ConfigError, "num_inducing"),
+        ({"options": ("experiment=null",)}, ConfigError, "chooses nothing"),
+        (
+            {"options": ("kernel=[rbf,periodic]",)},
+            ConfigError,
+            r"sum or product of kernels is written as one",
+        ),
+        ({"options": ("mean=[zero,linear]",)}, ConfigError, "mean= takes one choice"),
+        ({"options": ("kernel=1",)}, ConfigError, "there is no kernel=1; valid are: arc_cosine"),
+        ({"options": (f"seed={2**64}",)}, ConfigError, "whole number of at most 64 bits"),
+        (
+            {"options": ("kernel=rbf", "kernel.lengthscale=nan")},
+            ConfigError,
+            "expected a finite number",
+        ),
+        ({"options": ("approx=exact", "optimizer=qsgp")}, ConfigError, "nothing would move"),
+    ],
+)
+def test_refused_before_anything_is_left_behind(arrays, tmp_path, change, error, words):
+    x, y = arrays
+    folder = tmp_path / "outer" / "run"
+    with pytest.raises(error, match=words):
+        gpx.fit(
+            x,
+            change.get("y", y),
+            *change.get("options", QUICK),
+            test=change.get("test"),
+            folder=folder,
+        )
+    assert not folder.parent.exists()
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_a_folder_in_use_is_kept(arrays, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(arrays, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file: choose another folder="):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path / "file")
+    with pytest.raises(ConfigError, match="Not a directory; choose another folder="):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path / "file" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_tensors_are_arrays(arrays, tmp_path):
+    x, y = (torch.tensor(array, requires_grad=True) for array in arrays)
+    found = gpx.fit(x, y, *QUICK, folder=tmp_path / "tensors").metrics["train.evidence"]
+    expected = gpx.fit(*arrays, *QUICK, folder=tmp_path / "arrays").metrics["train.evidence"]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("trainer.max_steps=1", "too few for a chain"),
+        ("approx.priors.noise_mode=1e-9", "must be above likelihood.noise_floor"),
+        ("approx.priors.weight_mode=1e300", "squared modes"),
+    ],
+)
+def test_a_chain_without_samples_leaves_nothing_behind(arrays, tmp_path, option, words):
+    chain = ("approx=reweighted", "approx.num_basis=10", "optimizer.burn_in=50")
+    chain = (*chain, "optimizer.iterations=20", "optimizer.thin=10", *QUICK[3:], option)
+    with pytest.raises(ConfigError, match=words):
+        gpx.fit(*arrays, *chain, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stopped_fit_goes_on(arrays, tmp_path, monkeypatch):
+    whole = gpx.fit(*arrays, *QUICK, folder=tmp_path / "whole")
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["gpx.runs.run"], "finish", fail)
+        with pytest.raises(KeyboardInterrupt):
+            gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
+    found = resume(str(tmp_path / "stopped"))
+    assert found["train.evidence"] == whole.metrics["train.evidence"]
+
+
+def test_a_full_disk_is_one_sentence(arrays, tmp_path, limited_files):
+    words = r"run cannot be written: File too large; .* resume="
+    with limited_files(4000), pytest.raises(WriteError, match=words):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path / "run")
+    metrics = resume(tmp_path / "run")
+    assert metrics["train.steps"] == 5
+
+
+def test_tensorboard_on_a_full_disk(arrays, tmp_path, limited_files, capfd):
+    options = [option for option in QUICK if "tensorboard" not in option]
+    hook = threading.excepthook
+    with limited_files(2000), pytest.raises(WriteError, match="File too large"):
+        gpx.fit(arrays[0][:20], arrays[1][:20], *options, folder=tmp_path / "run")
+    assert threading.excepthook is hook
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def numpy_state():
+    return np.random.get_state()[1].tolist()  # noqa: NPY002
+
+
+def test_global_random_states_stay_as_found(arrays, tmp_path):
+    torch.manual_seed(3)
+    states = torch.get_rng_state(), numpy_state(), random.getstate()
+    gpx.fit(*arrays, *QUICK, "seed=5", folder=tmp_path / "run")
+    with pytest.raises(ConfigError):
+        gpx.fit(*arrays, *QUICK, "approx.num_inducing=0", folder=tmp_path / "no")
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert numpy_state() == states[1]
+    assert random.getstate() == states[2]
+
+
+def test_tensors_of_half_precision(arrays, tmp_path):
+    x, y = (torch.from_numpy(a).bfloat16() for a in arrays)
+    first = gpx.fit(x, y, *QUICK, folder=tmp_path / "a").metrics["train.evidence"]
+    second = gpx.fit(x.double(), y.double(), *QUICK, folder=tmp_path / "b").metrics
+    assert first == second["train.evidence"]
+
+
+OUTPUTS = ("approx=svgp", "likelihood=gaussian_outputs", "approx.num_inducing=15", *QUICK[2:])
+
+
+def test_several_outputs(arrays, tmp_path, monkeypatch):
+    x, first = arrays
+    y = np.stack([first, 0.001 * x[:, 1] ** 2], 1)
+    frame, targets = Frame(depth=x[:, 0], width=x[:, 1]), Frame(strength=y[:, 0], cost=y[:, 1])
+    turned = Frame(cost=y[:9, 1], strength=y[:9, 0])
+    held = (Frame(depth=x[:9, 0], width=x[:9, 1]), turned)
+    options = [*OUTPUTS, "trainer.figures=true", "trainer.tensorboard=true"]
+    fitted = gpx.fit(frame, targets, *options, test=held, folder=tmp_path / "run")
+    metrics, model = fitted.metrics, gpx.load(fitted.folder)
+    assert model.target_names == ("strength", "cost")
+    found = model.predict(frame)
+    assert found.mean.shape == found.std.shape == found.lower.shape == found.upper.shape == (60, 2)
+    np.testing.assert_array_equal(found.mean, fitted.predict(x).mean)
+    # metrics in the data's own units are those of what is predicted, output by output
+    errors = np.sqrt(np.square(found.mean[:9] - y[:9]).mean(0))
+    names = [f"test.rmse_original.{name}" for name in model.target_names]
+    assert [metrics[name] for name in names] == pytest.approx(errors, rel=1e-4)
+    scales = model.scaler.target_scale.numpy()
+    np.testing.assert_allclose(scales, y.std(0), rtol=1e-9)
+    assert metrics["test.rmse"] == pytest.approx((errors / scales).mean(), rel=1e-4)
+    assert metrics["test.rmse"] < 0.5 < metrics["baseline.mean.rmse"]
+    assert "baseline.linear.mnlp_original.cost" in metrics
+    assert metrics["test.smse.cost"] == pytest.approx(
+        np.square(found.mean[:9, 1] - y[:9, 1]).mean() / y[:9, 1].var(), rel=1e-4
+    )
+    assert metrics["test.msll"] < metrics["baseline.mean.msll"] == 0.0
+    figures = {path.name for path in (fitted.folder / "figures").iterdir()}
+    drawn = {
+        f"{name}_{k}.png" for name in ("predicted_against_observed", "calibration") for k in (1, 2)
+    }
+    assert figures == drawn | {"kernel_lengthscale.png"}
+    (tmp_path / "new.csv").write_text("width,depth\n0.5,-1\n")
+    arguments = [f"run={fitted.folder}", f"input={tmp_path / 'new.csv'}"]
+    predict([*arguments, f"output={tmp_path / 'out.csv'}"])
+    header, row = (tmp_path / "out.csv").read_text().splitlines()
+    parts = ("mean", "std", "lower", "upper")
+    assert header == ",".join(f"{p}_{name}" for name in model.target_names for p in parts)
+    wanted = np.concatenate(model.predict([[-1.0, 0.5]]), axis=0).T.ravel()
+    assert [float(cell) for cell in row.split(",")] == pytest.approx(wanted, rel=1e-8)
+    with pytest.raises(DataError, match="test targets have no column 'cost'"):
+        gpx.fit(frame, targets, *OUTPUTS, test=(frame, Frame(strength=first, b=first)))
+    (tmp_path / "plain").mkdir()
+    monkeypatch.chdir(tmp_path / "plain")
+    for bad, options, error, words in (
+        (y, QUICK, ConfigError, r"2 targets \(y1, y2\), SGPR with this likelihood takes 1"),
+        (y, (*QUICK, "likelihood=gaussian_outputs"), ConfigError, "SGPR models one output"),
+        (first, OUTPUTS, ConfigError, "two outputs or more, got 1"),
+        (np.stack([first, first * np.nan], 1), OUTPUTS, DataError, r"\('y2'\): found nan"),
+        (y[None], OUTPUTS, ShapeError, r"targets of shape \(1, 60, 2\)"),
+    ):
+        with pytest.raises(error, match=words):
+            gpx.fit(x, bad, *options)
+    with pytest.raises(ShapeError, match="test targets have 1 columns, training targets 2"):
+        gpx.fit(x, y, *OUTPUTS, test=(x, first))
+    assert not any((tmp_path / "plain").iterdir())
+
+
+def test_an_objective_that_does_not_fit_cglb_is_named(arrays, tmp_path, monkeypatch):
+    """Options that the model takes from its objective have defaults where another lacks them."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"objective ExactMLL needs a model with .*, got CGLB"):
+        gpx.fit(*arrays, "approx=cglb", "objective=exact_mll", "trainer.device=cpu")
+
+
+CLASSES = ("approx=svgp", "approx.num_inducing=10", "trainer.max_steps=60", *QUICK[3:])
+
+
+def test_columns_of_texts_and_dates(tmp_path):
+    colours = np.array(["red", "green", "blue"] * 20)
+    size = np.linspace(-1.0, 1.0, 60)
+    days = np.datetime64("2021-01-01") + np.arange(60)
+    strength = 3.0 * (colours == "red") + size
+    rows = np.array([colours, days, size], dtype=object).T
+    fitted = gpx.fit(rows, strength, *QUICK, "kernel=matern32", folder=tmp_path / "rows")
+    assert fitted.model.input_names == (
+        *("x1=blue", "x1=green", "x1=red"),
+        *("x2 (days since 1970-01-01)", "x3"),
+    )
+    new = [["red", "2021-01-04", 0.5], ["blue", np.datetime64("2021-01-04"), 0.5]]
+    mean = fitted.predict(new).mean
+    assert mean[0] - mean[1] > 1.0
+    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(new).mean, mean)
+    held = (rows[:3], strength[:3])
+    other = gpx.fit(rows[3:], strength[3:], *QUICK, test=held, folder=tmp_path / "held")
+    assert other.metrics["data.num_test"] == 3
+    with pytest.raises(ShapeError, match="test inputs have 2 columns, training inputs 3"):
+        gpx.fit(rows, strength, *QUICK, test=(rows[:, :2], strength), folder=tmp_path / "no")
+    with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):
+        gpx.fit([[object()]] * 60, strength, *QUICK, folder=tmp_path / "no")
+
+
+def test_classes_that_are_texts(tmp_path):
+    x = np.linspace(-1.0, 1.0, 80)
+    y = np.where(x > 0.0, "yes", "no")
+    fitted = gpx.fit(x, y.tolist(), *CLASSES, "likelihood=bernoulli", folder=tmp_path / "run")
+    assert fitted.predict_classes([[-0.9], [0.9]]).label.tolist() == ["no", "yes"]
+    assert gpx.load(fitted.folder).labels == ("no", "yes")
+
+
+def test_gaps_in_an_array(arrays, tmp_path):
+    x, y = arrays
+    x[::5, 1] = np.nan
+    with pytest.raises(DataError, match=r"^the data set, .*column 2 \('x2'\): found nan"):
+        gpx.fit(x, y, *QUICK, folder=tmp_path / "no")
+    fitted = gpx.fit(x, y, *QUICK, "data.missing=mean", folder=tmp_path / "mean")
+    assert fitted.model.input_names == ("x1", "x2", "x2 is missing")
+    assert np.isfinite(fitted.predict(x[:6]).mean).all()
+    dropped = gpx.fit(
+        x, y, *QUICK, "data.missing=drop", "data.test_fraction=0", folder=tmp_path / "d"
+    )
+    assert dropped.metrics["data.num_test"] == 0
+    assert not [name for name in dropped.metrics if name.startswith(("test.", "baseline."))]
+
+
+def test_frames_of_pandas(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "colour": pandas.Categorical(["red", "green", "blue"] * 20),
+            "text": ["a", None, "b"] * 20,
+            "when": pandas.date_range("2021-01-01", periods=60, tz="Europe/Vienna"),
+            "count": pandas.array([1, None, 3, 4] * 15, dtype="Int64"),
+            "size": np.linspace(0.0, 1.0, 60),
+        },
+        index=range(100, 160),
+    )
+    y = pandas.Series(frame["size"] + 1.0 * (frame["colour"] == "red"), name="strength")
+    with pytest.raises(DataError, match=r"the data set, data row 2, column 2 \('text'\): found an"):
+        gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
+    fitted = gpx.fit(frame, y, *QUICK, "data.missing=mean", folder=tmp_path / "run")
+    assert fitted.model.columns == tuple(frame.columns)
+    assert fitted.model.target_name == "strength"
+    assert "count is missing" in fitted.model.input_names
+    expected = fitted.predict(frame).mean
+    turned = frame[["size", "when", "text", "colour", "count"]].assign(other=1.0)
+    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(turned).mean, expected)
+    first = fitted.predict(frame.iloc[:1]).mean
+    assert first == pytest.approx(expected[:1], rel=1e-9)
+
+
+EXACT = ("approx=exact", "trainer.max_steps=5", *QUICK[3:])
+
+
+def test_known_noise_and_weights(arrays, tmp_path):
+    x, y = arrays
+    noise = np.linspace(0.0, 3.0, 60)
+    held = (x[:4], y[:4])
+    fitted = gpx.fit(x, y, *EXACT, noise=noise, test=held, folder=tmp_path / "noise")
+    scale = float(fitted.model.scaler.target_scale)
+    kept = fitted.model.posterior.row_noise
+    np.testing.assert_allclose(kept[0].numpy() * scale**2, noise, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(kept[1].numpy(), 1.0)
+    std = fitted.predict(x[:2]).std
+    more = fitted.model.predict(x[:2], noise=[0.0, 3.0]).std
+    np.testing.assert_allclose(more**2, std**2 + [0.0, 3.0], rtol=1e-9)
+    weighed = gpx.fit(x, y, *EXACT, weights=1.0 + noise, folder=tmp_path / "weights")
+    assert weighed.model.posterior.row_noise.shape == (2, 54)
+    for change, words in (
+        ({"noise": noise[1:]}, r"noise= has shape \(59,\), expected \(60,\)"),
+        ({"noise": noise - 1.0}, r"data row 1, column 1 \('noise'\): found -1, expected a noise"),
+        ({"weights": noise}, r"found 0, expected a weight above 0"),
+    ):
+        with pytest.raises(GPXError, match=words):
+            gpx.fit(x, y, *EXACT, **change, folder=tmp_path / "no")
+    with pytest.raises(ShapeError, match="noise must be 2 variances, none of them negative"):
+        fitted.model.predict(x[:2], noise=[0.0, -1.0])
+    with pytest.raises(ConfigError, match=r"takes no data.noise="):
+        gpx.fit(x, y, *EXACT, "data.noise=noise", folder=tmp_path / "no")

@@ -1,0 +1,71 @@
+from gpx.runs.results import summary
+
+METRICS = {
+    "test.rmse": 0.5,
+    "test.mnlp": -0.25,
+    "model.name": "SVGP",
+    "train.evidence": -12.34,
+    "train.evidence_kind": "lower_bound",
+    "train.steps": 7,
+    "train.seconds": 1.25,
+    "memory.peak_mib": 300.4,
+}
+
+
+def test_the_model_stands_above_its_baselines():
+    lines = summary(METRICS | {"baseline.linear.rmse": 0.9, "baseline.5-nn.rmse": 0.6})
+    assert [line.split() for line in lines[1:5]] == [
+        ["rmse", "mnlp"],
+        ["SVGP", "0.5000", "-0.2500"],
+        ["linear", "0.9000", "-"],
+        ["5-nn", "0.6000", "-"],
+    ]
+    assert lines[-1] == ("evidence -12.3 nats (lower_bound), 7 steps in 1.2 s, peak memory 300 MiB")
+
+
+def test_a_baseline_that_predicts_better_is_named():
+    boosting = {"baseline.boosting.rmse": 0.45, "baseline.boosting.seconds": 1.62}
+    others = {"baseline.linear.rmse": 0.49, "baseline.mean.rmse": 1.0}
+    lines = summary(METRICS | others | boosting)
+    assert lines[-2] == "histogram boosting has a lower test RMSE: 0.4500 against 0.5000, in 1.6 s"
+    some = summary(METRICS | others | boosting | {"baseline.boosting.rows": 20_000})
+    assert some[-2].endswith("in 1.6 s, fitted to 20,000 rows")
+    assert not any(
+        "lower test" in line for line in summary(METRICS | {"baseline.linear.rmse": 0.5})
+    )
+    classes = {"test.accuracy": 0.9, "baseline.linear.accuracy": 0.95, "baseline.linear.rmse": 0.6}
+    line = summary(METRICS | classes)[-2]
+    assert line == "a linear model has a higher test accuracy: 0.9500 against 0.9000"
+
+
+def test_a_difference_that_no_digit_shows_is_not_said():
+    near = {"test.rmse": 3e-6, "baseline.5-nn.rmse": 1e-9, "baseline.5-nn.mnlp": 0.0}
+    assert len(summary(METRICS | near)) == 5
+
+
+def test_worse_densities_than_those_of_a_baseline_are_said():
+    """Where no baseline errs less: classes that are all right with probabilities near a half."""
+    classes = {"test.accuracy": 1.0, "test.mnlp": 0.6927, "baseline.mean.accuracy": 1.0}
+    line = summary(METRICS | classes | {"baseline.mean.mnlp": 0.0195})[-2]
+    assert line == "predicting the training mean has a lower test MNLP: 0.0195 against 0.6927"
+    assert len(summary(METRICS | classes | {"baseline.mean.mnlp": 0.7})) == 5
+
+
+def test_the_sparsity_of_discrete_weights_is_said():
+    assert "zeros in a draw of the weights: 38.0 %" in summary(METRICS | {"predict.sparsity": 0.38})
+
+
+def test_without_baselines():
+    assert len(summary(METRICS)) == 4
+
+
+def test_columns_of_huge_numbers_stay_apart():
+    table = summary(METRICS | {"test.rmse": 12345.678, "test.mnlp": 17139.64})[2]
+    assert table.split()[1:] == ["1.23e+04", "1.71e+04"]
+
+
+def test_over_fitting_is_said():
+    gap = {"train.mnlp": -0.75, "test.mnlp_gap": 0.5}
+    assert summary(METRICS | gap)[-2] == (
+        "mnlp of training targets -0.7500, of test targets -0.2500: gap 0.5000"
+    )

@@ -1,0 +1,67 @@
+"""Monitors beside TensorBoard, against packages that record what they are told."""
+
+import sys
+import types
+
+import pytest
+
+from gpx.errors import ConfigError
+from gpx.runs.watching.loggers import LOGGERS, open_logger, require_loggers
+from gpx.training.progress import Progress
+
+
+class Recorder(types.ModuleType):
+    """A package whose every function notes its name and arguments."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.calls = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args, **kwargs):
+            self.calls.append((name, args, kwargs))
+            return self if name == "init" else []
+
+        call.update = lambda *args, **kwargs: self.calls.append((name, args, kwargs))
+        return call
+
+
+@pytest.mark.parametrize("name", sorted(LOGGERS))
+def test_a_run_reaches_the_package_under_the_name_of_its_folder(name, tmp_path, monkeypatch):
+    package = Recorder(name)
+    monkeypatch.setitem(sys.modules, name, package)
+    logger = LOGGERS[name](tmp_path / "2026-01-01")
+    logger.text("config", "seed: 0")
+    logger.progress(Progress(3, 10, -1.5, {"fit": -2.0}, {"all": 0.1}, 0.01, 1.0), None)
+    logger.metrics(10, {"rmse": 0.5})
+    logger.outcome({"approx": "SGPR"}, {"test.rmse": 0.5})
+    logger.close()
+    said = repr(package.calls)
+    expected = ("2026-01-01", "evidence/per_point': -1.5", "evidence/fit': -2.0", "test/rmse")
+    for text in (*expected, "'approx': 'SGPR'", "test.rmse", "seed: 0"):
+        assert text in said, text
+    assert package.calls[-1][0] in ("end_run", "finish")
+
+
+def test_what_is_not_there_is_said_with_the_line_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(ConfigError, match=r"pip install 'gpx-torch\[mlflow\]'"):
+        require_loggers(["mlflow"])
+    with pytest.raises(ConfigError, match=r"loggers=comet: expected some of mlflow, wandb"):
+        require_loggers(["comet"])
+    require_loggers([])
+
+
+def test_a_service_that_refuses_is_one_sentence(tmp_path, monkeypatch):
+    package = Recorder("wandb")
+
+    def init(**options):
+        raise RuntimeError("no API key\nconfigured")
+
+    package.init = init
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    with pytest.raises(ConfigError, match="loggers=wandb cannot report this run: no API key conf"):
+        open_logger("wandb", tmp_path)
