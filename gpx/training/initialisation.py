@@ -130,17 +130,17 @@ class SubsetInitialisation(Initialisation):
         """Train ``exact``, one model an output, on y (n,) or (n, p).
 
         Returns:
-            evidence per target, with the log density of the priors, where a shared kernel's is once.
+            evidence per target, with the log density of priors; that of a shared kernel is once.
         """
         objective, together = ExactMLL(), nn.ModuleList(exact)
         outputs = y.reshape(len(y), -1).unbind(1)
 
         def loss() -> Tensor:
             pairs = zip(exact, outputs, strict=True)
-            total = torch.stack(
-                [objective.evidence(each, x, target).value for each, target in pairs]
-            )
-            value = total.sum() if priors is None else total.sum() + priors.log_prob(together)
+            values = [objective.evidence(each, x, target).value for each, target in pairs]
+            value = torch.stack(values).sum()
+            if priors is not None:
+                value = value + priors.log_prob(together)
             return value / -y.numel()
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:

@@ -50,7 +50,7 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         with torch.no_grad():
             many = float(ExactMLL().evidence(exact_outputs(parts)[0], x, y).value)
         _tie(start.kernel, math.sqrt(count))
-        one = num * self._fit([start], x, y, say)
+        one = num * self._fit([start], x, y, say, priors=None)
         price = 0.5 * (count - 1) * math.log(num)
         kept = "they are kept" if many - one > price else "one for all inputs is taken"
         say(

@@ -197,9 +197,10 @@ class Session:
         self.require_finite(loss, parts)
         num_data = self.objective.num_data(self.x)
         evidence = -loss
-        if self.model.hyperpriors is not None:  # which the loss counts in, at the values of now
+        priors = getattr(self.model, "hyperpriors", None)
+        if priors is not None:  # which the loss counts in, at the values of now
             with torch.no_grad():
-                evidence -= float(self.model.hyperpriors.log_prob(self.model)) / num_data
+                evidence -= float(priors.log_prob(self.model)) / num_data
         steps = max(1, self.step - self._logged_step)
         progress = Progress(
             step=self.step,

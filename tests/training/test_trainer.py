@@ -18,7 +18,6 @@ class Line(nn.Module):
     num_rounds = 1
     rounds_argument = "reinitialise"
     note = ""
-    hyperpriors = None
 
     def __init__(self):
         super().__init__()

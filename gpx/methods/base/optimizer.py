@@ -126,14 +126,15 @@ class Optimizer(ABC):
 
     def require_priors(self, model: Model) -> None:
         """Raise ConfigError for priors of ``model`` that would not count, as it is settled now."""
-        if model.hyperpriors is not None:
+        priors = getattr(model, "hyperpriors", None)  # the trainer takes stand-ins for a model
+        if priors is not None:
             if not self.takes_priors:
                 raise ConfigError(
                     f"{type(self).__name__} makes steps of its own, which know no priors of "
                     "hyperparameters: leave out priors, or choose an optimizer of the evidence"
                 )
             trained = [p for group in model.parameter_groups().values() for p in group]
-            model.hyperpriors.require(model, trained)
+            priors.require(model, trained)
 
     @abstractmethod
     def run(self, session: Session) -> str:
