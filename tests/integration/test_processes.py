@@ -118,3 +118,16 @@ def test_methods_that_share_nothing_say_so(tmp_path, common):
     said = [line for line in errors.splitlines() if line.startswith("error:")]
     assert len(said) == 1
     assert "2 processes were started, and QuadruplyStochasticELBO does its work in one" in said[0]
+
+
+def test_what_the_first_process_refuses_is_said_once_and_ends_the_other(tmp_path, common):
+    """The second one is in training by then, and finds nobody to answer it."""
+    (tmp_path / "config.yaml").write_text("")
+    (tmp_path / "checkpoint.pt").write_text("")
+    started = torchrun(ROOT / "train.py", *CASES["sgpr"], *common, f"hydra.run.dir={tmp_path}")
+    _, errors = started.communicate(timeout=120)
+    assert started.returncode != 0
+    assert len([line for line in errors.splitlines() if line.startswith("error:")]) == 1
+    assert "already holds a run" in errors
+    assert "[rank1]" not in errors  # no traceback
+    assert "process 2 of the run" not in errors
