@@ -23,6 +23,7 @@ from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import column_names, columns_by_name, real_array
+from gpx.runs.gaps import Law, over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
 
@@ -138,11 +139,19 @@ class Predictor:
         Arguments and errors as for ``distribution``, which is this law, recalibrated, of y.
         """
         if noise is None:
-            return self.posterior.predictive(x, self.likelihood)
-        if isinstance(self.likelihood, Gaussian):
-            of_rows = self.posterior.predict(x)
-            return noise.predictive(*of_rows, self.likelihood.noise_variance)
-        raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+            return self._over_gaps(lambda x, _: self.posterior.predictive(x, self.likelihood), x)
+        if not isinstance(self.likelihood, Gaussian):
+            raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+        learned = self.likelihood.noise_variance
+
+        def law(x: Tensor, rows: Tensor | None) -> torch.distributions.Distribution:
+            known = noise if rows is None else noise.of(rows.to(noise.known.device))
+            return known.predictive(*self.posterior.predict(x), learned)
+
+        return self._over_gaps(law, x)
+
+    def _over_gaps(self, law: Law, x: Tensor) -> torch.distributions.Distribution:
+        return over_gaps(law, x, self.coding, self.scaler)
 
     def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
@@ -228,10 +237,13 @@ class Predictor:
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
         """
-        mean, variance = self.posterior.predict(self._standardised(inputs))
-        law: torch.distributions.Distribution
-        law = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
-        return self._in_own_units(self.in_targets(law))
+
+        def law(x: Tensor, _: Tensor | None) -> torch.distributions.Distribution:
+            mean, variance = self.posterior.predict(x)
+            return torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
+
+        found = self._over_gaps(law, self._standardised(inputs))
+        return self._in_own_units(self.in_targets(found))
 
     def in_targets(self, law: torch.distributions.Distribution) -> torch.distributions.Distribution:
         """The law of a standardised target, given that of what the posterior sees it as."""
