@@ -142,10 +142,10 @@ class Predictor:
             return self._over_gaps(lambda x, _: self.posterior.predictive(x, self.likelihood), x)
         if not isinstance(self.likelihood, Gaussian):
             raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
-        learned = self.likelihood.noise_variance
+        of_all, learned = noise, self.likelihood.noise_variance
 
         def law(x: Tensor, rows: Tensor | None) -> torch.distributions.Distribution:
-            known = noise if rows is None else noise.of(rows.to(noise.known.device))
+            known = of_all if rows is None else of_all.of(rows.to(of_all.known.device))
             return known.predictive(*self.posterior.predict(x), learned)
 
         return self._over_gaps(law, x)
@@ -160,7 +160,9 @@ class Predictor:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row, and
                 (n,) n rows where the model has one input. Columns of a data frame are taken by
                 name, whatever their order, and others are ignored, where training knew names.
-                Columns of texts and dates hold these. A model of images takes images too,
+                Columns of texts and dates hold these. Rows that lack values of columns which few
+                training rows lack are averaged over values that these may have had
+                (``gpx.runs.gaps``). A model of images takes images too,
                 (n, h, w), or with channels before or behind.
             noise (n,): known variances of the noise of each row beside that which was learned, in
                 the squared unit of the target; None: none.
@@ -229,7 +231,8 @@ class Predictor:
         the rate; for classes what the likelihood makes probabilities of, (n, C) for C > 2 of them.
         The central 95 % interval is that of f normal with the posterior's mean and variance, as f
         is given its hyperparameters, seen through the transform of the targets where there is one.
-        Recalibration is of predictions of y and leaves f as it is.
+        Recalibration is of predictions of y and leaves f as it is. Rows that lack a value are as in
+        ``predict``: f is not known there even where it is known everywhere.
 
         Args:
             inputs (n, d): as for ``predict``.
@@ -293,7 +296,8 @@ class Predictor:
         """Draws from the posterior: functions, or targets around them.
 
         With one seed the functions are the same wherever they are asked for, so that a curve may be
-        drawn piece by piece.
+        drawn piece by piece. Where rows lack a value the functions are those of the inputs with the
+        mean filled in and their indicator: they are not averaged as in ``predict``.
 
         Args:
             inputs (n, d): as for ``predict``.

@@ -13,7 +13,7 @@ import numpy as np
 from gpx.data.columns.column import UNSEEN, Column, Kind
 from gpx.data.columns.dates import UNIT
 from gpx.data.columns.frame import Frame
-from gpx.data.columns.gaps import FEW_GAPS, stand_ins
+from gpx.data.columns.gaps import FEW_GAPS, STAND_INS, stand_ins
 from gpx.data.columns.numbers import Floats
 from gpx.errors import ConfigError, DataError
 from gpx.tensor_checks import check_at_least
@@ -278,9 +278,9 @@ class Coding:
             indicator = kept["indicator"] is True
             # what was saved before there were any predicts as it did
             several = tuple(map(float, kept.get("stand_ins", ())))
-            limit = len(texts) if kind == "category" else math.inf
-            if several and not (indicator and np.isfinite(several).all() and max(several) < limit):
-                raise ValueError(f"the column {name!r} has no such values to stand in")
+            allowed = np.isfinite(several) if kind != "category" else np.isin(several, range(width))
+            if several and not (indicator and len(several) == STAND_INS and allowed.all()):
+                raise ValueError(f"the column {name!r} has {several} to stand in for what it lacks")
             columns.append(CodedColumn(Column(name, kind, texts, form), fill, indicator, several))
         names = state["identifier"], state["noise"]
         if not all(isinstance(name, (str, type(None))) for name in names):
