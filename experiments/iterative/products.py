@@ -165,7 +165,7 @@ def ours(
             max_steps=1000,
             estimate=estimate,
         )
-    return float(found.terms.value()), found.process.multiplied + 1, found.bias_bound
+    return float(found.terms.total()), found.process.multiplied + 1, found.bias_bound
 
 
 def measure(kind: str, noise: float, n: int, seeds: int) -> list[dict[str, Any]]:

@@ -158,6 +158,7 @@ def _draw(
     pictures |= draw_model(state.data.in_memory, predictor, state.model)
     for name, figure in pictures.items():
         state.folder.write_figure(name, figure)
+        figure.set_layout_engine("none")  # its places are found: loggers draw it again
         for logger in state.loggers:
             logger.figure(name, figure, step)
 

@@ -116,13 +116,14 @@ class Optimizer(ABC):
 
         Default: a model of several optimisations in a row needs to be told when one has ended.
         """
-        if model.hyperpriors is not None:
+        priors = getattr(model, "hyperpriors", None)  # the trainer takes stand-ins for a model
+        if priors is not None:
             if not self.takes_priors:
                 raise ConfigError(
                     f"{type(self).__name__} makes steps of its own, which know no priors of "
                     "hyperparameters: leave out priors, or choose an optimizer of the evidence"
                 )
-            model.hyperpriors.require(model)
+            priors.require(model)
         if model.num_rounds > 1 and not self.ends_rounds:
             argument = model.rounds_argument
             raise ConfigError(
