@@ -51,9 +51,11 @@ def over_gaps(law: Law, x: Tensor, coding: Coding | None, scaler: Standardiser) 
                 found.scale.index_copy(0, rows, variance.sqrt()),
                 validate_args=False,
             )
-        probs = parts.probs.unflatten(0, (count, -1)).mean(0)  # type: ignore[attr-defined]
-        made: Distribution = type(found)(probs=found.probs.index_copy(0, rows, probs))
-        return made
+        assert isinstance(found, (Categorical, Sign))
+        assert isinstance(parts, (Categorical, Sign))
+        probs = parts.probs.unflatten(0, (count, -1)).mean(0)
+        probs = found.probs.index_copy(0, rows, probs)
+        return Sign(probs) if isinstance(found, Sign) else Categorical(probs=probs)
 
 
 def completions(x: Tensor, coding: Coding, scaler: Standardiser) -> tuple[Tensor, Tensor] | None:
