@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpx.data.columns.gaps import FEW_GAPS
 from gpx.data.columns.numbers import Floats
 
 FEWEST_ROWS = 30
@@ -28,6 +29,18 @@ def row_counter(x: Floats, names: Sequence[str]) -> str:
         return ""
     name = names[int(counts.argmax())]
     return f"the input {name!r} counts the rows; if it only names them, leave it out with id={name}"
+
+
+def averaged_gaps(names: Sequence[str]) -> str:
+    """A sentence about columns whose missing values are averaged over; empty: there are none."""
+    if not names:
+        return ""
+    listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
+    return (
+        f"fewer than {FEW_GAPS} training rows lack a value of {listed}, too few to tell what such "
+        "rows are like: predictions for these average over training values, as if what is missing "
+        "were missing by chance"
+    )
 
 
 def skewed_target(y: Floats, name: str) -> str:

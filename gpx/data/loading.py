@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpx.data.columns.coding import Coding
 from gpx.data.dataset import Dataset
-from gpx.data.hints import row_counter, skewed_target
+from gpx.data.hints import averaged_gaps, row_counter, skewed_target
 from gpx.data.labels import Task, encode_targets
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
@@ -79,17 +80,19 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         target_transform=_target_transform(table, train, task),
         train_noise=_row_noise(table, train, scaler, task),
         test_noise=_row_noise(table, test, scaler, task),
-        notes=_notes(source, table, train, task),
+        notes=_notes(source, table, train, task, coding),
         checksums=dict(table.checksums),
         target_names=table.target_names,
     )
 
 
-def _notes(source: DataSource, table: Table, train: Rows, task: Task) -> str:
+def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Coding | None) -> str:
     """What is known of the data set, and hints about options of its source that are not used."""
     notes = [table.notes]
     if getattr(source, "id", "") is None:
         notes.append(row_counter(table.x, table.input_names))
+    if coding is not None:
+        notes.append(averaged_gaps([c.column.name for c in coding.columns if c.stand_ins]))
     plain = table.noise is None and table.weights is None and not table.target_names
     if task == "regression" and plain and getattr(source, "target_transform", "") is None:
         notes.append(skewed_target(table.y[train], table.target_name))

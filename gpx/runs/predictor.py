@@ -23,6 +23,7 @@ from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import column_names, columns_by_name, real_array
+from gpx.runs.gaps import Law, over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
 
@@ -138,11 +139,19 @@ class Predictor:
         Arguments and errors as for ``distribution``, which is this law, recalibrated, of y.
         """
         if noise is None:
-            return self.posterior.predictive(x, self.likelihood)
-        if isinstance(self.likelihood, Gaussian):
-            of_rows = self.posterior.predict(x)
-            return noise.predictive(*of_rows, self.likelihood.noise_variance)
-        raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+            return self._over_gaps(lambda x, _: self.posterior.predictive(x, self.likelihood), x)
+        if not isinstance(self.likelihood, Gaussian):
+            raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+        of_all, learned = noise, self.likelihood.noise_variance
+
+        def law(x: Tensor, rows: Tensor | None) -> torch.distributions.Distribution:
+            known = of_all if rows is None else of_all.of(rows.to(of_all.known.device))
+            return known.predictive(*self.posterior.predict(x), learned)
+
+        return self._over_gaps(law, x)
+
+    def _over_gaps(self, law: Law, x: Tensor) -> torch.distributions.Distribution:
+        return over_gaps(law, x, self.coding, self.scaler)
 
     def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
@@ -151,7 +160,9 @@ class Predictor:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row, and
                 (n,) n rows where the model has one input. Columns of a data frame are taken by
                 name, whatever their order, and others are ignored, where training knew names.
-                Columns of texts and dates hold these. A model of images takes images too,
+                Columns of texts and dates hold these. Rows that lack values of columns which few
+                training rows lack are averaged over values that these may have had
+                (``gpx.runs.gaps``). A model of images takes images too,
                 (n, h, w), or with channels before or behind.
             noise (n,): known variances of the noise of each row beside that which was learned, in
                 the squared unit of the target; None: none.
@@ -220,7 +231,8 @@ class Predictor:
         the rate; for classes what the likelihood makes probabilities of, (n, C) for C > 2 of them.
         The central 95 % interval is that of f normal with the posterior's mean and variance, as f
         is given its hyperparameters, seen through the transform of the targets where there is one.
-        Recalibration is of predictions of y and leaves f as it is.
+        Recalibration is of predictions of y and leaves f as it is. Rows that lack a value are as in
+        ``predict``: f is not known there even where it is known everywhere.
 
         Args:
             inputs (n, d): as for ``predict``.
@@ -228,10 +240,13 @@ class Predictor:
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
         """
-        mean, variance = self.posterior.predict(self._standardised(inputs))
-        law: torch.distributions.Distribution
-        law = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
-        return self._in_own_units(self.in_targets(law))
+
+        def law(x: Tensor, _: Tensor | None) -> torch.distributions.Distribution:
+            mean, variance = self.posterior.predict(x)
+            return torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
+
+        found = self._over_gaps(law, self._standardised(inputs))
+        return self._in_own_units(self.in_targets(found))
 
     def in_targets(self, law: torch.distributions.Distribution) -> torch.distributions.Distribution:
         """The law of a standardised target, given that of what the posterior sees it as."""
@@ -281,7 +296,8 @@ class Predictor:
         """Draws from the posterior: functions, or targets around them.
 
         With one seed the functions are the same wherever they are asked for, so that a curve may be
-        drawn piece by piece.
+        drawn piece by piece. Where rows lack a value the functions are those of the inputs with the
+        mean filled in and their indicator: they are not averaged as in ``predict``.
 
         Args:
             inputs (n, d): as for ``predict``.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.errors import CheckpointError, DidNotConverge
+from gpx.errors import CheckpointError, DidNotConverge, NotPositiveDefinite
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
@@ -154,9 +154,7 @@ class Session:
             Interrupted: the run was asked to stop; the checkpoint is written.
         """
         if self._due(self.config.eval_every):
-            metrics = self.evaluate()
-            for monitor in self.monitors if metrics else ():  # none: there are no test rows
-                monitor.metrics(self.step, metrics)
+            self._test()
         late = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
         # clocks and signals differ between processes, what they do next may not
         agreed = sharing().agreed(self.seconds, float(late), float(self.guard.received or 0))
@@ -169,6 +167,23 @@ class Session:
             raise Interrupted(stopped)
         if due:
             self.save()
+
+    def _test(self) -> None:
+        """Test metrics of the model as it stands, for those who watch.
+
+        It may stand at a trial point of a line search that has no posterior. The optimiser steps
+        back from there, so that this is said and training goes on.
+        """
+        try:
+            metrics = self.evaluate()
+        except (NotPositiveDefinite, DidNotConverge) as error:
+            self.say(
+                f"step {self.step}: no test metrics at the hyperparameters that were tried, "
+                f"training goes on: {error}"
+            )
+            return
+        for monitor in self.monitors if metrics else ():  # none: there are no test rows
+            monitor.metrics(self.step, metrics)
 
     @contextmanager
     def timed(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gpx.constraints import positive_parameter
-from gpx.errors import CheckpointError, ConfigError, DidNotConverge
+from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.objectives import Evidence, Objective
 from gpx.training import LBFGSB, FirstOrder, Trainer, TrainerConfig
 
@@ -18,6 +18,7 @@ class Line(nn.Module):
     num_rounds = 1
     rounds_argument = "reinitialise"
     note = ""
+    hyperpriors = None
 
     def __init__(self):
         super().__init__()
@@ -123,6 +124,33 @@ def test_metrics_can_be_left_to_the_end(tmp_path):
     watcher = Watcher()
     fit(tmp_path, SampledSquares(), sgd(), watcher, eval_every=0)
     assert watcher.tested == []
+
+
+class Walled(Squares):
+    """Of which slopes above 2 have no evidence."""
+
+    def evidence(self, model, x, y, *, generator=None):
+        if model.slope.item() > 2.0:
+            raise DidNotConverge("too steep")
+        return super().evidence(model, x, y, generator=generator)
+
+
+@pytest.mark.parametrize("kind", [NotPositiveDefinite, DidNotConverge])
+def test_a_trial_point_that_cannot_be_tested_does_not_end_the_run(tmp_path, kind):
+    model, watcher, said = Line(), Watcher(), []
+    config = TrainerConfig(max_steps=40, eval_every=1)
+    trainer = Trainer(config, 0, tmp_path / "c.pt", [watcher], say=said.append)
+
+    def evaluate():
+        if model.slope.item() > 2.0:
+            raise kind("no posterior")
+        return {"rmse": 1.0}
+
+    result = trainer.fit(model, Walled(), LBFGSB(), X, Y, evaluate, lambda watch: None)
+    assert 1.5 < model.slope.item() <= 2.0
+    failed = [line for line in said if line.endswith("training goes on: no posterior")]
+    assert failed
+    assert len(watcher.tested) + len(failed) in (result.steps, result.steps - 1)
 
 
 def test_a_finished_checkpoint_is_not_trained_again(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 from gpx.data.columns.column import UNSEEN, Column, Kind
 from gpx.data.columns.dates import UNIT
 from gpx.data.columns.frame import Frame
+from gpx.data.columns.gaps import FEW_GAPS, STAND_INS, stand_ins
 from gpx.data.columns.numbers import Floats
 from gpx.errors import ConfigError, DataError
 from gpx.tensor_checks import check_at_least
@@ -37,11 +38,15 @@ class CodedColumn:
             each text; empty where missing values are refused.
         indicator: whether an input of its own says that the value is missing; it does where values
             are missing in training rows.
+        stand_ins: training values, equally probable, that predictions for rows without a value are
+            averaged over; empty where the indicator is enough, in that at least ``FEW_GAPS``
+            training rows show what such rows are like (or the model was saved without them).
     """
 
     column: Column
     fill: tuple[float, ...] = ()
     indicator: bool = False
+    stand_ins: tuple[float, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +87,8 @@ class Coding:
         columns: in the order of training.
         missing: ``refuse``: missing values are errors; ``drop``: rows that lack a value are left
             out of training and testing, and refused at prediction; ``mean``: the training mean
-            stands in, and an input of its own says so where training rows lack values.
+            stands in, and an input of its own says so where training rows lack values; where
+            few do, predictions for such rows are averaged over training values instead.
         unseen: what becomes of a category that no training row has. ``apart``: it is as far from
             each category as these are from one another, which is said in the log; ``refuse``: an
             error.
@@ -175,12 +181,17 @@ class Coding:
                 values = np.where(np.isnan(values), np.nan, np.where(known, place, UNSEEN))
                 self._say_unseen(column.name, int((values == UNSEEN).sum()), where)
             fill: tuple[float, ...] = ()
+            several: tuple[float, ...] = ()
             if self.missing == "mean":
                 fill = (float(given.mean()),)
                 if column.kind == "category":
                     shares = np.bincount(np.searchsorted(codes, given)) / len(given)
                     fill = tuple(map(float, shares))
-            new = CodedColumn(column, fill, indicator=bool(fill) and len(given) < len(seen))
+            gaps = len(seen) - len(given) if fill else 0
+            if 0 < gaps < FEW_GAPS:
+                kept = values[train]
+                several = stand_ins(kept[~np.isnan(kept)], i)
+            new = CodedColumn(column, fill, indicator=gaps > 0, stand_ins=several)
             coded.append(new)
             made.append(new.inputs(values))
         return replace(self, columns=tuple(coded)), np.ascontiguousarray(np.hstack(made))
@@ -241,6 +252,7 @@ class Coding:
                     "form": coded.column.form,
                     "fill": list(coded.fill),
                     "indicator": coded.indicator,
+                    "stand_ins": list(coded.stand_ins),
                 }
                 for coded in self.columns
             ],
@@ -263,9 +275,13 @@ class Coding:
             width = len(texts) if kind == "category" else 1
             if width == 0 or len(fill) not in (0, width) or not np.isfinite(fill).all():
                 raise ValueError(f"the column {name!r} has {len(fill)} values to fill in")
-            columns.append(
-                CodedColumn(Column(name, kind, texts, form), fill, kept["indicator"] is True)
-            )
+            indicator = kept["indicator"] is True
+            # what was saved before there were any predicts as it did
+            several = tuple(map(float, kept.get("stand_ins", ())))
+            allowed = np.isfinite(several) if kind != "category" else np.isin(several, range(width))
+            if several and not (indicator and len(several) == STAND_INS and allowed.all()):
+                raise ValueError(f"the column {name!r} has {several} to stand in for what it lacks")
+            columns.append(CodedColumn(Column(name, kind, texts, form), fill, indicator, several))
         names = state["identifier"], state["noise"]
         if not all(isinstance(name, (str, type(None))) for name in names):
             raise ValueError(f"{names} are no names of columns")

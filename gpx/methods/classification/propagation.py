@@ -15,6 +15,11 @@ from gpx.methods.classification.site_matrix import ScalarSites
 LEAST_DAMPING = 1.0 / 32.0
 """Smallest share of a sweep's change that is taken."""
 
+NEEDED = 0.05
+"""Of the mismatch that a sweep removes at best, the part below which the moments came no closer. A
+share s of its changes removes about s of the mismatch at best: a small share is asked for less, or
+it would stay small for ever."""
+
 RECOVERY = 1.2
 """Factor on that share after a sweep that brought the moments closer."""
 
@@ -102,7 +107,7 @@ def propagate(
             parts = _evidence(sites, matrix, cavities, tilted)
             weights = sites[1] - matrix.solve(kernel @ sites[1])
             return Propagated(sites, weights, matrix, cavities, parts, report, damping)
-        if residual > 0.95 * before:
+        if residual > (1.0 - NEEDED * damping) * before:
             damping = max(LEAST_DAMPING, 0.5 * damping)
         else:
             damping = min(1.0, RECOVERY * damping)

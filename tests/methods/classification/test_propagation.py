@@ -194,6 +194,20 @@ def test_broad_priors_converge_by_damping(scale):
     assert torch.isfinite(found.value)
 
 
+@pytest.mark.parametrize("link", ["probit", "logit"])
+@pytest.mark.parametrize(("scale", "lengthscale"), [(350.0, 1.0), (350.0, 1.3), (2e5, 1.3)])
+def test_separable_labels_converge_from_nothing(link, scale, lengthscale):
+    """A small share removes little even when all goes well, and must not stay small for that."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(90, 2, generator=generator, dtype=torch.float64)
+    y = torch.sign(x[:, 0] + 0.5 * x[:, 1])
+    apart = x[:, :1] + 0.7 * y.unsqueeze(1)
+    kernel = RBF(None, lengthscale, scale).double().evaluate(apart / apart.std()).detach()
+    mean = torch.full((90,), -0.4, dtype=torch.float64)
+    found = propagate(kernel, mean, Bernoulli(link).double(), y, max_sweeps=120)
+    assert found.report.residual <= 1e-8
+
+
 def test_sweeps_that_run_out_are_an_error():
     model, x, y = problem(scale=100.0)
     words = "moments that differ by .* after 3 sweeps with changes damped .*; raise max_sweeps"
