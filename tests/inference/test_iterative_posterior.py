@@ -261,9 +261,9 @@ def test_auto_goes_by_size_and_memory_and_says_why(monkeypatch):
     model, x, y = problem()
     model.solver = "auto"
     assert isinstance(model.condition(x, y), ExactPosterior)
-    monkeypatch.setattr(solver_module, "available_memory", lambda device: 1000)
+    monkeypatch.setattr(solver_module, "memory_for_all", lambda device: 1000)
     assert choose_solver("auto", x).reason == "a factor needs 0.0 GiB and 0.0 GiB are free"
-    monkeypatch.setattr(solver_module, "available_memory", lambda device: None)
+    monkeypatch.setattr(solver_module, "memory_for_all", lambda device: None)
     assert choose_solver("auto", x).name == "cholesky"
     monkeypatch.setitem(solver_module.CHOLESKY_LIMIT, "cpu", 79)
     assert choose_solver("auto", x).reason == "80 training points are more than 79"
