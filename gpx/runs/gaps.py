@@ -17,6 +17,9 @@ Law = Callable[[Tensor, Tensor | None], Distribution]
 """Standardised inputs (m, d), and which rows (m,) they stand for (None: all, in order), to the law
 of their targets."""
 
+LATTICE = 13
+"""Multiplier of a Korobov lattice; it has no factor in common with the number of stand-ins."""
+
 
 def over_gaps(law: Law, x: Tensor, coding: Coding | None, scaler: Standardiser) -> Distribution:
     """The law at inputs of which some lack a value, given that it is like those of training.
@@ -75,7 +78,9 @@ def completions(x: Tensor, coding: Coding, scaler: Standardiser) -> tuple[Tensor
         return None
     rows = torch.stack([lacking for _, _, lacking, _ in found]).any(0).nonzero()[:, 0]
     filled = x[rows].expand(len(found[0][3]), -1, -1).clone()
-    for start, stop, lacking, inputs in found:
+    for number, (start, stop, lacking, inputs) in enumerate(found):
+        # where a row lacks several values, theirs are paired as a lattice, not low with low
+        inputs = inputs[np.arange(len(inputs)) * LATTICE**number % len(inputs)]
         mean, scale = scaler.input_mean[start:stop], scaler.input_scale[start:stop]
         made = (torch.from_numpy(inputs).to(mean) - mean) / scale
         there = lacking[rows].nonzero()[:, 0]

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import gpx
+from gpx.data.columns.gaps import STAND_INS
+from gpx.runs.gaps import LATTICE
 from gpx.runs.predictor import Predictor
 
 NAN = np.nan
@@ -35,13 +37,22 @@ def test_it_is_the_average_over_training_values(model: Predictor) -> None:
     assert model.coding is not None
     first, second = (column.stand_ins for column in model.coding.columns)
     found = model.predict([[NAN, 0.5], [0.3, 0.5], [NAN, NAN]])
-    for row, rows in ((0, [[v, 0.5] for v in first]), (2, list(zip(first, second, strict=True)))):
+    paired = [second[LATTICE * k % len(second)] for k in range(len(first))]
+    for row, rows in ((0, [[v, 0.5] for v in first]), (2, list(zip(first, paired, strict=True)))):
         parts = model.predict(rows)
         variance = (parts.std**2).mean() + parts.mean.var()
         np.testing.assert_allclose(found.mean[row], parts.mean.mean(), rtol=1e-10)
         np.testing.assert_allclose(found.std[row], np.sqrt(variance), rtol=1e-10)
     alone = model.predict([[0.3, 0.5]])
     np.testing.assert_allclose([found.mean[1], found.std[1]], [alone.mean[0], alone.std[0]], 1e-12)
+
+
+def test_several_missing_values_are_paired_as_if_independent() -> None:
+    places = np.arange(STAND_INS)
+    assert sorted(places * LATTICE % STAND_INS) == places.tolist()
+    orders = [places * LATTICE**number % STAND_INS for number in range(3)]
+    correlations = np.corrcoef(orders)[np.triu_indices(3, 1)]
+    assert np.abs(correlations).max() < 0.25
 
 
 def test_so_are_those_of_the_function_and_those_with_known_noise(model: Predictor) -> None:
