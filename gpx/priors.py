@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
+from gpx.constraints import Constrained, positive_parameters
 from gpx.errors import ConfigError
 
 
@@ -114,7 +114,7 @@ class Priors:
             trained: parameters that are moved; others may only be where those start.
         """
         moved = {id(parameter) for parameter in trained}
-        known = [name for name, raw, _ in _positive(model) if id(raw) in moved]
+        known = [each.name for each in _learned(model) if id(each.raw) in moved]
         for name in self.parameters:
             if name not in self.optional and not any(_is_meant(name, full) for full in known):
                 raise ConfigError(
@@ -125,10 +125,10 @@ class Priors:
     def log_prob(self, model: nn.Module) -> Tensor:
         """Sum of the log densities () of the model's hyperparameters, with gradients; float64."""
         found = [
-            prior.log_prob(value.double()).sum()
-            for full, _, value in _positive(model)
+            prior.log_prob(each.constraint(each.raw).double()).sum()
+            for each in _learned(model)
             for name, prior in self.parameters.items()
-            if _is_meant(name, full)
+            if _is_meant(name, each.name)
         ]
         return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 
@@ -144,7 +144,7 @@ class DimensionScaled(Priors):
     Args:
         num_inputs: d.
 
-    Source: Hvarfner, Hellsten and Nardi 2024, section 4; the defaults of BoTorch since 0.12.
+    Source: Hvarfner, Hellsten and Nardi 2024, as in the defaults of BoTorch.
     """
 
     optional = ("noise_variance",)
@@ -161,19 +161,13 @@ class DimensionScaled(Priors):
         )
 
 
-def _positive(model: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Positive hyperparameters that are learned: full name, raw and own value; shared ones once."""
+def _learned(model: nn.Module) -> Iterator[Constrained]:
+    """Positive parameters of the model that are learned; one that parts share once."""
     seen: set[int] = set()
-    for path, part in model.named_modules():
-        if not is_parametrized(part):
-            continue
-        assert isinstance(part.parametrizations, nn.ModuleDict)
-        for name, behind in part.parametrizations.items():
-            raw = behind.original
-            assert isinstance(raw, Tensor)
-            if raw.requires_grad and id(raw) not in seen:
-                seen.add(id(raw))
-                yield f"{path}.{name}".lstrip("."), raw, getattr(part, name)
+    for parameter in positive_parameters(model):
+        if parameter.raw.requires_grad and id(parameter.raw) not in seen:
+            seen.add(id(parameter.raw))
+            yield parameter
 
 
 def _is_meant(name: str, full: str) -> bool:
