@@ -75,6 +75,9 @@ class NearestSearch:
         centred = x - self._centre
         half_norms = 0.5 * centred.square().sum(1, keepdim=True)
         self._products = torch.cat([-centred, half_norms], 1).mT.contiguous()  # (d + 1, n)
+        if x.device.type == "cpu":
+            products = self._products.numpy()
+            self._of_one = self._centre.numpy(), products[:-1], products[-1]
 
     def __call__(self, queries: Tensor, k: int) -> Tensor:
         """Rows (q, k) of the k nearest points, nearest first; k at most n."""
@@ -101,9 +104,9 @@ class NearestSearch:
         if self._tree is not None:
             _, rows = self._tree.query(query, k=list(range(1, k + 1)))
             return np.asarray(rows, dtype=np.int64)
-        products = self._products.numpy()
-        scores = (query - self._centre.numpy()) @ products[:-1]
-        scores += products[-1]
+        centre, points, half_norms = self._of_one
+        scores = (query - centre) @ points
+        scores += half_norms
         near = scores.argpartition(k - 1)[:k]
         return near[scores[near].argsort(kind="stable")]
 

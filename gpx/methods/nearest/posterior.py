@@ -72,7 +72,12 @@ class NearestPosterior(Posterior):
             same = all(one is other for one, other in zip(kept, parts, strict=False))
             if same and versions == [part._version for part in parts]:
                 return points
+        return self._prepare()
+
+    @torch.no_grad()
+    def _prepare(self) -> SeenPoints:
         points = SeenPoints(self.kernel, self.inducing, self.rule, self.jitter)
+        kept = self.inducing, self.q_mean, self.q_root
         parts = [*kept, *self.kernel.parameters(), *self.kernel.buffers()]
         self._prepared = points, parts, [part._version for part in parts]
         self._single = None
@@ -85,18 +90,21 @@ class NearestPosterior(Posterior):
         self._prepared = None
         return super()._apply(fn, recurse)
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Marginals of f at x (n, d): O(H^3) a row and the search among M points.
 
         What all rows share, such as the search tree, is made at the first call and kept.
         """
         points = self._points()
-        if x.shape[0] == 1 and self._single is not None:
+        if x.shape[0] == 1 and self._single is not None and not x.requires_grad:
             found = self._single(x)
             if found is not None:
                 mean, variance = (x.new_full((1,), value) for value in found)
-                return Marginals(mean + self.mean(x), variance)
+                return Marginals(mean + self.mean(x).detach(), variance)
+        return self._predict_rows(points, x)
+
+    @torch.no_grad()
+    def _predict_rows(self, points: SeenPoints, x: Tensor) -> Marginals:
         means, variances = [], []
         near = points.nearest(x, self.num_neighbours)
         for rows, seen in self._chunks(x, near):

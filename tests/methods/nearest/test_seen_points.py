@@ -131,6 +131,60 @@ def test_one_row_in_single_precision_and_after_the_posterior_changed():
     assert not torch.allclose(made.predict(x).mean, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_one_row_of_many_columns_sees_what_it_sees_among_others(dtype):
+    z, x = (draws(rows, 200, rows) * 0.8 ** torch.arange(200) for rows in (400, 12))
+    x[0] = 1e6  # far from all: bounds say nothing
+    made = NearestPosterior(
+        Matern32(200, lengthscale=2.0),
+        Constant(0.3),
+        num_neighbours=4,
+        rule="kernel",
+        jitter=JITTER,
+    ).to(dtype)
+    made.keep(z.to(dtype), inducing=z, q_mean=z.sum(1), q_root=z[:, 0].abs() + 0.1)
+    x = x.to(dtype)
+    whole = made.predict(x)
+    for number, row in enumerate(x.split(1)):
+        found = made.predict(row)
+        torch.testing.assert_close(found.mean, whole.mean[number : number + 1])
+        torch.testing.assert_close(found.variance, whole.variance[number : number + 1])
+    assert made._single is not None
+    assert made._single._screened is not None
+
+
+class Halved(Matern32):
+    """A profile of one's own, in calls of torch."""
+
+    falls = True
+
+    def of_squared_distance(self, r2):
+        return torch.exp(-0.5 * torch.sqrt(r2))
+
+
+def test_one_row_with_a_profile_that_takes_tensors_alone():
+    made = posterior()
+    made.kernel = Halved(2, lengthscale=0.8).double().requires_grad_(False)
+    x = draws(5, 2, seed=3)
+    whole = made.predict(x)
+    assert made._single is not None
+    for number, row in enumerate(x.split(1)):
+        found = made.predict(row)
+        torch.testing.assert_close(found.mean, whole.mean[number : number + 1])
+        torch.testing.assert_close(found.variance, whole.variance[number : number + 1])
+
+
+def test_one_row_keeps_no_graph():
+    made, x = posterior(), draws(3, 2, seed=3)
+    made.mean.requires_grad_(True)
+    expected = made.predict(x)
+    for row in (x[:1], x[:1].clone().requires_grad_(True)):
+        found = made.predict(row)
+        assert not found.mean.requires_grad
+        assert not found.variance.requires_grad
+        torch.testing.assert_close(found.mean, expected.mean[:1])
+
+
 def test_one_row_whose_points_have_no_factor_is_refused_as_many_are():
     made = posterior()
     made.jitter = 0.0
