@@ -1,0 +1,85 @@
+"""Rows that lie in files: memory and speed of training as their number grows.
+
+    python experiments/swsgp/stream.py                # 10^6 and 10^7 rows, a few minutes of one core
+    python experiments/swsgp/stream.py --rows 1e8     # one more row: 3.6 GB of files for its time
+
+The measurements are those of scripts/bench_stream.py. Writes stream.json and RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from bench_stream import INPUTS, trained, write_parts
+from record import COMMIT, earlier, write
+
+HERE = Path(__file__).resolve().parent
+OPTIONS = ["trainer.device=cpu", "approx.num_inducing=64", "trainer.max_steps=1000"]
+LEAST = 1_000_000
+"""Rows that the others are compared with."""
+
+
+def measured(rows: int, place: str | None) -> dict[str, Any]:
+    """One run as a row of the table; its files are removed."""
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        data = Path(folder) / "data"
+        write_parts(data, rows)
+        found, peak, seconds = trained(data, Path(folder) / "run", OPTIONS)
+    own, files = found["train.rows_per_second"], found["data.file_rows_per_second"]
+    return {
+        "rows": rows,
+        "file MiB": found["data.file_mib"],
+        "peak MiB": peak,
+        "trained rows/s": own,
+        "file rows/s": files,
+        "trained / file": own / files,
+        "rmse": found["test.rmse"],
+        "processor seconds": seconds,
+        "commit": COMMIT,
+    }
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    """stream.json and RESULTS.md."""
+    peaks = {row["rows"]: row["peak MiB"] for row in rows}
+    checks: dict[str, bool | None] = {}
+    for size, power in ((10_000_000, 7), (100_000_000, 8)):
+        both = size in peaks and LEAST in peaks
+        checks[f"10^{power} rows: memory within 10 % of that at 10^6"] = (
+            peaks[size] <= 1.1 * peaks[LEAST] if both else None
+        )
+    notes = [
+        f"Files of {INPUTS} inputs and a target in float32; approx=svgp with 64 inducing points,",
+        "1,000 steps of 1,024 rows, in a process of one thread. Peak memory is the process's.",
+        "Trained rows per second are those of the steps, file rows per second those of reading the",
+        "files once in order, both by the clock on the wall, which other processes of the machine",
+        "share. Processor seconds are of the whole run, which reads all rows for its statistics,",
+        "its posterior and its evidence besides its batches.",
+    ]
+    title = "Rows in files: memory and throughput"
+    write(HERE, "stream", title, notes, sorted(rows, key=lambda row: row["rows"]), checks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", nargs="+", type=float, default=[1e6, 1e7])
+    parser.add_argument("--folder", help="where files are written; default: the temporary folder")
+    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
+    options = parser.parse_args()
+    rows = earlier(HERE / "stream.json")
+    for size in map(int, options.rows):
+        kept = [row for row in rows if row["rows"] != size]
+        if options.again or len(kept) == len(rows):
+            rows = [*kept, measured(size, options.folder)]
+            report(rows)
+
+
+if __name__ == "__main__":
+    main()
