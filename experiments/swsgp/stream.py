@@ -1,7 +1,7 @@
 """Rows that lie in files: memory and speed of training as their number grows.
 
-    python experiments/swsgp/stream.py                # 10^6 and 10^7 rows, a few minutes of one core
-    python experiments/swsgp/stream.py --rows 1e8     # one more row: 3.6 GB of files for its time
+    python experiments/swsgp/stream.py              # 10^6 and 10^7 rows: minutes of one core
+    python experiments/swsgp/stream.py --rows 1e8   # one more row: 3.6 GB of files for its time
 
 The measurements are those of scripts/bench_stream.py. Writes stream.json and RESULTS.md.
 """
