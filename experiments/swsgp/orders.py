@@ -156,10 +156,13 @@ def write_sizes(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=("sizes", "orders"))
+    parser.add_argument("--only", choices=("sizes", "orders"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    sizes(options.quick)
-    orders(options.quick)
+    for name, table in (("sizes", sizes), ("orders", orders)):
+        if options.only in (None, name):
+            table(options.quick)
 
 
 if __name__ == "__main__":

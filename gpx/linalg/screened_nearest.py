@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
+Real = TypeVar("Real", float, Numbers)
 
 LEAST_COLUMNS, LEAST_POINTS = 128, 256
 """Below these, comparing with all points reads little memory, and bounds have nothing to save."""
@@ -58,14 +62,14 @@ class ScreenedSearch:
         axes = _leading_axes(centred, min(AXES, d // 8))
         self._axes = axes.astype(np.float32)
         leading = (centred @ self._axes).astype(np.float32)
-        rest = self._rest(squares, np.einsum("np,np->n", leading, leading, dtype=np.float64))
+        rest = np.sqrt(self._rest(squares, np.einsum("np,np->n", leading, leading, dtype=float)))
         # (|q - x|^2 - |q|^2) / 2 is at least [coordinates, rest, 1] of q times this
         table = np.concatenate([-leading, -rest[:, None], 0.5 * squares[:, None]], 1)
         self._table = np.ascontiguousarray(table.T, dtype=np.float32)
 
-    def _rest(self, squares: Numbers, of_leading: Numbers) -> Numbers:
-        """Norms of what the leading coordinates leave, at least the true ones."""
-        return np.sqrt(np.maximum(squares - of_leading, 0.0) + self._rounding * squares)
+    def _rest(self, squares: Real, of_leading: Real) -> Real:
+        """Squared norms of what the leading coordinates leave, at least the true ones."""
+        return np.maximum(squares - of_leading, 0.0) + self._rounding * squares
 
     def of_one(self, query: Numbers, k: int) -> tuple[NDArray[np.int64], Numbers] | None:
         """Rows (k,) of the points nearest to ``query`` (d,), nearest first, squared distances (k,).
@@ -82,7 +86,7 @@ class ScreenedSearch:
         of_query = np.empty(len(self._table), dtype=np.float32)
         leading = centred.astype(np.float32) @ self._axes
         of_query[:-2] = leading
-        of_query[-2] = self._rest(square, float(leading @ leading))
+        of_query[-2] = math.sqrt(self._rest(square, float(leading @ leading)))
         of_query[-1] = 1.0
         bounds = of_query @ self._table
         first = min(max(FIRST, 2 * k), len(bounds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +24,11 @@ SAMPLE = (0.0, 1e-8, 0.1, 1.0, 3.0, 30.0, 1e3, 1e5)
 class _Argument(np.ndarray):
     """An array with the methods that a profile may call."""
 
-    def sqrt(self) -> _Argument:
+    def sqrt(self) -> Any:
         """Elementwise."""
         return np.sqrt(self)
 
-    def exp(self) -> _Argument:
+    def exp(self) -> Any:
         """Elementwise."""
         return np.exp(self)
 
