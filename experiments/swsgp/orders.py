@@ -157,7 +157,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=("sizes", "orders"))
-    parser.add_argument("--only", choices=("sizes", "orders"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name, table in (("sizes", sizes), ("orders", orders)):
