@@ -171,8 +171,8 @@ class BlockStore:
     ) -> None:
         self.whitener, self.x = whitener, x.detach()
         n, m = x.shape[0], whitener.z.shape[0]
-        self.cross: Callable[[slice], Tensor] = self._cross
-        """How K_xz of some rows is evaluated."""
+        # a bound method of its own would be a cycle, and blocks would wait for the collector
+        self._held: Callable[[slice], Tensor] | None = None
         self._kept = x.new_empty(0, m, dtype=dtype)
         self.dtype = self._kept.dtype
         row = m * self._kept.element_size()
@@ -195,7 +195,7 @@ class BlockStore:
         """
         one = len(self.rows) == 1 or self.x.device.type != "cpu"
         if one and self.num_kept == len(self.x) and 3 * self.kept_bytes <= memory_budget:
-            self.cross = cross
+            self._held = cross
 
     @property
     def kept_bytes(self) -> int:
@@ -213,7 +213,8 @@ class BlockStore:
             keep = rows.stop <= self.num_kept
             block = self._kept[rows] if keep else self._work[: rows.stop - rows.start]
             if not keep or rows.stop > self._filled:
-                self.whitener.whiten(self.cross(rows), block)
+                cross = self._cross if self._held is None else self._held
+                self.whitener.whiten(cross(rows), block)
                 if keep:
                     self._filled = rows.stop
             yield rows, block
