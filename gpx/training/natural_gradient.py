@@ -63,7 +63,7 @@ class NaturalGradient(torch.optim.Optimizer):
             )
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Move every distribution whose gradients are there; nothing is evaluated."""
         rate = self.param_groups[0]["lr"] * self._scale
         for q in self._distributions:
