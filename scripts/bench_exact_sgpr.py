@@ -3,9 +3,9 @@
     python scripts/bench_exact_sgpr.py --threads 2
 
 The exact GP is also compared with plain autograd through torch's Cholesky factorisation. Runs
-alternate in one process; ratios are medians of those of neighbouring runs, so that a machine that is
-busy with other work slows both. The limit is the time the leading matrix operations alone would take
-at rates measured in the same process. Memory is what one evaluation adds to a process that has
+alternate in one process; ratios are medians of those of neighbouring runs, so that a machine that
+is busy with other work slows both. The limit is the time the leading matrix operations alone would
+take at rates measured in the same process. Memory is what one evaluation adds to a process that has
 imported everything and run a tiny problem; each figure comes from a process of its own. Inputs are
 random with kin40k's shape.
 """
@@ -166,7 +166,9 @@ def compare(case: str, sizes: Sizes, repeats: int) -> list[dict[str, object]]:
                 "by": name,
                 "seconds": middle(seen).wall,
                 "over gpx": statistics.median(b.wall / a.wall for a, b in pairs),
-                "processor, over gpx": statistics.median(b.processor / a.processor for a, b in pairs),
+                "processor, over gpx": statistics.median(
+                    b.processor / a.processor for a, b in pairs
+                ),
                 "over the limit": middle(seen).wall / limit,
                 "MiB": own[name],
                 "MiB, over gpx": own[name] / own["gpx"] if own["gpx"] else None,

@@ -3,8 +3,9 @@
     python scripts/bench_solvers.py --threads 2 --repeats 7 [--device cuda]
 
 Pivoted Cholesky (n = 10^4, rank 100) and 100 steps of conjugate gradients (n = 2,000, 11 right-hand
-sides), float64 and float32. All alternate; medians are reported, and what the result is worth beside
-how long it took: the trace that a factor leaves, the largest true relative residual of a solve.
+sides), float64 and float32. All alternate; medians are reported, and what the result is worth
+beside how long it took: the trace that a factor leaves, the largest true relative residual of a
+solve.
 """
 
 from __future__ import annotations

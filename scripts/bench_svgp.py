@@ -4,9 +4,9 @@
     python scripts/bench_svgp.py --device cuda
 
 Whitened SVGP, full covariance, Gaussian likelihood, RBF with one lengthscale per input, inducing
-points learned; GPyTorch by both of its strategies. Steps of all alternate, so that other load on the
-machine hits all; medians. The limit is the time that the unavoidable products alone would take at
-the rate of a large matrix product measured in the same run.
+points learned; GPyTorch by both of its strategies. Steps of all alternate, so that other load on
+the machine hits all; medians. The limit is the time that the unavoidable products alone would take
+at the rate of a large matrix product measured in the same run.
 """
 
 from __future__ import annotations

@@ -26,9 +26,10 @@ from typing import Any
 
 import torch
 from drawn_alike import drawn_alike
-from gpu_peers import peer_exact, peer_product, peer_sgpr, peer_svgp
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from peers import Regression, Sparse, by_cholesky, product_by_rows, rbf
+from timing import named, spent
 from torch import Tensor
 
 from gpx.errors import GPXError
@@ -48,6 +49,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMIT = source_commit(ROOT)
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 SILENT_RUN = ("trainer.tensorboard=false", "trainer.figures=false", "trainer.eval_every=0")
+LENGTHSCALE, NOISE = 2.0, 0.1
 SMALL_DATA = ("data=robot_arm", "data.num_points=400", "init.num_points=100")
 
 
@@ -96,13 +98,8 @@ class Machine:
         """Median time of ``work``, after one run that is not counted."""
         work()
         self.wait()
-        times = []
-        for _ in range(1 if self.quick else repeats):
-            started = time.perf_counter()
-            work()
-            self.wait()
-            times.append(time.perf_counter() - started)
-        return statistics.median(times)
+        turns = 1 if self.quick else repeats
+        return statistics.median(spent(work, str(self.device)).wall for _ in range(turns))
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
         """Standard normals that are the same on every device."""
@@ -293,7 +290,7 @@ def kernel_products(machine: Machine) -> None:
     """Products and gradients of every backend against dense float64."""
     n = machine.size(3000, 200)
     x, right = machine.normal(n, 8, dtype=torch.float64), machine.normal(n, 16, seed=1).double()
-    exact = RBF(8, lengthscale=2.0).to(machine.device, torch.float64)
+    exact = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, torch.float64)
     dense = exact.evaluate(x, x) @ right
     (dense * right).sum().backward()
     slope = torch.cat([p.grad.reshape(-1) for p in exact.parameters()])
@@ -301,7 +298,7 @@ def kernel_products(machine: Machine) -> None:
         for label, dtype in DTYPES.items():
             name = f"product and gradient, {backend}, {label}"
             with part(name):
-                kernel = RBF(8, lengthscale=2.0).to(machine.device, dtype)
+                kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, dtype)
                 matrix = KernelMatrix.of(kernel, x.to(dtype), backend=backend)  # type: ignore[arg-type]
                 product = matrix @ right.to(dtype)
                 (product * right.to(dtype)).sum().backward()
@@ -368,10 +365,11 @@ def peers(machine: Machine) -> None:
 def products(machine: Machine, n: int, columns: int) -> None:
     """K times a block by every backend, beside GPyTorch (through KeOps, or in rows)."""
     x, right = machine.normal(n, 8), machine.normal(n, columns, seed=1)
-    kernel = RBF(8, lengthscale=2.0).to(machine.device).requires_grad_(False)
+    kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device).requires_grad_(False)
     peer, peer_name = None, "GPyTorch, by rows"
     with part(f"GPyTorch's product, n = {n:,}"):
-        peer = 1e3 * machine.seconds(peer_product(x, right), 3)
+        step = product_by_rows(x, right, rbf(8, LENGTHSCALE))
+        peer = 1e3 * machine.seconds(step, 3)
     for backend in backends(machine):
         if backend == "dense" and n > 60_000:
             continue
@@ -400,9 +398,9 @@ def loss_and_gradient(
 def parts() -> dict[str, Any]:
     """Kernel, mean and likelihood of all comparisons, of 8 inputs."""
     return {
-        "kernel": RBF(8, lengthscale=2.0),
+        "kernel": RBF(8, lengthscale=LENGTHSCALE),
         "mean": Zero(),
-        "likelihood": Gaussian(0.1),
+        "likelihood": Gaussian(NOISE),
         "num_inputs": 8,
     }
 
@@ -410,14 +408,15 @@ def parts() -> dict[str, Any]:
 def svgp_step(machine: Machine, dtype: torch.dtype) -> None:
     """SVGP of 512 points, 1,024 rows: beside GPyTorch's large-batch strategy."""
     size, batch = machine.size(512, 16), machine.size(1024, 64)
-    name = f"SVGP-{size}, {batch:,} rows, {dtype_name(dtype)}"
+    name = f"SVGP-{size}, {batch:,} rows, {named(dtype)}"
     with part(name):
         z = machine.normal(size, 8, dtype=dtype)
         x, y = machine.normal(batch, 8, dtype=dtype, seed=1), machine.normal(batch, dtype=dtype)
         model = SVGP(**parts(), num_inducing=size).to(machine.device, dtype)
         model.place(z)
         found = machine.seconds(loss_and_gradient(model, SVGPELBO(36_000), x, y), 20)
-        peer = 1e3 * machine.seconds(peer_svgp(z, x, y), 20)
+        sparse = Sparse(z, rbf(8, LENGTHSCALE), NOISE, large_batch=True)
+        peer = 1e3 * machine.seconds(sparse.step(x, y, 36_000), 20)
         say(name, value=1e3 * found, unit="ms", peer=peer, peer_name="GPyTorch, large batch")
         if machine.is_gpu:  # as training runs it
             replayed(machine, name, model, x, y, peer)
@@ -444,36 +443,34 @@ def replayed(machine: Machine, name: str, model: SVGP, x: Tensor, y: Tensor, pee
 def sgpr_step(machine: Machine, dtype: torch.dtype) -> None:
     """SGPR of 512 points on 36,000 rows."""
     n, m = machine.size(36_000, 300), machine.size(512, 16)
-    name = f"SGPR-{m}, n = {n:,}, {dtype_name(dtype)}"
+    name = f"SGPR-{m}, n = {n:,}, {named(dtype)}"
     with part(name):
         x, y = machine.normal(n, 8, dtype=dtype), machine.normal(n, dtype=dtype, seed=2)
         model = SGPR(**parts(), num_inducing=m).to(machine.device, dtype)
         model.initialise(x, y, generator=torch.Generator(machine.device).manual_seed(0))
         found = machine.seconds(loss_and_gradient(model, CollapsedELBO(), x, y))
-        peer = machine.seconds(peer_sgpr(x[:m].clone(), x, y))
+        peer = machine.seconds(Regression(x, y, rbf(8, LENGTHSCALE), NOISE, x[:m]).step())
         say(name, value=1e3 * found, unit="ms", peer=1e3 * peer, peer_name="GPyTorch")
 
 
 def exact_step(machine: Machine, dtype: torch.dtype, n: int) -> None:
     """Evidence and gradient of the exact GP by Cholesky."""
-    name = f"exact GP, n = {n:,}, {dtype_name(dtype)}"
+    name = f"exact GP, n = {n:,}, {named(dtype)}"
     if machine.left() < 20:
         say(name, passed=None, note="no time left")
         return
     with part(name):
         x, y = machine.normal(n, 8, dtype=dtype), machine.normal(n, dtype=dtype, seed=2)
-        kernel, noise = RBF(8, lengthscale=2.0).to(machine.device, dtype), x.new_tensor(0.1)
+        kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, dtype)
+        noise = x.new_tensor(NOISE)
         found = machine.seconds(
             lambda: log_marginal_likelihood(kernel, x, y, noise, gradient=True), 3
         )
-        # autograd through a factor holds several arrays of n x n
-        peer = machine.seconds(peer_exact(x, y), 3) if n <= 10_000 else None
+        peer = None
+        if n <= 10_000:  # autograd through a factor holds several arrays of n x n
+            step = Regression(x, y, rbf(8, LENGTHSCALE), NOISE).step(by_cholesky)
+            peer = machine.seconds(step, 3)
         say(name, value=found, unit="s", peer=peer, peer_name="GPyTorch, Cholesky")
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """float32 or float64."""
-    return str(dtype).removeprefix("torch.")
 
 
 # -- profiles -------------------------------------------------------------------------------------

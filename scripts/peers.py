@@ -1,4 +1,4 @@
-"""The models of benchmarks in GPyTorch, with the same hyperparameters, and the settings they take."""
+"""The models of benchmarks in GPyTorch, with the same hyperparameters, and their settings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import InducingPointKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import ConstantMean, Mean
+from gpytorch.means import ConstantMean
 from torch import Tensor
 
 Step = Callable[[], Tensor]
 
 
+def exactly(value: float) -> Tensor:
+    """A plain number would be rounded to float32 on its way into a parameter."""
+    return torch.tensor(value, dtype=torch.float64)
+
+
 def scaled(kernel: Kernel, lengthscale: float, outputscale: float = 1.0) -> ScaleKernel:
-    """A kernel with a scale, in float64: a plain number would be rounded to float32 on its way."""
+    """A kernel with a scale, in float64."""
     found = ScaleKernel(kernel).double()
-    found.base_kernel.lengthscale, found.outputscale = lengthscale, outputscale
+    found.base_kernel.lengthscale, found.outputscale = exactly(lengthscale), exactly(outputscale)
     return found
 
 
@@ -39,7 +44,7 @@ def gaussian(noise: float) -> GaussianLikelihood:
     """Gaussian noise of that variance, which may be below the usual floor of 1e-4."""
     constraint = gpytorch.constraints.GreaterThan(1e-6)
     likelihood = GaussianLikelihood(noise_constraint=constraint).double()
-    likelihood.noise = noise
+    likelihood.noise = exactly(noise)
     return likelihood
 
 

@@ -34,7 +34,12 @@ def spent(work: Work, device: str = "cpu") -> Spent:
 
 
 def in_turns(
-    work: Mapping[str, Work], repeats: int, device: str = "cpu", *, warm: int = 1, primed: bool = False
+    work: Mapping[str, Work],
+    repeats: int,
+    device: str = "cpu",
+    *,
+    warm: int = 1,
+    primed: bool = False,
 ) -> dict[str, list[Spent]]:
     """What each takes, by name. All take turns, so that other load on the machine hits all alike.
 
@@ -67,7 +72,7 @@ def least(seen: Sequence[Spent]) -> Spent:
 
 
 def fair(seen: Sequence[Spent], device: str = "cpu", threads: int = 1) -> float:
-    """Median seconds: of the processor on one thread, in which other load is not; else of the wall."""
+    """Median seconds: of the processor on one thread, which other load leaves alone; else wall."""
     one = torch.device(device).type == "cpu" and threads == 1
     return middle(seen).processor if one else middle(seen).wall
 
