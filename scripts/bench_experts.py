@@ -4,8 +4,8 @@
     python scripts/bench_experts.py --experts 64 --rows 50 --device cuda
 
 Float64, RBF kernel with 8 lengthscales; processor seconds of one thread (of several, or on a GPU:
-seconds), medians of interleaved runs. "one at a time" is a loop over the exact log marginal likelihood of
-gpx, with plain autograd through torch's Cholesky factorisation, and of GPyTorch. "factor and
+seconds), medians of interleaved runs. "one at a time" is a loop over the exact log marginal
+likelihood of gpx, with plain autograd through torch's Cholesky factorisation, and of GPyTorch. "factor and
 inverse" is LAPACK's part of the batch alone, m^3 / 2 multiply-adds an expert, which no batching
 saves.
 """
