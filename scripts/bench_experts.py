@@ -5,9 +5,9 @@
 
 Float64, RBF kernel with 8 lengthscales; processor seconds of one thread (of several, or on a GPU:
 seconds), medians of interleaved runs. "one at a time" is a loop over the exact log marginal
-likelihood of gpx, with plain autograd through torch's Cholesky factorisation, and of GPyTorch. "factor and
-inverse" is LAPACK's part of the batch alone, m^3 / 2 multiply-adds an expert, which no batching
-saves.
+likelihood of gpx, with plain autograd through torch's Cholesky factorisation, and of GPyTorch.
+"factor and inverse" is LAPACK's part of the batch alone, m^3 / 2 multiply-adds an expert, which no
+batching saves.
 """
 
 from __future__ import annotations

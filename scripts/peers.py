@@ -12,7 +12,7 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import InducingPointKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import ConstantMean
+from gpytorch.means import ConstantMean, Mean
 from torch import Tensor
 
 Step = Callable[[], Tensor]
@@ -52,13 +52,19 @@ class Regression(gpytorch.models.ExactGP):
     """Exact, or SGPR where inducing points are given; where and in what the data are."""
 
     def __init__(
-        self, x: Tensor, y: Tensor, kernel: Kernel, noise: float, inducing: Tensor | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        kernel: Kernel,
+        noise: float,
+        inducing: Tensor | None = None,
+        mean: Mean | None = None,
     ) -> None:
         likelihood = gaussian(noise)
         super().__init__(x, y, likelihood)
         if inducing is not None:
             kernel = InducingPointKernel(kernel, inducing.clone(), likelihood)
-        self.mean_module, self.covar_module = ConstantMean(), kernel
+        self.mean_module, self.covar_module = mean or ConstantMean(), kernel
         self.to(x).train()
 
     def forward(self, x: Tensor) -> MultivariateNormal:

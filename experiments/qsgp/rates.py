@@ -121,12 +121,10 @@ def run(rate: float, m: int, steps: int, x: Tensor, y: Tensor) -> tuple[QSGP, fl
             size = optimiser.learning_rate("variational", step) / float(state["sum"].mean().sqrt())
             length += SEEN * size / (x.shape[0] * NOISE)
 
+    objective.prepare(model, x, y, generator=generator)
     descend(
-        model,
-        objective,
-        x,
-        y,
-        rate=rate,
+        *(model, objective, x, y),
+        variational=("adagrad", rate),
         schedule={"name": "exponential", "final": FINAL},
         steps=steps,
         generator=generator,
