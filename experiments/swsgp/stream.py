@@ -21,7 +21,12 @@ from bench_stream import INPUTS, trained, write_parts
 from record import COMMIT, earlier, write
 
 HERE = Path(__file__).resolve().parent
-OPTIONS = ["trainer.device=cpu", "approx.num_inducing=64", "trainer.max_steps=1000"]
+OPTIONS = [
+    "trainer.device=cpu",
+    "trainer.num_threads=1",
+    "approx.num_inducing=64",
+    "trainer.max_steps=1000",
+]
 LEAST = 1_000_000
 """Rows that the others are compared with."""
 
@@ -31,12 +36,12 @@ def measured(rows: int, place: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=place) as folder:
         data = Path(folder) / "data"
         write_parts(data, rows)
-        found, peak, seconds = trained(data, Path(folder) / "run", OPTIONS)
+        found, seconds = trained(data, Path(folder) / "run", OPTIONS)
     own, files = found["train.rows_per_second"], found["data.file_rows_per_second"]
     return {
         "rows": rows,
         "file MiB": found["data.file_mib"],
-        "peak MiB": peak,
+        "peak MiB": found["memory.peak_mib"],
         "trained rows/s": own,
         "file rows/s": files,
         "trained / file": own / files,
