@@ -162,7 +162,7 @@ class SKIPosterior(PlacedGrid, Posterior):
                 weights.values[some], weights.indices[some], num_columns=weights.num_columns
             )
             eye = torch.eye(len(some), dtype=found.dtype, device=found.device)
-            right = system.weights.matmul(system.base.matmul(rows.mT.matmul(eye)))
+            right = system.weights.matmul(system.covariance.multiply(rows.mT.matmul(eye)))
             solved = system.solve(right, tolerance, int(most)).solution
             found[some] = (right * solved).sum(0)
         return found
