@@ -30,10 +30,12 @@ class LowRankPart(ABC):
     Attributes:
         below: whether C^T C <= K_UU, as an order of positive semi-definite matrices.
         missing (): largest prior variance at a grid point that C does not carry.
+        complete: whether K - C^T C is known to have no larger trace than was asked for.
         threshold (): waves of more variance than that are carried by C; None where unknown.
     """
 
     below: bool = True
+    complete: bool = False
     missing: Tensor
     threshold: Tensor | None = None
 
@@ -92,7 +94,9 @@ class PivotedPart(LowRankPart):
 
         diagonal = lags.reshape(-1)[:1].expand(grid.size)
         found = pivoted_cholesky(rows, diagonal, min(rank, grid.size), tolerance=tolerance)
-        return cls(found.factor, found.residual.max())
+        part = cls(found.factor, found.residual.max())
+        part.complete = bool(found.residual.sum() <= tolerance)
+        return part
 
     @property
     def rank(self) -> int:
@@ -197,6 +201,8 @@ class EigenPart(LowRankPart):
             every.new_zeros(()),
             [v[:c] for v, c in zip(values, box, strict=True)] if lags is None else None,
         )
+        rest = left[count] if count < len(order) else left.new_zeros(())
+        part.complete = part.below and bool(rest <= tolerance)  # else more is left out than that
         part.missing = (prior - part.carried()).max().clamp_min(0.0)
         return part
 
