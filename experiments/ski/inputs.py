@@ -41,7 +41,9 @@ NOTES = [
     "of W K W^T + noise I; 'eigenvalues': of the grid's matrix, with the missing term unless said; "
     "'circulant': Whittle, w = 3. Errors of SMSE and MSLL are relative to the exact GP's, 100 test "
     "points; seconds are of one evidence without gradient, by Lanczos quadrature, rows to cells "
-    "included. Sizes are those the specification names for small machines.",
+    "included. Sizes are those the specification names for small machines, or below. E7 with two "
+    "inputs: 500 rows over 400 squared lengthscales, an exact GP whose MSLL is 42: all variants "
+    "share its error and come in no order (0.181 to 0.183).",
 ]
 LOGDETS: dict[str, dict[str, Any]] = {
     "dense": {"logdet": "cholesky"},
