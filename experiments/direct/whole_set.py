@@ -2,14 +2,15 @@
 
 One fit a set, on min(n, 1000) of all its rows, those of the test folds among them, standardised;
 every fold then takes this kernel and noise variance. It is the reading under which the published
-errors come out (``uci.py`` shows them beside kernels fitted to training rows alone), and it flatters
-them: test targets have a part in the lengthscales.
+errors come out (``uci.py`` shows them beside kernels fitted to training rows alone), and it
+flatters them: test targets have a part in the lengthscales.
 
-Released code of the same author (github.com/treforevans/gp_grief and /direct) fits from lengthscales,
-signal and noise variance of one by SciPy's L-BFGS-B at its default tolerances, for 1000 iterations;
-so here. Over logarithms: over values behind a softplus the search on wine and cancer, whose evidence
-has another maximum without noise, ends there, with errors far from the published ones (wine 0.54
-for 0.46, an exact Gaussian process over ten folds; published 0.47); elsewhere both end alike.
+Released code of the same author (github.com/treforevans, gp_grief and direct) fits from
+lengthscales, signal and noise variance of one by SciPy's L-BFGS-B at its default tolerances, for
+1000 iterations; so here. Over logarithms: over values behind a softplus the search on wine and
+cancer, whose evidence has another maximum without noise, ends there, far from the published errors
+(wine 0.54 for 0.46, an exact Gaussian process over ten folds; published 0.47); elsewhere both end
+alike.
 """
 
 from __future__ import annotations
