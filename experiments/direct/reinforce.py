@@ -97,6 +97,7 @@ def problem(n: int, b: int, seed: int = 0) -> tuple[Direct, Tensor, Tensor]:
         num_basis=b,
         weights=WeightGrid(values=VALUES, prior="uniform"),
         noise=NoiseGrid(values=VARIANCES),
+        anneal=0,  # both start at the prior
     ).double()
     x = torch.rand(n, 1, generator=generator, dtype=torch.float64)
     weights = model.weights.values[torch.randint(3, (b,), generator=generator)]
