@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from gpx.errors import NotAvailable, class_name
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Posterior
 from gpx.sampling import Frequencies, PriorFunctions, prior_functions
@@ -46,6 +49,32 @@ class GaussianPosterior(Posterior):
         """
         self.keep(x, inputs=x, residual=y - self.mean(x))
         require_finite(self.residual)
+
+    def with_rows(
+        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+    ) -> GaussianPosterior:
+        """As in ``Posterior``: all rows are conditioned on anew.
+
+        Raises:
+            NotAvailable: known noise of each row.
+        """
+        if noise is not None:
+            raise NotAvailable(
+                f"{class_name(self)} has one noise variance for all rows: leave noise= out"
+            )
+        made = copy.deepcopy(self)
+        rows = torch.cat([self.inputs, x])
+        targets = torch.cat([self.residual + self.mean(self.inputs), y])
+        made.condition_(rows, targets)
+        return made
+
+    @abstractmethod
+    def condition_(self, x: Tensor, y: Tensor) -> object:
+        """Condition on x (n, d) and y (n,) in the place of what is known, before it is used.
+
+        Raises:
+            DataError: targets that are not finite.
+        """
 
     def noise_variances(self) -> Tensor:
         """Of the data: () for all rows, or (n,)."""

@@ -72,6 +72,7 @@ class IterativePosterior(GaussianPosterior):
         Raises:
             DataError: targets that are not finite.
         """
+        self._system, self._rule, self._widest = None, None, 0.0
         self.keep_data(x, y)
         alpha, errors, report = self._solve(self.residual.double().unsqueeze(1))
         self.alpha = alpha.squeeze(1).to(self.residual.dtype)

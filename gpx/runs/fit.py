@@ -70,6 +70,12 @@ class Fitted(NamedTuple):
         """Label and probabilities; see ``Predictor.predict_classes``."""
         return self.model.predict_classes(inputs)
 
+    def condition(
+        self, inputs: ArrayLike, targets: ArrayLike, noise: ArrayLike | None = None
+    ) -> Predictor:
+        """The model with further rows, without training; see ``Predictor.condition``."""
+        return self.model.condition(inputs, targets, noise)
+
     def sample(
         self,
         inputs: ArrayLike,

@@ -16,6 +16,7 @@ from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.inducing.features import InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.start import StartWatch
@@ -117,6 +118,25 @@ class Posterior(DataSized, ABC):
             NotAvailable: this posterior has none in closed form.
         """
         raise no_joint_law(self)
+
+    def with_rows(
+        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+    ) -> Posterior:
+        """A posterior that knows further rows, too; hyperparameters stay, and so does this one.
+
+        Args:
+            x (m, d), y (m,): the rows, standardised as the training data were.
+            likelihood: its noise variance is that of the rows.
+            noise: what is known of the noise of each row; None: nothing.
+
+        Raises:
+            NotAvailable: what this posterior keeps of its data takes no others. Default.
+        """
+        raise NotAvailable(
+            f"{class_name(self)} takes no further rows without being trained again; exact Gaussian "
+            "processes, those with inducing points (SGPR, SVGP, FITC), Vecchia and "
+            "TransductiveGPs do"
+        )
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""

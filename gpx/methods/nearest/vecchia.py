@@ -124,7 +124,7 @@ class Vecchia(Model):
             DataError: targets that are not finite.
         """
         posterior = self.new_posterior()
-        posterior.keep_data(x, y)
+        posterior.condition_(x, y)
         return posterior
 
     def new_posterior(self) -> VecchiaPosterior:
@@ -147,6 +147,10 @@ class VecchiaPosterior(GaussianPosterior):
     ) -> None:
         super().__init__(kernel, mean, likelihood)
         self.num_neighbours = num_neighbours
+
+    def condition_(self, x: Tensor, y: Tensor) -> None:
+        """As in ``GaussianPosterior``: the rows are kept, and work is done when it is asked."""
+        self.keep_data(x, y)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: how many data each prediction was given."""
