@@ -93,7 +93,7 @@ def local_system(
     Args:
         kernel: covariance function; gradients reach its parameters and both inputs.
         points (g, h, d), queries (g, q, d).
-        noise (): variance added to every value, noise or jitter; a constant.
+        noise () or (g, h): variance added to every value, noise or jitter; a constant.
         there (g, h): False where a group has fewer points; None: all are there.
 
     Raises:
@@ -125,7 +125,7 @@ def neighbour_conditional(
 
     Args:
         kernel: covariance function; nothing is differentiated.
-        noise (): noise variance.
+        noise () or (n,): noise variance of all rows or of each.
         x (n, d), residual (n,): data; y less its prior mean.
         queries (q, d).
         near (q, k): rows of x; -1 where there are fewer.
@@ -139,7 +139,8 @@ def neighbour_conditional(
     size = max(1, CHUNK_BYTES // (x.element_size() * (near.shape[1] + 1) ** 2))
     for rows, asked in zip(near.split(size), queries.split(size), strict=True):
         inputs, there = x[rows.clamp_min(0)], rows >= 0
-        system = local_system(kernel, inputs, asked.unsqueeze(1), noise, there)
+        own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
+        system = local_system(kernel, inputs, asked.unsqueeze(1), own_noise, there)
         weights.append(system.weights.squeeze(2))
         means.append((weights[-1] * residual[rows.clamp_min(0)]).sum(1))
         variances.append(system.rest.squeeze(1))

@@ -127,8 +127,9 @@ def fit(
             out for that (``data.split``, ``data.test_fraction``; 0: none) and the model does not
             see it.
         noise (n,): known variances of the noise of y, in its squared unit, beside the one that is
-            learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``
-            takes them; rows of ``test=`` have no known noise and weight one.
+            learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``,
+            ``vecchia``, ``sgpr``, ``fitc`` and some others take them; rows of ``test=`` have no
+            known noise and weight one.
         kernel, mean, likelihood: modules of gpx or of one's own in the place of the options of
             these names (texts are read as these are)::
 

@@ -198,6 +198,11 @@ def prepare(
     optimizer.require_priors(model)  # by now it may have hyperparameters for each of its parts
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
+        if not objective.takes_row_noise:
+            raise ConfigError(
+                f"objective {type(objective).__name__} takes one noise variance for all rows, and "
+                "data.noise= or data.weights= give each row its own: choose another objective="
+            )
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)

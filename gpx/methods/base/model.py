@@ -199,6 +199,8 @@ class Model(DataSized, ABC):
     likelihood: Likelihood
     hyperpriors: Priors | None = None
     """Of its hyperparameters, counted in where they are learned; None: none."""
+    row_noise: RowNoise | None = None
+    """What is known of the noise of each training row, of a model that takes it."""
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""
 
@@ -316,8 +318,8 @@ class Model(DataSized, ABC):
         """
         raise ConfigError(
             f"{class_name(self)} has one noise variance for all rows, and noise= or weights= give "
-            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky, or "
-            "model=SubsetOfData()"
+            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky, "
+            "Vecchia(), SGPR(), EffectivePrior() or SubsetOfData()"
         )
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
