@@ -215,6 +215,9 @@ class Model(DataSized, ABC):
     """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
     every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
 
+    kernel_of_inputs: bool = True
+    """Whether its kernel compares inputs themselves, and not what a network makes of them."""
+
     certifiable: bool = False
     """Whether its posterior has a ``kernel`` and a ``mean``, exact inference with which it is or
     approximates, so that a certificate may say how far off it is."""
