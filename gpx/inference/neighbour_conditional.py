@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpx.backends import row_slices
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.local_gaussian import conditionals, prior_divergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
@@ -102,7 +103,7 @@ def local_system(
     Cost: g h^2 (h / 3 + 2 q) operations and g h (h + q) kernel entries.
     """
     g, h, d = points.shape
-    if g == 1:
+    if not torch.compiler.is_exporting() and g == 1:
         inner = kernel.evaluate(points[0])[None]
         cross = kernel.evaluate(points[0], queries[0])[None]
     else:
@@ -137,7 +138,8 @@ def neighbour_conditional(
     """
     means, variances, weights = [], [], []
     size = max(1, CHUNK_BYTES // (x.element_size() * (near.shape[1] + 1) ** 2))
-    for rows, asked in zip(near.split(size), queries.split(size), strict=True):
+    for part in row_slices(queries.shape[0], size):
+        rows, asked = near[part], queries[part]
         inputs, there = x[rows.clamp_min(0)], rows >= 0
         own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
         system = local_system(kernel, inputs, asked.unsqueeze(1), own_noise, there)

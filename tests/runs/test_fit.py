@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,31 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
     said = capsys.readouterr().err
     assert said.count("nothing to predict with yet: it goes on until there is") == 1
     assert fitted.predict_classes(x).probability.shape == (12, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("approx=grief", "kernel=rbf"), "s of them are its start, before the first step"),
+        (
+            ("approx=reweighted", "kernel=rbf", "inference=type2"),
+            "s of them are its start|a step that has begun is finished",
+        ),
+        (
+            ("approx=elliptical_slice", "kernel=rbf", "optimizer.burn_in=2", "optimizer.thin=1"),
+            "a step that has begun is finished, and chains go on|its start",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the largest R-hat")
+def test_more_seconds_than_the_budget_are_said(options, words, capsys):
+    x = np.linspace(-1.0, 1.0, 30)[:, None]
+    y = (x[:, 0] > 0) * 1.0 if "elliptical" in options[0] else np.sin(5.0 * x[:, 0])
+    limits = ("trainer.budget=1e-6", "data.test_fraction=0", "trainer.max_steps=12", *QUICK[3:])
+    gpx.fit(x, y, *options, *limits, keep=False)
+    said = capsys.readouterr().err
+    assert said.count("seconds, above trainer.budget=1e-06: ") == 1
+    assert re.search(words, said)
 
 
 def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(arrays):
