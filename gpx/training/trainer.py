@@ -133,7 +133,7 @@ class Trainer:
         budget, start = session.budget, session.seconds_of_start
         if budget is None or session.seconds <= (1.0 + OVERRUN) * budget:
             return
-        if start > budget:
+        if start > budget and start > 0.5 * session.seconds:
             why = f"{start:.3g} s of them are its start, before the first step, which is finished"
         else:
             why = (

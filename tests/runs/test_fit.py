@@ -81,7 +81,7 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the largest R-hat")
+@pytest.mark.filterwarnings("ignore:.*the largest R-hat")
 def test_more_seconds_than_the_budget_are_said(options, words, capsys):
     x = np.linspace(-1.0, 1.0, 30)[:, None]
     y = (x[:, 0] > 0) * 1.0 if "elliptical" in options[0] else np.sin(5.0 * x[:, 0])
