@@ -56,9 +56,9 @@ class GaussianPosterior(Posterior):
         self.keep(x, inputs=x, residual=y - self.mean(x))
         require_finite(self.residual)
 
-    def with_rows(
+    def with_observations(
         self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
-    ) -> GaussianPosterior:
+    ) -> Posterior:
         """As in ``Posterior``: all rows are conditioned on anew."""
         made = copy.deepcopy(self)
         if noise is not None or self.row_noise is not None:

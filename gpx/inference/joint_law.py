@@ -102,9 +102,9 @@ class JointLaw(Posterior):
         return self.covariance_between(self.project_rows(x))
 
     @torch.no_grad()
-    def with_rows(
+    def with_observations(
         self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
-    ) -> Conditioned:
+    ) -> Posterior:
         """As in ``Posterior``: ``Conditioned``."""
         learned = likelihood.noise_variance.to(x)
         variances = learned.expand(len(x)) if noise is None else noise.like(x).variance(learned)

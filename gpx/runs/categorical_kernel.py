@@ -54,7 +54,7 @@ def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:
     if CATEGORICAL in _targets(node):
         return config
     groups, others = category_columns(data.coding)
-    categorical = {"_target_": CATEGORICAL, "groups": groups, "lengthscale": 1.0}
+    categorical: dict[str, Any] = {"_target_": CATEGORICAL, "groups": groups, "lengthscale": 1.0}
     if others:
         factors = [_of_columns(node, others, data.num_inputs), {**categorical, "outputscale": None}]
         made = {"_target_": "gpx.kernels.Product", "kernels": factors}
@@ -128,7 +128,7 @@ def _of_columns(node: dict[str, Any], columns: list[int], num_inputs: int) -> di
 
 def _counted(node: dict[str, Any], count: int, num_inputs: int) -> dict[str, Any]:
     """``node`` and what is in it with options that say ``num_inputs`` saying ``count``."""
-    made = {}
+    made: dict[str, Any] = {}
     for name, value in node.items():
         if isinstance(value, dict):
             made[name] = _counted(value, count, num_inputs)

@@ -226,7 +226,7 @@ class Predictor:
                 raise DataError(f"targets lie outside what {self.target_transform.kind} takes")
         assert isinstance(self.likelihood, Gaussian)
         made = copy.copy(self)
-        made.posterior = self.posterior.with_rows(
+        made.posterior = self.posterior.with_observations(
             x, y.to(x), self.likelihood, self._row_noise(noise, x)
         )
         return made

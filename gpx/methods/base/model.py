@@ -119,7 +119,7 @@ class Posterior(DataSized, ABC):
         """
         raise no_joint_law(self)
 
-    def with_rows(
+    def with_observations(
         self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
     ) -> Posterior:
         """A posterior that knows further rows, too; hyperparameters stay, and so does this one.

@@ -107,7 +107,7 @@ class TransductivePosterior(RegionsPosterior):
         self.num_neighbours = num_neighbours
 
     @torch.no_grad()
-    def with_rows(
+    def with_observations(
         self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
     ) -> TransductivePosterior:
         """As in ``Posterior``: a test point may be near these rows, too.
