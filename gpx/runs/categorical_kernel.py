@@ -57,7 +57,7 @@ def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:
     categorical: dict[str, Any] = {"_target_": CATEGORICAL, "groups": groups, "lengthscale": 1.0}
     if others:
         factors = [_of_columns(node, others, data.num_inputs), {**categorical, "outputscale": None}]
-        made = {"_target_": "gpx.kernels.Product", "kernels": factors}
+        made: dict[str, Any] = {"_target_": "gpx.kernels.Product", "kernels": factors}
     else:
         made = {**categorical, "outputscale": 1.0}
     found = config.copy()
