@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +57,12 @@ REGRESSION = {
     "ssgp": ("approx.num_basis=40",),
     "vssgp": ("approx.num_basis=40", "trainer.max_steps=60"),
     "grief": ("approx.num_eigenfunctions=20", "approx.grid.points_per_dim=60"),
-    "reweighted": ("approx.num_basis=40", "approx.basis.grid.points_per_dim=60", "optimizer.burn_in=200", "optimizer.iterations=500"),
+    "reweighted": (
+        "approx.num_basis=40",
+        "approx.basis.grid.points_per_dim=60",
+        "optimizer.burn_in=200",
+        "optimizer.iterations=500",
+    ),
     "ski": ("approx.grid_size=100", "trainer.max_steps=40"),
     "direct": (*BASIS, "trainer.max_steps=300"),
     "direct_mixture": (*BASIS, "trainer.max_steps=60"),
@@ -64,7 +70,7 @@ REGRESSION = {
     "deep_rf": ("approx.num_features=50", "trainer.max_steps=500", "trainer.batch_size=100"),
     "deep_svgp": (POINTS, *FEW),
     "dkl": (POINTS, *FEW, "approx.hidden=[32]", "approx.pretrain_steps=300"),
-    "svdkl": (*FEW, "approx.hidden=[32]", "approx.num_features=4", "approx.pretrain_steps=300"),
+    "svdkl": (*FEW, "approx.num_features=4"),
 }
 CLASSES = {
     "laplace": (),
@@ -75,14 +81,15 @@ CLASSES = {
     ),
     "direct_logistic": (*BASIS, "trainer.max_steps=300"),
 }
+MASKS = ("approx.keep=0.9", "approx.predict_samples=10", "trainer.max_steps=250")
 PRETRAINED = ("approx.pretrain_steps=100", "objective.num_samples=2")
 IMAGES = {
     "cnn": (),
-    "cnn_mcd": (),
-    "cnn_rf": (),
-    "cnn_sorf": (),
-    "cnn_deep_rf": (),
-    "gpdnn": ("approx.num_inducing=30", *PRETRAINED),
+    "cnn_mcd": MASKS,
+    "cnn_rf": MASKS,
+    "cnn_sorf": MASKS,
+    "cnn_deep_rf": MASKS,
+    "gpdnn": ("approx.num_inducing=30", "optimizer.groups.variational.lr=0.005", *PRETRAINED),
     "conv_gp": ("approx.num_inducing=30",),
 }
 ELSEWHERE = {
@@ -127,7 +134,9 @@ def drawn(method: str, folder: Path, *more: str) -> Drawn:
         figure.savefig(picture, dpi=90)
         options = "".join(f', "{option}"' for option in kind.options[method])
         caption = f'{kind.what} `gpx.fit(x, y, "approx={method}"{options})`: {found} '
-        caption += f"Training and picture took {seconds:.1f} s of one core when this page was built."
+        caption += (
+            f"Training and picture took {seconds:.1f} s of one core when this page was built."
+        )
         told.write_text(json.dumps(caption))
     return Drawn(f"predictions of {method}", json.loads(told.read_text()))
 
@@ -137,7 +146,7 @@ def truth(x: np.ndarray) -> np.ndarray:
     return np.sin(12.0 * x) + 0.66 * np.cos(25.0 * x)
 
 
-@lru_cache(maxsize=None)
+@cache
 def one_input() -> tuple[np.ndarray, np.ndarray]:
     """240 rows on [0, 1] but for a gap; noise of standard deviation 0.3."""
     rng = np.random.default_rng(0)
@@ -156,7 +165,7 @@ GRID = np.linspace(-0.2, 1.2, 400)
 KNOWN = (GRID > 0.0) & (GRID < 1.0) & ~((GRID > 0.55) & (GRID < 0.75))
 
 
-@lru_cache(maxsize=None)
+@cache
 def exact() -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of y under the exact process, on the grid."""
     mean, std, *_ = fitted("exact", *one_input(), "kernel=rbf").predict(GRID[:, None])
@@ -185,7 +194,8 @@ def regression(method: str, options: tuple[str, ...]) -> tuple[Figure, str]:
     axes.legend(loc="upper left", fontsize=8, frameon=False, ncols=3)
     error, best = (rms(m[KNOWN] - truth(GRID[KNOWN])) for m in (mean, reference))
     return figure, (
-        f"root mean square error to the function, among the rows, {error:.3f} (exact process {best:.3f})."
+        f"root mean square error to the function, among the rows, {error:.3f} "
+        f"(exact process {best:.3f})."
     )
 
 
@@ -207,12 +217,12 @@ def classes(method: str, options: tuple[str, ...]) -> tuple[Figure, str]:
     right = np.mean(inside.label == labels)
     corner = found.predict_classes(np.array([[-2.5, -2.0]])).probability[0].max()
     return figure, (
-        f"{100 * right:.0f} % of the training rows are told right; in the lower left corner, far from "
-        f"all of them, the likelier class has probability {corner:.2f}."
+        f"{100 * right:.0f} % of the training rows are told right; in the lower left corner, far "
+        f"from all of them, the likelier class has probability {corner:.2f}."
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """400 noisy digits to train on, and test digits."""
     data = load_data(Digits(train_size=400, noise=0.3, test_fraction=0.3), task="multiclass")
@@ -242,8 +252,8 @@ def images(method: str, options: tuple[str, ...]) -> tuple[Figure, str]:
     beside.set(xlabel="confidence", ylabel="test images")
     gap = confidence.mean() - right.mean()
     return figure, (
-        f"{100 * (1 - right.mean()):.0f} % of {len(right)} test images are told wrong; mean confidence "
-        f"less accuracy {gap:+.2f}."
+        f"{100 * (1 - right.mean()):.0f} % of {len(right)} test images are told wrong; mean "
+        f"confidence less accuracy {gap:+.2f}."
     )
 
 
@@ -255,8 +265,8 @@ def rms(values: np.ndarray) -> float:
 class Kind(NamedTuple):
     """What is drawn, of which methods, and what it shows."""
 
-    options: dict
-    draw: object
+    options: dict[str, tuple[str, ...]]
+    draw: Callable[..., tuple[Figure, str]]
     what: str
 
 
@@ -264,12 +274,15 @@ KINDS = (
     Kind(
         REGRESSION,
         regression,
-        "Rows of one input with a gap between 0.55 and 0.75; dashed the exact process, ticks inducing "
-        "points where there are any.",
+        "Rows of one input with a gap between 0.55 and 0.75; dashed the exact process, ticks "
+        "inducing points where there are any.",
     ),
     Kind(CLASSES, classes, "Two classes in two inputs, 150 rows."),
     Kind(
-        IMAGES, images, "Digits of 8 x 8 pixels with noise, 400 training images, 150 steps: too few."
+        IMAGES,
+        images,
+        "Digits of 8 x 8 pixels with noise, 400 training images and few steps: accuracy over "
+        "confidence, and how confident predictions are.",
     ),
 )
 

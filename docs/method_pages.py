@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class Parts(NamedTuple):
     config: DictConfig
 
 
-@lru_cache(maxsize=None)
+@cache
 def config_of(*options: str) -> DictConfig:
     """A composed config, kept: copy it before anything in it is changed."""
     return composed(options)
@@ -126,7 +126,7 @@ def parts_of(method: str, likelihood: str) -> Parts:
     return Parts(model, objective, config)
 
 
-@lru_cache(maxsize=None)
+@cache
 def facts_of(method: str) -> dict[str, str]:
     """Rows of the table at the head of a page, in MyST Markdown."""
     accepted: dict[str, Parts] = {}
@@ -179,7 +179,9 @@ def _link(thing: Model | Objective) -> str:
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A table in Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", r"\|") for c in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(c.replace("|", r"\|") for c in line) + " |" for line in lines
+    )
 
 
 class MethodDirective(SphinxDirective):
