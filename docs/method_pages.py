@@ -11,7 +11,7 @@ import copy
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import draw_methods
 import torch
@@ -50,7 +50,7 @@ class Option(NamedTuple):
 
 
 def options_of(method: str) -> list[Option]:
-    """Options of ``approx=method`` with their defaults; those that follow from data are left out.
+    """Options of ``approx=method`` with their defaults; counts of rows and inputs are left out.
 
     Args:
         method: name of a file of configs/approx.
@@ -70,7 +70,7 @@ def options_of(method: str) -> list[Option]:
         dotted = ".".join([group, *(part for _, part in above), name])
         if value == "":
             above.append((len(indent), name))
-        if name == "_target_" or "facts." in value or (value == "" and not meaning):
+        if name == "_target_" or "facts.num_" in value or (value == "" and not meaning):
             continue
         found.append(Option(dotted, _default(value), meaning or ""))
     return found
@@ -82,6 +82,8 @@ def _default(value: str) -> str:
     if inner is None:
         return value
     named, _, otherwise = inner.group(1).partition(",")
+    if named.startswith("facts."):
+        return "that of the data"
     return _default(otherwise) if otherwise else f"that of {named}"
 
 
@@ -204,7 +206,10 @@ class MethodDirective(SphinxDirective):
 class MethodFacts(MethodDirective):
     """Class, objective, likelihoods, what it takes and refuses, and a command."""
 
-    option_spec: dict[str, Any] = {"command": directives.unchanged, "kind": directives.unchanged}  # noqa: RUF012
+    option_spec: ClassVar[dict[str, Any]] = {
+        "command": directives.unchanged,
+        "kind": directives.unchanged,
+    }
 
     def markdown(self, method: str) -> str:
         """A command and a table of two columns."""
@@ -213,8 +218,8 @@ class MethodFacts(MethodDirective):
             head, _, tail = facts["objective"].partition(": ")
             facts["objective"] = f"{head}: {self.options['kind']}; {tail.rpartition('; ')[2]}"
         command = f"python train.py approx={method} {self.options.get('command', '')}".strip()
-        rows = [(f"**{name}**", line) for name, line in facts.items()]
-        return f"    {command}\n\n" + table(("", ""), rows)
+        (head, link), *rows = facts.items()
+        return f"    {command}\n\n" + table((head, link), rows)
 
 
 class MethodOptions(MethodDirective):
