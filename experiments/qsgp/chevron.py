@@ -111,9 +111,8 @@ def main() -> None:
     checks: Checks = {}
     for data in (*PUBLISHED, *NOT_AT_HAND):
         plain, dense_mnlp = found.get((data, 0)), found.get((data, 100))
-        both = plain is not None and dense_mnlp is not None
         checks[f"{data}: MNLP of QSGP-100 at most that of QSGP-0 and 0.03"] = (
-            dense_mnlp <= plain + 0.03 if both else None
+            None if plain is None or dense_mnlp is None else dense_mnlp <= plain + 0.03
         )
     write(HERE, "chevron", "Dense columns: QSGP-100 against QSGP-0", notes, rows, checks)
 
