@@ -194,7 +194,6 @@ def table() -> None:
         **yacht(groups["yacht", "equispaced"]),
         f"peak memory of every row below 1 GiB, up to 10^{max(r['log10 m'] for r in rows):.0f} "
         "inducing points": max(r["peak MiB"] for r in rows) < 1024,
-        "evidence and gradient of 2,000,000 points and 1,000 functions on a GPU in 60 s": None,
     }
     write(HERE, "uci", "UCI regression", notes, rows, checks)
 
