@@ -40,9 +40,12 @@ MOST_SECONDS, MOST_BYTES = 60.0, 8e9
 """What the grid specification asks for on a GPU (F20)."""
 
 
-def problem(points: int, functions: int, device: str) -> tuple[GRIEF, Tensor, Tensor]:
+def problem(
+    points: int, functions: int, device: str | torch.device
+) -> tuple[GRIEF, Tensor, Tensor]:
     """Model and data, on the device."""
-    x = torch.randn(points, INPUTS, generator=torch.Generator().manual_seed(0)).to(device)
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(points, INPUTS, generator=draws, dtype=torch.float64).to(device)
     y = x.sum(1).sin()
     model = GRIEF(
         kernel=RBF(ard_num_dims=INPUTS, lengthscale=math.sqrt(INPUTS)),
@@ -52,20 +55,20 @@ def problem(points: int, functions: int, device: str) -> tuple[GRIEF, Tensor, Te
         num_eigenfunctions=functions,
         grid=GridOptions(points_per_dim=10),
         noise_first=False,
-    ).to(device)
+    ).to(device, torch.float64)
     few = slice(2_000)  # the grid lies where the inputs do, whichever of them are asked
     model.initialise(x[few], y[few], generator=torch.Generator(device).manual_seed(1))
     return model, x, y
 
 
-def held(device: str) -> int:
+def held(device: str | torch.device) -> int:
     """Largest number of bytes held until now: on the device, or by this process."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def measured(points: int, functions: int, device: str) -> dict[str, Any]:
+def measured(points: int, functions: int, device: str | torch.device) -> dict[str, Any]:
     """One evidence with its gradient, after a small one that compiles and warms up."""
     gpu = torch.device(device).type == "cuda"
     model, x, y = problem(points, functions, device)
@@ -102,7 +105,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="a hundredth of the points")
     options = parser.parse_args()
-    torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     row = measured(POINTS // 100 if options.quick else POINTS, FUNCTIONS, options.device)
     if options.quick:
