@@ -175,9 +175,10 @@ def table() -> None:
     notes = [
         "Published: Evans thesis, table 4.1 (GP-GRIEF-II, and A la Carte: exact GP or Fastfood).",
         "Within: mean RMSE at most the published one plus one published standard deviation; where",
-        "that deviation is large it admits errors above those of the mean (trivial). On challenger,",
-        "fertility, forest and solar the published exact GP is no better than the mean, either: the",
-        "inputs say next to nothing. Ten equispaced nodes do not resolve the heavy tails of gas.",
+        "that deviation is large it admits errors above those of the mean (trivial). On",
+        "challenger, fertility, forest and solar the published exact GP is no better than the",
+        "mean, either: the inputs say next to nothing. Ten equispaced nodes do not",
+        "resolve the heavy tails of gas.",
         "Targets of elevators, forest and keggundirected are logarithms: so are their errors.",
         "Inputs with fewer than 10 distinct values have fewer nodes, hence log10 m below d.",
         "Sweeps: at most, of the search for lengthscales before training (approx.search_sweeps). "

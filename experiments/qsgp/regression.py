@@ -145,7 +145,7 @@ def row_of(folder: Path, options: list[str]) -> dict[str, Any]:
     }
 
 
-def near(data: str) -> str:
+def repeated_rows(data: str) -> str:
     """How much of what five neighbours know of the first split is rows that all but repeat."""
     table = UCI(data).table()
     assert table.test_masks is not None
@@ -242,7 +242,7 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
         "Targets of protein are log(1 + RMSD), those of both kegg sets logarithms of counts:",
         "errors in units of the data are those of logarithms. Protein's standard deviation is",
         "0.773.",
-        *([near("protein")] if "protein" in {data for data, _ in over_splits} else []),
+        *([repeated_rows("protein")] if "protein" in {data for data, _ in over_splits} else []),
     ]
     tables = {"": rows, "Over the splits run": means}
     write(HERE, f"regression_{basis}", TITLES[basis], notes, tables, checks)
