@@ -127,7 +127,7 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
         if kinds and not (value is None and type(None) in kinds):
             named = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
             raise ConfigError(
-                f"{group}.{name!s}={shown}: expected the class of a {named} as "
+                f"{group}.{name!s}={shown}: expected a class of kind {named} as "
                 f"{group}.{name!s}._target_ and its options"
             )
 

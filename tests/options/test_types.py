@@ -42,13 +42,13 @@ class Thing:
         (
             "kernel",
             None,
-            "thing.kernel=null: expected the class of a Kernel as thing.kernel._target_ and its "
+            "thing.kernel=null: expected a class of kind Kernel as thing.kernel._target_ and its "
             "options",
         ),
         (
             "warp",
             [3],
-            "thing.warp=[3]: expected the class of a Module or Kernel as thing.warp._target_ and "
+            "thing.warp=[3]: expected a class of kind Module or Kernel as thing.warp._target_ and "
             "its options",
         ),
     ],
