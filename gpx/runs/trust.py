@@ -106,9 +106,9 @@ def require_known_classes(
         if not isinstance(node, dict) or "_target_" not in node:
             raise _no_class(where, group, node)
         built[group] = judge.node(node, group, wanted)
-    for group, node in content.items():
-        if group not in PLACES:
-            judge.option(node, str(group), ())  # nothing is built there
+    for other, node in content.items():
+        if other not in PLACES:
+            judge.option(node, str(other), ())  # nothing is built there
     for part, needed in parts_of(built["approx"]).items():
         if needed and part not in built:
             raise _no_class(where, part, None)
