@@ -224,9 +224,9 @@ def table(cells: Rows, folder: Path | None) -> None:
         "exact GP is no better than the mean, either: the inputs say next to nothing. "
         "Targets of elevators, forest and keggundirected are "
         "logarithms: so are their errors.",
-        "Why elevators is outside: three folds (5, 7, 8), which the start from the exact GP of 1,000 "
-        "rows loses; with lengthscales searched for the functions (search) two of these end at "
-        "0.091 and 0.095, not 0.154 and 0.133.",
+        "Why elevators is outside: three folds (5, 7, 8), which the start from the exact GP of "
+        "1,000 rows loses; with lengthscales searched for the functions (search) two of these "
+        "end at 0.091 and 0.095, not 0.154 and 0.133.",
         f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
