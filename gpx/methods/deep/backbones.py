@@ -107,18 +107,20 @@ def convolutional_features(
 
 
 def _lenet(name: Backbone, shape: ImageShape, keep: float, penalty: bool) -> list[nn.Module]:
+    # rectified behind the pooling, a quarter of the units: the rectified largest of some units is
+    # the largest of the rectified
     convolution = partial(DroppedConvolution, penalty=penalty)
     if name in ("lenet_small", "lenet_mnist"):
         size = 3 if name == "lenet_small" else 5
         return [
             Images(shape, LEAST if name == "lenet_small" else 32),
-            *(convolution((shape.channels, 32), size, 1.0), nn.ReLU(), nn.MaxPool2d(2)),
-            *(convolution((32, 64), size, keep), nn.ReLU(), nn.MaxPool2d(2)),
+            *(convolution((shape.channels, 32), size, 1.0), nn.MaxPool2d(2), nn.ReLU()),
+            *(convolution((32, 64), size, keep), nn.MaxPool2d(2), nn.ReLU()),
             nn.Flatten(),
         ]
     layers = [
         *(Images(shape, LEAST), convolution((shape.channels, 64), 5, 1.0)),
-        *(nn.ReLU(), _halve(3), _norm(4, 0.001 / 9)),
+        *(_halve(3), nn.ReLU(), _norm(4, 0.001 / 9)),
     ]
     for _ in range(2 if name == "lenet_3conv" else 1):
         layers += [convolution((64, 64), 5, keep), nn.ReLU(), _norm(4, 0.001 / 9), _halve(3)]
@@ -144,6 +146,6 @@ def _alexnet(shape: ImageShape, keep: float, penalty: bool) -> list[nn.Module]:
         *(convolution((64, 256), 5, keep, groups=2), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
         *(convolution((256, 384), 3, keep), nn.ReLU()),
         *(convolution((384, 384), 3, keep, groups=2), nn.ReLU()),
-        *(convolution((384, 256), 3, keep, groups=2), nn.ReLU(), _halve(3)),
+        *(convolution((384, 256), 3, keep, groups=2), _halve(3), nn.ReLU()),
         nn.Flatten(),
     ]
