@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from noisy_digits import NOISE, folder_for, options
+from noisy_digits import NOISE, folder_for, options, trained
 from record import COMMIT, Checks, Rows, earlier, write
 from torch import Tensor
 
@@ -30,8 +30,7 @@ from gpx.data import load as load_data
 from gpx.diagnostics.calibration import auroc
 from gpx.metrics import entropy
 from gpx.options.build import build
-from gpx.options.composition import composed
-from gpx.runs import RunFolder, load, resume, run
+from gpx.runs import RunFolder, load
 
 HERE = Path(__file__).resolve().parent
 METHODS = ("CNN", "CNN+MCD", "CNN+GP(RF)", "GPDNN")
@@ -177,12 +176,8 @@ def main() -> None:
         if is_there(name, 0, 0.0):
             continue
         with folder_for(given.runs, f"clean_digits-{name}-0") as folder:
-            if not folder.metrics.exists():
-                if folder.checkpoint.exists():
-                    resume(folder.path)
-                else:
-                    steps = f"trainer.max_steps={STEPS}"
-                    run(composed([*options(name, 0, False), "data.noise=0", steps]), folder)
+            steps = f"trainer.max_steps={STEPS}"
+            trained([*options(name, 0, False), "data.noise=0", steps], folder)
             add(name, 0, 0.0, folder)
 
 

@@ -137,16 +137,20 @@ def scored(
     return row
 
 
+def trained(given: list[str], folder: RunFolder) -> float | None:
+    """Train, or go on where that was stopped; processor seconds, None where some are not known."""
+    before = time.process_time()
+    if folder.checkpoint.exists():
+        if not folder.metrics.exists():
+            resume(folder.path)
+        return None
+    run(composed(given), folder)
+    return time.process_time() - before
+
+
 def measured(name: str, seed: int, quick: bool, folder: RunFolder) -> Rows:
     """One training; rows of the model as it is and, of the plain network, recalibrated."""
-    before = time.process_time()
-    whole = not folder.checkpoint.exists()
-    if not folder.metrics.exists():
-        if folder.checkpoint.exists():
-            resume(folder.path)
-        else:
-            run(composed(options(name, seed, quick)), folder)
-    seconds = time.process_time() - before
+    seconds = trained(options(name, seed, quick), folder)
     metrics = json.loads(folder.metrics.read_text())
     predictor, config = load(folder.path), folder.read_config()
     data = load_data(build(config, "data"), task="multiclass")
@@ -173,7 +177,7 @@ def measured(name: str, seed: int, quick: bool, folder: RunFolder) -> Rows:
         row["temperature"] = metrics["calibration.temperature"] if plain else None
         row["parameters"] = metrics["model.num_parameters"]
         row["steps"] = metrics["train.steps"]
-        row["seconds"] = seconds if whole else None
+        row["seconds"] = seconds
         row["commit"] = COMMIT
     return rows
 

@@ -25,6 +25,7 @@ def draws(seed=0):
         ("lenet_3conv", (3, 32, 32), 1024, 3),
         ("lenet_small", (1, 8, 8), 256, 2),
         ("alexnet", (3, 32, 32), 4096, 5),
+        ("alexnet_quarter", (3, 32, 32), 1024, 5),
         ("resnet", (3, 32, 32), 64, 13),
     ],
 )
