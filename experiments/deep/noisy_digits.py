@@ -373,6 +373,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one seed, 300 steps")
     parser.add_argument("--runs", type=Path, help="folder for run folders that are kept")
+    parser.add_argument("--only", nargs="+", choices=METHODS, help="methods to train")
     given = parser.parse_args()
     torch.set_num_threads(1)
     name = "noisy_digits_quick" if given.quick else "noisy_digits"
@@ -386,7 +387,7 @@ def main() -> None:
     first = [(method, seed) for method in (KNOWN, *REQUIRED) for seed in seeds]
     others = [(method, seed) for seed in seeds for method in METHODS if method not in REQUIRED]
     for method, seed in (*first, *others):
-        if is_there(method, seed):
+        if is_there(method, seed) or (given.only and method not in given.only):
             continue
         if method == KNOWN:
             blank = {"temperature": None, "parameters": None, "steps": None, "seconds": None}
