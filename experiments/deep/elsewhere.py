@@ -119,10 +119,11 @@ def judged(rows: Rows) -> Checks:
             for row in chosen(noise=NOISE, images=kind, method="CNN+MCD")
             for plain in chosen(noise=NOISE, images=kind, method="CNN", seed=row["seed"])
         ]
-        checks[f"noisy digits, {kind}: AUROC of CNN+MCD above that of CNN"] = (
+        asked = "" if kind == "letters" else "not asked for, "
+        checks[f"{asked}noisy digits, {kind}: AUROC of CNN+MCD above that of CNN"] = (
             all(row["AUROC"] > plain["AUROC"] for row, plain in pairs) if pairs else None
         )
-        checks[f"noisy digits, {kind}: larger median entropy than of digits, CNN+MCD"] = (
+        checks[f"{asked}noisy digits, {kind}: larger median entropy than of digits, CNN+MCD"] = (
             all(row["median entropy"] > row["of digits"] for row, _ in pairs) if pairs else None
         )
     return checks
@@ -142,7 +143,11 @@ def store(rows: Rows) -> None:
             "and with certainty: their strokes, which reach the upper and the lower edge, then",
             "reach the sides, and a horizontal bar becomes an upright one. That is what these",
             "images look like to a classifier that has to choose among ten digits, and no measure",
-            "of calibration; the other kinds say what the entropy is worth.",
+            "of calibration; the other kinds say what the entropy is worth. A classifier of",
+            "rectified linear units does not see that they are far from all digits, and a Gaussian",
+            "process with a stationary kernel of its features does (GPDNN).",
+            "",
+            "Letters are what is asked for; the other kinds are shown beside them.",
         ],
         rows,
         judged(rows),
