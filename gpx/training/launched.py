@@ -46,8 +46,8 @@ def launched_processes() -> Iterator[Processes]:
             )
         torch.cuda.set_device(place)
         backend = "cpu:gloo,cuda:nccl"
-    # Imported first, since its default arguments keep the group that they find. A group that is kept
-    # outlives its end with its threads, and one of them may abort the interpreter on its way out.
+    # imported first, since its default arguments keep the group they find; a group that is kept
+    # outlives its end with its threads, and one of them may abort the interpreter on its way out
     importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group(backend, timeout=PATIENCE)
     try:

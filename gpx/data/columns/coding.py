@@ -190,7 +190,7 @@ class Coding:
             gaps = len(seen) - len(given) if fill else 0
             if 0 < gaps < FEW_GAPS:
                 kept = values[train]
-                several = stand_ins(kept[~np.isnan(kept)], i)
+                several = stand_ins(kept[~np.isnan(kept)])
             new = CodedColumn(column, fill, indicator=gaps > 0, stand_ins=several)
             coded.append(new)
             made.append(new.inputs(values))

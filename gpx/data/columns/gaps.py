@@ -13,17 +13,14 @@ STAND_INS = 32
 """Values that a missing one is averaged over."""
 
 
-def stand_ins(given: Floats, place: int) -> tuple[float, ...]:
+def stand_ins(given: Floats) -> tuple[float, ...]:
     """Training values of a column that are as probable as one another.
 
     Args:
         given (m,): all that training rows have, as numbers or codes.
-        place: number of the column; it fixes their order, so that the values of several columns,
-            taken one by one, go with one another as if by chance.
 
     Returns:
-        The quantiles in the middle of ``STAND_INS`` parts of equal probability.
+        The quantiles in the middle of ``STAND_INS`` parts of equal probability, in their order.
     """
     levels = (np.arange(STAND_INS) + 0.5) / STAND_INS
-    values = np.quantile(given, levels, method="inverted_cdf")
-    return tuple(map(float, np.random.default_rng(place).permutation(values)))
+    return tuple(map(float, np.quantile(given, levels, method="inverted_cdf")))
