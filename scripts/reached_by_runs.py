@@ -143,7 +143,7 @@ RUNS: dict[str, list[str]] = {
     "glyphs": ["data=glyphs", "data.num_images=200", "approx=cnn"],
     "fields": ["data=fields", "data.num_images=200", "data.side=8", "approx=cnn"],
     "resnet": ["data=digits", "data.train_size=200", "approx=cnn", "approx.backbone=resnet"],
-    "alexnet": ["data=digits", "data.train_size=100", "approx=cnn", "approx.backbone=alexnet_quarter"],
+    "alexnet": ["data=digits", "data.train_size=100", "approx=cnn", "approx.backbone=alexnet"],
     "cnn": ["data=digits", "data.train_size=200", "approx=cnn"],
     "cnn_rf": ["data=digits", "data.train_size=200", "approx=cnn_rf"],
     "cnn_sorf": ["data=digits", "data.train_size=200", "approx=cnn_sorf"],

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import gpx
 from gpx.commands.predict import main as predict
 from gpx.errors import GPXError
 from gpx.options.composition import composed
