@@ -47,6 +47,7 @@ METHODS: dict[str, list[str]] = {
     "CNN": ["approx=cnn"],
     "CNN+MCD": ["approx=cnn_mcd"],
     "CNN+GP(RF)": ["approx=cnn_rf"],
+    "CNN+MCD, 12,000 steps": ["approx=cnn_mcd"],
 } | {
     f"CNN+DGP(RF), {depth} layers": ["approx=cnn_deep_rf", f"approx.depth={depth}"]
     for depth in (2, 3, 4, 5)
@@ -54,6 +55,8 @@ METHODS: dict[str, list[str]] = {
 DEPTHS = ("CNN+GP(RF)", *(name for name in METHODS if "DGP" in name))
 """One layer, and more."""
 DEEP_SIZE = 4000
+PASSES = "CNN+MCD, 12,000 steps"
+"""As many passes through 4,000 images as 3,000 steps make through 1,000."""
 Key = tuple[str, int | None, int | None]
 """Method, images, seed."""
 
@@ -63,7 +66,7 @@ def runs(seeds: int) -> list[Key]:
     sizes: list[list[Key]] = [
         [(name, size, seed) for size in SIZES for name in BY_SIZE] for seed in range(seeds)
     ]
-    deep: list[Key] = [(name, DEEP_SIZE, 0) for name in DEPTHS[1:]]
+    deep: list[Key] = [(name, DEEP_SIZE, 0) for name in (PASSES, *DEPTHS[1:])]
     return [*sizes[0], *deep, *chain.from_iterable(sizes[1:])]
 
 
@@ -94,6 +97,7 @@ def exact(x: Tensor) -> Tensor:
 def measured(key: Key, steps: int) -> dict[str, Any]:
     """One training."""
     name, size, seed = key
+    steps *= 4 if name == PASSES else 1
     options = [
         *(*METHODS[name], "data=fields", f"data.num_images={TOTAL}", "data.side=8"),
         *(f"data.test_fraction={TESTED / TOTAL}", f"trainer.max_steps={steps}"),
@@ -139,6 +143,13 @@ def judged(rows: Rows) -> Checks:
         for few, many in pairwise(SIZES):
             checks[f"{method} is less under-confident with {many:,} rows than with {few:,}"] = (
                 holds((method, many), (method, few), of=lambda more, less: more[gap] > less[gap])
+            )
+        if method == "CNN+MCD":
+            checks[f"{method} is less under-confident so, as many passes through the images"] = (
+                holds(
+                    *((PASSES, DEEP_SIZE), (method, SIZES[0])),
+                    of=lambda more, less: more[gap] > less[gap],
+                )
             )
         for size in SIZES:
             for measure in ("MNLL", "Brier", "ECE"):
