@@ -4,6 +4,7 @@ from gpx.likelihoods.base import Curvature, Likelihood, Tilted, target_marginals
 from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
 from gpx.likelihoods.laplace import Laplace
+from gpx.likelihoods.mixed_outputs import MixedOutputs
 from gpx.likelihoods.poisson import Poisson
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
 from gpx.likelihoods.softmax import Softmax
@@ -18,6 +19,7 @@ __all__ = [
     "GaussianOutputs",
     "Laplace",
     "Likelihood",
+    "MixedOutputs",
     "Poisson",
     "Sign",
     "Softmax",

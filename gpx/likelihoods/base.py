@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, Normal
 
 from gpx.errors import NotAvailable, class_name
 
@@ -89,8 +89,8 @@ class Likelihood(nn.Module, ABC):
         """Distribution of y with batch shape (..., n), given latent marginals as above.
 
         Of several outputs it is a ``torch.distributions.Independent`` of event shape
-        (num_outputs,), whose base distribution has the marginals of the outputs; see
-        ``target_marginals``.
+        (num_outputs,), whose base distribution has the marginals of the outputs, or a
+        ``LowRankMultivariateNormal``; see ``target_marginals``.
         """
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
@@ -130,4 +130,6 @@ def target_marginals(predictive: Distribution) -> Distribution:
     Args:
         predictive: what ``Likelihood.predictive`` gives.
     """
+    if isinstance(predictive, LowRankMultivariateNormal):
+        return Normal(predictive.mean, predictive.stddev, validate_args=False)
     return predictive.base_dist if isinstance(predictive, Independent) else predictive

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gpx.constraints import FLOOR, positive_parameter
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted
 from gpx.linalg.known_gradient import first_derivative_only
 
@@ -98,22 +99,18 @@ class Gaussian(Likelihood):
         return Tilted(log_normaliser, gradient, 1.0 / total)
 
 
-class GaussianOutputs(Likelihood):
-    """y_j = f_j + e_j, e_j ~ N(0, noise_variance_j), for p outputs with a latent function each.
-
-    Given their latent functions the outputs are independent of one another; what they share is
-    in the model (kernel, inducing points).
+class NoisyOutputs(Likelihood):
+    """Several outputs with Gaussian noise of a variance each; subclasses say what it is added to.
 
     Args:
         num_outputs: p, at least two.
+        num_latents: latent functions.
         noise_variance: initial variance of the noise of every output, in squared target units;
             p of them are learned.
         noise_floor: infimum of the noise variances, same unit.
 
     Raises:
         ConfigError: fewer than two outputs.
-
-    All expectations are closed forms. Cost: O(n p).
     """
 
     log_concave = True
@@ -121,15 +118,15 @@ class GaussianOutputs(Likelihood):
     noise_variance: Tensor
 
     def __init__(
-        self, num_outputs: int, noise_variance: float = 0.1, noise_floor: float = FLOOR
+        self, num_outputs: int, num_latents: int, noise_variance: float, noise_floor: float
     ) -> None:
         super().__init__()
         if num_outputs < 2:
             raise ConfigError(
-                f"GaussianOutputs is for two outputs or more, got {num_outputs}; the Gaussian "
+                f"{class_name(self)} is for two outputs or more, got {num_outputs}; the Gaussian "
                 "likelihood is for one"
             )
-        self.num_latents = self.num_outputs = num_outputs
+        self.num_outputs, self.num_latents = num_outputs, num_latents
         self.noise_floor = noise_floor
         noise = torch.full((num_outputs,), noise_variance, dtype=torch.float64)
         positive_parameter(self, "noise_variance", noise, floor=noise_floor)
@@ -139,16 +136,40 @@ class GaussianOutputs(Likelihood):
         noise = self.noise_variance.detach()
         return Gaussian(float(noise[place]), self.noise_floor).to(noise)
 
+    def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Moments (..., n, p) of the outputs without noise, from those of the latent functions."""
+        return mean, variance
+
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """Sum over the outputs of normal log-densities: y (n, p), f (..., n, p) -> (..., n)."""
+        """Sum over the outputs of normal log-densities: y (n, p), f of the latents -> (..., n)."""
         noise = self.noise_variance
-        return -0.5 * (LOG_TWO_PI + noise.log() + (y - f).square() / noise).sum(-1)
+        mean, _ = self.outputs(f, torch.zeros_like(f))
+        return -0.5 * (LOG_TWO_PI + noise.log() + (y - mean).square() / noise).sum(-1)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """log_prob at the mean, minus half of each variance over its noise variance; (..., n)."""
-        return expected_log_normal(y, mean, variance, self.noise_variance).sum(-1)
+        return expected_log_normal(y, *self.outputs(mean, variance), self.noise_variance).sum(-1)
 
-    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Independent:
-        """Independent normals with the latent variances plus the noise variances."""
-        std = (variance.clamp_min(0) + self.noise_variance).sqrt()
+    def predictive(self, mean: Tensor, variance: Tensor) -> Distribution:
+        """Independent normals with the variances of the outputs plus the noise variances."""
+        mean, variance = self.outputs(mean, variance.clamp_min(0))
+        std = (variance + self.noise_variance).sqrt()
         return torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
+
+
+class GaussianOutputs(NoisyOutputs):
+    """y_j = f_j + e_j, e_j ~ N(0, noise_variance_j), for p outputs with a latent function each.
+
+    Given their latent functions the outputs are independent of one another; what they share is
+    in the model (kernel, inducing points).
+
+    Args:
+        num_outputs, noise_variance, noise_floor: of ``NoisyOutputs``.
+
+    All expectations are closed forms. Cost: O(n p).
+    """
+
+    def __init__(
+        self, num_outputs: int, noise_variance: float = 0.1, noise_floor: float = FLOOR
+    ) -> None:
+        super().__init__(num_outputs, num_outputs, noise_variance, noise_floor)

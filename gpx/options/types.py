@@ -32,6 +32,7 @@ _CHOICES: dict[str, str] = {
     "features": "inducing=eigenfunctions",
     "selector": "selector=",
     "family": "family=",
+    "strategy": "strategy=",
     "inference": "inference=",
     "reinitialise": "inducing=auto",
 }

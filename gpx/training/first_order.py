@@ -17,6 +17,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
+from gpx.training.natural_gradient import NaturalGradient
 from gpx.training.replayed_step import ReplayedStep
 from gpx.training.role_settings import (
     ALGORITHMS,
@@ -37,10 +38,11 @@ class FirstOrder(Optimizer):
     """One torch optimiser per role of parameters (``Model.parameter_groups``).
 
     Args:
-        groups: role -> {algorithm: adam | adagrad | sgd, lr: initial rate, freeze_steps: steps
-            during which the role does not move}. A role the model has and the config lacks is an
-            error, so that nothing is left untrained in silence; of settings without a role those
-            for ``ROLES`` are ignored. What else a group holds are options of torch's class.
+        groups: role -> {algorithm: adam | adagrad | sgd | sparse_adam | natural, lr: initial rate,
+            freeze_steps: steps during which the role does not move}. A role the model has and the
+            config lacks is an error, so that nothing is left untrained in silence; of settings
+            without a role those for ``ROLES`` are ignored. What else a group holds are options of
+            torch's class.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
         settled: nats per data point: training ends where a tenth of the steps gains less
             (``gpx.training.settling``), after another tenth in which the rates go through the rest
@@ -80,12 +82,13 @@ class FirstOrder(Optimizer):
     ) -> None:
         """As in ``Optimizer``: every role of parameters has its settings."""
         super().require_fit(model, objective, num_data, max_steps)
-        self.bind(model.parameter_groups(), max_steps)
+        self.bind(model.parameter_groups(), max_steps, model)
 
     def run(self, session: Session) -> str:
         """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
         objective = session.objective
-        self.bind(session.model.parameter_groups(), session.limit, session.model)
+        num_data = objective.num_data(session.x)
+        self.bind(session.model.parameter_groups(), session.limit, session.model, num_data)
         if self.settling is None and session.budget is not None:
             self.settling = Settling(None, session.limit)
         self.factors = session.model.rate_factors()
@@ -218,6 +221,7 @@ class FirstOrder(Optimizer):
         groups: Mapping[str, list[nn.Parameter]],
         max_steps: int,
         model: nn.Module | None = None,
+        num_data: int = 1,
     ) -> None:
         """Attach to a model's parameters.
 
@@ -226,6 +230,7 @@ class FirstOrder(Optimizer):
             max_steps: of the run; the schedule is a function of it.
             model: owner of the parameters, whose positive ones stay away from their floor; None
                 for parameters without constraints.
+            num_data: nats of the evidence in one unit of the loss.
 
         Raises:
             ConfigError: a role without settings, an unknown algorithm or option, or every role
@@ -259,6 +264,8 @@ class FirstOrder(Optimizer):
                 self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)
             except ValueError as error:  # out of range
                 raise ConfigError(f"optimizer.groups.{role}: {error}") from error
+            if isinstance(optimiser := self.optimisers[role], NaturalGradient):
+                optimiser.attach(model, num_data)
             self.parameters[role] = parameters
             lower = [] if model is None else lower_limits(model, parameters)
             limited = zip(parameters, lower, strict=False)

@@ -14,7 +14,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from gpx.constraints import at_their_floor, lower_limits
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
-from gpx.likelihoods import Gaussian, GaussianOutputs
+from gpx.likelihoods import Gaussian
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, Model
 from gpx.objectives import ExactMLL
@@ -181,7 +182,7 @@ def gaussian_parts(model: Model, say: Say) -> Hyperparameters | None:
     parts = model.hyperparameters()
     if parts is None:
         say(f"init: {class_name(model)} has not one kernel, starting from constants")
-    elif not isinstance(parts.likelihood, (Gaussian, GaussianOutputs)):
+    elif not isinstance(parts.likelihood, (Gaussian, NoisyOutputs)):
         say(f"init: {class_name(parts.likelihood)} likelihood, starting from constants")
         return None
     return parts
@@ -194,7 +195,7 @@ def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
     """
     kernel, mean = copy.deepcopy(parts.kernel).double(), copy.deepcopy(parts.mean).double()
     likelihood = copy.deepcopy(parts.likelihood).double()
-    if isinstance(likelihood, GaussianOutputs):
+    if isinstance(likelihood, NoisyOutputs):
         each = [likelihood.output(place) for place in range(likelihood.num_outputs)]
     else:
         assert isinstance(likelihood, Gaussian)
@@ -206,7 +207,7 @@ def take_over(exact: Sequence[ExactGP], parts: Hyperparameters) -> None:
     """Set the parts to those of exact GPs, one for every output, possibly of another dtype."""
     _copy_parameters(exact[0].kernel, parts.kernel)
     _copy_parameters(exact[0].mean, parts.mean)
-    if isinstance(parts.likelihood, GaussianOutputs):
+    if isinstance(parts.likelihood, NoisyOutputs):
         noise = torch.stack([each.likelihood.noise_variance.detach() for each in exact])
         parts.likelihood.noise_variance = noise.to(parts.likelihood.noise_variance)
     else:

@@ -12,12 +12,14 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.training.indexed_adagrad import IndexedAdagrad
+from gpx.training.natural_gradient import NaturalGradient
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adagrad": IndexedAdagrad,
     "sgd": torch.optim.SGD,
     "sparse_adam": torch.optim.SparseAdam,
+    "natural": NaturalGradient,
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """Those that touch only the entries with a gradient; the others keep O(m) moments moving."""

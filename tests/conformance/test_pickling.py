@@ -68,6 +68,7 @@ LIKELIHOODS = {
     "Bernoulli": lambda: likelihoods.Bernoulli(),
     "Gaussian": lambda: likelihoods.Gaussian(0.2),
     "GaussianOutputs": lambda: likelihoods.GaussianOutputs(2, 0.2),
+    "MixedOutputs": lambda: likelihoods.MixedOutputs(2, 2, 0.2),
     "Laplace": lambda: likelihoods.Laplace(0.4),
     "Poisson": lambda: likelihoods.Poisson(),
     "Softmax": lambda: likelihoods.Softmax(3),

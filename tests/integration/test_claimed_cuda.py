@@ -93,6 +93,9 @@ SHORT = {
         "optimizer.iterations=40",
         "optimizer.thin=10",
     ],
+    "svgp optimizer=svgp_natural strategy=unwhitened": [
+        *("trainer.max_steps=4", "approx.num_inducing=20", "trainer.batch_size=100"),
+    ],
     "svgp": ["trainer.max_steps=4", "approx.num_inducing=20", "trainer.batch_size=100"],
     "qsgp": [
         "approx.num_basis=400",

@@ -6,6 +6,7 @@ from gpx.inference.variational.strategy import (
     InducingVariables,
     Strategy,
     StrategyTerms,
+    Unwhitened,
     Whitened,
     Whitening,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "MeanField",
     "Strategy",
     "StrategyTerms",
+    "Unwhitened",
     "Whitened",
     "WhitenedGaussian",
     "Whitening",

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.inference.variational.moments import factor_terms, gaussian_kl
 
 
@@ -75,6 +75,26 @@ class WhitenedGaussian(nn.Module, ABC):
             factor (p, M, M): lower triangular with a positive diagonal.
         """
 
+    def natural_step(self, rate: float) -> None:
+        """Move along the natural gradient of a loss whose gradients are in the parameters.
+
+        The natural parameters of q take a step along the gradient in its moments m and S + m m^T:
+        the precision P = (S S^T)^{-1} becomes P + 2 rate dloss/d(S S^T), and the mean m - rate
+        P^{-1} dloss/dm with the new P. Where that P is not positive definite (the likelihood is not
+        log-concave) it has rate^2 / 2 of the step's square in addition, which makes it so.
+
+        Args:
+            rate: in units of one over the loss: of minus the bound itself at most one, which for
+                Gaussian noise and all data leads to the optimum at once.
+
+        Raises:
+            NotAvailable: the family has no such step.
+
+        Source: Hensman, Fusi and Lawrence 2013; Salimbeni, Eleftheriadis and Hensman 2018; for what
+            keeps P positive definite Lin, Schmidt and Khan 2020.
+        """
+        raise NotAvailable(f"{class_name(self)} has no natural gradient step")
+
     def _check(self, mean: Tensor, factor: Tensor) -> None:
         latents, size = self.mean.shape
         if mean.shape != (latents, size) or factor.shape != (latents, size, size):
@@ -125,6 +145,21 @@ class FullCholesky(WhitenedGaussian):
             diagonal = self.raw_factor.diagonal(dim1=-2, dim2=-1)
             diagonal.log_()
 
+    @torch.no_grad()
+    def natural_step(self, rate: float) -> None:
+        """As in ``WhitenedGaussian``, in float64; about 4 p M^3 operations, no wait for a GPU."""
+        of_mean, of_raw = _gradients(self.mean, self.raw_factor)
+        factor, of_factor = self.root().double(), of_raw.tril()
+        diagonal = of_factor.diagonal(dim1=-2, dim2=-1)
+        diagonal.div_(factor.diagonal(dim1=-2, dim2=-1))  # the parameter is its logarithm
+        # in the basis of S: S^T P S = I, and 2 S^T (dloss / d S S^T) S is the symmetric part
+        half = (factor.mT @ of_factor).tril()
+        half.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        root = _upper_root(rate * (half + half.mT))
+        factor = torch.linalg.solve_triangular(root.mT, factor, upper=False, left=False)
+        step = factor @ (factor.mT @ of_mean.unsqueeze(-1))
+        self.assign(self.mean - rate * step.squeeze(-1), factor)
+
 
 class MeanField(WhitenedGaussian):
     """Diagonal covariance; standard deviations are learned on the log scale.
@@ -162,3 +197,34 @@ class MeanField(WhitenedGaussian):
             inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
             self.mean.copy_(mean)
             self.log_scale.copy_(-torch.linalg.vector_norm(inverse, dim=-2).log())
+
+    @torch.no_grad()
+    def natural_step(self, rate: float) -> None:
+        """As in ``WhitenedGaussian``; O(p M) operations."""
+        of_mean, of_scale = _gradients(self.mean, self.log_scale)
+        change = rate * of_scale
+        grown = torch.where(change > -1.0, 1.0 + change, 1.0 + change + 0.5 * change.square())
+        variance = self.root().double().square() / grown
+        self.mean.copy_(self.mean - rate * variance * of_mean)
+        self.log_scale.copy_(0.5 * variance.log())
+
+
+def _gradients(*parameters: nn.Parameter) -> list[Tensor]:
+    """Of what was differentiated last, in float64."""
+    found = [parameter.grad for parameter in parameters]
+    return [
+        torch.zeros_like(p, dtype=torch.float64) if g is None else g.double()
+        for p, g in zip(parameters, found, strict=True)
+    ]
+
+
+def _upper_root(change: Tensor) -> Tensor:
+    """U (p, M, M), upper triangular, with U U^T = I + E, or I + E + E^2 / 2 where that is not
+    positive definite, for symmetric E = ``change``."""
+    identity = torch.eye(change.shape[-1], dtype=change.dtype, device=change.device)
+    lower, info = torch.linalg.cholesky_ex((identity + change).flip(-2, -1))
+    if lower.is_cuda or bool(info.any()):
+        raised = identity + change + 0.5 * change @ change
+        safe, _ = torch.linalg.cholesky_ex(raised.flip(-2, -1))
+        lower = torch.where((info == 0)[:, None, None], lower, safe)
+    return lower.flip(-2, -1)

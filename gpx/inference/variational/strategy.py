@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import Whitener, factorise_gram
 from gpx.inference.variational.distribution import WhitenedGaussian
-from gpx.inference.variational.moments import project
+from gpx.inference.variational.moments import gaussian_kl, project
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower
@@ -148,3 +148,58 @@ class Whitened(Strategy):
     ) -> None:
         """As they are."""
         q.assign(mean, factor)
+
+
+class Unwhitened(Strategy):
+    """q is over w = u - mean(u) = L v, values of the function at the inducing points themselves.
+
+    Where the data say much about u, q hardly depends on the kernel, and the kernel's gradient does
+    not have to push q along; where they say little, ``Whitened`` is ahead. Marginals and divergence
+    are those of v = L^{-1} w, with L^{-1} as a function of the kernel, in float64.
+
+    Cost: O(p M^3 + p M^2 B) time, O(p M^2 + p M B) memory.
+    Source: Burt thesis, sections 2.1 and 2.2.
+    """
+
+    def terms(self, u: InducingVariables, q: WhitenedGaussian, x: Tensor) -> StrategyTerms:
+        """As in ``Strategy``."""
+        white = u.whitening()
+        with torch.no_grad():
+            inverse = inverse_lower(white.cholesky)
+        projection = project(white.k_zz, u.cross(x), inverse.to(x.dtype), white.report.relative)
+        mean, factor = _of_whitened(q, white, inverse)
+        spread = (factor.to(x.dtype).mT @ projection).square().sum(1)
+        variance = u.kernel.diagonal(x) - projection.square().sum(0) + spread
+        return StrategyTerms(
+            mean.to(x.dtype) @ projection, variance.relu(), _kl(mean, factor), white.report
+        )
+
+    def kl(self, u: InducingVariables, q: WhitenedGaussian) -> Tensor:
+        """As in ``Strategy``."""
+        white = u.whitening()
+        with torch.no_grad():
+            inverse = inverse_lower(white.cholesky)
+        return _kl(*_of_whitened(q, white, inverse))
+
+    def to_whitened(self, q: WhitenedGaussian, cholesky: Tensor) -> tuple[Tensor, Tensor]:
+        """L^{-1} times both."""
+        mean = torch.linalg.solve_triangular(cholesky, q.mean.to(cholesky).mT, upper=False).mT
+        factor = torch.linalg.solve_triangular(cholesky, q.factor().to(cholesky), upper=False)
+        return mean, factor
+
+    def from_whitened(
+        self, q: WhitenedGaussian, mean: Tensor, factor: Tensor, cholesky: Tensor
+    ) -> None:
+        """L times both."""
+        q.assign(mean.to(cholesky) @ cholesky.mT, cholesky @ factor.to(cholesky))
+
+
+def _of_whitened(q: WhitenedGaussian, white: Whitening, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (p, M) and lower factor (p, M, M) of L^{-1} w, differentiable in q and the kernel."""
+    identity = torch.eye(len(inverse), dtype=inverse.dtype, device=inverse.device)
+    whitener = project(white.k_zz, identity, inverse, white.report.relative)
+    return q.mean.to(whitener) @ whitener.mT, whitener @ q.factor().to(whitener)
+
+
+def _kl(mean: Tensor, factor: Tensor) -> Tensor:
+    return gaussian_kl(mean, factor, factor.diagonal(dim1=-2, dim2=-1).log())

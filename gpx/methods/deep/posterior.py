@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Normal
 
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
-from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
+from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Sign
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.deep.draws import draws_of, held, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
@@ -128,7 +129,8 @@ class NetworkPosterior(Posterior):
         if isinstance(likelihood, Gaussian):
             return gaussian_mixture(Marginals(mean, variance + likelihood.noise_variance))
         share = mean.new_ones(mean.shape[1], len(mean))
-        if isinstance(likelihood, GaussianOutputs):
+        if isinstance(likelihood, NoisyOutputs):
+            mean, variance = likelihood.outputs(mean, variance)
             deviation = (variance + likelihood.noise_variance).sqrt()
             parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))
             shares = Categorical(probs=share.unsqueeze(1).expand(-1, mean.shape[2], -1))

@@ -1,6 +1,13 @@
 """Inducing points: variational (SGPR, SVGP, CGLB), and effective priors (SoR to PIC)."""
 
-from gpx.inference.variational import FullCholesky, MeanField, Strategy, Whitened, WhitenedGaussian
+from gpx.inference.variational import (
+    FullCholesky,
+    MeanField,
+    Strategy,
+    Unwhitened,
+    Whitened,
+    WhitenedGaussian,
+)
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
@@ -31,6 +38,7 @@ __all__ = [
     "SGPRPosterior",
     "SVGPPosterior",
     "Strategy",
+    "Unwhitened",
     "Whitened",
     "WhitenedGaussian",
 ]

@@ -32,6 +32,7 @@ OF_METHODS = {
     "objective": "approx=exact objective=iterative_mll",
     "basis": "approx=qsgp basis=orthogonal",
     "family": "approx=svgp family=mean_field",
+    "strategy": "approx=svgp strategy=unwhitened",
     "inducing": "approx=sgpr inducing=auto",
     "selector": "approx=sgpr selector=greedy",
     "partition": "approx=committee partition=random",

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gpx.errors import NotPositiveDefinite
-from gpx.inference.variational import FullCholesky, InducingVariables, Whitened
+from gpx.inference.variational import FullCholesky, InducingVariables, Unwhitened, Whitened
 from gpx.kernels import RBF, Matern32, Stationary
 
 
@@ -32,8 +32,28 @@ def test_marginals_equal_the_dense_formula():
     assert report.jitter == 0.0
 
 
+def test_unwhitened_is_the_same_law_seen_from_the_values():
+    variables = InducingVariables(Matern32(lengthscale=1.3).double(), _inputs(8), 1e-6)
+    q, x, draws = FullCholesky().start(8, 2).double(), _inputs(15, seed=1), torch.Generator()
+    with torch.no_grad():
+        q.mean.normal_(generator=draws.manual_seed(2))
+        q.raw_factor.normal_(std=0.3, generator=draws.manual_seed(3))
+    mean, factor = q.mean.detach().clone(), q.factor().detach()
+    cholesky = variables.whitening().cholesky
+    white = Whitened().terms(variables, q, x)
+    Unwhitened().from_whitened(q, mean, factor, cholesky)
+    torch.testing.assert_close(q.mean.data, mean @ cholesky.mT)
+    values = Unwhitened().terms(variables, q, x)
+    for found, expected in zip(values[:3], white[:3], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(Unwhitened().kl(variables, q), white.kl)
+    for found, expected in zip(Unwhitened().to_whitened(q, cholesky), (mean, factor), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("strategy", [Whitened(), Unwhitened()])
 @pytest.mark.parametrize("jitter", [0.0, 1e-6, 1e-4, 1e-2])
-def test_gradients_reach_kernel_inducing_points_and_inputs(jitter):
+def test_gradients_reach_kernel_inducing_points_and_inputs(jitter, strategy):
     # a large jitter as well: it is a share of the diagonal, which the outputscale moves
     kernel = RBF(ard_num_dims=2, lengthscale=1.3).double()
     q = FullCholesky().start(5, 1).double()
@@ -45,7 +65,7 @@ def test_gradients_reach_kernel_inducing_points_and_inputs(jitter):
     def moments(z, x, *values):
         module = torch.nn.Module()
         module.kernel = kernel
-        module.forward = lambda: Whitened().terms(InducingVariables(kernel, z, jitter), q, x)[:2]
+        module.forward = lambda: strategy.terms(InducingVariables(kernel, z, jitter), q, x)[:3]
         state = {f"kernel.{n}": v for n, v in zip(names, values, strict=True)}
         return torch.func.functional_call(module, state, ())
 

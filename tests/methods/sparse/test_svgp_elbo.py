@@ -6,7 +6,7 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.inducing import Eigenfunctions, Eigenvectors, Uniform
-from gpx.inference.variational import FullCholesky, MeanField, Strategy, StrategyTerms
+from gpx.inference.variational import FullCholesky, MeanField, Unwhitened
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant, Zero
@@ -221,34 +221,6 @@ def test_full_evidence_is_the_streamed_bound():
         streamed = objective.full_evidence(model, x, y, batch_size=batch_size)
         assert streamed.value.item() == pytest.approx(whole, rel=1e-12)
         assert streamed.kind == "lower_bound"
-
-
-class Unwhitened(Strategy):
-    """q is over u itself: written here as a user would, with automatic differentiation alone."""
-
-    def terms(self, u, q, x):
-        white = u.whitening()
-        lower = torch.linalg.cholesky(white.k_zz).to(x.dtype)
-        projection = torch.linalg.solve_triangular(lower, u.cross(x), upper=False)
-        mean, factor = self.to_whitened(q, lower)
-        spread = (factor.mT @ projection).square().sum(1)
-        variance = u.kernel.diagonal(x) - projection.square().sum(0) + spread
-        return StrategyTerms(mean @ projection, variance, _kl(mean, factor), white.report)
-
-    def kl(self, u, q):
-        return _kl(*self.to_whitened(q, u.whitening().cholesky))
-
-    def to_whitened(self, q, cholesky):
-        mean = torch.linalg.solve_triangular(cholesky, q.mean.mT, upper=False).mT
-        return mean, torch.linalg.solve_triangular(cholesky, q.factor(), upper=False)
-
-    def from_whitened(self, q, mean, factor, cholesky):
-        q.assign(mean @ cholesky.mT, cholesky @ factor)
-
-
-def _kl(mean, factor):
-    squares = factor.square().sum() + mean.square().sum() - mean.numel()
-    return 0.5 * squares - factor.diagonal(dim1=-2, dim2=-1).log().sum()
 
 
 @pytest.mark.parametrize("features", [None, Eigenfunctions(), Eigenvectors()])

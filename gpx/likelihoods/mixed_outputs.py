@@ -1,0 +1,67 @@
+"""Outputs that share latent functions: the linear model of coregionalisation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import LowRankMultivariateNormal
+
+from gpx.constraints import FLOOR
+from gpx.errors import ConfigError
+from gpx.likelihoods.gaussian import NoisyOutputs
+
+
+class MixedOutputs(NoisyOutputs):
+    """y_j = sum_l W_jl f_l + e_j, e_j ~ N(0, noise_variance_j), for p outputs and q latents.
+
+    The latent functions share a kernel k and are independent a priori, so that the outputs have the
+    covariance (W W^T)_ij k(x, x'): a coregionalisation matrix of rank q, learned through W. With
+    fewer latents than outputs a noisy output leans on those that say more.
+
+    Args:
+        num_outputs: p, at least two.
+        num_latents: q, from two to p; None: p.
+        noise_variance, noise_floor: of ``NoisyOutputs``.
+
+    Attributes:
+        mixing (p, q): W, starting at orthogonal columns with which outputs have k's variance on
+            average.
+
+    Raises:
+        ConfigError: fewer than two outputs, or latents below two or above p.
+
+    All expectations are closed forms. Cost: O(n p q).
+    Source: Alvarez, Rosasco and Lawrence 2012, section 4.2.
+    """
+
+    def __init__(
+        self,
+        num_outputs: int,
+        num_latents: int | None = None,
+        noise_variance: float = 0.1,
+        noise_floor: float = FLOOR,
+    ) -> None:
+        count = num_outputs if num_latents is None else num_latents
+        super().__init__(num_outputs, count, noise_variance, noise_floor)
+        if not 2 <= count <= num_outputs:
+            raise ConfigError(
+                f"num_latents={count} of {num_outputs} mixed outputs: expected 2 to {num_outputs}"
+            )
+        places = torch.arange(num_outputs, dtype=torch.float64)[:, None] + 0.5
+        waves = (math.pi / num_outputs * places * torch.arange(count)).cos()
+        columns = waves / torch.linalg.vector_norm(waves, dim=0)
+        start = columns * math.sqrt(num_outputs / count)
+        self.mixing = nn.Parameter(start.to(torch.get_default_dtype()))
+
+    def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """W m, and W^2 v with the squares of entries, (..., n, p)."""
+        return mean @ self.mixing.mT, variance @ self.mixing.square().mT
+
+    def predictive(self, mean: Tensor, variance: Tensor) -> LowRankMultivariateNormal:
+        """N(W m, W diag(v) W^T + noise): errors of outputs go together as their functions do."""
+        factor = self.mixing * variance.clamp_min(0).sqrt().unsqueeze(-2)
+        centre = mean @ self.mixing.mT
+        noise = self.noise_variance.expand_as(centre)
+        return LowRankMultivariateNormal(centre, factor, noise, validate_args=False)

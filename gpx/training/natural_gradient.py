@@ -1,0 +1,71 @@
+"""Natural gradient steps of variational distributions, beside any optimiser of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpx.errors import ConfigError, class_name
+from gpx.inference.variational import WhitenedGaussian
+
+
+class NaturalGradient(torch.optim.Optimizer):
+    """Steps along the natural gradient, in nats of the evidence.
+
+    A step of rate one leads to the optimal q at once where the noise is Gaussian and the batch is
+    all data; with mini-batches q is an average over the last 1 / lr of them. Unlike Adam's, a step
+    does not depend on how q is parametrised.
+
+    Args:
+        params: those of variational distributions, complete.
+        lr: rate, above 0 and at most 1.
+
+    Raises:
+        ValueError: another rate.
+
+    Source: Salimbeni, Eleftheriadis and Hensman 2018.
+    """
+
+    def __init__(self, params: Iterable[nn.Parameter], lr: float = 0.1) -> None:
+        if not 0.0 <= lr <= 1.0:
+            raise ValueError(f"lr={lr}: a natural gradient step has a rate of at most 1")
+        super().__init__(params, {"lr": lr})
+        self._scale = 1.0
+        self._distributions: list[WhitenedGaussian] = []
+
+    def attach(self, model: nn.Module | None, scale: float) -> None:
+        """Find the distributions whose parameters were given.
+
+        Args:
+            model: owner of them; None for none.
+            scale: nats of the evidence in one unit of the loss.
+
+        Raises:
+            ConfigError: a parameter belongs to nothing that has natural gradient steps.
+        """
+        mine = {id(p) for group in self.param_groups for p in group["params"]}
+        self._scale = scale
+        self._distributions = [
+            module
+            for module in ([] if model is None else model.modules())
+            if isinstance(module, WhitenedGaussian)
+            and type(module).natural_step is not WhitenedGaussian.natural_step
+            and all(id(p) in mine for p in module.parameters())
+        ]
+        found = {id(p) for module in self._distributions for p in module.parameters()}
+        if mine - found:
+            raise ConfigError(
+                f"{class_name(model)} has variational parameters without natural gradient steps; "
+                "FullCholesky and MeanField have them: take another algorithm, such as adam"
+            )
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Move every distribution whose gradients are there; nothing is evaluated."""
+        rate = self.param_groups[0]["lr"] * self._scale
+        for q in self._distributions:
+            if q.mean.grad is not None:
+                q.natural_step(rate)

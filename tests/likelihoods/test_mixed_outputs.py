@@ -1,0 +1,107 @@
+"""Coregionalised outputs against a dense Gaussian process over all outputs."""
+
+import pytest
+import torch
+
+import gpx
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import MixedOutputs, target_marginals
+from gpx.means import Zero
+from gpx.models import SVGP
+from gpx.objectives import SVGPELBO
+from gpx.training.first_order import FirstOrder
+
+
+def draws(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("latents", [2, 3])
+def test_it_is_the_dense_process_where_its_posterior_factorises(latents):
+    """Orthogonal columns and one noise variance: the latent functions stay independent."""
+    x, y, new = draws(12, 1), draws(12, 3, seed=1), draws(4, 1, seed=2)
+    likelihood = MixedOutputs(3, latents, noise_variance=0.2)
+    scales = torch.tensor([1.5, 0.7, 0.3], dtype=torch.float64)[:latents]
+    model = SVGP(
+        kernel=RBF(lengthscale=0.8, outputscale=1.3),
+        mean=Zero(),
+        likelihood=likelihood,
+        num_inputs=1,
+        num_inducing=12,
+        jitter=0.0,
+    ).double()
+    with torch.no_grad():
+        likelihood.mixing.mul_(scales)
+    model.place(x)
+    rates = {"variational": 1.0, "inducing": 0.0, "hyperparameters": 0.0}
+    optimizer = FirstOrder(
+        {
+            role: {"algorithm": "natural" if rate else "sgd", "lr": rate}
+            for role, rate in rates.items()
+        }
+    )
+    objective = SVGPELBO(12)
+    optimizer.bind(model.parameter_groups(), 1, model, 12)
+    optimizer.before_step(0)
+    objective.loss(objective.evidence(model, x, y), model, x).backward()
+    optimizer.step(0)
+
+    mixing = likelihood.mixing.detach()
+    kernel = model.kernel.evaluate(x).detach()
+    outputs = mixing @ mixing.mT
+    noise = likelihood.noise_variance.detach().repeat(12)
+    dense = torch.distributions.MultivariateNormal(
+        torch.zeros(36, dtype=torch.float64), torch.kron(kernel, outputs) + torch.diag(noise)
+    )
+    value = objective.evidence(model, x, y).value
+    torch.testing.assert_close(value, dense.log_prob(y.flatten()), rtol=1e-7, atol=1e-7)
+
+    cross = torch.kron(model.kernel.evaluate(new, x).detach(), outputs)
+    solved = torch.linalg.solve(dense.covariance_matrix, cross.mT)
+    variance = model.kernel.diagonal(new).detach()[:, None] * outputs.diagonal()
+    variance = variance - (cross * solved.mT).sum(1).view(4, 3)
+    with torch.no_grad():
+        found = model.condition(x, y).predictive(new, likelihood)
+    torch.testing.assert_close(
+        found.mean, (solved.mT @ y.flatten()).view(4, 3), rtol=1e-6, atol=1e-7
+    )
+    torch.testing.assert_close(found.variance, variance + noise[:3], rtol=1e-6, atol=1e-7)
+    marginals = target_marginals(found)
+    torch.testing.assert_close(
+        marginals.stddev, (variance + noise[:3]).sqrt(), rtol=1e-6, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+@pytest.mark.parametrize("latents", [2, None])
+def test_outputs_start_with_the_variance_of_the_kernel(outputs, latents):
+    mixing = MixedOutputs(outputs, latents).double().mixing.detach()
+    squares = mixing.mT @ mixing
+    count = latents or outputs
+    expected = torch.eye(count, dtype=torch.float64) * outputs / count
+    torch.testing.assert_close(squares, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_noisy_output_leans_on_the_others():
+    """Two outputs are one function; the second has twenty times the noise of the first."""
+    x = torch.linspace(-3, 3, 60, dtype=torch.float64)[:, None]
+    truth = torch.sin(2 * x[:, 0])
+    y = torch.stack([truth, truth], 1) + draws(60, 2) * torch.tensor([0.05, 1.0])
+    options = ["approx=svgp", "approx.num_inducing=20", "kernel=rbf"]
+    options += ["trainer.max_steps=150", "optimizer.settled=null", "trainer.dtype=float64"]
+    options += ["optimizer=svgp_natural"]
+    error = {}
+    for likelihood in ("gaussian_outputs", "mixed_outputs"):
+        fitted = gpx.fit(x, y, *options, f"likelihood={likelihood}", quiet=True, keep=False)
+        mean = torch.as_tensor(fitted.predict(x).mean)
+        assert mean.shape == (60, 2)
+        error[likelihood] = float((mean[:, 1] - truth).square().mean().sqrt())
+    assert error["mixed_outputs"] < 0.7 * error["gaussian_outputs"]
+
+
+@pytest.mark.parametrize(("outputs", "latents"), [(3, 1), (3, 4), (1, None)])
+def test_sizes_that_make_no_sense_are_refused(outputs, latents):
+    with pytest.raises(ConfigError, match="outputs"):
+        MixedOutputs(outputs, latents)
+    assert MixedOutputs(3).mixing.shape == (3, 3)

@@ -1,0 +1,178 @@
+"""Natural gradient steps against closed forms and against dense natural parameters."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from gpx.errors import ConfigError
+from gpx.inference.variational import FullCholesky, MeanField, WhitenedGaussian
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, StudentT
+from gpx.means import Zero
+from gpx.models import SVGP
+from gpx.objectives import SVGPELBO
+from gpx.training.first_order import FirstOrder
+
+NATURAL = {
+    "variational": {"algorithm": "natural", "lr": 1.0},
+    "inducing": {"lr": 0.0},
+    "hyperparameters": {"lr": 0.0},
+}
+
+
+def problem(rows=40):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+    return x, torch.sin(2.0 * x[:, 0]) + 0.1 * x[:, 1]
+
+
+def model_of(likelihood, family=None):
+    x, y = problem()
+    model = SVGP(
+        kernel=RBF(ard_num_dims=2),
+        mean=Zero(),
+        likelihood=likelihood,
+        num_inputs=2,
+        num_inducing=7,
+        family=family,
+        warm_start=False,
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def steps(model, x, y, count, rate=1.0):
+    """Bounds before each step on all data, and after the last."""
+    objective = SVGPELBO(len(x))
+    groups = {**NATURAL, "variational": {"algorithm": "natural", "lr": rate}}
+    optimizer = FirstOrder(groups)
+    optimizer.bind(model.parameter_groups(), count, model, len(x))
+    found = []
+    for step in range(count):
+        optimizer.before_step(step)
+        evidence = objective.evidence(model, x, y)
+        objective.loss(evidence, model, x).backward()
+        optimizer.step(step)
+        found.append(evidence.value.item())
+    return [*found, objective.evidence(model, x, y).value.item()]
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_one_step_of_rate_one_is_the_optimum_for_gaussian_noise(outputs):
+    x, y = problem()
+    if outputs == 2:
+        y = torch.stack([y, y.cos()], 1)
+    likelihood = Gaussian(0.1) if outputs == 1 else GaussianOutputs(2, noise_variance=0.1)
+    model = model_of(likelihood)
+    _, after = steps(model, x, y, 1)
+    mean, factor = model.q.mean.clone(), model.q.factor().clone()
+    model.fit_variational(x, y)
+    torch.testing.assert_close(mean, model.q.mean.data, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(factor, model.q.factor().data, rtol=1e-9, atol=1e-10)
+    assert after == pytest.approx(SVGPELBO(40).evidence(model, x, y).value.item(), rel=1e-12)
+
+
+def test_mean_field_comes_to_its_optimum_at_once_where_coordinates_do_not_meet():
+    """For A A^T diagonal the fully factorised optimum is that of one step."""
+    q = MeanField().start(3).double()
+    target, precision = torch.tensor([[1.0, -2.0, 0.5]]).double(), torch.tensor([2.0, 5.0, 9.0])
+    fit = 0.5 * ((q.mean - target).square() + q.root().square()) * precision.double()
+    (fit.sum() + q.kl(q.root())).backward()
+    q.natural_step(1.0)
+    expected = precision.double() / (1.0 + precision.double())
+    torch.testing.assert_close(q.mean.data, expected * target)
+    torch.testing.assert_close(q.root().data, (1.0 + precision.double()).rsqrt()[None])
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_a_step_is_that_of_dense_natural_parameters(rate):
+    """P' = P + 2 rate dloss/dS and P' m' = P m - rate (dloss/dm - 2 dloss/dS m)."""
+    x, y = problem()
+    labels = torch.where(y > 0, 1.0, -1.0).double()
+    model = model_of(Bernoulli())
+    steps(model, x, labels, 2, rate=0.5)
+    mean = model.q.mean.detach().clone()
+    covariance = (model.q.factor() @ model.q.factor().mT).detach()
+
+    moved = [mean.clone().requires_grad_(), covariance.clone().requires_grad_()]
+    projection = _projection(model, x)
+    f_mean = (moved[0] @ projection)[0]
+    spread = torch.einsum("mb,mk,kb->b", projection, moved[1][0], projection)
+    f_variance = model.kernel.diagonal(x).detach() - projection.square().sum(0) + spread
+    fit = model.likelihood.expected_log_prob(labels, f_mean, f_variance).sum()
+    kl = 0.5 * (moved[1][0].trace() + moved[0].square().sum() - torch.logdet(moved[1][0]))
+    of_mean, of_covariance = torch.autograd.grad(kl - fit, moved)
+    of_covariance = 0.5 * (of_covariance + of_covariance.mT)
+    precision = torch.linalg.inv(covariance) + 2.0 * rate * of_covariance
+    first = torch.linalg.inv(covariance)[0] @ mean[0] - rate * (
+        of_mean[0] - 2.0 * of_covariance[0] @ mean[0]
+    )
+
+    steps(model, x, labels, 1, rate=rate)
+    found = model.q.factor() @ model.q.factor().mT
+    torch.testing.assert_close(found.data, torch.linalg.inv(precision), rtol=1e-8, atol=1e-10)
+    expected = torch.linalg.solve(precision[0], first)
+    torch.testing.assert_close(model.q.mean.data[0], expected, rtol=1e-8, atol=1e-10)
+
+
+def _projection(model, x):
+    variables = model._variables
+    with torch.no_grad():
+        lower = variables.whitening().cholesky
+        return torch.linalg.solve_triangular(lower, variables.cross(x), upper=False)
+
+
+@pytest.mark.parametrize("family", [FullCholesky(), MeanField()])
+def test_the_bound_rises_step_by_step_for_labels(family):
+    x, y = problem()
+    bounds = steps(
+        model_of(Bernoulli(), family), x, torch.where(y > 0, 1.0, -1.0).double(), 12, 0.5
+    )
+    assert all(later > earlier for earlier, later in pairwise(bounds[:9]))
+    assert bounds[-1] == pytest.approx(bounds[-2], abs=1e-3)
+
+
+@pytest.mark.parametrize("family", [FullCholesky, MeanField])
+def test_q_stays_a_distribution_where_the_loss_is_concave_in_its_variance(family):
+    """Then P + 2 rate dloss/dS is not positive definite; E + E^2 / 2 in the place of E is."""
+    q = family().start(4).double()
+    (-50.0 * q.root().square().sum()).backward()
+    q.natural_step(1.0)
+    change = -100.0
+    expected = torch.full((4,), 1.0 / (1.0 + change + 0.5 * change**2), dtype=torch.float64)
+    covariance = q.factor()[0] @ q.factor()[0].mT
+    torch.testing.assert_close(covariance.data, torch.diag(expected))
+
+
+def test_a_likelihood_that_is_not_log_concave_is_trained():
+    x, y = problem()
+    y = y.clone()
+    y[::7] += 8.0
+    model = model_of(StudentT(scale=0.1, df=3.0))
+    bounds = steps(model, x, y, 40, rate=0.3)
+    assert all(math.isfinite(bound) for bound in bounds)
+    assert bounds[-1] > bounds[0] + 10.0
+    assert bounds[-1] == pytest.approx(bounds[-2], abs=0.05)
+
+
+class OwnFamily(MeanField):
+    natural_step = WhitenedGaussian.natural_step
+
+
+def test_what_has_no_natural_step_is_refused_before_training():
+    model = model_of(Gaussian(0.1), OwnFamily())
+    optimizer = FirstOrder(NATURAL)
+    with pytest.raises(ConfigError, match="SVGP has variational parameters without natural"):
+        optimizer.require_fit(model, SVGPELBO(40), 40, 10)
+    with pytest.raises(ConfigError, match="without natural gradient steps"):
+        optimizer.bind({"variational": [nn.Parameter(torch.zeros(3))]}, 10)
+
+
+@pytest.mark.parametrize("rate", [1.5, 2])
+def test_rates_above_one_are_refused(rate):
+    optimizer = FirstOrder({**NATURAL, "variational": {"algorithm": "natural", "lr": rate}})
+    with pytest.raises(ConfigError, match=r"variational: lr=.*at most 1"):
+        optimizer.bind(model_of(Gaussian(0.1)).parameter_groups(), 10)
