@@ -145,7 +145,7 @@ def store(rows: Rows) -> None:
             "images look like to a classifier that has to choose among ten digits, and no measure",
             "of calibration; the other kinds say what the entropy is worth. A classifier of",
             "rectified linear units does not see that they are far from all digits, and a Gaussian",
-            "process with a stationary kernel of its features does (GPDNN).",
+            "process with a stationary kernel of its features does (GPDNN on clean digits).",
             "",
             "Letters are what is asked for; the other kinds are shown beside them.",
         ],
