@@ -195,7 +195,7 @@ def main() -> None:
                 "probabilities, 0 to 2. The exact probabilities are judged on 20,000 images,",
                 "networks on 2,000. What has to hold holds at every seed that is there.",
                 "",
-                "Steps are as many at every size. The prior's share of the loss falls as 1 / N, and",
+                "Steps are as many at every size. The share of the prior falls as 1 / N, and",
                 "masked networks stay as under-confident: with half of all activations masked, two",
                 "narrow convolutions do not come near the exact probabilities, which the plain",
                 "network does, whose over-confidence falls with N instead.",
