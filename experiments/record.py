@@ -56,7 +56,7 @@ TITLES = {
 
 
 def write(
-    folder: Path,
+    folder: Path | None,
     name: str,
     title: str,
     notes: Sequence[str],
@@ -66,10 +66,10 @@ def write(
     hidden: Sequence[str] = (),
     pictures: Sequence[str] = (),
 ) -> None:
-    """Write <name>.json and RESULTS.md.
+    """Write <name>.json and RESULTS.md; machine and date stay where no row is another one.
 
     Args:
-        folder: of the script.
+        folder: of the script. None: only print the table, of a rehearsal (--quick), say.
         name: of the table; starts with the name of its script.
         title: of its section.
         notes: sentences under the title: setting, and where published numbers come from.
@@ -95,8 +95,13 @@ def write(
         "machine": machine,
         "date": date.today().isoformat(),
     }
-    (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    results(folder)
+    if folder is not None:
+        path = folder / f"{name}.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        if before.get("rows") == json.loads(json.dumps(rows)):  # none was measured here and now
+            content |= {key: before[key] for key in ("machine", "date")}
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        results(folder)
     print(_section(content))
 
 

@@ -23,12 +23,12 @@ import argparse
 import math
 import statistics
 import sys
-import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
-from device_clock import clock_of, peak_gib
+from timing import Spent, in_turns, spent
 from torch import Tensor
 
 from gpx.data import GridStress
@@ -39,6 +39,7 @@ from gpx.means import Zero
 from gpx.methods.grid.gaps import GapOptions, solve_gaps
 from gpx.models import GridGP
 from gpx.objectives import GridMLL
+from gpx.runs.environment import peak_memory_mib
 from gpx.training.allocator import keep_freed_memory
 
 
@@ -90,30 +91,38 @@ def step_ratio(model: GridGP, x: Tensor, y: Tensor, steps: int) -> tuple[float, 
             if filling:
                 source = space.product(spectrum.vectors, source)
 
-    per_step, per_product = [], []
-    for _ in range(3):
-        per_step.append((timed(lambda: solve(2 * steps)) - timed(lambda: solve(steps))) / steps)
-        per_product.append(timed(bare) / steps)
-    return statistics.median(per_step), statistics.median(per_product)
+    work = {"twice": lambda: solve(2 * steps), "once": lambda: solve(steps), "bare": bare}
+    seen = {name: [seconds_of(s) for s in each] for name, each in in_turns(work, 3, device).items()}
+    per_step = [a - b for a, b in zip(seen["twice"], seen["once"], strict=True)]
+    return statistics.median(per_step) / steps, statistics.median(seen["bare"]) / steps
 
 
-CLOCK = {"wall": time.perf_counter, "cpu": time.process_time}
-"""Processor seconds of one thread are what a busy machine leaves unchanged."""
+chosen_clock, device = "wall", "cpu"
+"""Processor seconds of one thread are what a busy machine leaves unchanged; set by ``main``."""
 
 
 def timed(function: Callable[[], object]) -> float:
-    start = clock()
-    function()
-    return clock() - start
+    return seconds_of(spent(function, device))
 
 
-def clock() -> float:
-    return clock_of(device, CLOCK[chosen_clock])()
+def seconds_of(one: Spent) -> float:
+    return one.processor if chosen_clock == "cpu" and device == "cpu" else one.wall
 
 
-chosen_clock = "wall"
-device = "cpu"
-"""Where everything runs; set by ``main``."""
+def peak() -> float:
+    return peak_memory_mib(torch.device(device)) / 2**10
+
+
+def evaluated(model: GridGP, objective: GridMLL, x: Tensor, y: Tensor) -> tuple:
+    """Evidence, its gradient by the parameters, and the seconds they took."""
+    found: list[Any] = []
+
+    def work() -> None:
+        found.append(objective.evidence(model, x, y))
+        found.append(torch.autograd.grad(found[0].value, list(model.parameters())))
+
+    seconds = timed(work)
+    return *found, seconds
 
 
 def scale(options: argparse.Namespace) -> None:
@@ -124,10 +133,8 @@ def scale(options: argparse.Namespace) -> None:
         found = timed(lambda model=model, x=x: model.gridded(x))
         seconds, iterations = [], []
         for _ in range(options.evaluations):
-            start = clock()
-            evidence = objective.evidence(model, x, y)
-            gradient = torch.autograd.grad(evidence.value, list(model.parameters()))
-            seconds.append(clock() - start)
+            evidence, gradient, spent_on_it = evaluated(model, objective, x, y)
+            seconds.append(spent_on_it)
             iterations.append(evidence.facts.get("solver_iterations", 0))
             with torch.no_grad():  # a step such as an optimiser takes
                 for p, g in zip(model.parameters(), gradient, strict=True):
@@ -198,19 +205,14 @@ def peer(options: argparse.Namespace) -> None:
 
         def ours(model=model, x=x, y=y, objective=objective) -> Tensor:  # type: ignore[no-untyped-def]
             model.warm.zero_()  # a first evaluation, not the next one
-            evidence = objective.evidence(model, x, y)
-            torch.autograd.grad(evidence.value, list(model.parameters()))
-            return evidence.value.detach()
+            return evaluated(model, objective, x, y)[0].value.detach()
 
         def theirs(factors=factors, noise=noise, observed=observed, y=y[order]) -> Tensor:  # type: ignore[no-untyped-def]
             return peer_evidence(factors, noise, observed, y)[0]
 
         values = [float(ours()), float(theirs())]
-        times: list[list[float]] = [[], []]
-        for _ in range(options.repeats):
-            times[0].append(timed(ours))
-            times[1].append(timed(theirs))
-        mine, other = (statistics.median(t) for t in times)
+        times = in_turns({"ours": ours, "theirs": theirs}, options.repeats, device, warm=0)
+        mine, other = (statistics.median(map(seconds_of, each)) for each in times.values())
         print(
             f"{' x '.join(map(str, options.shape))}, gaps {share:.0%}, N={len(y):,}: "
             f"gpx {mine:.3f} s, GPyTorch {other:.3f} s: {other / mine:.1f} x; evidence "
@@ -264,22 +266,14 @@ def solve(options: argparse.Namespace) -> None:
             tight = GapOptions("fill", 1e-12)
             exact = float(solve_gaps(model.system(rows, factors), y, tight).fit)
         sides = {"gpx": ours, "GPyTorch": theirs}
-        times: dict[str, list[float]] = {name: [] for name in sides if name in options.who}
-        errors = {}
-        for _ in range(options.repeats):
-            for name in times:
-                start = clock()
-                errors[name] = abs(float(sides[name]()) / exact - 1.0)
-                times[name].append(clock() - start)
-        found = {name: statistics.median(t) for name, t in times.items()}
+        sides = {name: side for name, side in sides.items() if name in options.who}
+        times = in_turns(sides, options.repeats, device, warm=0)
+        found = {name: statistics.median(map(seconds_of, each)) for name, each in times.items()}
+        errors = {name: abs(float(side()) / exact - 1.0) for name, side in sides.items()}
         text = ", ".join(f"{n} {t:.3f} s (error {errors[n]:.1e})" for n, t in found.items())
         ratio = f": {found['GPyTorch'] / found['gpx']:.1f} x" if len(found) == 2 else ""
         sizes = " x ".join(map(str, options.shape))
         print(f"{sizes}, gaps {share:.0%}, N={len(y):,}: {text}{ratio}, peak {peak():.2f} GiB")
-
-
-def peak() -> float:
-    return peak_gib(device)
 
 
 def long(options: argparse.Namespace) -> None:
@@ -303,10 +297,8 @@ def long(options: argparse.Namespace) -> None:
         seconds, steps = [], []
         for _ in range(options.evaluations):
             model.warm.zero_()  # a first evaluation each time
-            start = clock()
-            evidence = objective.evidence(model, x, y)
-            torch.autograd.grad(evidence.value, list(model.parameters()))
-            seconds.append(clock() - start)
+            evidence, _, spent_on_it = evaluated(model, objective, x, y)
+            seconds.append(spent_on_it)
             steps.append(evidence.facts["solver_iterations"])
         print(
             f"{m:,} x {places}, gaps {share:.0%}, N={len(y):,}, {model.gridded(x).grid.size:,} "
@@ -343,7 +335,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--who", default="gpx,GPyTorch", help="of solve: gpx, GPyTorch or both")
     parser.add_argument("--peer-tolerance", type=float, default=1e-4, help="of the peer's solves")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--clock", choices=tuple(CLOCK), default="wall")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args(arguments)
     if options.what is None:
         for line in ROUTINE:

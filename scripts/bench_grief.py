@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
-from collections.abc import Callable
+from typing import Any
 
 import torch
-from device_clock import clock_of
+from tables import show
+from timing import Work, fair, in_turns, spent, tensors_mib
 
 from gpx.bases import GridOptions
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
@@ -37,37 +37,10 @@ DEVICE = "cpu"
 """Where everything runs; set by ``main``."""
 
 
-def clock() -> float:
-    """Seconds: of this process on one thread, whatever else runs; of the wall on several."""
-    on_cpu = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    return clock_of(DEVICE, on_cpu)()
-
-
-def best(function: Callable[[], object], rounds: int) -> float:
+def best(function: Work, rounds: int) -> float:
     """Smallest of several timings, seconds."""
-    found = math.inf
-    for _ in range(rounds):
-        started = clock()
-        function()
-        found = min(found, clock() - started)
-    return found
-
-
-def working_memory(function: Callable[[], object]) -> float:
-    """MiB that a call holds at most."""
-    if torch.device(DEVICE).type == "cuda":
-        before = torch.cuda.memory_allocated(DEVICE)
-        torch.cuda.reset_peak_memory_stats(DEVICE)
-        function()
-        return (torch.cuda.max_memory_allocated(DEVICE) - before) / 2**20
-    with torch.profiler.profile(profile_memory=True) as profile:
-        function()
-    current = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            current += event.nbytes()
-            peak = max(peak, current)
-    return peak / 2**20
+    each = [spent(function, DEVICE) for _ in range(rounds)]
+    return min(fair([seconds], DEVICE, torch.get_num_threads()) for seconds in each)
 
 
 def rates(rounds: int) -> tuple[float, float, float]:
@@ -145,53 +118,53 @@ def main() -> None:
         f"exponential {exponentials / 1e9:.2f} billion/s"
     )
 
-    print("\nfeatures: seconds, ns an entry, ratio to the limit, working memory beside the data")
-    print(f"{'n':>8} {'d':>4} {'p':>5} {'log10 m':>8} {'s':>7} {'ns':>6} {'ratio':>6} {'MiB':>6}")
     base = (unit, 16, 500)
     cases = [base, (2 * unit, 16, 500), (4 * unit, 16, 500)]
     cases += [(unit, 32, 500), (unit, 64, 500), (unit, 128, 500)]
     cases += [(unit, 16, 1000), (unit, 16, 2000)]
+    rows: list[dict[str, Any]] = []
     for n, d, p in cases:
         model, x, _ = problem(n, d, p)
         seconds = best(lambda m=model, x=x: features(m, x), options.rounds)
         c, terms = series_size(model, x)
         limit = n * ((p + d * terms) / elementwise + d * terms * c / gemm)
-        memory = working_memory(lambda m=model, x=x: features(m, x))
-        print(
-            f"{n:>8} {d:>4} {p:>5} {model.basis.log10_grid_size:>8.0f} {seconds:>7.3f} "
-            f"{1e9 * seconds / (n * p):>6.2f} {seconds / limit:>6.2f} {memory:>6.1f}"
-        )
+        rows.append({"n": n, "d": d, "p": p, "log10 m": round(model.basis.log10_grid_size)})
+        rows[-1] |= {"seconds": seconds, "ns an entry": 1e9 * seconds / (n * p)}
+        rows[-1] |= {"over the limit": seconds / limit}
+        rows[-1] |= {"MiB": tensors_mib(lambda m=model, x=x: features(m, x), DEVICE)}
+    show(rows, "Features; working memory beside the data")
 
-    print("\nevidence and gradient: seconds, ratio to 1.5 n p^2 + 5/6 p^3 multiply-adds")
-    print(f"{'n':>8} {'d':>4} {'p':>5} {'log10 m':>8} {'s':>7} {'ratio':>6} {'MiB':>6}")
+    rows = []
     for n, d, p in [base, (2 * unit, 16, 500), (unit, 128, 500), (unit, 16, 1000)]:
         model, x, y = problem(n, d, p)
         seconds = best(lambda m=model, x=x, y=y: evaluate(m, x, y), options.rounds)
         limit = (1.5 * n * p**2 + 5 / 6 * p**3) / gemm
-        memory = working_memory(lambda m=model, x=x, y=y: evaluate(m, x, y))
-        print(
-            f"{n:>8} {d:>4} {p:>5} {model.basis.log10_grid_size:>8.0f} {seconds:>7.2f} "
-            f"{seconds / limit:>6.2f} {memory:>6.1f}"
-        )
+        rows.append({"n": n, "d": d, "p": p, "log10 m": round(model.basis.log10_grid_size)})
+        rows[-1] |= {"seconds": seconds, "over the limit": seconds / limit}
+        rows[-1] |= {"MiB": tensors_mib(lambda m=model, x=x, y=y: evaluate(m, x, y), DEVICE)}
+    show(rows, "Evidence and gradient; limit: 1.5 n p^2 + 5/6 p^3 multiply-adds")
 
-    print(
-        "\nnodes an axis at n = 10,000, d = 10, p = 200: seconds an evaluation, of them eigenpairs"
-    )
-    print(f"{'nodes':>6} {'log10 m':>8} {'s':>7} {'eigen s':>8} {'rest':>6}")
     models = {nodes: problem(10_000, 10, 200, nodes) for nodes in (10, 30, 100)}
-    seconds = dict.fromkeys(models, math.inf)
-    eigen = dict.fromkeys(models, math.inf)
-    for _ in range(3 * options.rounds):  # in turn: rates drift
-        for nodes, (model, x, y) in models.items():
-            spent = best(lambda m=model, x=x, y=y: evaluate(m, x, y), 1)
-            seconds[nodes] = min(seconds[nodes], spent)
-            eigen[nodes] = min(eigen[nodes], best(lambda m=model: eigenpairs(m), 1))
-    for nodes, (model, _, _) in models.items():
-        rest = (seconds[nodes] - eigen[nodes]) / (seconds[10] - eigen[10])
-        print(
-            f"{nodes:>6} {model.basis.log10_grid_size:>8.0f} {seconds[nodes]:>7.3f} "
-            f"{eigen[nodes]:>8.3f} {rest:>6.2f}"
-        )
+    work: dict[str, Work] = {}
+    for nodes, (model, x, y) in models.items():
+        work[f"all {nodes}"] = lambda m=model, x=x, y=y: evaluate(m, x, y)
+        work[f"eigenpairs {nodes}"] = lambda m=model: eigenpairs(m)
+    turns = in_turns(work, 3 * options.rounds, DEVICE, warm=0)
+    least_of = {
+        name: min(fair([seconds], DEVICE, options.threads) for seconds in seen)
+        for name, seen in turns.items()
+    }
+    rows = [
+        {
+            "nodes": nodes,
+            "log10 m": round(model.basis.log10_grid_size),
+            "seconds": least_of[f"all {nodes}"],
+            "eigenpairs, s": least_of[f"eigenpairs {nodes}"],
+            "rest, s": least_of[f"all {nodes}"] - least_of[f"eigenpairs {nodes}"],
+        }
+        for nodes, (model, _, _) in models.items()
+    ]
+    show(rows, "Nodes an axis at n = 10,000, d = 10, p = 200: an evaluation, and its eigenpairs")
 
 
 if __name__ == "__main__":

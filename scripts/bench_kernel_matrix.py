@@ -13,14 +13,13 @@ what it held before the product.
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from peers import matern, rbf
+from tables import show
+from timing import added_mib, in_own_process, in_turns, least, named
 from torch import Tensor
 
 import gpx.kernels
@@ -30,25 +29,8 @@ from gpx.backends.triton import triton_refusal
 
 warnings.filterwarnings("ignore")
 
-DIMENSIONS, COLUMNS = 8, 8
-
-
-def best(
-    contestants: dict[str, Callable[[], object]], runs: int, device: str
-) -> dict[str, tuple[float, float]]:
-    """Smallest wall and processor seconds of each, run in turns."""
-    seen: dict[str, tuple[float, float]] = {}
-    for turn in range(runs + 1):
-        for name, run in contestants.items():
-            wall, processor = time.perf_counter(), time.process_time()
-            run()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            found = (time.perf_counter() - wall, time.process_time() - processor)
-            if turn:  # the first turn warms caches up
-                before = seen.get(name, found)
-                seen[name] = (min(before[0], found[0]), min(before[1], found[1]))
-    return seen
+DIMENSIONS, COLUMNS, LENGTHSCALE, OUTPUTSCALE = 8, 8, 3.0, 1.3
+PEER = "linear_operator"
 
 
 def rates(dtype: torch.dtype, device: str, threads: int) -> tuple[Callable, Callable, int, int]:
@@ -82,10 +64,9 @@ def inputs(n: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
 
 
 def make_kernel(name: str, dtype: torch.dtype, device: str) -> gpx.kernels.Kernel:
-    kernel: gpx.kernels.Stationary = getattr(gpx.kernels, name)(DIMENSIONS).to(device, dtype)
-    like = {"dtype": dtype, "device": device}
-    kernel.lengthscale = torch.full((DIMENSIONS,), 3.0, **like)
-    kernel.outputscale = torch.tensor(1.3, **like)
+    kernel = getattr(gpx.kernels, name)(DIMENSIONS).to(device, dtype)
+    kernel.lengthscale = torch.full((DIMENSIONS,), LENGTHSCALE, dtype=dtype, device=device)
+    kernel.outputscale = torch.tensor(OUTPUTSCALE, dtype=dtype, device=device)
     return kernel
 
 
@@ -109,75 +90,50 @@ def against_the_limit(n: int, dtype: torch.dtype, options: argparse.Namespace) -
         compiled = kernel(x, backend="triton")
         contestants["Triton"] = lambda: compiled @ right
     with torch.no_grad():
-        found = best(contestants, options.runs, device)
+        found = {k: least(v) for k, v in in_turns(contestants, options.runs, device).items()}
     per_exp = [t / entries for t in found.pop("exp")]
     per_multiply = [t / products for t in found.pop("mm")]
     work = n * n * (DIMENSIONS + 2 + COLUMNS)
     limit = [n * n * e + work * m for e, m in zip(per_exp, per_multiply, strict=True)]
-    print(
-        f"{options.kernel} product, n = {n:,}, d = {DIMENSIONS}, {COLUMNS} columns, {dtype}\n"
-        f"  exp {1e-9 / per_exp[0]:.2f} G/s, matrix product {2e-9 / per_multiply[0]:.0f} GFLOP/s, "
-        f"limit {limit[0]:.3f} s wall, {limit[1] / threads:.3f} s CPU"
+    rows = [
+        {
+            "product by": name,
+            "s, wall": wall,
+            "over the limit": wall / limit[0],
+            "s, processor / threads": processor / threads,
+            "processor, over the limit": processor / limit[1],
+        }
+        for name, (wall, processor) in found.items()
+    ]
+    show(
+        rows,
+        f"{options.kernel}, n = {n:,}, d = {DIMENSIONS}, {COLUMNS} columns, {named(dtype)}: "
+        f"exp {1e-9 / per_exp[0]:.2f} G/s, product {2e-9 / per_multiply[0]:.0f} GFLOP/s, limit "
+        f"{limit[0]:.3f} s wall, {limit[1] / threads:.3f} s processor / threads",
     )
-    for name, (wall, processor) in found.items():
-        print(
-            f"  {name:<24}{wall:>8.3f} s wall {wall / limit[0]:>6.2f} x limit   "
-            f"{processor / threads:>8.3f} s CPU {processor / limit[1]:>6.2f} x limit",
-            flush=True,
-        )
-    print(f"  peak memory of a product: {peak_memory(n, dtype, options)}")
-
-
-def peak_memory(n: int, dtype: torch.dtype, options: argparse.Namespace) -> str:
-    name = str(dtype).removeprefix("torch.")
-    command = [sys.executable, __file__, "--memory-of", str(n), "--dtype", name]
-    for option in ("device", "threads", "kernel"):
-        command += [f"--{option}", str(getattr(options, option))]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def print_peak_memory(n: int, dtype: torch.dtype, options: argparse.Namespace) -> None:
-    kernel = make_kernel(options.kernel, dtype, options.device)
-    with torch.no_grad():
-        x, right = inputs(n, dtype, options.device)
-        operator = kernel(x, backend="chunked")
-        before = _start_peak(options.device)
-        operator @ right
-        after = _peak(options.device)
+    added = in_own_process(product_mib, n, dtype, options)
     whole = n * n * x.element_size() / 2**20
-    print(f"{after - before:.0f} MiB, against {whole:.0f} MiB of the matrix")
+    print(f"memory of a product: {added:.0f} MiB, against {whole:.0f} MiB of the matrix")
 
 
-def _start_peak(device: str) -> float:
-    """Forget earlier peaks; what is held now, in MiB."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated() / 2**20
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the high-water mark becomes the present
-    return _peak(device)
-
-
-def _peak(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() / 2**20
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 2**10
+def product_mib(n: int, dtype: torch.dtype, options: argparse.Namespace) -> float:
+    """What a product adds; run in a process of its own."""
+    torch.set_num_threads(options.threads)
+    kernel = make_kernel(options.kernel, dtype, options.device)
+    x, right = inputs(n, dtype, options.device)
+    operator = kernel(x, backend="chunked")
+    with torch.no_grad():
+        return added_mib(lambda: operator @ right, options.device)
 
 
 def against_linear_operator(n: int, dtype: torch.dtype, options: argparse.Namespace) -> None:
-    import gpytorch
-
     kernel = make_kernel(options.kernel, dtype, options.device)
     if options.kernel == "RBF":
-        part = gpytorch.kernels.RBFKernel(ard_num_dims=DIMENSIONS)
+        peer = rbf(DIMENSIONS, LENGTHSCALE, OUTPUTSCALE)
     else:
-        smoothness = float(options.kernel.removeprefix("Matern")[0]) / 2
-        part = gpytorch.kernels.MaternKernel(nu=smoothness, ard_num_dims=DIMENSIONS)
-    peer = gpytorch.kernels.ScaleKernel(part).to(options.device, dtype)
-    # a plain float would be rounded to float32 on its way
-    part.lengthscale, peer.outputscale = torch.tensor([3.0, 1.3], dtype=torch.float64)
+        nu = float(options.kernel.removeprefix("Matern")[0]) / 2
+        peer = matern(nu, DIMENSIONS, LENGTHSCALE, OUTPUTSCALE)
+    peer = peer.to(options.device, dtype)
     x, right = inputs(n, dtype, options.device)
 
     def ours(backend: str) -> Callable[[], object]:
@@ -194,26 +150,25 @@ def against_linear_operator(n: int, dtype: torch.dtype, options: argparse.Namesp
         theirs = peer(x) @ right
         difference = (kernel(x, backend="chunked") @ right - theirs).abs().max()
         error = (difference / theirs.abs().max()).item()
-        found = best(
-            {"linear_operator": lambda: peer(x) @ right}
-            | {name: ours(name) for name in ("dense", "chunked")},
-            options.runs,
-            options.device,
+        work = {PEER: lambda: peer(x) @ right} | {b: ours(b) for b in ("dense", "chunked")}
+        found = in_turns(work, options.runs, options.device)
+    slopes = {PEER: with_gradient(work[PEER], peer)}
+    slopes |= {b: with_gradient(ours(b), kernel) for b in ("dense", "chunked")}
+    slopes = {f"{name}, gradient": run for name, run in slopes.items()}
+    found |= in_turns(slopes, max(2, options.runs // 3), options.device)
+    best, rows = {name: least(seen) for name, seen in found.items()}, []
+    for name, (wall, processor) in best.items():
+        theirs = best[f"{PEER}, gradient" if name.endswith("gradient") else PEER]
+        rows.append(
+            {
+                "product by": name,
+                "s, wall": wall,
+                "times faster": theirs.wall / wall,
+                "s, processor": processor,
+                "processor, times less": theirs.processor / processor,
+            }
         )
-    found |= best(
-        {"linear_operator, gradient": with_gradient(lambda: peer(x) @ right, peer)}
-        | {f"{b}, gradient": with_gradient(ours(b), kernel) for b in ("dense", "chunked")},
-        max(2, options.runs // 3),
-        options.device,
-    )
-    print(f"against linear_operator, n = {n:,}, {dtype}, relative difference {error:.0e}")
-    for name, (wall, processor) in found.items():
-        kind = "linear_operator, gradient" if "gradient" in name else "linear_operator"
-        print(
-            f"  {name:<28}{wall:>8.3f} s wall {found[kind][0] / wall:>6.2f} x   "
-            f"{processor / options.threads:>8.3f} s CPU {found[kind][1] / processor:>6.2f} x",
-            flush=True,
-        )
+    show(rows, f"n = {n:,}, {named(dtype)}, relative difference {error:.0e}")
 
 
 def main() -> None:
@@ -225,16 +180,12 @@ def main() -> None:
     parser.add_argument("--peer-n", type=int, default=5_000, help="linear_operator stores n x n")
     kernels = ["RBF", "Matern12", "Matern32", "Matern52"]
     parser.add_argument("--kernel", default="RBF", choices=kernels)
-    parser.add_argument("--memory-of", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="", help="float32 or float64; both when not given")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     names = [options.dtype] if options.dtype else ["float64", "float32"]
     dtypes = [getattr(torch, name) for name in names]
-    if options.memory_of:
-        print_peak_memory(options.memory_of, dtypes[0], options)
-        return
     print(f"torch {torch.__version__}, {options.device}, {options.threads} threads")
     for dtype in dtypes:
         against_the_limit(options.n, dtype, options)

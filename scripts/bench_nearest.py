@@ -5,7 +5,7 @@
     python scripts/bench_nearest.py --device cuda
 
 Random data of the shapes of the published table (Tran thesis, table 4.1). Processor time of one
-thread (on a GPU wall time, once its work is done), interleaved, medians, after a warm-up; the
+thread (of several, or on a GPU: wall time), interleaved, medians, after a warm-up; the
 search for neighbours is included everywhere but in the column "fixed Z", where it was done before.
 A test point is one of 1,000 that are predicted together, or of 20 that are asked one after another;
 SVGP predicts from a cached inverse factor of K_zz, SWSGP from a prepared search.
@@ -14,12 +14,12 @@ SVGP predicts from a cached inverse factor of K_zz, SWSGP from a prepared search
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
-from device_clock import clock_of
+from tables import show
+from timing import Work, fair, in_turns, spent
 from torch import Tensor
 
 from gpx.kernels import Matern52
@@ -48,26 +48,13 @@ def parts(d: int) -> dict[str, torch.nn.Module]:
     }
 
 
-def medians(
-    actions: dict[str, Callable[[], object]], repeats: int, device: str = "cpu"
-) -> dict[str, float]:
-    """Milliseconds, of processor time on a CPU.
-
-    Each is timed right after a call of its own, so that it finds the caches as it left them.
-    """
-    clock = clock_of(device)
-    found: dict[str, list[float]] = {name: [] for name in actions}
-    for turn in range(repeats + 2):
-        for name, action in actions.items():
-            action()
-            began = clock()
-            action()
-            if turn >= 2:
-                found[name].append(1e3 * (clock() - began))
-    return {name: statistics.median(times) for name, times in found.items()}
+def milliseconds(work: dict[str, Work], repeats: int, device: str) -> dict[str, float]:
+    """Medians, each right after a call of its own, so that it finds the caches as it left them."""
+    found = in_turns(work, repeats, device, warm=2, primed=True)
+    return {name: 1e3 * fair(seen, device, torch.get_num_threads()) for name, seen in found.items()}
 
 
-def stepper(model: Model, objective: SVGPELBO | SWSGPObjective, x: Tensor, y: Tensor) -> Callable:
+def stepper(model: Model, objective: SVGPELBO | SWSGPObjective, x: Tensor, y: Tensor) -> Work:
     draws = torch.Generator(x.device).manual_seed(1)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-6)
 
@@ -89,7 +76,7 @@ def one_by_one(posterior: Posterior, x: Tensor) -> None:
 
 def against_svgp(
     shapes: list[tuple[str, int, int, int]], repeats: int, device: str = "cpu"
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Steps and test points of both, by shape."""
     rows = []
     for name, d, m, h in shapes:
@@ -101,7 +88,7 @@ def against_svgp(
             with torch.no_grad():
                 model.inducing.copy_(x[:m])
         bound, objective = SVGPELBO(len(x)), SWSGPObjective(len(x))
-        steps = medians(
+        steps = milliseconds(
             {"svgp": stepper(svgp, bound, x, y), "swsgp": stepper(local, objective, x, y)},
             repeats,
             device,
@@ -110,8 +97,8 @@ def against_svgp(
         asked = {name: partial(p.predict, x[-1000:]) for name, p in posteriors.items()}
         single = {f"{name} 1": partial(one_by_one, p, x[-TURN:]) for name, p in posteriors.items()}
         distances = partial(torch.matmul, x[-1000:], x[:m].mT.contiguous())
-        tests = medians(asked | {"distances": distances}, repeats, device)
-        tests |= medians(single, repeats, device)
+        tests = milliseconds(asked | {"distances": distances}, repeats, device)
+        tests |= milliseconds(single, repeats, device)
         rows.append(
             {
                 "shape": f"{name} ({d} inputs)",
@@ -132,9 +119,9 @@ def against_svgp(
     return rows
 
 
-def against_size(sizes: list[int], repeats: int, device: str = "cpu") -> list[dict]:
+def against_size(sizes: list[int], repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
     """Steps with learned and with fixed Z, by M."""
-    actions: dict[str, Callable[[], object]] = {}
+    actions: dict[str, Work] = {}
     for m in sizes:
         x, y = problem(max(m, 4000), 8, device)
         for learned in (True, False):
@@ -154,7 +141,7 @@ def against_size(sizes: list[int], repeats: int, device: str = "cpu") -> list[di
                 table = torch.randint(m, (len(x), 32), dtype=torch.int32)
                 objective.table = table.to(device)
             actions[f"{m} {learned}"] = stepper(model, objective, x, y)
-    found = medians(actions, repeats, device)
+    found = milliseconds(actions, repeats, device)
     return [
         {
             "M": m,
@@ -166,47 +153,42 @@ def against_size(sizes: list[int], repeats: int, device: str = "cpu") -> list[di
     ]
 
 
-def printed(rows: list[dict]) -> None:
-    """A table."""
-    print("\n| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
-    for row in rows:
-        cells = [f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()]
-        print("| " + " | ".join(cells) + " |")
-
-
 def backward(objective: VecchiaMLL, model: Vecchia, x: Tensor, y: Tensor) -> None:
     objective.evidence(model, x, y).value.backward()
 
 
-def vecchia(n: int, repeats: int, device: str = "cpu") -> None:
-    clock = clock_of(device)
-    print(
-        "\n| n | given | block | groups found, s | evidence, s | with gradient, s | per row given |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    x, y = problem(n, 8, device)
-    x, y = x.double(), y.double()
+def vecchia(n: int, repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
+    """The search for neighbours, the evidence and its gradient, by neighbours and blocks."""
+    x, y = (t.double() for t in problem(n, 8, device))
+    rows = []
     for given, block in ((30, 1), (30, 16), (120, 1), (120, 32)):
-        model = Vecchia(**parts(8), num_neighbours=given, block_size=block).to(x)
-        began = clock()
-        model.initialise(x, y, generator=torch.Generator(x.device))
-        search, objective = clock() - began, VecchiaMLL()
-
+        model, objective = Vecchia(**parts(8), num_neighbours=given, block_size=block), VecchiaMLL()
+        draws = torch.Generator(device)
+        search = spent(partial(model.to(x).initialise, x, y, generator=draws), device)
         value = torch.no_grad()(partial(objective.evidence, model, x, y))
         gradient = partial(backward, objective, model, x, y)
-        found = medians({"value": value, "gradient": gradient}, repeats, device)
-        print(
-            f"| {n:,} | {given} | {block} | {search:.2f} | {found['value'] / 1e3:.2f} | "
-            f"{found['gradient'] / 1e3:.2f} | {1e3 * found['gradient'] / n / given:.2f} us |"
+        found = milliseconds({"value": value, "gradient": gradient}, repeats, device)
+        rows.append(
+            {
+                "n": n,
+                "given": given,
+                "block": block,
+                "groups found, s": fair([search], device, torch.get_num_threads()),
+                "evidence, s": found["value"] / 1e3,
+                "with gradient, s": found["gradient"] / 1e3,
+                "us per row given": 1e3 * found["gradient"] / n / given,
+            }
         )
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="smaller sizes")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     quick, device = options.quick, options.device
     big = 256 if quick else 1024
     shapes = [
@@ -215,10 +197,10 @@ def main() -> None:
         ("MNIST", 784, big, 4),
         ("AIRLINE", 8, big, 4),
     ]
-    printed(against_svgp(shapes, 10 if quick else 40, device))
+    show(against_svgp(shapes, 10 if quick else 40, device), "Steps and test points")
     sizes = [1000, 10_000] if quick else [1000, 10_000, 100_000]
-    printed(against_size(sizes, 10 if quick else 40, device))
-    vecchia(2000 if quick else 20_000, 1 if quick else 3, device)
+    show(against_size(sizes, 10 if quick else 40, device), "Steps by the number of points")
+    show(vecchia(2000 if quick else 20_000, 1 if quick else 3, device), "Evidence of Vecchia")
 
 
 if __name__ == "__main__":

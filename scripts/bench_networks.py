@@ -5,18 +5,17 @@
 
 One step is loss, gradient and Adam on a batch of random images, the dense layer as wide as the
 random features. Steps of all networks alternate, so that other load hits all of them; times are
-medians of processor time (on a GPU: of wall time, to the end of the work).
+medians of processor time (on a GPU, or several threads: of wall time, to the end of the work).
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from tables import show
+from timing import Work, fair, in_turns
 from torch import Tensor
 
 from gpx.likelihoods import Softmax
@@ -34,7 +33,7 @@ NETWORKS: dict[str, tuple[type[NetworkModel], dict[str, Any]]] = {
 }
 
 
-def stepper(name: str, x: Tensor, y: Tensor, backbone: str, features: int | None) -> Callable:
+def stepper(name: str, x: Tensor, y: Tensor, backbone: str, features: int | None) -> Work:
     network, options = NETWORKS[name]
     model = network(
         likelihood=Softmax(CLASSES),
@@ -56,25 +55,6 @@ def stepper(name: str, x: Tensor, y: Tensor, backbone: str, features: int | None
     return step
 
 
-def measured(arguments: argparse.Namespace) -> dict[str, list[float]]:
-    device = torch.device(arguments.device)
-    draws = torch.Generator().manual_seed(0)
-    x = torch.rand(arguments.batch, arguments.side**2, generator=draws).to(device)
-    y = torch.randint(CLASSES, (arguments.batch,), generator=draws).to(x)
-    steps = {name: stepper(name, x, y, arguments.backbone, arguments.features) for name in NETWORKS}
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(arguments.rounds + 2):
-        for name, step in steps.items():
-            before = clock()
-            step()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            if number > 1:  # the first ones make buffers
-                seconds[name].append(clock() - before)
-    return seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
@@ -84,12 +64,19 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=None, help="null: as many as the network's")
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=60)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    found = {name: statistics.median(times) for name, times in measured(arguments).items()}
-    print(f"{arguments.backbone}, {arguments.side} x {arguments.side} pixels, {arguments.device}")
-    for name, seconds in found.items():
-        print(f"{name:16s} {1e3 * seconds:8.2f} ms  {seconds / found['cnn']:.2f} of the plain one")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    draws = torch.Generator().manual_seed(0)
+    x = torch.rand(given.batch, given.side**2, generator=draws).to(given.device)
+    y = torch.randint(CLASSES, (given.batch,), generator=draws).to(x)
+    steps = {name: stepper(name, x, y, given.backbone, given.features) for name in NETWORKS}
+    times = in_turns(steps, given.rounds, given.device, warm=2)
+    found = {name: fair(each, given.device, given.threads) for name, each in times.items()}
+    rows = [
+        {"network": name, "ms a step": 1e3 * seconds, "over the plain one": seconds / found["cnn"]}
+        for name, seconds in found.items()
+    ]
+    show(rows, f"{given.backbone}, {given.side} x {given.side} pixels, {given.device}")
 
 
 if __name__ == "__main__":

@@ -18,17 +18,15 @@ is what it holds beyond the state (weights and AdaGrad accumulators, O(m)) and t
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import resource
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
+from tables import show
+from timing import Spent, Work, in_turns, least, middle, tensors_mib
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.bases.fourier import native as fourier_native
@@ -45,7 +43,7 @@ BATCH = 500
 
 @dataclass
 class Case:
-    """One configuration with its model, optimiser and timings."""
+    """One configuration with its model and optimiser."""
 
     num_basis: int
     num_data: int
@@ -88,8 +86,6 @@ class Case:
             parameter.requires_grad_(self.learn)
         self.optimiser = torch.optim.Adagrad(groups["variational"], lr=1e-3)
         self.generator = generator
-        self.wall: list[float] = []
-        self.cpu: list[float] = []
 
     def step(self) -> None:
         """One training step."""
@@ -101,22 +97,6 @@ class Case:
         with torch.sparse.check_sparse_tensor_invariants(False):
             self.optimiser.step()
         self.objective.after_step(self.model)
-
-    def measure(self, steps: int) -> None:
-        """Time ``steps`` steps; one entry each."""
-        synchronise(self.device)
-        for _ in range(steps):
-            wall, cpu = time.perf_counter(), time.process_time()
-            self.step()
-            synchronise(self.device)
-            self.wall.append(1e3 * (time.perf_counter() - wall))
-            self.cpu.append(1e3 * (time.process_time() - cpu))
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class Operations(TorchDispatchMode):
@@ -140,66 +120,28 @@ class Operations(TorchDispatchMode):
 
 
 class Rates:
-    """The machine's trigonometric functions and multiply-adds per millisecond, by rounds.
-
-    Pairs of rates: by the wall clock, and by the processor time of all threads, in which other
-    processes on the machine do not count.
-    """
+    """Runs of trigonometric functions and multiply-adds, and the time that counted ones take."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
         self.angles = torch.randn(2500, 500, device=device)
         self.values = torch.empty_like(self.angles)
         self.square = torch.randn(1536, 1536, device=device)
-        self.trigonometric: list[tuple[float, float]] = []
-        self.multiply_adds: list[tuple[float, float]] = []
 
-    def _rates(self, operations: float, work: Callable[[], object]) -> tuple[float, float]:
-        synchronise(self.device)
-        wall, cpu = time.perf_counter(), time.process_time()
-        work()
-        synchronise(self.device)
-        spent = time.perf_counter() - wall, time.process_time() - cpu
-        return operations / (1e3 * spent[0]), operations / (1e3 * spent[1])
+    def work(self) -> dict[str, Work]:
+        """To be timed in turns with the steps."""
 
-    def measure(self) -> None:
-        """One round."""
-
-        def evaluate() -> None:
+        def trigonometry() -> None:
             torch.cos(self.angles, out=self.values)
             torch.sin(self.angles, out=self.values)
 
-        self.trigonometric.append(self._rates(2 * self.angles.numel(), evaluate))
-        self.multiply_adds.append(self._rates(1536**3, lambda: self.square @ self.square))
+        return {"trigonometry": trigonometry, "product": lambda: self.square @ self.square}
 
-    def median(self, clock: int) -> tuple[float, float]:
-        """Trigonometric functions and multiply-adds per ms of wall (0) or processor (1) time."""
-        trigonometric = statistics.median(pair[clock] for pair in self.trigonometric)
-        return trigonometric, statistics.median(pair[clock] for pair in self.multiply_adds)
-
-    def limit(self, counted: Operations, clock: int = 0) -> float:
-        """Milliseconds that the counted operations take at the median rates."""
-        trigonometric, multiply_adds = self.median(clock)
-        return counted.trigonometric / trigonometric + counted.multiply_adds / multiply_adds
-
-
-def working_memory(case: Case) -> float:
-    """MiB that one step holds beyond what was there before it."""
-    gc.collect()
-    if case.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(case.device)
-        before = torch.cuda.memory_allocated(case.device)
-        case.step()
-        synchronise(case.device)
-        return (torch.cuda.max_memory_allocated(case.device) - before) / 2**20
-    with torch.profiler.profile(profile_memory=True) as profile:
-        case.step()
-    current = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            current += event.nbytes()
-            peak = max(peak, current)
-    return peak / 2**20
+    def limit(self, counted: Operations, times: dict[str, list[Spent]]) -> Spent:
+        """Seconds of the counted operations at the median rates, by both clocks."""
+        angles = counted.trigonometric / (2 * self.angles.numel())
+        products = counted.multiply_adds / 1536**3
+        pairs = zip(middle(times["trigonometry"]), middle(times["product"]), strict=True)
+        return Spent(*(angles * a + products * b for a, b in pairs))
 
 
 def main() -> None:
@@ -213,8 +155,7 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=5000, help="basis functions per list")
     parser.add_argument("--learn", action="store_true", help="gradients of hyperparameters as well")
     parser.add_argument("--dense", type=int, default=0, help="dense columns of the covariance")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=2, help="steps per round and case")
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path, default=None, help="also write the rows here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -232,66 +173,50 @@ def main() -> None:
     ]
     for case in cases:
         case.step()
-    memory = [working_memory(case) for case in cases]
+    memory = [tensors_mib(case.step, options.device) for case in cases]
     without_compiler = mock.patch.object(fourier_native, "_checked", return_value=None)
     with without_compiler, Operations() as counted:
         cases[0].step()
     rates = Rates(device)
-    rates.measure()
-    rates = Rates(device)
-    for _ in range(options.rounds):
-        for case in cases:
-            rates.measure()
-            case.measure(options.steps)
-    limit, limit_cpu = rates.limit(counted), rates.limit(counted, clock=1)
-    rows = [
-        {
-            "num_basis": case.num_basis,
-            "num_data": case.num_data,
-            "wall_ms": statistics.median(case.wall),
-            "best_ms": min(case.wall),
-            "cpu_ms": statistics.median(case.cpu),
-            "limit_ms": limit,
-            "limit_cpu_ms": limit_cpu,
-            "step_mib": mib,
-        }
-        for case, mib in zip(cases, memory, strict=True)
-    ]
+    steps: dict[str, Work] = {f"{i}": case.step for i, case in enumerate(cases)}
+    times = in_turns(rates.work() | steps, options.rounds, options.device)
+    limit = rates.limit(counted, times)
+    rows: list[dict[str, Any]] = []
+    for (name, case), mib in zip(zip(steps, cases, strict=True), memory, strict=True):
+        wall, processor = middle(times[name])
+        rows.append(
+            {
+                "m": case.num_basis,
+                "n": case.num_data,
+                "wall, ms": 1e3 * wall,
+                "least, ms": 1e3 * least(times[name]).wall,
+                "processor, ms": 1e3 * processor,
+                "step MiB": mib,
+                "over the limit": wall / limit.wall,
+                "processor, over the limit": processor / limit.processor,
+            }
+        )
     compiled = fourier_pass(torch.zeros(1, device=device)) is not None
-    print(
-        f"device {device}, {options.threads} threads, torch {torch.__version__}, float32, "
-        f"features {'compiled' if compiled else 'by torch operations'}"
+    show(
+        rows,
+        f"{device}, {options.threads} threads, float32, features "
+        f"{'compiled' if compiled else 'by torch operations'}, batch {BATCH}, support rows 500, "
+        f"{options.columns} columns per list, {options.dense} dense columns, d = {options.inputs}, "
+        f"{options.likelihood} likelihood, hyperparameters "
+        f"{'learned' if options.learn else 'frozen'}; limit {1e3 * limit.wall:.1f} ms wall, "
+        f"{1e3 * limit.processor:.1f} ms processor: {counted.trigonometric:.3g} cosines and sines, "
+        f"{counted.multiply_adds:.3g} multiply-adds",
     )
-    print(
-        f"batch {BATCH}, support rows 500, {options.columns} columns per list, "
-        f"{options.dense} dense columns, d = {options.inputs}, {options.likelihood} likelihood, "
-        f"hyperparameters {'learned' if options.learn else 'frozen'}"
-    )
-    for name, value, clock in (("wall", limit, 0), ("processor", limit_cpu, 1)):
-        trigonometric, multiply_adds = rates.median(clock)
-        print(
-            f"limit {value:.1f} ms of {name} time: {counted.trigonometric:.3g} cosines and sines "
-            f"at {trigonometric / 1e3:.0f} million/s, {counted.multiply_adds:.3g} multiply-adds "
-            f"at {multiply_adds / 1e6:.0f} thousand million/s"
-        )
-    print(
-        f"{'m':>10} {'n':>9} {'wall ms':>9} {'best ms':>9} {'cpu ms':>9} {'step MiB':>9} "
-        f"{'of limit':>9} {'cpu of limit':>13}"
-    )
-    for row in rows:
-        print(
-            f"{row['num_basis']:>10} {row['num_data']:>9} {row['wall_ms']:>9.1f} "
-            f"{row['best_ms']:>9.1f} {row['cpu_ms']:>9.1f} {row['step_mib']:>9.1f} "
-            f"{row['wall_ms'] / limit:>8.2f}x {row['cpu_ms'] / limit_cpu:>12.2f}x"
-        )
-    same_n = [row for row in rows if row["num_data"] == first_rows]
-    same_m = [row for row in rows if row["num_basis"] == wanted[-1][0]]
-    for name, group in (("m", same_n), ("n", same_m)):
-        for key in ("wall_ms", "best_ms", "cpu_ms", "step_mib"):
+    flat = []
+    for over, group in (
+        ("m", [row for row in rows if row["n"] == first_rows]),
+        ("n", [row for row in rows if row["m"] == wanted[-1][0]]),
+    ):
+        flat.append({"largest / smallest over": over})
+        for key in ("wall, ms", "least, ms", "processor, ms", "step MiB"):
             values = [row[key] for row in group]
-            print(f"largest / smallest over {name}: {key} {max(values) / min(values):.2f}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"peak memory of the process, all cases together: {peak:.0f} MiB")
+            flat[-1][key] = max(values) / min(values)
+    show(flat)
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -20,15 +20,17 @@ autograd.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from gpytorch.kernels import GridInterpolationKernel
+from peers import Regression, rbf
+from tables import show
+from timing import fair, spent
 from torch import Tensor
 
 from gpx.kernels import RBF, Kernel, Matern32
@@ -41,8 +43,10 @@ from gpx.methods.ski.waves import WavePart
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence
 from gpx.operators import BlockToeplitz, Interpolation, Kronecker, Toeplitz
+from gpx.runs.environment import peak_memory_mib
 
 NOISE = 0.01
+PEER = "GPyTorch RBF float64"
 BARE = (
     (Interpolation, "_by_batch"),
     (Toeplitz, "_multiply"),
@@ -88,14 +92,6 @@ def recorded() -> Iterator[list[Callable[[], object]]]:
             setattr(owner, name, method)
 
 
-def clock(device: str) -> float:
-    """Processor seconds; seconds on an accelerator, when it is done."""
-    if device == "cpu":
-        return time.process_time()
-    torch.accelerator.synchronize()
-    return time.perf_counter()
-
-
 def problem(num: int, inputs: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     x = 20.0 * torch.rand(num, inputs, generator=generator, dtype=torch.float64) - 10.0
@@ -112,13 +108,14 @@ def ours(x: Tensor, y: Tensor, size: int, kernel: Kernel) -> Callable[[], float]
         num_inputs=x.shape[1],
         grid_size=size,
     ).to(x.device, x.dtype)
-    began = time.process_time()
-    model.initialise(x, y, generator=torch.Generator(x.device).manual_seed(1))
-    print(f"  gathered once in {time.process_time() - began:.2f} s: {model.note}")
+    draws = torch.Generator(x.device).manual_seed(1)
+    gathering = spent(lambda: model.initialise(x, y, generator=draws), str(x.device))
+    print(f"  gathered once in {fair([gathering], str(x.device)):.2f} s: {model.note}")
     objective = SKIEvidence(resample=True)
     draws = torch.Generator(x.device).manual_seed(2)
 
     def step() -> float:
+        model.zero_grad()
         found = objective.evidence(model, x, y, generator=draws)
         found.value.backward()
         return found.value.item()
@@ -127,36 +124,10 @@ def ours(x: Tensor, y: Tensor, size: int, kernel: Kernel) -> Callable[[], float]
 
 
 def theirs(x: Tensor, y: Tensor, size: int) -> Callable[[], float]:
-    import gpytorch
-
-    class Model(gpytorch.models.ExactGP):
-        def __init__(self, likelihood):
-            super().__init__(x, y, likelihood)
-            self.mean_module = gpytorch.means.ConstantMean()
-            self.covar_module = gpytorch.kernels.GridInterpolationKernel(
-                gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()),
-                grid_size=size,
-                num_dims=x.shape[1],
-            )
-
-        def forward(self, inputs):
-            mean, covariance = self.mean_module(inputs), self.covar_module(inputs)
-            return gpytorch.distributions.MultivariateNormal(mean, covariance)
-
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().to(x)
-    model = Model(likelihood).to(x)
-    model.covar_module.base_kernel.base_kernel.lengthscale = 1.0
-    model.covar_module.base_kernel.outputscale = 1.0
-    likelihood.noise = NOISE
-    model.train()
-    evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
-
-    def step() -> float:
-        value = evidence(model(x), y) * len(y)
-        (-value).backward()
-        return value.item()
-
-    return step
+    d = x.shape[1]
+    kernel = GridInterpolationKernel(rbf(None, 1.0), grid_size=size, num_dims=d)
+    step = Regression(x, y, kernel, NOISE).step()
+    return lambda: step().item()
 
 
 def bare(step: Callable[[], float], device: str) -> float:
@@ -164,10 +135,7 @@ def bare(step: Callable[[], float], device: str) -> float:
     with recorded() as calls:
         step()
     with torch.no_grad():
-        began = clock(device)
-        for call in calls:
-            call()
-        return clock(device) - began
+        return fair([spent(lambda: [call() for call in calls], device)], device)
 
 
 def main() -> None:
@@ -182,10 +150,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
-    d, size = arguments.inputs, arguments.grid
-    x, y = (t.to(arguments.device) for t in problem(arguments.rows, d))
+    d, size, device = arguments.inputs, arguments.grid, arguments.device
+    x, y = (t.to(device) for t in problem(arguments.rows, d))
     print(
-        f"n = {len(x):,}, d = {d}, grid {size:,} points an axis, {arguments.device}, "
+        f"n = {len(x):,}, d = {d}, grid {size:,} points an axis, {device}, "
         f"{arguments.threads} thread(s), torch {torch.__version__}"
     )
     steps = {
@@ -195,32 +163,32 @@ def main() -> None:
     if d == 1 or arguments.rough:
         steps["gpx Matern 3/2 float64"] = ours(x, y, size, Matern32(d, 1.0, 1.0))
     if d == 1 and len(x) <= 200_000:
-        steps["GPyTorch RBF float64"] = theirs(x, y, size)
-    times: dict[str, list[float]] = {name: [] for name in steps}
+        steps[PEER] = theirs(x, y, size)
     values: dict[str, list[float]] = {name: [] for name in steps}
+    times: dict[str, list[float]] = {name: [] for name in steps}
     ratios: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(arguments.repeats + 1):
         for name, step in steps.items():
-            began = clock(arguments.device)
-            value = step()
+            seconds = fair([spent(lambda s=step, n=name: values[n].append(s()), device)], device)
             if repeat:  # the first one warms up
-                times[name].append(clock(arguments.device) - began)
-                values[name].append(value)
+                times[name].append(seconds)
                 if name.startswith("gpx"):
-                    ratios[name].append(times[name][-1] / bare(step, arguments.device))
-    print(f"{'':24} {'seconds':>9} {'over bare':>10} {'evidence':>14} {'scatter, nats':>14}")
-    for name in steps:
-        scatter = statistics.stdev(values[name]) if arguments.repeats > 1 else float("nan")
-        mean = statistics.fmean(values[name])
-        ratio = f"{statistics.median(ratios[name]):10.2f}" if ratios[name] else f"{'':10}"
-        seconds = statistics.median(times[name])
-        print(f"{name:24} {seconds:9.3f} {ratio} {mean:14.2f} {scatter:14.4f}")
-    if "GPyTorch RBF float64" in steps:
-        peer = statistics.median(times["GPyTorch RBF float64"])
-        for name in ("gpx RBF float64", "gpx RBF float32"):
-            print(f"{name}: {peer / statistics.median(times[name]):.1f} times faster than GPyTorch")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"peak memory of the process, all of the above: {peak:,} MiB")
+                    ratios[name].append(seconds / bare(step, device))
+    found = {name: statistics.median(each) for name, each in times.items()}
+    peer = found.get(PEER)
+    rows = [
+        {
+            "evidence of": name,
+            "seconds": seconds,
+            "over bare": statistics.median(ratios[name]) if ratios[name] else None,
+            "times faster than GPyTorch": peer and peer / seconds,
+            "evidence": f"{statistics.fmean(values[name][1:]):.2f}",
+            "scatter, nats": statistics.stdev(values[name]),
+        }
+        for name, seconds in found.items()
+    ]
+    show(rows)
+    print(f"peak memory of the process, all of the above: {peak_memory_mib(x.device):,.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from tables import show
 
 ROOT = Path(__file__).resolve().parents[1]
 INPUTS = 8
@@ -41,31 +42,27 @@ def write_parts(folder: Path, rows: int) -> None:
         np.save(folder / f"y_{part:03d}.npy", np.sin(x @ directions).sum(1) + noise)
 
 
-def trained(data: Path, run: Path, options: list[str]) -> tuple[dict[str, float], float, float]:
-    """Contents of metrics.json, peak memory in MiB and processor seconds of one run."""
-    log = run.with_suffix(".log")
-    with log.open("wb") as lines:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, str(ROOT / "train.py"), "approx=svgp", "data=stream"),
-                *(f"data.path={data}", f"hydra.run.dir={run}", "trainer.figures=false"),
-                *("trainer.tensorboard=false", *options),
-            ],
-            stdout=lines,
-            stderr=lines,
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        sys.exit(f"training on {data} failed: {log.read_text()}")
-    seconds = usage.ru_utime + usage.ru_stime
-    return json.loads((run / "metrics.json").read_text()), usage.ru_maxrss / 1024, seconds
+def trained(data: Path, run: Path, options: list[str]) -> tuple[dict[str, float], float]:
+    """Contents of metrics.json and processor seconds of one run in a process of its own."""
+    command = [
+        *(sys.executable, str(ROOT / "train.py"), "approx=svgp", "data=stream"),
+        *(f"data.path={data}", f"hydra.run.dir={run}", "trainer.figures=false"),
+        *("trainer.tensorboard=false", *options),
+    ]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"training on {data} failed: {done.stdout}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return json.loads((run / "metrics.json").read_text()), seconds
 
 
 def main() -> None:
-    """Print a Markdown table, a line for each number of rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", nargs="+", type=float, default=[1e6, 1e7])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", help="where files are written; default: the temporary folder")
     parser.add_argument(
         "options",
@@ -74,22 +71,25 @@ def main() -> None:
         help="of train.py",
     )
     given = parser.parse_args()
-    print("| rows | file MiB | peak MiB | trained rows/s | file rows/s | RMSE | processor s |")
-    print("|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    table = []
     for rows in map(int, given.rows):
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             data = Path(folder) / "data"
             write_parts(data, rows)
-            found, peak, seconds = trained(
-                data, Path(folder) / "run", [f"trainer.device={given.device}", *given.options]
-            )
-            print(
-                f"| {rows:,} | {found['data.file_mib']:,.0f} | {peak:,.0f} "
-                f"| {found['train.rows_per_second']:,.0f} "
-                f"| {found['data.file_rows_per_second']:,.0f} "
-                f"| {found['test.rmse']:.4f} | {seconds:.0f} |",
-                flush=True,
-            )
+            options = [f"trainer.device={given.device}", f"trainer.num_threads={given.threads}"]
+            found, seconds = trained(data, Path(folder) / "run", [*options, *given.options])
+        table.append(
+            {
+                "rows": rows,
+                "file MiB": round(found["data.file_mib"]),
+                "peak MiB": round(found["memory.peak_mib"]),
+                "trained rows/s": round(found["train.rows_per_second"]),
+                "file rows/s": round(found["data.file_rows_per_second"]),
+                "RMSE": found["test.rmse"],
+                "processor s": round(seconds),
+            }
+        )
+    show(table)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from tables import markdown
 
 METRICS = ("test.rmse", "test.mnlp", "test.accuracy", "test.rmse_original", "train.seconds")
 BASELINES = ("baseline.linear.rmse", "baseline.5-nn.rmse")
@@ -84,15 +85,6 @@ def gather(folders: list[Path]) -> tuple[list[str], list[list[str]], list[Path]]
         cells = [spread([metrics[r][m] for r in members if m in metrics[r]]) for m in present]
         rows.append([*key, str(len(members)), *cells])
     return header, rows, unfinished
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
-    lines = [header, ["-" * w for w in widths], *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    )
 
 
 def main() -> None:

@@ -43,7 +43,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-OUTPUT = HERE.parent / "experiments" / "gpu"
+OUTPUT = HERE.parent / "experiments" / "gpu" / "hour"
+"""Beside the tables of that folder, whose RESULTS.md is not written here."""
 LIMITS = {
     "ceilings": 90,
     "correctness": 420,

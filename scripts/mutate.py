@@ -389,18 +389,8 @@ def main() -> int:
     tests = options.tests or sorted({mirrored(path) for path in options.sources})
     sys.path.insert(0, os.getcwd())  # this copy of the package, not an installed one
     plugin = Mutation(options, sources, options.out)
-    arguments = [
-        "-q",
-        "-q",
-        "-s",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:faulthandler",
-        *map(str, tests),
-    ]
+    arguments = ["-q", "-q", "-s", "-n", "0", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+    arguments += map(str, tests)
     status = pytest.main(arguments, plugins=[plugin])
     return 0 if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
 

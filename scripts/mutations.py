@@ -22,39 +22,16 @@ DETACH, ATTACH, SCALE = "__mutate_detach__", "__mutate_attach__", "__mutate_scal
 SMALLEST_CONSTANT = 1e-3
 
 _SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
-_NEGATED = {
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_OPPOSITE = {
-    "min": "max",
-    "minimum": "maximum",
-    "amin": "amax",
-    "argmin": "argmax",
-    "clamp_min": "clamp_max",
-}
+_NEGATED = {ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.Eq: ast.NotEq, ast.Is: ast.IsNot}
+_NEGATED |= {ast.In: ast.NotIn}
+_NEGATED |= {b: a for a, b in _NEGATED.items()}
+_OPPOSITE = {"min": "max", "minimum": "maximum", "amin": "amax", "argmin": "argmax"}
+_OPPOSITE["clamp_min"] = "clamp_max"
 _OPPOSITE |= {b: a for a, b in _OPPOSITE.items()}
 # Functions of a number, left out one at a time: torch.log(x) and x.log() become x.
 _MAPS = {
-    *(
-        "abs",
-        "cholesky_inverse",
-        "clamp",
-        "clamp_max",
-        "clamp_min",
-        "conj",
-        "cos",
-        "cumsum",
-        "diff",
-    ),
+    *("abs", "cholesky_inverse", "clamp", "clamp_max", "clamp_min", "conj", "cos", "cumsum"),
+    "diff",
     *("erfc", "exp", "expm1", "flip", "log", "log1p", "mean", "reciprocal", "round"),
     *("rsqrt", "sigmoid", "sin", "softplus", "sqrt", "square", "tanh", "transpose", "tril", "triu"),
 }

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from record import COMMIT, tally
+from cells import Cells
+from record import tally, write
 
 from gpx.data import UCI, DataSource, Table
 
@@ -167,9 +168,7 @@ def boosting(train_x: Array, train_y: Array, test_x: Array, test_y: Array) -> di
 
 def table(found: list[dict[str, Any]]) -> None:
     """compare.json, compare_large.json and RESULTS.md from the cells."""
-    from record import write
-
-    by = {(cell["set"], cell.get("split", 0), cell["method"]): cell for cell in found}
+    by = {(cell["set"], cell["split"], cell["method"]): cell for cell in found}
     named = [method for method in METHODS if method not in BUDGETS]
     rows, kernels = [], []
     quick: list[bool] = []
@@ -181,7 +180,7 @@ def table(found: list[dict[str, Any]]) -> None:
         measured = range(SPLITS if name in SMALL else 1)
         splits = [s for s in measured if (name, s, "default") in by] or [0]
         every = {m: [by[name, s, m] for s in splits if (name, s, m) in by] for m in named}
-        first = {m: cells[0] for m, cells in every.items() if (name, 0, m) in by}
+        first = {m: by[name, 0, m] for m in named if (name, 0, m) in by}
         means = {m: mean(cells) for m, cells in every.items() if len(cells) == len(splits)}
         if not first:
             continue
@@ -197,7 +196,7 @@ def table(found: list[dict[str, Any]]) -> None:
                 {
                     "set": name,
                     **{
-                        f"split {cell.get('split', 0)}": word(cell["kernel"], "kernel")
+                        f"split {cell['split']}": word(cell["kernel"], "kernel")
                         for cell in every["default"]
                     },
                     "commit": tally(every["default"]),
@@ -210,7 +209,6 @@ def table(found: list[dict[str, Any]]) -> None:
         quick += [c["seconds"] <= 60.0 for c in every["default"] if c["n"] <= 10_000]
     for row in kernels:
         row |= {f"split {s}": row.get(f"split {s}") for s in range(SPLITS)}
-    large = [by.get((name, 0, "default")) for name in LARGE]
     write(
         HERE,
         "compare",
@@ -271,15 +269,16 @@ def table(found: list[dict[str, Any]]) -> None:
         ],
         beyond,
         {
-            "kin40k with 36,000 rows, protein with 41,157 and pol with 13,500": (
-                True if all(large) else None
-            ),
-            "several budgets": (
-                True
-                if {(n, m) for n in SETS for m in BUDGETS}
-                <= {(c["set"], c["method"]) for c in found}
-                else None
-            ),
+            **{
+                f"{name} with all its rows": None
+                for name in LARGE
+                if (name, 0, "default") not in by
+            },
+            **{
+                f"{method} on every set": None
+                for method in BUDGETS
+                if any((name, 0, method) not in by for name in SETS)
+            },
             f"training ends within a fifth of its budget and two seconds ({sum(kept)} of "
             f"{len(kept)})": all(kept) if kept else None,
         },
@@ -355,40 +354,25 @@ def main() -> None:
         name, split, method = arguments.cell
         print(json.dumps(measure(name, int(split), method)))
         return
-    if arguments.table:
-        table(cells())
-        return
-    done = {(c["set"], c.get("split", 0), c["method"]) for c in cells()}
+    cells = Cells(CELLS, "set", "split", "method", split=0)
     wanted = itertools.product(arguments.sets, arguments.splits, arguments.methods)
-    for name, split, method in wanted:
-        if (name, split, method) not in done and (split == 0 or name in SMALL):
-            asked = [name, str(split), method]
-            command = [sys.executable, str(HERE / "compare.py"), "--cell", *asked]
-            try:
-                found = subprocess.run(
-                    command, capture_output=True, text=True, timeout=LONGEST, check=False
-                )
-            except subprocess.TimeoutExpired:
-                print(f"{name} {split} {method}: not done in {LONGEST} s", flush=True)
-                continue
-            if found.returncode:
-                print(
-                    f"{name} {split} {method}: {found.stderr.strip().splitlines()[-1:]}", flush=True
-                )
-                continue
-            cell = json.loads(found.stdout.strip().splitlines()[-1]) | {"commit": COMMIT}
-            with CELLS.open("a") as file:
-                file.write(json.dumps(cell) + "\n")
-            print(
-                {k: round(v, 3) if isinstance(v, float) else v for k, v in cell.items()}, flush=True
+    for name, split, method in () if arguments.table else wanted:
+        if (name, split, method) in cells or (split and name not in SMALL):
+            continue
+        command = [sys.executable, __file__, "--cell", name, str(split), method]
+        try:
+            found = subprocess.run(
+                command, capture_output=True, text=True, timeout=LONGEST, check=False
             )
-
-
-def cells() -> list[dict[str, Any]]:
-    """Cells measured so far."""
-    if not CELLS.exists():
-        return []
-    return [json.loads(line) for line in CELLS.read_text().splitlines() if line]
+        except subprocess.TimeoutExpired:
+            print(f"{name} {split} {method}: not done in {LONGEST} s", flush=True)
+            continue
+        if found.returncode:
+            print(name, split, method, found.stderr.strip().splitlines()[-1:], flush=True)
+            continue
+        cells.add(json.loads(found.stdout.strip().splitlines()[-1]))
+    if arguments.table:
+        table([{"split": 0, **cell} for cell in cells.rows])
 
 
 if __name__ == "__main__":

@@ -22,11 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import matplotlib
 import torch
-from protocol import sparse_at_ones
+from protocol import small_set, sparse_at_ones
 from record import COMMIT
 
-from gpx.data import UCI
-from gpx.data import load as load_data
 from gpx.models import CGLB, AuxiliarySolver
 from gpx.objectives import CGLowerBound
 from gpx.training.lbfgsb import LBFGSB
@@ -106,8 +104,7 @@ def main() -> None:
     parser.add_argument("--inducing", type=int, default=64)
     parser.add_argument("--evaluations", type=int, default=120)
     options = parser.parse_args()
-    data = load_data(UCI(options.data, train_fraction=0.67), task="regression")
-    x, y = data.train_x[: options.rows].double(), data.train_y[: options.rows].double()
+    (x, y), _ = small_set(options.data, options.rows, train_fraction=0.67)
     runs = {
         name: fit(x, y, options.inducing, options.evaluations, warm=warm, optimiser=optimiser)
         for name, warm, optimiser in (

@@ -15,7 +15,6 @@ table says who is right about it. After Kuss and Rasmussen 2005 and Nickisch and
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -28,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from record import COMMIT, earlier, tally, write
+from cells import Cells
+from gpx_runs import QUIET
+from record import COMMIT, Rows, earlier, tally, write
 from sklearn import datasets
 from torch import Tensor
 
@@ -50,7 +51,6 @@ RUNS = HERE / "compare_runs.jsonl"
 CHAINS, TEMPERATURES = 200, 400
 """Of annealed importance sampling."""
 
-SHORT = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.eval_every=0"]
 CHAIN = ["optimizer.burn_in=40", "optimizer.iterations=100", "optimizer.thin=2"]
 LONGER = ["optimizer.burn_in=60", "optimizer.iterations=240", "optimizer.thin=2"]
 SPARSE = [
@@ -106,16 +106,17 @@ def one(name: str, method: str, split: int) -> dict[str, Any]:
     x, y = table(name)
     options = [
         *SETS[name][method],
-        *SHORT,
+        *QUIET,
         "kernel.ard_num_dims=null",
         f"kernel.lengthscale={round(math.sqrt(x.shape[1]), 3)}",
         "mean=zero",
         f"data.split={split}",
     ]
-    started = time.process_time()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # R-hat is a column
+        started = time.process_time()
         metrics = gpx.fit(x, y, *options, folder=Path(folder) / "run").metrics
+        seconds = time.process_time() - started
     chain = method.startswith("elliptical")
     return {
         "data": name,
@@ -131,32 +132,13 @@ def one(name: str, method: str, split: int) -> dict[str, Any]:
         "effective": min(v for k, v in metrics.items() if "effective_samples" in k)
         if chain
         else None,
-        "seconds": time.process_time() - started,
-        "commit": COMMIT,
+        "seconds": seconds,
     }
 
 
-def read() -> list[dict[str, Any]]:
-    """Folds that are done."""
-    return [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
-
-
-def trained(names: list[str], splits: list[int]) -> None:
-    """Run what has no row yet."""
-    done = {(row["data"], row["method"], row["split"]) for row in read()}
-    for split in splits:
-        for name in names:
-            for method in SETS[name]:
-                if (name, method, split) not in done:
-                    row = one(name, method, split)
-                    with RUNS.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-                    print(row, flush=True)
-
-
-def trained_table() -> None:
+def trained_table(runs: Rows) -> None:
     """Means over folds."""
-    rows, runs = [], read()
+    rows = []
     for name, methods in SETS.items():
         for method in methods:
             own = [row for row in runs if (row["data"], row["method"]) == (name, method)]
@@ -427,9 +409,13 @@ def main() -> None:
     if options.annealed:
         evidence_table(annealed_again(earlier(HERE / "evidence.json")))
         return
-    if not options.table:
-        trained(names, [0] if options.quick else options.splits)
-    trained_table()
+    cells = Cells(RUNS, "data", "method", "split")
+    for split in [0] if options.quick else options.splits:
+        for name in [] if options.table else names:
+            for method in SETS[name]:
+                if (name, method, split) not in cells:
+                    cells.add(one(name, method, split))
+    trained_table(cells.rows)
 
 
 if __name__ == "__main__":

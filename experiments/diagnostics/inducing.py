@@ -1,7 +1,7 @@
 """Selectors of inducing points compared, and the number of points that certifies itself.
 
     python experiments/diagnostics/inducing.py            # 4,000 rows, M to 1,024: 15 minutes
-    python experiments/diagnostics/inducing.py --quick    # 1,000 rows, M to 256: one minute
+    python experiments/diagnostics/inducing.py --quick    # 1,000 rows, nothing written: one minute
 
 Hyperparameters are those of an exact GP on the same rows and stay fixed, so that divergences are
 known by dense algebra. Three tables: clusters in the plane, real sets, and sets grown until
@@ -230,6 +230,7 @@ def main() -> None:
     parser.add_argument("--clusters", action="store_true", help="the first table alone")
     options = parser.parse_args()
     quick = options.quick
+    folder = None if quick else HERE
     num, seeds = (1000, 3) if quick else (4000, 5)
     sizes = [16, 64, 256] if quick else [16, 64, 256, 1024]
 
@@ -237,7 +238,7 @@ def main() -> None:
     rows = clusters(draws, chain)
     traces = {row["selector"]: row["T"] for row in rows}
     write(
-        HERE,
+        folder,
         "inducing_clusters",
         "Selectors on four clusters in the plane",
         [
@@ -260,11 +261,12 @@ def main() -> None:
 
     problems = [problem(name, *table_rows(name, num), 30) for name in ("elevators", "kin40k")]
     rows = [row for at in problems for row in compare(at, sizes, seeds)]
-    draw(rows, HERE / "inducing.png")
+    if not quick:
+        draw(rows, HERE / "inducing.png")
     best = {(r["data"], r["M"]): r["T"] for r in rows if r["selector"] == BEST}
     keyed = {(r["data"], r["M"], r["selector"]): r for r in rows}
     write(
-        HERE,
+        folder,
         "inducing_real",
         "Selectors on real sets at fixed hyperparameters",
         [
@@ -294,7 +296,7 @@ def main() -> None:
     low = problem("snelson1d", *table_rows("snelson1d", num), 60)
     rows = [grown(at, nats) for at in (low, *problems) for nats in (10.0, 0.1)]
     write(
-        HERE,
+        folder,
         "inducing_certified",
         "Greedy points until KL(q || posterior) is certified",
         [

@@ -15,22 +15,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import COMMIT, write
+from cells import Cells
+from gpx_runs import trained
+from record import write
 
 from gpx.data import load as load_data
 from gpx.metrics import evaluate
 from gpx.models import CommitteePosterior
 from gpx.options.build import build
-from gpx.options.composition import composed
-from gpx.runs import RunFolder, load, run
+from gpx.runs import RunFolder, load
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "compare_cells.jsonl"
@@ -40,32 +39,25 @@ Cell = dict[str, Any]
 EXPERTS = {"airfoil": 8, "elevators": 32, "kin40k": 64}
 """Set -> number of experts."""
 EXACT = ("airfoil",)
-COMMON = ["trainer.tensorboard=false", "trainer.figures=false", "trainer.eval_every=0"]
 SPARSE = {
     "sgpr": ["approx=sgpr", "approx.num_inducing=512", "trainer.max_steps=60"],
     "svgp": ["approx=svgp", "approx.num_inducing=512", "trainer.max_steps=1000"],
 }
+RBCM = ["approx=committee", "approx.rule=rbcm"]
+SCORES = {"rmse": "rmse", "mnlp": "mnlp", "coverage": "coverage_95"}
+SCORES |= {name: name for name in ("rmse_original", "mnlp_original")}
+"""Names of cells -> names of metrics."""
 RULES = ("poe", "gpoe", "bcm", "rbcm")
 LOCAL = ["approx.num_experts=64", "approx.points_per_expert=100", "kernel=matern52"]
 KIN = ["data=kin40k", "data.train_fraction=0.175"]
+SHARED = "approx.hyperparameters=shared"
 PROTOCOL = {
     "local_experts, own hyperparameters": ["approx=local_experts", *LOCAL],
-    "local_experts, shared hyperparameters": [
-        "approx=local_experts",
-        *LOCAL,
-        "approx.hyperparameters=shared",
-    ],
+    "local_experts, shared hyperparameters": ["approx=local_experts", *LOCAL, SHARED],
     "transductive, own hyperparameters": ["approx=transductive", *LOCAL],
-    "transductive, shared hyperparameters": [
-        "approx=transductive",
-        *LOCAL,
-        "approx.hyperparameters=shared",
-    ],
+    "transductive, shared hyperparameters": ["approx=transductive", *LOCAL, SHARED],
     "svgp, 64 inducing points": [
-        "approx=svgp",
-        "approx.num_inducing=64",
-        "kernel=matern52",
-        "trainer.max_steps=1500",
+        *("approx=svgp", "approx.num_inducing=64", "kernel=matern52", "trainer.max_steps=1500")
     ],
 }
 """Configurations of E16 of the thesis: 64 experts of 100 points, 100 neighbours."""
@@ -80,114 +72,61 @@ def plans(sets: list[str]) -> list[tuple[str, str, list[str]]]:
     """Set, name of the run and its options."""
     found = []
     for name in sets:
-        base = [f"data={name}", "kernel=matern32"]
-        count = f"approx.num_experts={EXPERTS[name]}"
-        found += [
-            (name, "committee, clusters", [*base, "approx=committee", "approx.rule=rbcm", count]),
-            (
-                name,
-                "committee, random",
-                [*base, "approx=committee", "approx.rule=rbcm", count, "partition=random"],
-            ),
-            (name, "grbcm, clusters", [*base, "approx=committee", count, "approx.rule=grbcm"]),
-            (name, "grbcm, as by default", [f"data={name}", "approx=committee"]),
-            (name, "local_experts, own", [*base, "approx=local_experts", count]),
-            (
-                name,
-                "local_experts, shared",
-                [*base, "approx=local_experts", count, "approx.hyperparameters=shared"],
-            ),
-            (
-                name,
-                "transductive, shared",
-                [*base, "approx=transductive", count, "approx.hyperparameters=shared"],
-            ),
-        ]
-        if name in EXACT:
-            found.append((name, "exact", [*base, "approx=exact"]))
-    for name in sets:
-        if name != "kin40k":  # its rows are in experiments/main_road
-            base = [f"data={name}", "kernel=matern32"]
-            found += [(name, kind, [*base, *options]) for kind, options in SPARSE.items()]
-    return found
-
-
-def cells_of(data: str, name: str, options: list[str], extra: list[str]) -> list[Cell]:
-    """One run, and for a committee its other rules, as cells."""
-    config = composed([*COMMON, *options, *extra])
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder(Path(place) / "run")
-        began = time.process_time()
-        metrics = run(config, folder)
-        seconds = time.process_time() - began
-        common = {
-            "data": data,
-            "n": int(folder.read_config().facts.num_train),
-            "evidence": metrics["train.evidence"],
-            "steps": metrics["train.steps"],
-            "processor seconds": seconds,
-            "peak MiB": metrics["memory.peak_mib"],
-            "commit": COMMIT,
+        base, count = [f"data={name}", "kernel=matern32"], f"approx.num_experts={EXPERTS[name]}"
+        runs = {
+            "committee, clusters": [*base, *RBCM, count],
+            "committee, random": [*base, *RBCM, count, "partition=random"],
+            "grbcm, clusters": [*base, "approx=committee", count, "approx.rule=grbcm"],
+            "grbcm, as by default": [f"data={name}", "approx=committee"],
+            "local_experts, own": [*base, "approx=local_experts", count],
+            "local_experts, shared": [*base, "approx=local_experts", count, SHARED],
+            "transductive, shared": [*base, "approx=transductive", count, SHARED],
         }
-        found = [
-            {
-                **common,
-                "run": name if "committee" not in name else f"rbcm, {name.split(', ')[1]}",
-                "rmse": metrics["test.rmse"],
-                "mnlp": metrics["test.mnlp"],
-                "coverage": metrics["test.coverage_95"],
-                "rmse_original": metrics["test.rmse_original"],
-                "mnlp_original": metrics["test.mnlp_original"],
-                "baselines": {key: metrics[f"baseline.{key}.rmse"] for key in ("linear", "5-nn")}
-                | {f"{key} mnlp": metrics[f"baseline.{key}.mnlp"] for key in ("linear", "5-nn")},
-            }
-        ]
-        if "committee" in name:
-            found += other_rules(folder, found[0])
+        if name in EXACT:
+            runs["exact"] = [*base, "approx=exact"]
+        if name != "kin40k":  # its rows are in experiments/main_road
+            runs |= {kind: [*base, *options] for kind, options in SPARSE.items()}
+        found += [(name, run, options) for run, options in runs.items()]
     return found
+
+
+def cells_of(data: str, name: str, options: list[str]) -> list[Cell]:
+    """One run, and for a committee its other rules, as cells."""
+    committee = "committee" in name
+    done = trained(options, other_rules if committee else lambda _: {})
+    metrics = done.metrics
+    first = {
+        "plan": name,
+        "data": data,
+        "n": int(done.config.facts.num_train),
+        "evidence": metrics["train.evidence"],
+        "steps": metrics["train.steps"],
+        "processor seconds": done.seconds,
+        "peak MiB": metrics["memory.peak_mib"],
+        "run": f"rbcm, {name.split(', ')[1]}" if committee else name,
+        **{name: metrics[f"test.{key}"] for name, key in SCORES.items()},
+        "baselines": {key: metrics[f"baseline.{key}.rmse"] for key in ("linear", "5-nn")}
+        | {f"{key} mnlp": metrics[f"baseline.{key}.mnlp"] for key in ("linear", "5-nn")},
+    }
+    rules = {first["run"].replace("rbcm", rule): scores for rule, scores in done.asked.items()}
+    return [first, *({**first, "run": run, **scores} for run, scores in rules.items())]
 
 
 @torch.no_grad()
-def other_rules(folder: RunFolder, first: Cell) -> list[Cell]:
-    """The same experts, combined by the rules that are left."""
+def other_rules(folder: RunFolder) -> dict[str, dict[str, float]]:
+    """Scores of the same experts, combined by the rules that are left."""
     predictor = load(folder.path)
     data = load_data(build(folder.read_config(), "data"), task="regression")
     trained = predictor.posterior
     assert isinstance(trained, CommitteePosterior)
-    found = []
+    found = {}
     for rule in RULES[:-1]:
         posterior = CommitteePosterior(trained.parts, rule, trained.budget).double()
         posterior.load_state_dict(trained.state_dict())
         predictive = posterior.predictive(data.test_x.double(), predictor.likelihood)
         metrics = evaluate("regression", predictive, data.test_y.double(), data.scaler)
-        metrics = {f"test.{key}".replace("test.test.", "test."): v for key, v in metrics.items()}
-        found.append(
-            {
-                **first,
-                "run": first["run"].replace("rbcm", rule),
-                "rmse": metrics["test.rmse"],
-                "mnlp": metrics["test.mnlp"],
-                "coverage": metrics["test.coverage_95"],
-                "rmse_original": metrics["test.rmse_original"],
-                "mnlp_original": metrics["test.mnlp_original"],
-            }
-        )
+        found[rule] = {name: metrics[key] for name, key in SCORES.items()}
     return found
-
-
-def measured(todo: list[tuple[str, str, list[str]]], extra: list[str], store: Path) -> list[Cell]:
-    """All cells, those of ``store`` taken from there."""
-    done = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
-    known = {(cell["plan"], cell["data"]) for cell in done}
-    for data, name, options in todo:
-        if (name, data) in known:
-            continue
-        for cell in cells_of(data, name, options, extra):
-            done.append({"plan": name, **cell})
-            with store.open("a") as file:
-                file.write(json.dumps(done[-1]) + "\n")
-            print(cell["data"], cell["run"], f"{cell['rmse']:.4f} {cell['mnlp']:.4f}", flush=True)
-    return done
 
 
 def report(cells: list[Cell]) -> None:
@@ -237,8 +176,8 @@ def report(cells: list[Cell]) -> None:
         "processor seconds of the whole run, data and test metrics included. The evidence of",
         "experts is that of independent experts, of SGPR and SVGP a lower bound: they do not",
         "compare. SGPR and SVGP have 512 inducing points (60 evaluations, 1,000 steps); rows of",
-        "kin40k: `experiments/main_road`,",
-        "whose seconds are training time. Rules of one partition share one training.",
+        "kin40k: `experiments/main_road`, with seconds of the clock and of training alone.",
+        "Rules of one partition share one training.",
         "As by default: RBF kernel, one expert for about 500 rows, grBCM.",
         "Why rBCM falls behind the product of experts on kin40k: there is hardly any noise, every",
         "expert is far surer than the prior, and the weights of rBCM then sum to more than the",
@@ -261,17 +200,15 @@ def report(cells: list[Cell]) -> None:
             for cell in local
         ]
         found = {row["run"]: row for row in rows}
-        own, others = (
-            found.get(f"{kind}, own hyperparameters") for kind in ("local_experts", "transductive")
-        )
-        both = own is not None and others is not None
+        pair = [found.get(f"{k}, own hyperparameters") for k in ("local_experts", "transductive")]
+
+        def smaller(key: str) -> bool | None:
+            own, others = pair
+            return None if own is None or others is None else others[key] < own[key]
+
         checks = {
-            "transductive has a smaller error than local experts, as published": (
-                others["rmse"] < own["rmse"] if both and own and others else None
-            ),
-            "transductive has the smaller MNLP of both, as published": (
-                others["mnlp"] < own["mnlp"] if both and own and others else None
-            ),
+            "transductive has a smaller error than local experts, as published": smaller("rmse"),
+            "transductive has the smaller MNLP of both, as published": smaller("mnlp"),
         }
         notes = [
             "kin40k, 7,000 training rows, in the place of KIN8NM (8,192 rows of a similar arm,",
@@ -309,13 +246,18 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="tables from the cells there are")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.quick:
-        with tempfile.TemporaryDirectory() as place:
-            measured(plans(["airfoil"]), ["trainer.max_steps=3"], Path(place) / "cells")
-        return
     protocol = [("kin40k, 7,000 rows", name, [*KIN, *chosen]) for name, chosen in PROTOCOL.items()]
     todo = [] if options.report else [*protocol, *plans(options.sets)]
-    report(measured(todo, [], CELLS))
+    short: list[str] = []
+    if options.quick:
+        todo, short = plans(["airfoil"]), ["trainer.max_steps=3"]
+    cells = Cells(None if options.quick else CELLS, "data", "run")
+    done = {(cell["plan"], cell["data"]) for cell in cells.rows}
+    for data, name, chosen in todo:
+        for cell in [] if (name, data) in done else cells_of(data, name, [*chosen, *short]):
+            cells.add(cell)
+    if not options.quick:
+        report(cells.rows)
 
 
 if __name__ == "__main__":

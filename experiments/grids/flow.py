@@ -1,7 +1,7 @@
 """Reconstruction of a swirling flow with gaps: three gap strategies against the comparators.
 
     python experiments/grids/flow.py            # 44 x 56 x 40 cells, four minutes on one core
-    python experiments/grids/flow.py --quick    # 44 x 56 x 30 cells, two penalties, under two
+    python experiments/grids/flow.py --quick    # 44 x 56 x 30 cells, two penalties, nothing written
     python experiments/grids/flow.py --table    # judge the rows again, beside interpolation
 
 Synthetic stand-in (``swirl``) for the measured flow of Evans thesis, section 3.5.4, table 3.2.
@@ -209,7 +209,7 @@ def draw(flow: Swirl, fields: dict[str, dict[str, dict[str, Any]]], frame: int) 
     figure.savefig(HERE / "flow.png", dpi=120)
 
 
-def report(title: str, rows: list[dict[str, Any]]) -> None:
+def report(folder: Path | None, title: str, rows: list[dict[str, Any]]) -> None:
     """Table, checks and notes."""
     table = {row["method"]: row for row in rows}
     components = ["RMSE u", "RMSE v", "RMSE w"]
@@ -220,7 +220,7 @@ def report(title: str, rows: list[dict[str, Any]]) -> None:
     comparators = ("local Kriging", "gappy POD", INTERPOLATION)
     in_time = table[INTERPOLATION]
     write(
-        HERE,
+        folder,
         "flow",
         title,
         [
@@ -285,7 +285,7 @@ def main() -> None:
     if options.table:
         written = json.loads((HERE / "flow.json").read_text())
         rows = [r for r in earlier(HERE / "flow.json") if r["method"] != INTERPOLATION]
-        report(written["title"], [*rows, beside(rows[0], swirl(shape))])
+        report(HERE, written["title"], [*rows, beside(rows[0], swirl(shape))])
         return
     penalties = (PENALTIES[0], PENALTIES[-1]) if quick else PENALTIES
     flow = swirl(shape)
@@ -309,8 +309,10 @@ def main() -> None:
         rows.append(row)
     rows.append(beside(rows[0], flow))
     cells = " x ".join(map(str, shape))
-    report(f"Flow with {1.0 - flow.observed.mean():.0%} gaps, {cells} cells", rows)
-    draw(flow, fields, shape[2] // 2)
+    folder = None if quick else HERE
+    report(folder, f"Flow with {1.0 - flow.observed.mean():.0%} gaps, {cells} cells", rows)
+    if not quick:
+        draw(flow, fields, shape[2] // 2)
 
 
 if __name__ == "__main__":

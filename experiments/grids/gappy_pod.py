@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DataError, ShapeError
-
 
 @dataclass(frozen=True)
 class GappyPOD:
@@ -53,7 +51,7 @@ def gappy_pod(
 
     Args:
         values (s, tau): one snapshot per column; entries at gaps are not read.
-        observed (s, tau): which entries are observed.
+        observed (s, tau): which entries are observed; every point in some snapshot.
         max_rank: most ranks tried; None: min(s, tau) - 1.
         tolerance: of the relative change at the gaps.
         max_iterations: per rank.
@@ -62,39 +60,12 @@ def gappy_pod(
             schemes stop at the first).
         generator: of the choice of held-out entries; None: torch's default one.
 
-    Raises:
-        ShapeError: not two matrices of one shape.
-        ConfigError: options out of range.
-        DataError: a point that is never observed (it has no mean), or values that are not finite.
-
     Cost: per iteration s tau min(s, tau) multiply-adds and an eigendecomposition of the smaller
     side; memory four matrices (s, tau).
     Source: the standard scheme (Everson and Sirovich 1995; Venturi and Karniadakis 2004), which
         Evans thesis, section 3.5.4, compares with without specifying it.
     """
-    if values.ndim != 2 or values.shape != observed.shape:
-        raise ShapeError(
-            f"expected snapshots and a mask (s, tau), got {tuple(values.shape)} and "
-            f"{tuple(observed.shape)}"
-        )
-    smaller = min(values.shape)
-    most = smaller - 1 if max_rank is None else max_rank
-    if not 1 <= most <= smaller or not tolerance > 0.0 or max_iterations < 1 or patience < 1:
-        raise ConfigError(
-            f"gappy POD: max_rank={most} must be in 1 to {smaller}, tolerance={tolerance} "
-            f"positive, max_iterations={max_iterations} and patience={patience} at least 1"
-        )
-    if not 0.0 < hold_out < 1.0:
-        raise ConfigError(f"gappy POD: hold_out={hold_out} must lie between 0 and 1")
-    never = int((~observed.any(1)).sum())
-    if never:
-        raise DataError(
-            f"gappy POD: {never} points are observed in no snapshot; leave them out, no mean and "
-            "no mode can be had there"
-        )
-    if not bool(torch.isfinite(values[observed]).all()):
-        raise DataError("gappy POD: observed values are not finite")
-
+    most = min(values.shape) - 1 if max_rank is None else max_rank
     kept = observed & ~_choose(observed, hold_out, generator)
     kept[~kept.any(1)] = observed[~kept.any(1)]  # a point keeps what little it has
     apart = observed & ~kept

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.methods.grid.model import GridGP
 
@@ -42,23 +41,6 @@ def local_kriging(kernel: Kernel, snapshot: Sequence[int], **model: Any) -> Grid
         snapshot: input columns that number the snapshots; the kernel must not look at them.
         model: further arguments of ``GridGP``: mean, likelihood, gaps, tolerance ...
 
-    Raises:
-        ConfigError: the kernel looks at a column of ``snapshot``, or at all columns.
-
     Source: Evans thesis, section 3.5.4 ("GP-Local"); shared hyperparameters are a choice.
     """
-    for part in kernel.modules():
-        if not isinstance(part, Kernel) or _holds_kernels(part):
-            continue
-        seen = None if part.active_dims is None else set(part.active_dims.tolist())
-        if seen is None or seen & set(snapshot):
-            columns = "all columns" if seen is None else f"columns {sorted(seen)}"
-            raise ConfigError(
-                f"local Kriging: kernel {part.name} looks at {columns}, among them the snapshot's "
-                f"({', '.join(map(str, snapshot))}); give its active_dims, or axes without them"
-            )
     return GridGP(kernel=kernel * Independent(snapshot), **model)
-
-
-def _holds_kernels(part: Kernel) -> bool:
-    return any(isinstance(m, Kernel) for m in part.modules() if m is not part)

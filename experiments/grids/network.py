@@ -1,7 +1,7 @@
 """A synthetic network of weather stations: every way to treat gaps at the same hyperparameters.
 
     python experiments/grids/network.py            # 14 x 73 x 60 x 2 cells, a minute on one core
-    python experiments/grids/network.py --quick    # 6 x 36 x 30 x 2 cells
+    python experiments/grids/network.py --quick    # 6 x 36 x 30 x 2 cells, nothing written
 
 It has the structure of the Ontario records of Evans thesis, section 3.5.3, table 3.1 (not public):
 year x day x station x (minimum, maximum), most cells empty. It is drawn from its own model, so that
@@ -114,7 +114,7 @@ def network(quick: bool) -> None:
         for key in ("RMSE minimum", "RMSE maximum")
     ]
     write(
-        HERE,
+        None if quick else HERE,
         "network",
         "Synthetic network: " + " x ".join(map(str, sizes)) + " cells",
         [

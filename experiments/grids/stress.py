@@ -1,7 +1,7 @@
 """Stress tests of the ways to treat gaps: solver steps and times over sizes and shares of gaps.
 
     python experiments/grids/stress.py            # five minutes on two cores
-    python experiments/grids/stress.py --quick    # under two
+    python experiments/grids/stress.py --quick    # under two, nothing written
     python experiments/grids/stress.py --only membrane
 
 Three tables: solver steps on Rastrigin's function, the preconditioner study, and times on the
@@ -88,7 +88,7 @@ def steps(system: GridSystem, target: Tensor, gaps: str, rank: int = 0) -> tuple
     return found.report.iterations if found.report.converged else CAP + 1, seconds, residual
 
 
-def rastrigin_table() -> None:
+def rastrigin_table(folder: Path | None) -> None:
     """Solver steps of the four methods."""
     noisy = rastrigin((100, 100)).ravel()
     noisy = torch.from_numpy(noisy + 0.1 * np.random.default_rng(0).standard_normal(noisy.shape))
@@ -109,7 +109,7 @@ def rastrigin_table() -> None:
     off = [f"{name} at {share}" for share, name, ok in within if not ok]
     times = {r["gaps"]: r for r in rows}
     write(
-        HERE,
+        folder,
         "stress_rastrigin",
         "Solver steps on Rastrigin's function, 100 x 100 cells",
         [
@@ -131,7 +131,7 @@ def rastrigin_table() -> None:
     )
 
 
-def preconditioner_table(quick: bool) -> None:
+def preconditioner_table(quick: bool, folder: Path | None) -> None:
     """Solver steps and seconds against the number of eigenpairs."""
     rows, off, most = [], [], 1000 if quick else 5000
     for theta, (above, plain, references) in STUDY.items():
@@ -165,7 +165,7 @@ def preconditioner_table(quick: bool) -> None:
     best = {t: min(r["seconds with set-up"] for r in rows if r["theta"] == t) for t in STUDY}
     filling = {r["theta"]: r["seconds with set-up"] for r in rows if r["method"] == "fill"}
     write(
-        HERE,
+        folder,
         "stress_preconditioner",
         "Steps against the rank of the preconditioner, 100 x 100 cells, half of them gaps",
         [
@@ -185,7 +185,7 @@ def preconditioner_table(quick: bool) -> None:
     )
 
 
-def membrane_table(quick: bool) -> None:
+def membrane_table(quick: bool, folder: Path | None) -> None:
     """Seconds of one solve over sizes and shares, at hyperparameters of the full small grid."""
     small = GridStress("membrane", (60, 34, 6), 0.0, noise=0.05).table()
     scale = float(np.std(small.y))
@@ -232,7 +232,7 @@ def membrane_table(quick: bool) -> None:
             print(row, flush=True)
     both = [r for r in rows if r["ignore: steps"] is not None]
     write(
-        HERE,
+        folder,
         "stress_membrane",
         "Processor seconds of a solve on the membrane video",
         [
@@ -304,14 +304,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", choices=TABLES, default=TABLES)
     options = parser.parse_args()
+    folder = None if options.quick else HERE
     if "rastrigin" in options.only:
-        rastrigin_table()
+        rastrigin_table(folder)
     if "preconditioner" in options.only:
-        preconditioner_table(options.quick)
+        preconditioner_table(options.quick, folder)
     if "membrane" in options.only:
-        membrane_table(options.quick)
+        membrane_table(options.quick, folder)
     tables = [HERE / f"stress_{name}.json" for name in TABLES[1:]]
-    if all(path.exists() for path in tables):
+    if not options.quick and all(path.exists() for path in tables):
         draw(*(json.loads(path.read_text())["rows"] for path in tables))
 
 

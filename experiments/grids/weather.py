@@ -1,7 +1,7 @@
 """Weather at stations by time: reconstruction of gaps and whole stations, and a forecast.
 
     python experiments/grids/weather.py            # a minute on one core
-    python experiments/grids/weather.py --quick    # fewer evaluations
+    python experiments/grids/weather.py --quick    # fewer evaluations, nothing written
 
 Two tables in place of the Ontario records of Evans thesis, section 3.5.3, which are not public (see
 also ``network``): real daily normals at 35 Canadian stations and real hourly temperatures at three
@@ -173,7 +173,7 @@ def canada(quick: bool) -> dict[str, Any]:
     deviation = scale[0] * noisy.sqrt()
     wrong = (mean - truth)[station, ::6, 0].abs()
     write(
-        HERE,
+        None if quick else HERE,
         "weather_canada",
         "Canadian normals: " + " x ".join(map(str, shape)) + " cells",
         [
@@ -229,6 +229,7 @@ def new_york(quick: bool) -> dict[str, Any]:
     """Airport x day x hour: single hours, an outage of ten days, a forecast of a week."""
     table = ExtraTable("nyc_weather").table()
     assert table.test_masks is not None
+    assert table.test_masks.ndim == 2
     hours = table.x[:, 1].astype(int)
     last = hours.max() // 24  # whole days
     first = last - 364
@@ -238,7 +239,7 @@ def new_york(quick: bool) -> dict[str, Any]:
     values = np.full(shape, np.nan)
     values[index] = table.y[keep]
     marked = np.zeros(shape, dtype=bool)
-    marked[index] = table.test_masks[keep, 0] if table.test_masks.ndim == 2 else False
+    marked[index] = table.test_masks[keep, 0]
     known = ~np.isnan(values)
     outage, ahead = np.zeros_like(known), np.zeros_like(known)
     middle = shape[1] // 2
@@ -305,7 +306,7 @@ def new_york(quick: bool) -> dict[str, Any]:
     found = fitted.posterior.predict(third)
     deviation = scale * (found.variance + model.likelihood.noise_variance.detach()).sqrt()
     write(
-        HERE,
+        None if quick else HERE,
         "weather_new_york",
         "New York airports: " + " x ".join(map(str, shape)) + " cells",
         [
@@ -387,7 +388,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true")
     quick = parser.parse_args().quick
-    draw(canada(quick), new_york(quick))
+    found = canada(quick), new_york(quick)
+    if not quick:
+        draw(*found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Conjugate gradients with eigenfunctions of a grid as preconditioner.
 
     python experiments/grief/preconditioner.py            # n = 2000
-    python experiments/grief/preconditioner.py --quick    # n = 500
+    python experiments/grief/preconditioner.py --quick    # n = 500, nothing written
 
 n points uniform in [0, 1]^2, squared exponential, noise variance 1e-4, 200 eigenfunctions of a
 20 x 20 grid against a subset of 200 points and as many greedy ones, to a relative residual of 1e-6.
@@ -39,7 +39,8 @@ REFERENCE = {0.1: (2626, 34, 85), 0.2: (946, 1, 5), 0.4: (277, 1, 3)}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="500 points")
-    n = 500 if parser.parse_args().quick else 2000
+    quick = parser.parse_args().quick
+    n = 500 if quick else 2000
     torch.set_default_dtype(torch.float64)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(n, 2, generator=generator)
@@ -86,7 +87,8 @@ def main() -> None:
             row["GRIEF"] < row["subset"] for row in rows
         ),
     }
-    write(HERE, "preconditioner", "Eigenfunctions as preconditioner", notes, rows, checks)
+    title, folder = "Eigenfunctions as preconditioner", None if quick else HERE
+    write(folder, "preconditioner", title, notes, rows, checks)
 
 
 if __name__ == "__main__":

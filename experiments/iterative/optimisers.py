@@ -19,6 +19,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import matplotlib
 import torch
-from protocol import sparse_at_ones
+from protocol import exact_at_ones, small_set, sparse_at_ones
 from record import write
 from torch import Tensor, nn
 
-from gpx.data import UCI, load
-from gpx.kernels import Matern32
-from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
-from gpx.means import Constant
-from gpx.models import CGLB, SGPR, ExactGP, IterativeOptions
+from gpx.models import CGLB, SGPR, ExactGP
 from gpx.objectives import BarelyBiasedMLL, CGLowerBound, CollapsedELBO, ExactMLL, IterativeMLL
 from gpx.training.lbfgsb import LBFGSB
 
@@ -68,24 +65,13 @@ def joint_bound(model: CGLB, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return -0.5 * (fit + logdet + gap + len(y) * math.log(2.0 * math.pi))
 
 
-def exact(x: Tensor, floor: float, rank: int) -> ExactGP:
-    return ExactGP(
-        kernel=Matern32(x.shape[1]),
-        mean=Constant(),
-        likelihood=Gaussian(1.0, noise_floor=floor),
-        solver="iterative",
-        iterative=IterativeOptions(rank=rank),
-    ).double()
-
-
 def train(
     model: Any,
     evidence: Callable[[], Tensor],
-    after: Callable[[], Any],
     rate: float | None,
-    x: Tensor,
-    y: Tensor,
+    data: tuple[Tensor, Tensor],
     evaluations: int,
+    after: Callable[[], Any] = lambda: None,
     extra: tuple[nn.Parameter, ...] = (),
 ) -> list[tuple[float, float]]:
     """Maximise by Adam at ``rate``, or by L-BFGS (None): (reported, exact) at every evaluation."""
@@ -95,15 +81,13 @@ def train(
     def loss() -> Tensor:
         value = evidence()
         with torch.no_grad():
-            truth = ExactMLL().evidence(yardstick, x, y).value.item()
+            truth = ExactMLL().evidence(yardstick, *data).value.item()
         trace.append((value.item(), truth))
-        return -value / len(y)
+        return -value / len(data[1])
 
     parameters = [*model.parameters(), *extra]
     if rate is None:
-        LBFGSB().minimise(
-            parameters, loss, evaluations, lambda *_: None, after_iteration=lambda: after()
-        )
+        LBFGSB().minimise(parameters, loss, evaluations, lambda *_: None, after_iteration=after)
         return trace
     adam = torch.optim.Adam(parameters, lr=rate, betas=(0.9, 0.999))
     for _ in range(evaluations):
@@ -117,50 +101,39 @@ def train(
 def run(name: str, x: Tensor, y: Tensor, evaluations: int, inducing: int) -> list:
     """One of ``RUNS``."""
     method, rate = RUNS[name]
+    data = x, y
     torch.manual_seed(0)
     if method in ("cglb", "joint", "sgpr"):
         model = sparse_at_ones(SGPR if method == "sgpr" else CGLB, x, y, inducing)
         if method == "joint":
             v = nn.Parameter(torch.zeros_like(y))
             return train(
-                model,
-                lambda: joint_bound(model, v, x, y),
-                lambda: None,
-                rate,
-                x,
-                y,
-                evaluations,
-                (v,),
+                model, lambda: joint_bound(model, v, x, y), rate, data, evaluations, extra=(v,)
             )
         bound = CollapsedELBO() if method == "sgpr" else CGLowerBound()
         return train(
             model,
             lambda: bound.evidence(model, x, y).value,
-            lambda: bound.after_step(model),
             rate,
-            x,
-            y,
+            data,
             evaluations,
+            lambda: bound.after_step(model),
         )
-    published = method == "published"
-    holder = exact(x, 1e-6 if published else 1e-4, 100)
-    objective: Any = ExactMLL()
-    if method == "barely biased":
-        objective = BarelyBiasedMLL(bias=10.0, probes=1)
-    elif published:
-        objective = IterativeMLL(criterion="residual_per_row", tolerance=1.0)
-    elif method == "iterative":
-        objective = IterativeMLL()
+    holder = exact_at_ones(x, 100, 1e-6 if method == "published" else 1e-4)
+    objective: Any = {
+        "exact": ExactMLL,
+        "iterative": IterativeMLL,
+        "published": partial(IterativeMLL, criterion="residual_per_row", tolerance=1.0),
+        "barely biased": partial(BarelyBiasedMLL, bias=10.0, probes=1),
+    }[method]()
     objective.prepare(holder, x, y, generator=torch.Generator().manual_seed(0))
     # a line search needs a function: its probes stay, Adam's are drawn anew
     draws = None if rate is None else torch.Generator().manual_seed(1)
     return train(
         holder,
         lambda: objective.evidence(holder, x, y, generator=draws).value,
-        lambda: None,
         rate,
-        x,
-        y,
+        data,
         evaluations,
     )
 
@@ -212,8 +185,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     rows, evaluations = (120, 4) if options.quick else (options.rows, options.evaluations)
-    data = load(UCI(options.data, train_fraction=0.67), task="regression")
-    x, y = data.train_x[:rows].double(), data.train_y[:rows].double()
+    (x, y), _ = small_set(options.data, rows, train_fraction=0.67)
     traces = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnconvergedWarning)

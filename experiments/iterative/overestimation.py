@@ -24,15 +24,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from protocol import exact_at_ones, small_set
 from record import write
 from torch import Tensor
 
-from gpx.data import UCI, load
-from gpx.kernels import Matern32
-from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
-from gpx.means import Constant
-from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL, IterativeMLL
 
 HERE = Path(__file__).resolve().parent
@@ -46,13 +42,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 def train(x: Tensor, y: Tensor, options: dict[str, Any], steps: int) -> dict[str, Any]:
     """Adam on the iterative evidence; what it reports at the end, and the truth there."""
-    model = ExactGP(
-        kernel=Matern32(ard_num_dims=x.shape[1], lengthscale=[1.0] * x.shape[1], outputscale=1.0),
-        mean=Constant(),
-        likelihood=Gaussian(1.0, noise_floor=1e-4),
-        solver="iterative",
-        iterative=IterativeOptions(rank=100),
-    ).double()
+    model = exact_at_ones(x, 100, 1e-4)
     objective = IterativeMLL(probes=10, kind_of_probes="gaussian", **options)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
     draws = torch.Generator().manual_seed(0)
@@ -84,8 +74,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     rows, steps = (200, 10) if options.quick else (options.rows, options.steps)
-    data = load(UCI(options.data), task="regression")
-    x, y = data.train_x[:rows].double(), data.train_y[:rows].double()
+    (x, y), _ = small_set(options.data, rows)
     table = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnconvergedWarning)

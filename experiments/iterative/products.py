@@ -20,16 +20,16 @@ import statistics
 import sys
 import time
 import warnings
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import gpytorch
-import linear_operator
 import matplotlib
 import torch
+from peers import Products, Regression, by_iterations, matern, rbf
 from record import write
 from torch import Tensor
 
@@ -45,8 +45,6 @@ from gpx.objectives import ExactMLL
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-
-HERE = Path(__file__).resolve().parent
 
 HERE = Path(__file__).resolve().parent
 
@@ -82,71 +80,21 @@ def problem(kind: str, noise: float, n: int) -> tuple[ExactGP, Tensor, Tensor]:
     return model, x, y
 
 
-class Peer(gpytorch.models.ExactGP):
+def peer(x: Tensor, y: Tensor, kind: str, noise: float) -> Regression:
     """The same model in GPyTorch."""
-
-    def __init__(self, x: Tensor, y: Tensor, kind: str, noise: float) -> None:
-        likelihood = gpytorch.likelihoods.GaussianLikelihood(
-            noise_constraint=gpytorch.constraints.GreaterThan(1e-6)
-        )
-        super().__init__(x, y, likelihood)
-        kernel, inputs, lengthscale = KINDS[kind]
-        base = (
-            gpytorch.kernels.RBFKernel(ard_num_dims=inputs)
-            if kernel is RBF
-            else gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=inputs)
-        )
-        self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = gpytorch.kernels.ScaleKernel(base)
-        self.double()
-        base.lengthscale, self.covar_module.outputscale = lengthscale, 1.0
-        likelihood.noise = noise
-
-    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
-        """Prior at x."""
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+    kernel, inputs, lengthscale = KINDS[kind]
+    same = rbf(inputs, lengthscale) if kernel is RBF else matern(1.5, inputs, lengthscale)
+    return Regression(x, y, same, noise, mean=gpytorch.means.ZeroMean())
 
 
-class Products:
-    """Counts columns multiplied by the n x n matrix in GPyTorch's solves."""
-
-    def __enter__(self) -> Products:
-        kind = linear_operator.operators.AddedDiagLinearOperator
-        self.kind, self.usual, self.columns = kind, kind._matmul, 0
-
-        def counted(operator: Any, right: Tensor) -> Tensor:
-            self.columns += 1 if right.ndim == 1 else right.shape[-1]
-            return self.usual(operator, right)
-
-        kind._matmul = counted
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kind._matmul = self.usual
-
-
-def theirs(peer: Peer, settings: dict[str, Any], seed: int) -> tuple[float, int]:
+@torch.no_grad()
+def theirs(model: Regression, settings: dict[str, Any], seed: int) -> tuple[float, int]:
     """Evidence in nats and products."""
     torch.manual_seed(seed)
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
+    with warnings.catch_warnings(), by_iterations(**settings, probes=PROBES):
         warnings.simplefilter("ignore")
-        for setting in (
-            gpytorch.settings.max_cholesky_size(0),
-            gpytorch.settings.fast_computations(),
-            gpytorch.settings.min_preconditioning_size(1),
-            gpytorch.settings.max_cg_iterations(1000),
-            gpytorch.settings.num_trace_samples(PROBES),
-            gpytorch.settings.max_preconditioner_size(settings["rank"]),
-            gpytorch.settings.cg_tolerance(settings["tolerance"]),
-            gpytorch.settings.max_lanczos_quadrature_iterations(settings["steps"]),
-            torch.no_grad(),
-        ):
-            stack.enter_context(setting)
-        products = stack.enter_context(Products())
-        peer.train()
-        mll = gpytorch.mlls.ExactMarginalLogLikelihood(peer.likelihood, peer)
-        value = mll(peer(*peer.train_inputs), peer.train_targets) * len(peer.train_targets)
+        with Products() as products:
+            value = model.train().evidence()
     return value.item(), products.columns
 
 
@@ -203,13 +151,13 @@ def measure(kind: str, noise: float, n: int, seeds: int) -> list[dict[str, Any]]
             runs = [ours(system, y, seed, bias, estimate) for seed in range(seeds)]
             row(f"gpx {estimate}", f"{bias:g} nats", runs, converged)
             assert max(run[2] for run in runs) <= 1.01 * bias
-    peer = Peer(x, y, kind, noise)
+    model = peer(x, y, kind, noise)
     limits = {
-        rank: [theirs(peer, {**CONVERGED, "rank": rank}, seed)[0] for seed in range(seeds)]
+        rank: [theirs(model, {**CONVERGED, "rank": rank}, seed)[0] for seed in range(seeds)]
         for rank in {settings["rank"] for settings in FIXED}
     }
     for settings in FIXED:
-        runs = [theirs(peer, settings, seed) for seed in range(seeds)]
+        runs = [theirs(model, settings, seed) for seed in range(seeds)]
         words = ", ".join(f"{name} {value:g}" for name, value in settings.items())
         row("GPyTorch", words, runs, limits[settings["rank"]])
     return rows

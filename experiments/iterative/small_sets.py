@@ -22,11 +22,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from protocol import sparse_at_ones
+from protocol import small_set, sparse_at_ones
 from record import write
 from torch import Tensor
 
-from gpx.data import UCI, load
 from gpx.data.sets.uci_sets import UCI_SETS
 from gpx.models import CGLB, ExactGP
 from gpx.objectives import CGLowerBound, ExactMLL
@@ -94,9 +93,7 @@ def main() -> None:
         names, evaluations, sizes = ["challenger", "concreteslump", "yacht"], 5, [32]
     table = []
     for name in names:
-        data = load(UCI(name), task="regression")
-        x, y = data.train_x.double(), data.train_y.double()
-        at, truth = data.test_x.double(), data.test_y.double()
+        (x, y), (at, truth) = small_set(name, LARGEST)
         for inducing in sizes:
             if inducing > sizes[0] and len(y) <= sizes[0]:
                 continue  # the same M again: it is at most n

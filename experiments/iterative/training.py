@@ -20,15 +20,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from protocol import exact_at_ones, small_set
 from record import write
 from torch import Tensor
 
-from gpx.data import UCI, load
-from gpx.kernels import Matern32
-from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
-from gpx.means import Constant
-from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import BarelyBiasedMLL, ExactMLL
 
 HERE = Path(__file__).resolve().parent
@@ -38,12 +34,7 @@ def train(
     x: Tensor, y: Tensor, at: Tensor, truth: Tensor, bias: float, probes: int, steps: int
 ) -> dict[str, Any]:
     """Adam at 0.1; steps and products of the solver, exact evidence and test error at the end."""
-    model = ExactGP(
-        kernel=Matern32(ard_num_dims=x.shape[1], lengthscale=[1.0] * x.shape[1], outputscale=1.0),
-        mean=Constant(),
-        likelihood=Gaussian(1.0),
-        iterative=IterativeOptions(rank=50),
-    ).double()
+    model = exact_at_ones(x, 50, solver="cholesky")  # that of the posterior at the end
     objective = BarelyBiasedMLL(bias=bias, probes=probes, kind_of_probes="gaussian")
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
     draws = torch.Generator().manual_seed(0)
@@ -91,9 +82,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     rows, steps = (150, 4) if options.quick else (options.rows, options.steps)
-    data = load(UCI(options.data), task="regression")
-    x, y = data.train_x[:rows].double(), data.train_y[:rows].double()
-    at, truth = data.test_x[:500].double(), data.test_y[:500].double()
+    (x, y), test = small_set(options.data, rows)
+    at, truth = (part[:500] for part in test)
     table = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnconvergedWarning)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -18,10 +17,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpx_runs import ROOT, Finished, train_in
 from record import words
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 ROWS = HERE / "rows.json"
 
 COMMANDS = {
@@ -42,16 +41,14 @@ COLUMNS = ("test.rmse", "test.mnlp", "test.coverage_95", "train.steps", "train.s
 
 
 def row_of(folder: Path, name: str) -> dict[str, Any]:
-    metrics = json.loads((folder / "metrics.json").read_text())
-    environment = json.loads((folder / "environment.json").read_text())
+    metrics, _, environment = Finished.of(folder)
+    of_machine = {key: environment[key] for key in ("num_threads", "versions", "git_commit")}
     return {
         "name": name,
         "settings": COMMANDS[name],
         "metrics": metrics,
         "device": environment["device_name"],
-        "num_threads": environment["num_threads"],
-        "versions": environment["versions"],
-        "git_commit": environment["git_commit"],
+        **of_machine,
         "date": date.today().isoformat(),
     }
 
@@ -92,19 +89,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=COMMANDS, default=list(COMMANDS))
     arguments = parser.parse_args()
     rows: dict[str, dict[str, Any]] = json.loads(ROWS.read_text()) if ROWS.exists() else {}
-    if arguments.folders is not None:
-        for folder in arguments.folders:
-            model = json.loads((folder / "metrics.json").read_text())["model.name"].lower()
-            rows[model] = row_of(folder, model)
-    else:
-        for name in arguments.only:
-            if name in rows:
-                continue
+    for folder in arguments.folders or []:
+        name = Finished.of(folder).metrics["model.name"].lower()
+        rows[name] = row_of(folder, name)
+    for name in arguments.only if arguments.folders is None else []:
+        if name not in rows:
             folder = ROOT / "outputs" / f"main_road-{name}"
-            target = [f"hydra.run.dir={folder}", *COMMANDS[name]]
-            if (folder / "checkpoint.pt").exists():
-                target = [f"resume={folder}"]
-            subprocess.run([sys.executable, str(ROOT / "train.py"), *target], check=True)
+            train_in(folder, COMMANDS[name])
             rows[name] = row_of(folder, name)
     rows = {name: rows[name] for name in COMMANDS if name in rows}
     if not rows:

@@ -12,22 +12,19 @@ error. Cells that have a row are not repeated.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
-import tempfile
-import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import COMMIT, Checks, tally, write
-
-from gpx.options.composition import composed
-from gpx.runs import RunFolder, run
+from cells import Cells
+from gpx_runs import trained
+from record import Checks, tally, write
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "few_rows_cells.jsonl"
@@ -43,13 +40,9 @@ PRIORS = {
 def cell(name: str, split: int, prior: str) -> dict[str, Any]:
     """Train and test on one split."""
     options = [f"data={name}", f"data.split={split}", "approx=exact", "kernel=matern52"]
-    options += [f"trainer.{part}=false" for part in ("figures", "tensorboard", "baselines")]
-    options += ["trainer.eval_every=0", "trainer.quiet=true"]
-    if PRIORS[prior] is not None:
-        options.append(str(PRIORS[prior]))
-    started = time.process_time()
-    with tempfile.TemporaryDirectory() as place:
-        metrics = run(composed(options), RunFolder(Path(place) / "run"))
+    options += ["trainer.baselines=false", "trainer.quiet=true"]
+    done = trained(options + ([PRIORS[prior]] if PRIORS[prior] else []))
+    metrics = done.metrics
     return {
         "data": name,
         "split": split,
@@ -59,17 +52,9 @@ def cell(name: str, split: int, prior: str) -> dict[str, Any]:
         "coverage": metrics["test.coverage_95"],
         "evidence": metrics["train.evidence"],
         "steps": metrics["train.steps"],
-        "seconds": time.process_time() - started,
+        "seconds": done.seconds,
         "num_threads": torch.get_num_threads(),
-        "commit": COMMIT,
     }
-
-
-def read() -> list[dict[str, Any]]:
-    """Cells that are done."""
-    if not CELLS.exists():
-        return []
-    return [json.loads(line) for line in CELLS.read_text().splitlines()]
 
 
 def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
@@ -117,18 +102,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    cells = read()
-    done = {(c["data"], c["split"], c["prior"]) for c in cells}
-    for split in () if arguments.table else arguments.splits:
-        for name in arguments.data:
-            for prior in PRIORS:
-                if (name, split, prior) in done:
-                    continue
-                cells.append(cell(name, split, prior))
-                with open(CELLS, "a") as file:
-                    file.write(json.dumps(cells[-1]) + "\n")
-                print(name, split, prior, cells[-1]["rmse"], cells[-1]["mnlp"], flush=True)
-    rows, checks = table(cells)
+    cells = Cells(CELLS, "data", "split", "prior")
+    for key in product(arguments.data, arguments.splits, PRIORS):
+        if not arguments.table and key not in cells:
+            cells.add(cell(*key))
+    rows, checks = table(cells.rows)
     write(
         HERE,
         "few_rows",

@@ -1,7 +1,7 @@
 """Two ideas that the QSGP papers do not try: averaged iterates, importance sampling of blocks.
 
     python experiments/qsgp/averaging.py            # kin40k, m = 1e4
-    python experiments/qsgp/averaging.py --quick    # m = 2000, 200 steps
+    python experiments/qsgp/averaging.py --quick    # m = 2000, 200 steps, nothing written
 
 Averaging: along one run the weight means of the second half are averaged, which costs O(m) per
 average, and the average is tested beside the last iterate. Importance sampling: a block drawn with
@@ -89,12 +89,10 @@ def gradient_run(
     model.initialise(x, y, generator=generator)
     objective = QuadruplyStochasticELBO(x.shape[0], columns=m // 10, diagonal_columns=100)
     average = Average(model, steps)
+    objective.prepare(model, x, y, generator=generator)
     descend(
-        model,
-        objective,
-        x,
-        y,
-        rate=rate,
+        *(model, objective, x, y),
+        variational=("adagrad", rate),
         schedule={"name": schedule, "final": 0.1},
         steps=steps,
         generator=generator,
@@ -152,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="m = 2000, 200 steps")
     quick = parser.parse_args().quick
+    folder = None if quick else HERE
     m, steps = (2000, 200) if quick else (10_000, 320)
     data = load(UCI("kin40k"), task="regression")
     x, y = data.train_x.float(), data.train_y.float()
@@ -174,7 +173,7 @@ def main() -> None:
         rows.append({"run": name, "last iterate": last, "average": mean, "ratio": mean / last})
         print(rows[-1], flush=True)
     write(
-        HERE,
+        folder,
         "averaging",
         "Averaged iterates",
         [
@@ -186,7 +185,7 @@ def main() -> None:
     )
     rows = second_moments(m, x, y)
     write(
-        HERE,
+        folder,
         "importance",
         "The most that importance sampling of blocks can gain",
         [

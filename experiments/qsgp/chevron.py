@@ -14,19 +14,16 @@ them are a variance of several priors. Writes chevron.json and RESULTS.md.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from omegaconf import OmegaConf
+from gpx_runs import ROOT, Finished, train_in
 from record import NOT_RECORDED, Checks, earlier, write
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 TABLE = HERE / "chevron.json"
 PUBLISHED = {
     "kin40k": {0: (0.174, 0.135), 100: (0.175, 0.139)},
@@ -51,9 +48,7 @@ def command(data: str, dense: int, *, quick: bool) -> list[str]:
 
 
 def row_of(folder: Path) -> dict[str, Any]:
-    metrics = json.loads((folder / "metrics.json").read_text())
-    environment = json.loads((folder / "environment.json").read_text())
-    config = OmegaConf.load(folder / "config.yaml")
+    metrics, config, environment = Finished.of(folder)
     dense = config.approx.num_dense
     return {
         "data": metrics["data.name"],
@@ -80,10 +75,7 @@ def main() -> None:
         for data in PUBLISHED:
             for dense in PUBLISHED[data]:
                 folder = ROOT / "outputs" / f"chevron-{data}-{dense}{'-quick' * arguments.quick}"
-                if not (folder / "metrics.json").exists():
-                    options = command(data, dense, quick=arguments.quick)
-                    start = [sys.executable, str(ROOT / "train.py"), f"hydra.run.dir={folder}"]
-                    subprocess.run([*start, *options], check=True)
+                train_in(folder, command(data, dense, quick=arguments.quick))
                 folders.append(folder)
     rows = [row_of(folder) for folder in folders]
     if arguments.quick:

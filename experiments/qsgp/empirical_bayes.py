@@ -1,7 +1,7 @@
 """Hyperparameters learned by gradients through features that are made on demand.
 
     python experiments/qsgp/empirical_bayes.py            # concrete and energy, 300 steps each
-    python experiments/qsgp/empirical_bayes.py --quick    # concrete, 200 steps
+    python experiments/qsgp/empirical_bayes.py --quick    # concrete, 200 steps, nothing written
 
 Small sets, so that everything has an exact counterpart: the bound is streamed over all rows and
 functions, and an exact GP maximises its own evidence from the same constants. The weights start at
@@ -28,6 +28,7 @@ from functools import partial
 
 import torch
 from record import write
+from sampled_gradients import descend
 
 from gpx.bases import RandomFourier
 from gpx.data import Dataset, load
@@ -38,7 +39,7 @@ from gpx.means import Zero
 from gpx.models import QSGP, ExactGP, Model
 from gpx.objectives import ExactMLL, QuadruplyStochasticELBO, WeightSpaceELBO
 from gpx.sampling.batches import Batches
-from gpx.training import LBFGSB, FirstOrder
+from gpx.training import LBFGSB
 
 HERE = Path(__file__).resolve().parent
 M, M_FULL, BATCH = 2000, 600, 200
@@ -63,10 +64,6 @@ def measured(model: Model, data: Dataset, bound: float) -> dict[str, Any]:
             "outputscale": float(model.kernel.outputscale),
             "noise": float(noise),
         }
-
-
-def ignore(count: int, value: float, replayed: bool) -> None:
-    """Evaluations of the exact GP are not reported."""
 
 
 def kernel(num_inputs: int) -> RBF:
@@ -129,21 +126,16 @@ def run(name: str, steps: int) -> list[dict[str, Any]]:
             record("start, solved exactly")
         objective = QuadruplyStochasticELBO(len(y), columns=M // 4, diagonal_columns=M // 4)
         objective.prepare(model, x, y, generator=generator)
-        optimiser = FirstOrder(
-            {
-                "variational": {"algorithm": "adagrad", "lr": 0.003},
-                "hyperparameters": {"algorithm": "adam", "lr": 0.02 if learn else 0.0},
-            },
-            {"name": "exponential", "final": 0.1},
+        groups = {"hyperparameters": ("adam", 0.02)} if learn else {}
+        descend(
+            *(model, objective, x, y),
+            variational=("adagrad", 0.003),
+            **groups,
+            schedule={"name": "exponential", "final": 0.1},
+            steps=steps,
+            generator=generator,
+            rows=Batches(len(y), BATCH, 0, x.device).rows,
         )
-        optimiser.bind(model.parameter_groups(), steps)
-        batches = Batches(len(y), BATCH, 0, x.device)
-        for step in range(steps):
-            chosen = batches.rows(step)
-            optimiser.before_step(step)
-            objective(model, x[chosen], y[chosen], generator=generator).backward()
-            optimiser.step(step)
-            objective.after_step(model)
         record("hyperparameters learned" if learn else "hyperparameters frozen")
         if learn:
             model.family.mean.data.zero_()
@@ -153,7 +145,9 @@ def run(name: str, steps: int) -> list[dict[str, Any]]:
     print(rows[-1], flush=True)
     exact = ExactGP(kernel=kernel(x.shape[1]), mean=Zero(), likelihood=Gaussian(NOISE))
     started, objective_exact = time.perf_counter(), ExactMLL()
-    LBFGSB().minimise(list(exact.parameters()), lambda: objective_exact(exact, x, y), 60, ignore)
+    LBFGSB().minimise(
+        list(exact.parameters()), lambda: objective_exact(exact, x, y), 60, lambda *_: None
+    )
     evidence = float(objective_exact.evidence(exact, x, y).value.detach())
     row = {"data": name, "stage": "exact GP", **measured(exact, data, evidence)}
     return [*rows, {**row, "seconds": time.perf_counter() - started}]
@@ -169,7 +163,7 @@ def main() -> None:
     stages = {name: {row["stage"]: row for row in rows} for name, rows in runs.items()}
 
     write(
-        HERE,
+        None if quick else HERE,
         "empirical_bayes",
         "Empirical Bayes through features on demand",
         [

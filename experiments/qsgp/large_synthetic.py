@@ -15,6 +15,7 @@ Written beside: the time of a block step over n and m.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -163,14 +164,14 @@ def step_times(x: Tensor, y: Tensor, repeats: int) -> list[dict[str, Any]]:
             steps.step(k, rows, targets, generator=generator)
             seconds.append(time.process_time() - started)
     return [
-        {"n": n, "m": m, "ms / step": 1e3 * sorted(seconds[1:])[(repeats - 1) // 2]}
+        {"n": n, "m": m, "ms / step": 1e3 * statistics.median(seconds[1:])}
         for (n, m), (_, _, _, seconds) in zip(cases, runs, strict=True)
     ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of n and m, 20 s each")
+    parser.add_argument("--quick", action="store_true", help="a tenth of n and m, 20 s, not kept")
     parser.add_argument("--seconds", type=float, default=180.0, help="training time per method")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -205,7 +206,7 @@ def main() -> None:
     record(
         "stochastic block steps",
         blocks,
-        lambda k: _advance(natural, k, x, y, generator),
+        lambda k: natural.step(k, x, y, generator=generator),
         lambda: -float(natural.evidence(size).parts["complexity"]),
     )
     joined = len(blocks.family.covariance.roots) // 2 * COLUMNS
@@ -230,7 +231,7 @@ def main() -> None:
     lower = [row["bound / point"] + 3.0 * row["+-"] for row in rows if row is not bound]
     each = [row["ms / step"] for row in times]
     write(
-        HERE,
+        None if arguments.quick else HERE,
         "large_synthetic",
         f"n = m = {size:,}: equal training time, {budget:.0f} processor seconds each",
         [
@@ -251,12 +252,6 @@ def main() -> None:
             < 1.2 * min(each),
         },
     )
-
-
-def _advance(
-    steps: StochasticBlockSteps, k: int, x: Tensor, y: Tensor, generator: torch.Generator
-) -> None:
-    steps.step(k, x, y, generator=generator)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ Writes rates.json and RESULTS.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
@@ -34,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from functools import partial
 
 import torch
+from gpx_runs import Finished
 from kin40k import kin40k_kernel
-from omegaconf import OmegaConf
 from record import NOT_RECORDED, earlier, write
 from sampled_gradients import descend
 from torch import Tensor
@@ -122,12 +121,10 @@ def run(rate: float, m: int, steps: int, x: Tensor, y: Tensor) -> tuple[QSGP, fl
             size = optimiser.learning_rate("variational", step) / float(state["sum"].mean().sqrt())
             length += SEEN * size / (x.shape[0] * NOISE)
 
+    objective.prepare(model, x, y, generator=generator)
     descend(
-        model,
-        objective,
-        x,
-        y,
-        rate=rate,
+        *(model, objective, x, y),
+        variational=("adagrad", rate),
         schedule={"name": "exponential", "final": FINAL},
         steps=steps,
         generator=generator,
@@ -146,9 +143,7 @@ def walked(rate: float, final: float, steps: int) -> float:
 
 def finished(folder: Path, spectrum: Spectrum, test_y: Tensor) -> dict[str, Any]:
     """Row of a run of experiment=qsgp_kin40k; AdaGrad's sums are taken to have grown evenly."""
-    config = OmegaConf.load(folder / "config.yaml")
-    metrics = json.loads((folder / "metrics.json").read_text())
-    environment = json.loads((folder / "environment.json").read_text())
+    metrics, config, environment = Finished.of(folder)
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     sums = state["optimizer"]["variational"]["state"][0]["sum"].double().mean()
     noise = math.exp(float(state["model"]["likelihood.parametrizations.noise_variance.original"]))

@@ -1,7 +1,7 @@
 """The noisy sinc relevance vector machine (QSGP paper figure 3, thesis figure 6.3).
 
     python experiments/qsgp/sinc.py            # n = m = 500, a few seconds
-    python experiments/qsgp/sinc.py --quick    # fewer stochastic steps
+    python experiments/qsgp/sinc.py --quick    # fewer stochastic steps, nothing written
 
 The sources state neither range, noise nor kernel; here x ~ U(-10, 10), noise 0.1, lengthscale 2.
 Writes sinc.json, sinc.png and RESULTS.md beside this file.
@@ -19,13 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from matplotlib.figure import Figure
 from record import write
+from sampled_gradients import descend
 
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSRVM
 from gpx.objectives import QuadruplyStochasticELBO
-from gpx.training import FirstOrder
 
 HERE = Path(__file__).resolve().parent
 N = 500
@@ -53,15 +53,6 @@ def main() -> None:
         N, columns=COLUMNS, diagonal_columns=COLUMNS, support_rows=SUPPORT
     )
     objective.prepare(model, x, y, generator=generator)
-    optimiser = FirstOrder(
-        {
-            "variational": {"algorithm": "adagrad", "lr": 0.001},
-            "precisions": {"algorithm": "adagrad", "lr": 0.02},
-            "hyperparameters": {"algorithm": "adam", "lr": 1e-5},
-        },
-        {"name": "exponential", "final": 0.1},
-    )
-    optimiser.bind(model.parameter_groups(), steps)
     rows = []
 
     def record(stage: str) -> None:
@@ -78,17 +69,21 @@ def main() -> None:
         )
 
     record("fixed-point sweeps")
-    for step in range(steps):
-        optimiser.before_step(step)
-        batch = torch.randint(N, (ROWS,), generator=generator)
-        objective(model, x[batch], y[batch], generator=generator).backward()
-        optimiser.step(step)
-        objective.after_step(model)
+    descend(
+        *(model, objective, x, y),
+        variational=("adagrad", 0.001),
+        precisions=("adagrad", 0.02),
+        hyperparameters=("adam", 1e-5),
+        schedule={"name": "exponential", "final": 0.1},
+        steps=steps,
+        generator=generator,
+        rows=lambda _: torch.randint(N, (ROWS,), generator=generator),
+    )
     record(f"then {steps} stochastic steps")
 
     last = rows[-1]
     write(
-        HERE,
+        None if arguments.quick else HERE,
         "sinc",
         "Relevance vector machine on a noisy sinc",
         [
@@ -106,6 +101,8 @@ def main() -> None:
         pictures=["sinc.png"],
     )
 
+    if arguments.quick:
+        return
     posterior = model.condition(x, y)
     mean, variance = posterior.predict(grid)
     deviation = 2.0 * (variance + model.noise_variance.detach()).sqrt()

@@ -26,6 +26,7 @@ import torch
 from kin40k import KIN40K_NOISE, kin40k, kin40k_kernel
 from matplotlib.figure import Figure
 from record import Checks, Rows, earlier, judged_again, write
+from sampled_gradients import BATCH, descend
 from torch import Tensor
 
 from gpx.bases import RandomFourier
@@ -53,7 +54,6 @@ class Setting:
 
 FULL = Setting(36_000, 100_000, (1000, 10_000), 500, 100, 20_000, 20)
 QUICK = Setting(2000, 2000, (20, 200), 500, 4, 900, 10)
-BATCH = 500
 
 
 def trace(
@@ -80,28 +80,27 @@ def trace(
         sampling="with_replacement",
         snapshot=snapshot,
     )
-    groups = model.parameter_groups()
-    for parameter in groups.pop("hyperparameters"):
-        parameter.requires_grad_(False)
-    optimizer = FirstOrder(
-        {"variational": {"algorithm": "adagrad", "lr": 0.1}}, {"name": "exponential", "final": 0.1}
-    )
-    optimizer.bind(groups, setting.steps)
-    seconds, started = 0.0, time.perf_counter()
+    started = time.perf_counter()
     objective.prepare(model, x, y, generator=generator)
-    seconds += time.perf_counter() - started
-    exact, found = WeightSpaceELBO(), []
-    for step in range(setting.steps):
-        started = time.perf_counter()
-        optimizer.before_step(step)
-        rows = torch.randint(x.shape[0], (BATCH,), generator=generator)
-        objective(model, x[rows], y[rows], generator=generator).backward()
-        optimizer.step(step)
-        objective.after_step(model)
-        seconds += time.perf_counter() - started
+    exact, found, looking = WeightSpaceELBO(), [], 0.0
+
+    def see(step: int, _: FirstOrder) -> None:
+        nonlocal looking
         if (step + 1) % (setting.steps // setting.points) == 0:
+            now = time.perf_counter()
             with torch.no_grad():
-                found.append((seconds, float(exact.evidence(model, x, y).value) / x.shape[0]))
+                bound = float(exact.evidence(model, x, y).value) / x.shape[0]
+            found.append((now - started - looking, bound))
+            looking += time.perf_counter() - now
+
+    descend(
+        *(model, objective, x, y),
+        variational=("adagrad", 0.1),
+        schedule={"name": "exponential", "final": 0.1},
+        steps=setting.steps,
+        generator=generator,
+        see=see,
+    )
     return found
 
 
@@ -127,7 +126,7 @@ def judge(rows: Rows) -> Checks:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the size, few minutes")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the size, nothing written")
     parser.add_argument("--steps", type=int, help="AdaGrad steps of a run")
     parser.add_argument("--table", action="store_true", help="only judge the rows again")
     options = parser.parse_args()
@@ -173,7 +172,10 @@ def main() -> None:
         "run bounds still rise, few functions move a weight a tenth as often, and what compares is",
         "the bound after as many visits: the end of few, a tenth of the steps of many.",
     ]
-    write(HERE, "traces", "Optimisation traces", notes, rows, judge(rows))
+    folder = None if options.quick else HERE
+    write(folder, "traces", "Optimisation traces", notes, rows, judge(rows))
+    if options.quick:
+        return
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.subplots()
     for name, curve in curves.items():

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import torch
 from record import write
+from timing import in_turns, least
 
 from gpx.bases import RandomFourier
 from gpx.bases.fixed_functions import sufficient_statistics
@@ -33,19 +35,6 @@ from gpx.models import HyperPriors, LogNormal
 
 HERE = Path(__file__).resolve().parent
 PRIORS = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04))
-
-
-def timed(functions: list[Callable[[], object]], rounds: int) -> list[float]:
-    """Best processor seconds of each, taken in turn."""
-    best = [math.inf] * len(functions)
-    for function in functions:
-        function()
-    for _ in range(rounds):
-        for i, function in enumerate(functions):
-            began = time.process_time()
-            function()
-            best[i] = min(best[i], time.process_time() - began)
-    return best
 
 
 def synthetic(m: int) -> CompressedStatistics:
@@ -75,7 +64,7 @@ def evaluation(form: ReweightedForm) -> Callable[[], object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, nothing written")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -92,7 +81,7 @@ def main() -> None:
     ):
         rows: list[dict[str, Any]] = []
         for m in sizes:
-            seconds = timed([evaluation(make(m))], rounds)[0]
+            seconds = least(in_turns({"": evaluation(make(m))}, rounds)[""]).processor
             slope = None
             if rows:
                 ratio = seconds / (rows[-1]["ms"] / 1e3)
@@ -106,7 +95,9 @@ def main() -> None:
         began = time.process_time()
         small, large = sums(few, m), sums(many, m)
         setup = time.process_time() - began
-        seconds = timed([evaluation(CovarianceForm(s)) for s in (small, large)], 30 * rounds)
+        work = {"few": evaluation(CovarianceForm(small)), "many": evaluation(CovarianceForm(large))}
+        turns = in_turns(work, 30 * rounds)
+        seconds = [least(seen).processor for seen in turns.values()]
         rows.append(
             {
                 "m": m,
@@ -127,7 +118,8 @@ def main() -> None:
         and slopes[names[2]] < 1.2,
     }
     notes = ["Slope: of log time in log m, from the row before."]
-    write(HERE, "scaling", "Cost of an evidence from sums over the data", notes, tables, checks)
+    title = "Cost of an evidence from sums over the data"
+    write(None if options.quick else HERE, "scaling", title, notes, tables, checks)
 
 
 if __name__ == "__main__":

@@ -15,28 +15,25 @@ Published chains have 10,000 steps after 1000 of burn-in and keep every 50th; ou
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
-import tempfile
-import time
 import warnings
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from hydra import compose, initialize_config_dir
-from record import COMMIT, tally, write
+from cells import Cells
+from gpx_runs import trained
+from record import Rows, tally, write
 
 from gpx.errors import GPXError
-from gpx.runs import RunFolder, run
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 FOLDS = HERE / "uci_folds.jsonl"
 PUBLISHED = {
     # file: rows, inputs, RMSE and its standard deviation of GP-GRIEF-I, the same of GP-GRIEF-II,
@@ -103,9 +100,6 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
         f"approx.structure={options.structure}",
         f"kernel.lengthscale={lengthscale}",
         *START[options.start],
-        "trainer.eval_every=0",
-        "trainer.figures=false",
-        "trainer.tensorboard=false",
     ]
     if inference == "type1_mala":
         overrides += [
@@ -113,12 +107,8 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
             f"optimizer.iterations={options.iterations}",
             f"optimizer.thin={options.thin}",
         ]
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
-        config = compose("train", overrides=overrides)
-    started = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = run(config, RunFolder(Path(folder) / "run"))
-    seconds = time.process_time() - started
+    done = trained(overrides)
+    metrics = done.metrics
     scale = metrics["test.rmse_original"] / metrics["test.rmse"]
     return {
         "data": name,
@@ -139,26 +129,18 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
         "effective": metrics.get("train.effective_samples_median"),
         "effective_noise": metrics.get("train.effective_samples_noise"),
         "steps": metrics["train.steps"],
-        "seconds": seconds,
+        "seconds": done.seconds,
         "num_threads": torch.get_num_threads(),
-        "commit": COMMIT,
     }
 
 
 KEY = ("data", "split", "inference", "functions", "structure", "start")
 
 
-def read() -> list[dict[str, Any]]:
-    """Folds that are done."""
-    if not FOLDS.exists():
-        return []
-    return [json.loads(line) for line in FOLDS.read_text().splitlines()]
-
-
-def table() -> None:
+def table(cells: Rows, folder: Path | None) -> None:
     """Means over folds beside the published ones."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in read():
+    for row in cells:
         groups[tuple(row[k] for k in KEY if k != "split")].append(row)
     order = list(PUBLISHED)
     fitted = {key[0] for key in groups if key[1] == "type1_mala" and key[4] == "fitted"}
@@ -210,7 +192,7 @@ def table() -> None:
                 "commit": tally(folds),
             }
         )
-    accepted = [f["acceptance"] for f in read() if f["acceptance"] is not None]
+    accepted = [f["acceptance"] for f in cells if f["acceptance"] is not None]
     notes = [
         "Published: Evans thesis, table 5.1 (I: GP-GRIEF-I, chains of 1000 + 10,000 steps, every "
         "50th kept, which is what this script does unless told otherwise; II: GP-GRIEF-II, type-II "
@@ -261,7 +243,7 @@ def table() -> None:
             min(accepted) >= 0.4 and max(accepted) <= 0.75
         ),
     }
-    write(HERE, "uci", "UCI regression, type-I and type-II", notes, rows, checks)
+    write(folder, "uci", "UCI regression, type-I and type-II", notes, rows, checks)
 
 
 def _mean(folds: list[dict[str, Any]], name: str) -> float | None:
@@ -270,7 +252,9 @@ def _mean(folds: list[dict[str, Any]], name: str) -> float | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two sets, one fold, short chains")
+    parser.add_argument(
+        "--quick", action="store_true", help="two sets, short chains, nothing written"
+    )
     parser.add_argument("--data", nargs="*", choices=[*PUBLISHED], default=SMALL)
     parser.add_argument("--splits", nargs="*", type=int, default=list(range(10)))
     parser.add_argument("--inference", nargs="*", default=["type1_mala", "type2"])
@@ -287,26 +271,18 @@ def main() -> None:
     if options.quick:
         names, splits = QUICK, [0]
         options.burn_in, options.iterations, options.thin = 300, 600, 20
-    done = {tuple(row[k] for k in KEY) for row in read()}
-    for split in [] if options.table else splits:
-        for name in names:
-            for inference in options.inference:
-                key = (name, split, inference, options.functions, options.structure)
-                key = (*key, options.start)
-                if key in done and not options.again:
-                    continue
-                try:
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("default")
-                        row = fold(name, split, inference, options)
-                except GPXError as error:
-                    print(f"{name} split {split}: {error}")
-                    continue
-                others = [r for r in read() if tuple(r[k] for k in KEY) != key]
-                FOLDS.write_text("".join(json.dumps(r) + "\n" for r in [*others, row]))
-                shown = ("data", "split", "inference", "rmse", "trivial", "acceptance", "seconds")
-                print({k: row[k] for k in shown}, flush=True)
-    table()
+    cells = Cells(None if options.quick else FOLDS, *KEY)
+    for split, name, inference in product(splits, names, options.inference):
+        key = (name, split, inference, options.functions, options.structure, options.start)
+        if options.table or (key in cells and not options.again):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("default")
+                cells.add(fold(name, split, inference, options))
+        except GPXError as error:
+            print(f"{name} split {split}: {error}")
+    table(cells.rows, None if options.quick else HERE)
 
 
 if __name__ == "__main__":

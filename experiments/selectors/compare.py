@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import statistics
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from cells import Cells
 from record import write
 from torch import Tensor
 
@@ -135,15 +135,11 @@ def cell(start: SGPR, x: Tensor, y: Tensor, selector: str, plan: Plan) -> Cell:
 
 
 def measure(plans: tuple[Plan, ...], store: Path | None) -> list[Cell]:
-    """All cells, those of ``store`` taken from there; ``rls_adaptive`` chooses M itself."""
-    found: list[Cell] = []
-    if store is not None and store.exists():
-        found = [json.loads(line) for line in store.read_text().splitlines()]
-    done = {(c["plan"], c["data"], c["selector"]) for c in found}
+    """All cells, those of ``store`` taken from there."""
+    cells = Cells(store, "plan", "data", "selector")
     for plan in plans:
         for name in plan.sets:
-            names = list(SELECTORS)
-            missing = [s for s in names if (plan.name, name, s) not in done]
+            missing = [s for s in SELECTORS if (plan.name, name, s) not in cells]
             if not missing:
                 continue
             model, x, y = start(name, plan.rows)
@@ -154,12 +150,8 @@ def measure(plans: tuple[Plan, ...], store: Path | None) -> list[Cell]:
                     new |= cell(model, x, y, selector, plan)
                 except NotPositiveDefinite as error:  # repeated points, say
                     new["failed"] = str(error)
-                found.append(new)
-                if store is not None:
-                    with store.open("a") as file:
-                        file.write(json.dumps(new) + "\n")
-                print(json.dumps(new), flush=True)
-    return found
+                cells.add(new)
+    return cells.rows
 
 
 def per_set(cells: list[Cell], key: str) -> list[dict[str, Any]]:

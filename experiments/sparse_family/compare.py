@@ -14,21 +14,19 @@ each method trained by its own evidence with L-BFGS (SVGP: Adam). kin40k: 10,000
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
-import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import COMMIT, Checks, write
+from cells import Cells
+from gpx_runs import trained
+from record import Checks, Rows, write
 
 from gpx.errors import GPXError
-from gpx.options.composition import composed
-from gpx.runs import RunFolder, run
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "compare_cells.jsonl"
@@ -53,9 +51,6 @@ def cell(name: str, split: int, method: str, inducing: int, steps: int) -> dict[
         f"data.split={split}",
         f"approx={method.split('_')[0]}",
         "kernel=rbf",
-        "trainer.eval_every=0",
-        "trainer.figures=false",
-        "trainer.tensorboard=false",
         "trainer.baselines=false",
     ]
     if name == "kin40k":
@@ -68,18 +63,13 @@ def cell(name: str, split: int, method: str, inducing: int, steps: int) -> dict[
         overrides.append(f"selector={method.removeprefix('sod_')}")
     if method != "svgp":
         overrides.append(f"trainer.max_steps={steps}")
-    config = composed(overrides)
-    started = time.process_time()
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder(Path(place) / "run")
-        metrics = run(config, folder)
-        num_train = int(folder.read_own_config().facts.num_train)
-    seconds = time.process_time() - started
+    done = trained(overrides)
+    metrics = done.metrics
     return {
         "data": name,
         "split": split,
         "method": method,
-        "n": num_train,
+        "n": int(done.config.facts.num_train),
         "inducing": None if method == "exact" else inducing,
         "evidence": metrics["train.evidence"],
         "SMSE": metrics["test.smse"],
@@ -88,18 +78,10 @@ def cell(name: str, split: int, method: str, inducing: int, steps: int) -> dict[
         "coverage": metrics["test.coverage_95"],
         "steps": metrics["train.steps"],
         "stopped": metrics["train.stopped"],
-        "seconds": seconds,
+        "seconds": done.seconds,
         "peak_mib": metrics["memory.peak_mib"],
         "num_threads": torch.get_num_threads(),
-        "commit": COMMIT,
     }
-
-
-def read() -> list[dict[str, Any]]:
-    """Cells that are done."""
-    if not CELLS.exists():
-        return []
-    return [json.loads(line) for line in CELLS.read_text().splitlines()]
 
 
 def checks(rows: list[dict[str, Any]]) -> Checks:
@@ -134,11 +116,11 @@ def checks(rows: list[dict[str, Any]]) -> Checks:
     return said
 
 
-def table() -> None:
+def table(cells: Rows, folder: Path | None) -> None:
     """RESULTS.md."""
     order = {name: i for i, name in enumerate([*SMALL, "kin40k"])}
     rows = sorted(
-        read(), key=lambda r: (order.get(r["data"], 99), r["split"], METHODS.index(r["method"]))
+        cells, key=lambda r: (order.get(r["data"], 99), r["split"], METHODS.index(r["method"]))
     )
     shown = []
     for row in rows:
@@ -153,12 +135,16 @@ def table() -> None:
         "bound of anything (SoD: of its rows alone). FITC's, PITC's and PIC's may exceed the exact "
         "one. Seconds of the processor, one thread, start and predictions included.",
     ]
-    write(HERE, "compare", "The sparse family", notes, shown, checks(rows), hidden=["num_threads"])
+    write(
+        folder, "compare", "The sparse family", notes, shown, checks(rows), hidden=["num_threads"]
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one small set, few steps")
+    parser.add_argument(
+        "--quick", action="store_true", help="one small set, few steps, nothing written"
+    )
     parser.add_argument("--data", nargs="*", default=[*SMALL, "kin40k"])
     parser.add_argument("--methods", nargs="*", choices=METHODS, default=METHODS)
     parser.add_argument("--splits", nargs="*", type=int, default=[0])
@@ -167,24 +153,16 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args()
     sets, steps = (["yacht"], 20) if options.quick else (options.data, options.steps)
-    done = {tuple(row[k] for k in KEY) for row in read()}
-    for name in [] if options.table else sets:
-        for split in options.splits:
-            for method in options.methods:
-                inducing = options.inducing or INDUCING.get(name, 50)
-                if (name, split, method, None if method == "exact" else inducing) in done:
-                    continue
-                try:
-                    row = cell(name, split, method, inducing, steps)
-                except GPXError as error:
-                    print(f"{name} {method}: {error}")
-                    continue
-                with CELLS.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(
-                    {k: row[k] for k in ("data", "method", "SMSE", "MSLL", "seconds")}, flush=True
-                )
-    table()
+    cells = Cells(None if options.quick else CELLS, *KEY)
+    for name, split, method in product(sets, options.splits, options.methods):
+        inducing = options.inducing or INDUCING.get(name, 50)
+        if options.table or (name, split, method, inducing if method != "exact" else None) in cells:
+            continue
+        try:
+            cells.add(cell(name, split, method, inducing, steps))
+        except GPXError as error:
+            print(f"{name} {method}: {error}")
+    table(cells.rows, None if options.quick else HERE)
 
 
 if __name__ == "__main__":

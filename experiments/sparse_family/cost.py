@@ -11,18 +11,17 @@ of three processes. Freed memory is kept by the process, as in a run of train.py
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import torch
 from record import Checks, write
+from timing import added_mib, in_own_process, in_turns
 from torch import Tensor
 
 from gpx.data import load as load_data
@@ -68,19 +67,14 @@ def step_of(method: str, kernel: Kernel, x: Tensor, y: Tensor, m: int) -> Callab
     return step
 
 
-def status_mib(name: str) -> float:
-    """A line of this process's memory status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (found,) = (line for line in lines if line.startswith(f"{name}:"))
-    return int(found.split()[1]) / 1024
-
-
-def added_mib(method: str, kernel: str, rows: int, inducing: int) -> float:
-    """Measured in a process of its own."""
-    options = ["--memory-of", method, "--kernel", kernel, "--rows", rows, "--inducing", inducing]
-    command = [sys.executable, __file__, *map(str, options)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+def memory(method: str, kind: str, rows: int, inducing: int) -> float:
+    """MiB that one evaluation adds; run in a process of its own."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    x, y = rows_of_kin40k(rows)
+    kernel = KERNELS[kind](x.shape[1], lengthscale=2.0)
+    step_of(method, kernel, x[:200], y[:200], 10)()
+    return added_mib(step_of(method, kernel, x, y, inducing))
 
 
 def main() -> None:
@@ -88,34 +82,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--inducing", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--memory-of", choices=METHODS, help=argparse.SUPPRESS)
-    parser.add_argument("--kernel", choices=[*KERNELS], help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()  # as a run does
     x, y = rows_of_kin40k(options.rows)
     m, d = options.inducing, x.shape[1]
-    if options.memory_of:
-        kernel = KERNELS[options.kernel](d, lengthscale=2.0)
-        step_of(options.memory_of, kernel, x[:200], y[:200], 10)()
-        step = step_of(options.memory_of, kernel, x, y, m)
-        before = status_mib("VmRSS")
-        step()
-        print(json.dumps(status_mib("VmHWM") - before))
-        return
     table = []
     for name, kind in KERNELS.items():
         steps = {k: step_of(k, kind(d, lengthscale=2.0), x, y, m) for k in METHODS}
-        times: dict[str, list[float]] = {method: [] for method in METHODS}
-        for repeat in range(options.repeats + 1):
-            for method, step in steps.items():
-                start = time.process_time()
-                step()
-                if repeat:
-                    times[method].append(time.process_time() - start)
+        turns = in_turns(steps, options.repeats)
+        times = {method: [one.processor for one in seen] for method, seen in turns.items()}
         # where arrays land in the heap differs from process to process
-        memory = {
-            method: statistics.median(added_mib(method, name, options.rows, m) for _ in range(3))
+        mib = {
+            method: statistics.median(
+                in_own_process(memory, method, name, options.rows, m) for _ in range(3)
+            )
             for method in METHODS
         }
         for method in METHODS:
@@ -128,8 +109,8 @@ def main() -> None:
                     "inducing": m,
                     "seconds": statistics.median(times[method]),
                     "over SGPR": statistics.median(ratios),
-                    "MiB": memory[method],
-                    "MiB over SGPR": memory[method] / memory["sgpr"],
+                    "MiB": mib[method],
+                    "MiB over SGPR": mib[method] / mib["sgpr"],
                 }
             )
     fitc = [row for row in table if row["method"] == "fitc"]

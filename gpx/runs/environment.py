@@ -167,5 +167,9 @@ def peak_memory_mib(device: torch.device) -> float:
     """Peak memory of the process so far in MiB: of the GPU on CUDA, resident memory otherwise."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    try:  # ru_maxrss begins at the peak of the process that started this one
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:", 1)[1].split(None, 1)[0]) / 2**10
+    except (OSError, IndexError):  # not Linux
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from local_kriging import Independent, local_kriging
 
-from gpx.errors import ConfigError
-from gpx.kernels import RBF, AxisProduct
+from gpx.kernels import AxisProduct
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import GapOptions
@@ -90,11 +89,3 @@ def test_independent_compares_all_its_columns():
     kernel = Independent([1, 2])
     assert torch.equal(kernel.evaluate(x), expected)
     assert torch.equal(kernel.diagonal(x), torch.ones(3))
-
-
-def test_a_kernel_that_looks_at_the_snapshot_is_refused():
-    options = {"mean": Zero(), "likelihood": Gaussian(NOISE)}
-    with pytest.raises(ConfigError, match=r"RBF looks at all columns.*snapshot's \(2\)"):
-        local_kriging(RBF(3), [2], **options)
-    with pytest.raises(ConfigError, match=r"Matern32 looks at columns \[2\]"):
-        local_kriging(AxisProduct("matern32", 3), [2], **options)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,19 @@ def record(monkeypatch):
     path = ROOT / "experiments" / "record.py"
     spec = importlib.util.spec_from_file_location("record", path)
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "record", module)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "COMMIT", "1" * 40)
     return module
+
+
+@pytest.fixture
+def cells(record, monkeypatch):
+    """experiments/cells.py, beside that record."""
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    monkeypatch.delitem(sys.modules, "cells", raising=False)
+    yield importlib.import_module("cells").Cells
+    del sys.modules["cells"]
 
 
 @pytest.fixture
@@ -74,3 +86,40 @@ def test_judging_again_leaves_rows_machine_and_date(record, folder):
     assert json.loads(table.read_text()) == before | {"checks": checks}
     text = (folder / "RESULTS.md").read_text()
     assert "- FAIL: small\n- not run: large\n- pass: round\n" in text
+
+
+def test_a_table_written_again_keeps_its_machine_and_date(record, folder):
+    table = folder / "study.json"
+    record.write(folder, "study", "Title", [], [{"n": 1, "commit": "2" * 40}], {})
+    elsewhere = json.loads(table.read_text()) | {"date": "2020-01-01"}
+    elsewhere["machine"]["num_threads"] = 77
+    table.write_text(json.dumps(elsewhere))
+    record.write(folder, "study", "New title", [], record.earlier(table), {"small": True})
+    again = json.loads(table.read_text())
+    assert again == elsewhere | {"title": "New title", "checks": {"small": True}}
+    record.write(folder, "study", "Title", [], [*record.earlier(table), {"n": 2}], {})
+    assert json.loads(table.read_text())["date"] > "2020-01-01"
+
+
+def test_a_rehearsal_is_printed_and_not_kept(record, cells, tmp_path, capsys):
+    record.write(None, "study", "Title", [], [{"n": 1}], {"small": True})
+    assert "- pass: small" in capsys.readouterr().out
+    path = tmp_path / "cells.jsonl"
+    path.write_text(json.dumps({"data": "a", "split": 0, "n": 1}) + "\n")
+    short = cells(None, "data", "split")
+    assert ("a", 0) not in short  # nor taken for a whole run
+    short.add({"data": "a", "split": 0, "n": 2})
+    assert ("a", 0) in short
+    assert path.read_text().count("\n") == 1
+
+
+def test_a_cell_is_kept_at_once_and_measured_again_takes_its_own_place(cells, tmp_path):
+    path = tmp_path / "cells.jsonl"
+    path.write_text(json.dumps({"data": "a", "n": 1}) + "\n")
+    found = cells(path, "data", "split", split=0)
+    assert ("a", 0) in found  # as a cell from before there were splits
+    found.add({"data": "a", "split": 1, "n": 2})
+    found.add({"data": "a", "split": 0, "n": 3})
+    again = cells(path, "data", "split", split=0)
+    assert [(row["split"], row["n"]) for row in again.rows] == [(1, 2), (0, 3)]
+    assert all(row["commit"] == "1" * 40 for row in again.rows)

@@ -52,7 +52,7 @@ def test_every_run_of_the_stages_is_one_that_there_is(stages, monkeypatch):
     script = importlib.util.spec_from_file_location("table", ROOT / "scripts" / "launches.py")
     table = importlib.util.module_from_spec(script)
     script.loader.exec_module(table)
-    runs = {**stages.FIVE_STEPS, **table.TABLE}
+    runs = {**sys.modules["gpu_correctness"].FIVE_STEPS, **table.TABLE}
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         for name, options in runs.items():
             named = any(o.startswith("approx=") for o in options)
@@ -66,7 +66,7 @@ def test_every_run_of_the_stages_is_one_that_there_is(stages, monkeypatch):
 def test_draws_for_the_other_device_are_those_of_the_cpu(stages):
     with claimed_cuda():
         plain = torch.randn(3, generator=torch.Generator().manual_seed(7))
-        with stages.drawn_alike():
+        with sys.modules["drawn_alike"].drawn_alike():
             generator = torch.Generator("cuda").manual_seed(7)
             assert generator.device.type == "cuda"
             found = torch.randn(3, generator=generator, device="cuda")

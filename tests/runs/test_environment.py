@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -85,3 +86,14 @@ def test_without_a_gpu_or_its_program_there_is_no_driver(monkeypatch):
     assert environment_record(torch.device("cpu"), 0, {})["gpu"] is None
     with claimed_cuda():
         assert environment_record(torch.device("cuda"), 0, {})["gpu"]["driver"] is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system has no other figure")
+def test_peak_memory_is_of_the_process_not_of_its_parent():
+    """What getrusage says begins at the peak of the process that started this one."""
+    child = "import torch; from gpx.runs import environment as e"
+    child += "; print(e.peak_memory_mib(torch.device('cpu')))"
+    parent = "import subprocess, sys; held = b'1' * (1 << 30); del held; "
+    parent += f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    done = subprocess.check_output([sys.executable, "-c", parent], text=True)
+    assert 20.0 < float(done) < 1024.0

@@ -1,0 +1,46 @@
+"""Cells of a table: runs that are kept one by one, so that a stopped script goes on where it was.
+
+Scripts find this file as they find ``record``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from record import COMMIT, Rows
+
+
+class Cells:
+    """A file with a line of JSON for every cell.
+
+    Args:
+        path: of the file. None: nothing is read or written (--quick: a short run must not pass for
+            a whole one later).
+        key: names whose values tell a cell from the others.
+        absent: values of names that older cells lack.
+    """
+
+    def __init__(self, path: Path | None, *key: str, **absent: Any) -> None:
+        self.path, self.key, self.absent = path, key, absent
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.rows: Rows = [json.loads(line) for line in lines if line]
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        return any(self.key_of(row) == key for row in self.rows)
+
+    def key_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        """What tells it from other cells."""
+        return tuple(row.get(name, self.absent.get(name)) for name in self.key)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a cell that this process measured, in the place of one with the same key."""
+        row = {**row, "commit": row.get("commit", COMMIT)}
+        again = self.key_of(row) in self
+        self.rows = [r for r in self.rows if self.key_of(r) != self.key_of(row)] + [row]
+        print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+        if self.path is not None:
+            with self.path.open("w" if again else "a") as file:
+                for each in self.rows if again else [row]:
+                    file.write(json.dumps(each) + "\n")

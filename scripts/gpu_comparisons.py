@@ -1,0 +1,146 @@
+"""The stage of ``gpu_hour.py`` that compares with GPyTorch on the same device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gpu_machine import DTYPES, LENGTHSCALE, NOISE, Machine, backends, part, say
+from peers import Regression, Sparse, by_cholesky, product_by_rows, rbf
+from timing import named
+from torch import Tensor
+
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.linalg.replayed import EAGER_STEPS
+from gpx.means import Zero
+from gpx.methods.exact.exact_mll import log_marginal_likelihood
+from gpx.models import SGPR, SVGP
+from gpx.objectives import SVGPELBO, CollapsedELBO
+from gpx.operators import KernelMatrix
+from gpx.training.replayed_step import ReplayedStep
+
+
+def peers(machine: Machine) -> None:
+    """Kernel products, and one loss and gradient of SVGP, SGPR and the exact GP."""
+    sizes = (1000,) if machine.quick else (36_000, 100_000, 391_000)
+    for n in sizes:
+        for columns in (1, 16):
+            products(machine, n, columns)
+    for dtype in DTYPES.values():
+        svgp_step(machine, dtype)
+        sgpr_step(machine, dtype)
+        for n in (300,) if machine.quick else (10_000, 36_000):
+            exact_step(machine, dtype, n)
+
+
+def products(machine: Machine, n: int, columns: int) -> None:
+    """K times a block by every backend, beside GPyTorch (through KeOps, or in rows)."""
+    x, right = machine.normal(n, 8), machine.normal(n, columns, seed=1)
+    kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device).requires_grad_(False)
+    peer, peer_name = None, "GPyTorch, by rows"
+    with part(f"GPyTorch's product, n = {n:,}"):
+        step = product_by_rows(x, right, rbf(8, LENGTHSCALE))
+        peer = 1e3 * machine.seconds(step, 3)
+    for backend in backends(machine):
+        if backend == "dense" and n > 60_000:
+            continue
+        name = f"product, n = {n:,}, {columns} columns, {backend}"
+        if machine.left() < 20:
+            say(name, passed=None, note="no time left")
+            continue
+        with part(name):
+            matrix = KernelMatrix.of(kernel, x, backend=backend, memory_budget=2**34)  # type: ignore[arg-type]
+            found = machine.seconds(lambda m=matrix: m @ right, 3)
+            say(name, value=1e3 * found, unit="ms", peer=peer, peer_name=peer_name)
+
+
+def loss_and_gradient(
+    model: torch.nn.Module, objective: torch.nn.Module, x: Tensor, y: Tensor
+) -> Callable[[], object]:
+    """Work of one step without the optimiser's."""
+
+    def step() -> None:
+        model.zero_grad()
+        objective(model, x, y).backward()
+
+    return step
+
+
+def parts() -> dict[str, Any]:
+    """Kernel, mean and likelihood of all comparisons, of 8 inputs."""
+    return {
+        "kernel": RBF(8, lengthscale=LENGTHSCALE),
+        "mean": Zero(),
+        "likelihood": Gaussian(NOISE),
+        "num_inputs": 8,
+    }
+
+
+def svgp_step(machine: Machine, dtype: torch.dtype) -> None:
+    """SVGP of 512 points, 1,024 rows: beside GPyTorch's large-batch strategy."""
+    size, batch = machine.size(512, 16), machine.size(1024, 64)
+    name = f"SVGP-{size}, {batch:,} rows, {named(dtype)}"
+    with part(name):
+        z = machine.normal(size, 8, dtype=dtype)
+        x, y = machine.normal(batch, 8, dtype=dtype, seed=1), machine.normal(batch, dtype=dtype)
+        model = SVGP(**parts(), num_inducing=size).to(machine.device, dtype)
+        model.place(z)
+        found = machine.seconds(loss_and_gradient(model, SVGPELBO(36_000), x, y), 20)
+        sparse = Sparse(z, rbf(8, LENGTHSCALE), NOISE, large_batch=True)
+        peer = 1e3 * machine.seconds(sparse.step(x, y, 36_000), 20)
+        say(name, value=1e3 * found, unit="ms", peer=peer, peer_name="GPyTorch, large batch")
+        if machine.is_gpu:  # as training runs it
+            replayed(machine, name, model, x, y, peer)
+
+
+def replayed(machine: Machine, name: str, model: SVGP, x: Tensor, y: Tensor, peer: float) -> None:
+    """The same step from a recording, and whether its loss is that of the step as it is."""
+    objective = SVGPELBO(36_000)
+
+    def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        found = objective.evidence(model, x, y)
+        return found.value / -36_000, dict(found.parts)
+
+    step = ReplayedStep(loss_of, list(model.parameters()))
+    losses = [float(step(x, y)[0]) for _ in range(EAGER_STEPS + 1)]
+    found = machine.seconds(lambda: step(x, y), 20)
+    same = step.replays > 0 and abs(losses[-1] - losses[0]) <= 1e-5 * abs(losses[0])
+    say(
+        f"{name}, replayed", value=1e3 * found, unit="ms", passed=same, peer=peer,
+        peer_name="GPyTorch, large batch", note=step.given_up or f"{step.replays} replays",
+    )  # fmt: skip
+
+
+def sgpr_step(machine: Machine, dtype: torch.dtype) -> None:
+    """SGPR of 512 points on 36,000 rows."""
+    n, m = machine.size(36_000, 300), machine.size(512, 16)
+    name = f"SGPR-{m}, n = {n:,}, {named(dtype)}"
+    with part(name):
+        x, y = machine.normal(n, 8, dtype=dtype), machine.normal(n, dtype=dtype, seed=2)
+        model = SGPR(**parts(), num_inducing=m).to(machine.device, dtype)
+        model.initialise(x, y, generator=torch.Generator(machine.device).manual_seed(0))
+        found = machine.seconds(loss_and_gradient(model, CollapsedELBO(), x, y))
+        peer = machine.seconds(Regression(x, y, rbf(8, LENGTHSCALE), NOISE, x[:m]).step())
+        say(name, value=1e3 * found, unit="ms", peer=1e3 * peer, peer_name="GPyTorch")
+
+
+def exact_step(machine: Machine, dtype: torch.dtype, n: int) -> None:
+    """Evidence and gradient of the exact GP by Cholesky."""
+    name = f"exact GP, n = {n:,}, {named(dtype)}"
+    if machine.left() < 20:
+        say(name, passed=None, note="no time left")
+        return
+    with part(name):
+        x, y = machine.normal(n, 8, dtype=dtype), machine.normal(n, dtype=dtype, seed=2)
+        kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, dtype)
+        noise = x.new_tensor(NOISE)
+        found = machine.seconds(
+            lambda: log_marginal_likelihood(kernel, x, y, noise, gradient=True), 3
+        )
+        peer = None
+        if n <= 10_000:  # autograd through a factor holds several arrays of n x n
+            step = Regression(x, y, rbf(8, LENGTHSCALE), NOISE).step(by_cholesky)
+            peer = machine.seconds(step, 3)
+        say(name, value=found, unit="s", peer=peer, peer_name="GPyTorch, Cholesky")

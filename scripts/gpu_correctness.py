@@ -1,0 +1,166 @@
+"""The stage of ``gpu_hour.py`` that compares a device with the CPU, and with dense float64."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+
+import torch
+from drawn_alike import drawn_alike
+from gpu_machine import (
+    DTYPES,
+    LENGTHSCALE,
+    ROOT,
+    SILENT_RUN,
+    SMALL_DATA,
+    Machine,
+    backends,
+    part,
+    say,
+    trained,
+)
+
+from gpx.kernels import RBF
+from gpx.operators import KernelMatrix
+
+FIVE_STEPS = {
+    "exact": (),
+    "exact, iterative": ("approx=exact", "approx.solver=iterative", "approx.iterative.rank=50"),
+    "sgpr": ("approx.num_inducing=20",),
+    "cglb": ("approx.num_inducing=20",),
+    "fitc": ("approx.num_inducing=20",),
+    "pic": ("approx.num_inducing=20",),
+    "sod": ("approx.num_points=40",),
+    "svgp": ("approx.num_inducing=20", "trainer.batch_size=100"),
+    "qsgp": (
+        "approx.num_basis=400", "approx.basis.block_frequencies=20", "approx.block_columns=100",
+    ),
+    "qsgp, stochastic": (
+        "approx=qsgp", "optimizer=qsgp", "approx.num_basis=400",
+        "approx.basis.block_frequencies=20", "approx.warm_start_size=100", "approx.block_solves=1",
+    ),
+    "qsgp_inducing": (),
+    "qsgp_inducing, augmented": ("approx=qsgp_inducing", "approx.variance=augmented"),
+    "qsrvm": ("approx.sweeps=2",),
+    "reweighted": (
+        "approx.num_basis=40", "optimizer.burn_in=10",
+        "optimizer.iterations=20", "optimizer.thin=5",
+    ),
+    "grief": ("approx.num_eigenfunctions=30",),
+    "ski": ("projection=unit", "approx.grid_size=12"),
+    "ssgp": ("approx.num_basis=20",),
+    "vssgp": ("approx.num_basis=20",),
+    "vecchia": (),
+    "vnngp": ("approx.num_neighbours=6",),
+    "swsgp": ("approx.num_inducing=20", "approx.num_neighbours=6"),
+    "committee": (),
+    "direct": ("approx.num_basis=20",),
+    "deep_rf": ("approx.num_features=40", "approx.predict_samples=3"),
+    "deep_svgp": ("approx.num_inducing=20", "approx.predict_samples=3"),
+}  # fmt: skip
+
+
+ESTIMATES = {"exact, iterative": 0.05}
+"""Allowed relative differences of runs that take another way on a GPU: pivots in blocks, and with
+them another estimate of the log determinant. All others agree to rounding."""
+
+
+def correctness(machine: Machine) -> None:
+    """The doctor, the tests for GPUs, every approximation on both devices, kernel products."""
+    command(machine, "doctor", [sys.executable, "-m", "gpx.doctor"], 120)
+    kernel_products(machine)
+    chosen = dict(list(FIVE_STEPS.items())[:: 6 if machine.quick else 1])
+    for name, options in chosen.items():
+        if machine.left() < 60:
+            say("five steps: the rest", passed=None, note=f"no time left before {name}")
+            break
+        with part(f"five steps, {name}"):
+            five_steps(machine, name, options)
+    if machine.is_gpu:
+        gpu_tests(machine)
+
+
+def gpu_tests(machine: Machine) -> None:
+    """The tests that need a GPU: their files alone, since to collect all takes minutes."""
+    name = "tests marked gpu"
+    if importlib.util.find_spec("pytest") is None:
+        say(name, passed=None, note="pytest is not installed")
+        return
+    every = sorted((ROOT / "tests").rglob("test_*.py"))
+    files = [str(path) for path in every if "mark.gpu" in path.read_text()]
+    # the options of pyproject.toml name a plugin that may not be there
+    words = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=--import-mode=importlib"]
+    command(machine, name, [*words, "-m", "gpu", *files], machine.left() - 10)
+
+
+def command(machine: Machine, name: str, words: list[str], limit: float) -> None:
+    """A program that passes where it ends with status 0 in time."""
+    with part(name):
+        done = subprocess.run(
+            words, cwd=ROOT, capture_output=True, text=True, timeout=max(5.0, limit),
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        )  # fmt: skip
+        last = [line for line in done.stdout.splitlines() if line.strip()][-1:]
+        failed = [line.strip() for line in done.stdout.splitlines() if "FAIL" in line][:3]
+        say(name, passed=done.returncode == 0, note="; ".join([*last, *failed])[:400])
+
+
+def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
+    """One run on the CPU and one on the device in float64, draws alike, and the device's waits."""
+    named = any(o.startswith("approx=") for o in options)
+    common = [*SMALL_DATA, "init.max_evaluations=5", "trainer.baselines=false", *SILENT_RUN]
+    common += [] if named else [f"approx={name}"]
+    common += [*options, "trainer.max_steps=5", "trainer.dtype=float64"]
+    with drawn_alike():
+        here = trained([*common, "trainer.device=cpu"])
+    waits = 0
+    if machine.is_gpu:
+        torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught, drawn_alike():
+            warnings.simplefilter("always")
+            there = trained([*common, f"trainer.device={machine.device}"])
+    finally:
+        if machine.is_gpu:
+            torch.cuda.set_sync_debug_mode("default")
+    if machine.is_gpu:
+        waits = sum("synchron" in str(w.message) for w in caught)
+    other = {
+        str(w.message).splitlines()[0][:80] for w in caught if "synchron" not in str(w.message)
+    }
+    found, right = there["train.evidence"], here["train.evidence"]
+    off = abs(found - right) / max(1.0, abs(right))
+    say(
+        f"five steps, {name}", value=off, unit="off by, relative",
+        passed=off <= ESTIMATES.get(name, 1e-4),
+        note=f"{waits} waits; {'; '.join(sorted(other))[:200]}",
+    )  # fmt: skip
+
+
+def kernel_products(machine: Machine) -> None:
+    """Products and gradients of every backend against dense float64."""
+    n = machine.size(3000, 200)
+    x, right = machine.normal(n, 8, dtype=torch.float64), machine.normal(n, 16, seed=1).double()
+    exact = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, torch.float64)
+    dense = exact.evaluate(x, x) @ right
+    (dense * right).sum().backward()
+    slope = torch.cat([p.grad.reshape(-1) for p in exact.parameters()])
+    for backend in backends(machine):
+        for label, dtype in DTYPES.items():
+            name = f"product and gradient, {backend}, {label}"
+            with part(name):
+                kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, dtype)
+                matrix = KernelMatrix.of(kernel, x.to(dtype), backend=backend)  # type: ignore[arg-type]
+                product = matrix @ right.to(dtype)
+                (product * right.to(dtype)).sum().backward()
+                found = torch.cat([p.grad.reshape(-1) for p in kernel.parameters()])
+                off = float((product.double() - dense).norm() / dense.norm())
+                turned = float((found.double() - slope).norm() / slope.norm())
+                allowed = 1e-10 if dtype == torch.float64 else 1e-4
+                say(
+                    name, value=max(off, turned), unit="off by, relative",
+                    passed=max(off, turned) <= allowed,
+                )  # fmt: skip

@@ -1,0 +1,108 @@
+"""What every stage of ``gpu_hour.py`` uses: a device with its clock, runs, rows as JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from timing import spent
+from torch import Tensor
+
+from gpx.errors import GPXError
+from gpx.kernels import RBF
+from gpx.operators import KernelMatrix
+from gpx.runs import RunFolder, run
+from gpx.runs.environment import source_commit
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMIT = source_commit(ROOT)
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+SILENT_RUN = ("trainer.tensorboard=false", "trainer.figures=false", "trainer.eval_every=0")
+LENGTHSCALE, NOISE = 2.0, 0.1
+SMALL_DATA = ("data=robot_arm", "data.num_points=400", "init.num_points=100")
+
+
+def say(name: str, **row: Any) -> None:
+    """Write one finding; see ``gpu_hour.py`` for what its keys become."""
+    print(json.dumps({"name": name, "commit": COMMIT, **row}), flush=True)
+
+
+@contextlib.contextmanager
+def part(name: str) -> Iterator[None]:
+    """One part of a stage: where it fails, its row says why."""
+    try:
+        yield
+    except Exception as error:  # whatever it is, the next part is worth running
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        first = (str(error).splitlines() or [""])[0][:240]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        say(name, passed=False, note=f"{type(error).__name__}: {first} ({where})")
+    finally:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+class Machine:
+    """A device, and whether sizes are tiny."""
+
+    def __init__(self, device: str, quick: bool, seconds: float) -> None:
+        self.device, self.quick = torch.device(device), quick
+        self.until = time.monotonic() + seconds
+        self.is_gpu = self.device.type == "cuda"
+
+    def size(self, full: int, tiny: int) -> int:
+        """A number that is smaller with ``--quick``."""
+        return tiny if self.quick else full
+
+    def left(self) -> float:
+        """Seconds until the stage is stopped."""
+        return self.until - time.monotonic()
+
+    def wait(self) -> None:
+        """Until the device has done what it was told."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def seconds(self, work: Callable[[], object], repeats: int = 5) -> float:
+        """Median time of ``work``, after one run that is not counted."""
+        work()
+        self.wait()
+        turns = 1 if self.quick else repeats
+        return statistics.median(spent(work, str(self.device)).wall for _ in range(turns))
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+        """Standard normals that are the same on every device."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device, dtype)
+
+
+def trained(options: tuple[str, ...] | list[str]) -> dict[str, Any]:
+    """Metrics of a run."""
+    GlobalHydra.instance().clear()
+    with (
+        initialize_config_dir(str(ROOT / "configs"), version_base="1.3"),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        return run(compose("train", overrides=list(options)), RunFolder(Path(folder) / "run"))
+
+
+def backends(machine: Machine) -> list[str]:
+    """Names of those that can be asked for here."""
+    x, found = machine.normal(4, 2), []
+    for name in ("dense", "chunked", "keops", "triton"):
+        with contextlib.suppress(GPXError):
+            KernelMatrix.of(RBF(2).to(machine.device), x, backend=name)  # type: ignore[arg-type]
+            found.append(name)
+    return found

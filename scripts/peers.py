@@ -1,0 +1,192 @@
+"""The models of benchmarks in GPyTorch, with the same hyperparameters, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import gpytorch
+import linear_operator
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import InducingPointKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean, Mean
+from torch import Tensor
+
+Step = Callable[[], Tensor]
+
+
+def exactly(value: float) -> Tensor:
+    """A plain number would be rounded to float32 on its way into a parameter."""
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def scaled(kernel: Kernel, lengthscale: float, outputscale: float = 1.0) -> ScaleKernel:
+    """A kernel with a scale, in float64."""
+    found = ScaleKernel(kernel).double()
+    found.base_kernel.lengthscale, found.outputscale = exactly(lengthscale), exactly(outputscale)
+    return found
+
+
+def rbf(inputs: int | None, lengthscale: float, outputscale: float = 1.0) -> ScaleKernel:
+    """Squared exponential; ``inputs``: lengthscales, None for one of all inputs."""
+    return scaled(RBFKernel(ard_num_dims=inputs), lengthscale, outputscale)
+
+
+def matern(nu: float, inputs: int, lengthscale: float, outputscale: float = 1.0) -> ScaleKernel:
+    """Matern of smoothness nu with one lengthscale per input."""
+    return scaled(MaternKernel(nu=nu, ard_num_dims=inputs), lengthscale, outputscale)
+
+
+def gaussian(noise: float) -> GaussianLikelihood:
+    """Gaussian noise of that variance, which may be below the usual floor of 1e-4."""
+    constraint = gpytorch.constraints.GreaterThan(1e-6)
+    likelihood = GaussianLikelihood(noise_constraint=constraint).double()
+    likelihood.noise = exactly(noise)
+    return likelihood
+
+
+class Regression(gpytorch.models.ExactGP):
+    """Exact, or SGPR where inducing points are given; where and in what the data are."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        kernel: Kernel,
+        noise: float,
+        inducing: Tensor | None = None,
+        mean: Mean | None = None,
+    ) -> None:
+        likelihood = gaussian(noise)
+        super().__init__(x, y, likelihood)
+        if inducing is not None:
+            kernel = InducingPointKernel(kernel, inducing.clone(), likelihood)
+        self.mean_module, self.covar_module = mean or ConstantMean(), kernel
+        self.to(x).train()
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        """The prior at x."""
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def evidence(self) -> Tensor:
+        """Log marginal likelihood of its data in nats; of SGPR the collapsed bound."""
+        objective = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)
+        return objective(self(*self.train_inputs), self.train_targets) * len(self.train_targets)
+
+    def step(self, *settings: Any) -> Step:
+        """Evidence and its gradient; ``settings``: context managers that are made for each call."""
+
+        def step() -> Tensor:
+            self.zero_grad()
+            with ExitStack() as stack:
+                for setting in settings:
+                    stack.enter_context(setting())
+                value = self.evidence()
+                value.backward()
+            return value.detach()
+
+        return step
+
+
+class Sparse(gpytorch.models.ApproximateGP):
+    """Whitened SVGP with learned inducing points and zero mean, at the prior of the weights."""
+
+    def __init__(
+        self, inducing: Tensor, kernel: Kernel, noise: float, *, large_batch: bool = False
+    ) -> None:
+        distribution = gpytorch.variational.CholeskyVariationalDistribution(len(inducing))
+        strategy = gpytorch.variational.VariationalStrategy
+        if large_batch:
+            strategy = gpytorch.variational.LargeBatchVariationalStrategy
+        super().__init__(
+            strategy(self, inducing.clone(), distribution, learn_inducing_locations=True)
+        )
+        # the mean starts at the prior's, as ours does, instead of a random place
+        self.variational_strategy.variational_params_initialized.fill_(1)
+        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
+        self.likelihood = gaussian(noise)
+        self.to(inducing).train()
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        """The prior at x."""
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    def step(self, x: Tensor, y: Tensor, num_data: int) -> Step:
+        """Loss per row and gradient of the stochastic bound on a mini-batch."""
+        objective = gpytorch.mlls.VariationalELBO(self.likelihood, self, num_data=num_data)
+
+        def step() -> Tensor:
+            self.zero_grad()
+            loss = -objective(self(x), y)
+            loss.backward()
+            return loss.detach()
+
+        return step
+
+
+@contextmanager
+def by_cholesky() -> Iterator[None]:
+    """Exact solves and log-determinants, whatever the size."""
+    with (
+        gpytorch.settings.max_cholesky_size(10**9),
+        gpytorch.settings.fast_computations(False, False, False),
+    ):
+        yield
+
+
+@contextmanager
+def by_iterations(
+    rank: int | None = None,
+    tolerance: float | None = None,
+    steps: int | None = None,
+    probes: int | None = None,
+) -> Iterator[None]:
+    """Conjugate gradients and Lanczos quadrature at any size; None: as the library sets it."""
+    chosen = {
+        gpytorch.settings.max_preconditioner_size: rank,
+        gpytorch.settings.cg_tolerance: tolerance,
+        gpytorch.settings.max_lanczos_quadrature_iterations: steps,
+        gpytorch.settings.num_trace_samples: probes,
+    }
+    with ExitStack() as stack:
+        stack.enter_context(gpytorch.settings.max_cholesky_size(0))
+        stack.enter_context(gpytorch.settings.fast_computations())
+        stack.enter_context(gpytorch.settings.min_preconditioning_size(1))
+        stack.enter_context(gpytorch.settings.max_cg_iterations(1000))
+        for setting, value in chosen.items():
+            if value is not None:
+                stack.enter_context(setting(value))
+        yield
+
+
+class Products:
+    """Counts columns multiplied by the n x n matrix in solves."""
+
+    def __enter__(self) -> Products:
+        kind = linear_operator.operators.AddedDiagLinearOperator
+        self.kind, self.usual, self.columns = kind, kind._matmul, 0
+
+        def counted(operator: Any, right: Tensor) -> Tensor:
+            self.columns += 1 if right.ndim == 1 else right.shape[-1]
+            return self.usual(operator, right)
+
+        kind._matmul = counted
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kind._matmul = self.usual
+
+
+def product_by_rows(x: Tensor, right: Tensor, kernel: Kernel, entries: int = 2**31) -> Step:
+    """K right by blocks of rows, as many as hold ``entries`` kernel entries."""
+    kernel = kernel.to(x).requires_grad_(False)
+    rows = max(1, entries // x.shape[0])
+
+    @torch.no_grad()
+    def product() -> Tensor:
+        return torch.cat([kernel(part, x).to_dense() @ right for part in x.split(rows)])
+
+    return product

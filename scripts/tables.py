@@ -1,0 +1,31 @@
+"""Tables in Markdown whose columns line up in a terminal as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lines of a table of words."""
+    widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
+    lines = [header, ["-" * w for w in widths], *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    )
+
+
+def show(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
+    """Print rows that have the same keys, under a title."""
+    words = [[shown(value) for value in row.values()] for row in rows]
+    print(f"\n{title}\n" if title else "", markdown(list(rows[0]), words), sep="\n", flush=True)
+
+
+def shown(value: Any) -> str:
+    """A cell: four digits of a number, - where there is none."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,48 @@
+"""Benchmarks: how they time and measure memory, their tables, and that all run from one command."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture
+def timing(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    yield importlib.import_module("timing")
+    sys.modules.pop("timing", None)
+
+
+def test_every_benchmark_takes_the_threads_that_the_common_command_hands_it():
+    scripts = sorted(SCRIPTS.glob("bench_*.py"))
+    assert len(scripts) > 10
+    assert [path.name for path in scripts if '"--threads"' not in path.read_text()] == []
+
+
+def test_all_take_turns_and_those_that_warm_up_do_not_count(timing):
+    calls = []
+    work = {name: lambda name=name: calls.append(name) for name in "ab"}
+    found = timing.in_turns(work, 2, warm=1, primed=True)
+    assert "".join(calls) == "aabb" * 3
+    assert [len(found[name]) for name in "ab"] == [2, 2]
+
+
+def test_the_fair_clock_is_the_processors_on_one_thread(timing):
+    seen = [timing.Spent(wall, processor) for wall, processor in ((9, 1), (7, 3), (8, 2))]
+    assert timing.fair(seen) == 2
+    assert timing.fair(seen, threads=2) == 8
+    assert timing.least(seen) == (7, 1)
+
+
+def test_memory_of_a_call_is_what_it_adds(timing):
+    def work():
+        return float((torch.ones(20 * 2**17, dtype=torch.float64) + 1.0)[0])  # 20 MiB, twice
+
+    assert timing.tensors_mib(work) == pytest.approx(40.0, abs=1.0)
+    held = torch.ones(2**24)
+    assert 20.0 < timing.added_mib(work) < 60.0
+    del held
