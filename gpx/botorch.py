@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from linear_operator import to_linear_operator
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
-from gpx.inference.joint_law import JointLaw, Projected
+from gpx.inference.joint_law import Conditioned, JointLaw
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import cholesky
 from gpx.methods.base.model import Posterior, no_joint_law
 from gpx.runs.fit import Fitted
 from gpx.runs.predictor import Predictor
@@ -36,27 +35,6 @@ except ImportError as error:
     raise ImportError(
         f"gpx.botorch needs BoTorch ({error}): pip install 'gpx-torch[botorch]'"
     ) from error
-
-
-class Observations(NamedTuple):
-    """What a model was conditioned on after it was trained, standardised; groups may be batches.
-
-    Attributes:
-        x (..., n, d), y (..., n), noise (..., n): inputs, targets and the variances of their noise,
-            whose leading dimensions are broadcast: fantasies share inputs and noise.
-    """
-
-    x: Tensor
-    y: Tensor
-    noise: Tensor
-
-    def with_more(self, more: Observations) -> Observations:
-        """These and ``more``, of broadcast groups."""
-        return Observations(
-            _joined(self.x, more.x, 2),
-            _joined(self.y, more.y, 1),
-            _joined(self.noise, more.noise, 1),
-        )
 
 
 class GPXModel(Model, FantasizeMixin):
@@ -105,12 +83,11 @@ class GPXModel(Model, FantasizeMixin):
                 )
             )
         self.law, self.likelihood, self.scaler = posterior, likelihood, scaler
-        self.observations: Observations | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
         """Of the observations it was conditioned on in groups, such as fantasies."""
-        return torch.Size() if self.observations is None else self.observations.y.shape[:-1]
+        return self.law.y.shape[:-1] if isinstance(self.law, Conditioned) else torch.Size()
 
     def subset_output(self, idcs: Sequence[int]) -> GPXModel:
         """Itself: there is one output."""
@@ -146,7 +123,9 @@ class GPXModel(Model, FantasizeMixin):
         """
         if output_indices is not None:
             self.subset_output(output_indices)
-        mean, covariance = self._law(self._standardised(self.transform_inputs(X)))
+        there = self.law.project(self._standardised(self.transform_inputs(X)))
+        mean, covariance = there.mean, self.law.covariance_between(there)
+        covariance = covariance.expand(*mean.shape, mean.shape[-1])
         scale = self._scale
         mean = self._offset + scale * mean
         covariance = scale.square() * covariance
@@ -199,38 +178,12 @@ class GPXModel(Model, FantasizeMixin):
             variances = self._noise.expand(y.shape[-1:])
         else:
             variances = noise.squeeze(-1).to(x) / self._scale.square()
-        more = Observations(x, y, variances)
         made = copy.copy(self)
-        made.observations = more if self.observations is None else self.observations.with_more(more)
+        # a module of its own: what is set on a shallow copy would be set on this model, too
+        made._modules = {**self._modules, "law": Conditioned.of(self.law, x, y, variances)}
         return made
 
     # --- in standardised units -------------------------------------------------------------------
-
-    def _law(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (..., q) and covariance (..., q, q) at standardised x (..., q, d)."""
-        there = self.law.project(x)
-        covariance = self.law.covariance_between(there)
-        if self.observations is None or not self.observations.y.shape[-1]:
-            shape = torch.broadcast_shapes(there.mean.shape[:-1], self.batch_shape)
-            mean = there.mean.expand(*shape, there.mean.shape[-1])
-            return mean, covariance.expand(*shape, *covariance.shape[-2:])
-        seen = self.law.project(self.observations.x)
-        factor = self._factor(seen)
-        cross = self.law.covariance_between(seen, there)
-        gap = (self.observations.y - seen.mean).unsqueeze(-1)
-        weights = torch.linalg.solve_triangular(factor, gap, upper=False)
-        root = torch.linalg.solve_triangular(factor, cross, upper=False)
-        mean = there.mean + (root.mT @ weights).squeeze(-1)
-        covariance = covariance - root.mT @ root
-        return mean, covariance.expand(*mean.shape[:-1], *covariance.shape[-2:])
-
-    def _factor(self, seen: Projected) -> Tensor:
-        """Cholesky factors (..., n, n) of the covariance of the observations."""
-        assert self.observations is not None
-        noise = self.observations.noise
-        matrix = self.law.covariance_between(seen) + torch.diag_embed(noise)
-        name = f"the covariance of {noise.shape[-1]} further observations"
-        return cholesky(matrix, name=name)[0]
 
     def _standardised(self, x: Tensor) -> Tensor:
         width = self.law.num_inputs
@@ -265,13 +218,6 @@ class GPXModel(Model, FantasizeMixin):
                 f"noise of the targets needs likelihood=Gaussian(), and this model has {known}"
             )
         return self.likelihood.noise_variance.detach()
-
-
-def _joined(first: Tensor, second: Tensor, own: int) -> Tensor:
-    """Both one after the other in the first of their last ``own`` dimensions, others broadcast."""
-    groups = torch.broadcast_shapes(first.shape[:-own], second.shape[:-own])
-    parts = [part.expand(*groups, *part.shape[-own:]) for part in (first, second)]
-    return torch.cat(parts, -own)
 
 
 def _require_one_plain_target(trained: Predictor) -> None:

@@ -17,7 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpx.errors import ConfigError, NoSpectrum
+from gpx.errors import ConfigError, NoSpectrum, class_name
+from gpx.kernels import Kernel
+from gpx.likelihoods import Likelihood
 from gpx.runs.fit import fit
 from gpx.runs.predictor import Predictor
 
@@ -59,8 +61,8 @@ class _GPXEstimator(BaseEstimator):
     def __init__(
         self,
         approx: str | None = None,
-        kernel: str | None = None,
-        likelihood: str | None = None,
+        kernel: Kernel | str | None = None,
+        likelihood: Likelihood | str | None = None,
         options: Sequence[str] = (),
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -76,7 +78,7 @@ class _GPXEstimator(BaseEstimator):
         self,
         x: NDArray[Any],
         y: NDArray[Any],
-        likelihood: str | None,
+        likelihood: Likelihood | str | None,
         noise: ArrayLike | None = None,
         weights: ArrayLike | None = None,
     ) -> None:
@@ -87,17 +89,17 @@ class _GPXEstimator(BaseEstimator):
                 "such as options=['trainer.max_steps=100']"
             )
         approx = self.approx or self.usual_approx
-        chosen = {"approx": approx, "kernel": self.kernel, "likelihood": likelihood}
-        choices = [f"{name}={value}" for name, value in chosen.items() if value is not None]
         seed = check_random_state(self.random_state).randint(MOST_SEED)
         fitted = fit(
             x,
             y,
-            *choices,
+            f"approx={approx}",
             f"trainer.device={self.device}",
             f"seed={seed}",
             *QUIETLY,
             *self.options,
+            kernel=self.kernel,
+            likelihood=likelihood,
             quiet=True,
             keep=False,
             noise=noise,
@@ -105,8 +107,9 @@ class _GPXEstimator(BaseEstimator):
         )
         of_classes = is_classifier(self)
         if bool(fitted.model.labels) != of_classes:
+            named = likelihood if isinstance(likelihood, str) else class_name(likelihood)
             raise ConfigError(
-                f"likelihood={likelihood} is of "
+                f"likelihood={named} is of "
                 + ("numbers" if of_classes else "classes")
                 + f", and {type(self).__name__} predicts the other; choose another likelihood="
             )
@@ -141,7 +144,8 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     Args:
         approx: as ``approx=`` on the command line; None: ``exact``, which costs n^3 and suits up to
             10,000 rows.
-        kernel: as ``kernel=``, also ``"rbf*periodic + linear"``; None: the default of gpx.
+        kernel: as ``kernel=``, also ``"rbf*periodic + linear"``, or a module as ``gpx.fit`` takes
+            it, ``RBF() + Linear()``; None: the default of gpx.
         likelihood: as ``likelihood=``; None: Gaussian noise.
         options: further options as on the command line, such as ``["trainer.max_steps=100"]``.
         random_state: of everything that is drawn in training; an integer makes fits repeatable.

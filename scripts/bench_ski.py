@@ -52,6 +52,8 @@ BARE = (
     (Toeplitz, "_multiply"),
     (BlockToeplitz, "_multiply"),
     (Kronecker, "_product"),
+    (LagCovariance, "multiply"),
+    (AxisCovariance, "multiply"),
     (LagCovariance, "gradient"),
     (AxisCovariance, "gradient"),
     (WavePart, "project"),

@@ -17,6 +17,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gpx
 from gpx.errors import ConfigError, NotAvailable
+from gpx.kernels import Matern32, Periodic
+from gpx.likelihoods import Bernoulli
 from gpx.sklearn import GPXClassifier, GPXRegressor
 
 FROM_A_SUBSET = ("trainer.max_steps=2", "init.max_evaluations=15", "trainer.device=cpu")
@@ -228,3 +230,17 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr(gpx, "sklearn", gpx.sklearn)  # put back what a new import would replace
     with pytest.raises(ImportError, match=r"pip install 'gpx-torch\[sklearn\]'"):
         importlib.import_module("gpx.sklearn")
+
+
+def test_a_kernel_may_be_a_module():
+    x = np.linspace(0.0, 3.0, 40)[:, None]
+    options = {"options": ["trainer.max_steps=3"], "random_state": 0}
+    y = np.sin(6.0 * x[:, 0])
+    text = GPXRegressor(kernel="matern32 + periodic(period=0.7)", **options).fit(x, y)
+    kernel = Matern32(1) + Periodic(1, period=0.7)
+    module = clone(GPXRegressor(kernel=kernel, **options)).fit(x, y)
+    np.testing.assert_array_equal(module.predict(x), text.predict(x))
+    with pytest.raises(ConfigError, match="likelihood=Bernoulli is of classes, and GPXRegressor"):
+        GPXRegressor("laplace", likelihood=Bernoulli(), **options).fit(
+            x, (x[:, 0] > 1.0).astype(float)
+        )

@@ -16,6 +16,7 @@ import json
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,13 @@ from gpx.runs import RunFolder, run
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "real_cells.jsonl"
 FAMILY = HERE.parent / "sparse_family" / "compare.json"
-DATA = {"abalone_like": (3133, 1044), "kin40k": (10_000, 30_000), "sarcos_like": (10_000, 4449)}
-"""Training and test rows; the published SARCOS table has 44,484 training rows."""
+DATA = {
+    "abalone_like": (3133, 1044),
+    "kin40k": (10_000, 30_000),
+    "sarcos_like": (10_000, 4449),
+    "sarcos_like, all rows": (44_484, 4449),
+}
+"""Training and test rows."""
 PUBLISHED = {  # SMSE, SMAE, MSLL
     ("abalone_like", "ski"): (0.4290, 0.6467, -0.4250),
     ("abalone_like", "fitc"): (0.4428, 0.6537, -0.4846),
@@ -63,6 +69,14 @@ METHODS: dict[str, tuple[str, ...]] = {
         "approx.projection.num_outputs=3",
         "approx.grid_size=40",
     ),
+    "ski unit 1": (
+        *SKI,
+        "projection=unit",
+        "approx.projection.num_outputs=1",
+        "approx.grid_size=2000",
+    ),
+    "ski free 2": (*SKI, "projection=free"),
+    "exact": ("approx=exact",),
     "fitc": ("approx=fitc", f"approx.num_inducing={INDUCING}"),
     "sgpr": ("approx=sgpr", f"approx.num_inducing={INDUCING}"),
 }
@@ -74,9 +88,9 @@ def source(name: str, place: Path) -> list[str]:
     if name == "kin40k":
         return ["data=kin40k", "data.train_fraction=0.25"]
     train, tests = DATA[name]
-    make = {"abalone_like": abalone_like, "sarcos_like": sarcos_like}[name]
+    make = abalone_like if name == "abalone_like" else sarcos_like
     x, y = make(train + tests)
-    path = place / f"{name}.npz"
+    path = place / "rows.npz"
     np.savez(path, x=x, y=y, test=np.arange(train + tests) >= train)
     return ["data=npz", f"data.path={path}", "data.test=test"]
 
@@ -141,7 +155,7 @@ def judged(rows: Rows) -> Checks:
     best = chosen(rows)
     checks: Checks = {}
     for name in DATA:
-        row, known = best.get((name, "ski unit 2")), PUBLISHED[name, "ski"]
+        row, known = best.get((name, "ski unit 2")), PUBLISHED[name.split(",")[0], "ski"]
         found = [r for r in rows if r["data"] == name and r["method"] == "ski unit 2"]
         said = f" ({row['SMSE']:.3f})" if row else ""
         checks[
@@ -163,8 +177,45 @@ def judged(rows: Rows) -> Checks:
         checks[f"{name}: {kind}, 2,000 inducing points: SMSE at most the published"] = (
             row and row["SMSE"] <= PUBLISHED[name, kind][0]
         )
-    checks["abalone_like: the exact GP, and FITC's evidence >= exact >= SGPR's"] = None
-    checks["SARCOS with all 44,484 rows"] = None
+    checks |= _beside_exact(best) | _projections(best)
+    checks["E14: a grid that stays where it is: grids follow their projection"] = None
+    return checks
+
+
+def _beside_exact(best: dict[tuple[str, str], dict[str, Any]]) -> Checks:
+    """Of abalone_like, by evidence."""
+    found = [best.get(("abalone_like", method)) for method in ("fitc", "exact", "sgpr")]
+    what = "abalone_like: FITC's evidence >= the exact GP's >= SGPR's"
+    if None in found:
+        return {what: None}
+    fitc, exact, sgpr = (row["evidence"] for row in found if row)
+    return {
+        f"{what} ({fitc:.0f}, {exact:.0f}, {sgpr:.0f})": fitc >= exact >= sgpr,
+    }
+
+
+def _projections(best: dict[tuple[str, str], dict[str, Any]]) -> Checks:
+    """E14."""
+    checks: Checks = {}
+    for name in ("kin40k", "sarcos_like"):
+        by_axes = [best.get((name, f"ski unit {d}")) for d in (1, 2, 3)]
+        what = f"E14: {name}: more axes have the larger evidence and the lower SMSE, one to three"
+        if None in by_axes:
+            checks[what] = None
+        else:
+            values = [(row["evidence"], -row["SMSE"]) for row in by_axes if row]
+            said = ", ".join(f"{-v:.3f}" for _, v in values)
+            checks[f"{what} ({said})"] = all(
+                a[0] < b[0] and a[1] < b[1] for a, b in pairwise(values)
+            )
+        kinds = [best.get((name, f"ski {kind} 2")) for kind in ("unit", "orthonormal", "free")]
+        what = f"E14: {name}: unit, orthonormal and free rows end within 0.05 SMSE"
+        if None in kinds:
+            checks[what] = None
+        else:
+            found = [row["SMSE"] for row in kinds if row]
+            said = ", ".join(f"{v:.3f}" for v in found)
+            checks[f"{what} ({said})"] = max(found) - min(found) <= 0.05
     return checks
 
 
@@ -176,7 +227,7 @@ def table() -> None:
     shown = []
     for row in rows:
         kind = row["method"].split()[0].rstrip(",")
-        known = PUBLISHED.get((row["data"], kind))
+        known = PUBLISHED.get((row["data"].split(",")[0], kind))
         text = "-" if known is None else ", ".join(f"{v:g}" for v in known)
         shown.append({**row, "published SMSE, SMAE, MSLL": text})
     steps = sorted({r["steps"] for r in read()})
@@ -193,7 +244,8 @@ def table() -> None:
         "prototype's exact GP has SMSE 0.51 and, on 700 rows, 0.011 there), so that published "
         "figures beside them are of other data. Seconds of the processor, one thread.",
         "What stands behind the failures. abalone_like: what is apart is FITC, whose evidence is "
-        "275 nats above SGPR's: it over-fits, as in the published table (0.443 beside 0.425). "
+        "273 nats above the exact GP's, where SGPR's is 2 below: it over-fits, as in the published "
+        "table (0.443 beside 0.425; 742 nats above the exact GP's). "
         "kin40k: SGPR's SMSE is 2 % above the published one after 40 evaluations, where that "
         "took 317.",
     ]

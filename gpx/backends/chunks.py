@@ -32,7 +32,7 @@ def rows_per_chunk(num_rows: int, bytes_per_row: int, budget: int = DEFAULT_BUDG
     return max(1, min(num_rows, fitting))
 
 
-def row_slices(num_rows: int, size: int) -> Iterator[slice]:
+def row_slices(num_rows: int, size: int, *, least_one: bool = False) -> Iterator[slice]:
     """Consecutive row slices of at most ``size`` rows that cover ``0 .. num_rows``.
 
     ``torch.export`` gets all rows at once: it would record a loop for the rows at hand, and its
@@ -41,10 +41,13 @@ def row_slices(num_rows: int, size: int) -> Iterator[slice]:
     Args:
         num_rows: rows in total; zero yields nothing.
         size: rows of a slice, at least one.
+        least_one: zero rows yield one empty slice, for those who join what they make of each.
     """
     if torch.compiler.is_exporting():
         yield slice(0, num_rows)
         return
+    if least_one and not num_rows:
+        yield slice(0, 0)
     for start in range(0, num_rows, size):
         yield slice(start, min(start + size, num_rows))
 

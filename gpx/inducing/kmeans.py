@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gpx.inducing.base import Selection, Selector, subset
 from gpx.kernels.base import Kernel
+from gpx.kernels.categorical import Categorical
 from gpx.linalg import running_sum
 from gpx.tensor_checks import check_at_least
 
@@ -19,7 +20,8 @@ class KMeans(Selector):
 
     Distances are taken in inputs divided by the kernel's lengthscales when it has one per input (or
     a single one), otherwise by the standard deviation of each input. Empty clusters are refilled by
-    uniform draws from the data. The default of every sparse model: centres are where the data are
+    uniform draws from the data. Categories of a ``Categorical`` kernel are those of the row nearest
+    to the centre. The default of every sparse model: centres are where the data are
     and apart from each other at once. They are no training rows; repeated inputs, where there are
     fewer different ones than centres, repeat the centres.
 
@@ -59,7 +61,21 @@ class KMeans(Selector):
             empty = (counts == 0).nonzero().squeeze(1)
             if empty.numel():
                 centres[empty] = points[subset(points.shape[0], empty.numel(), x, generator)]
-        return Selection(points=centres * scale)
+        found = centres * scale
+        columns = category_columns(kernel, x.shape[1])
+        if columns:  # a mean of categories is none of them
+            found[:, columns] = x[nearest_centre(centres, points)][:, columns]
+        return Selection(points=found)
+
+
+def category_columns(kernel: Kernel, num_inputs: int) -> list[int]:
+    """Columns that ``Categorical`` kernels in a kernel compare."""
+    found: set[int] = set()
+    for part in kernel.modules():
+        if isinstance(part, Categorical):
+            groups = [range(num_inputs)] if part.groups is None else part.groups
+            found.update(column for group in groups for column in group)
+    return sorted(found)
 
 
 def distance_unit(x: Tensor, kernel: Kernel) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Posterior
 from gpx.sampling import Frequencies, PriorFunctions, prior_functions
@@ -24,11 +26,13 @@ class GaussianPosterior(Posterior):
 
     Attributes:
         inputs (n, d), residual (n,): the data, y less its prior mean.
+        row_noise (2, n): ``RowNoise`` of the data; None: one noise variance for all.
     """
 
-    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual")
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "row_noise")
     inputs: Tensor
     residual: Tensor
+    row_noise: Tensor | None
 
     def __init__(self, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__()
@@ -36,6 +40,11 @@ class GaussianPosterior(Posterior):
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
         self.register_data_sized()
+        self.row_noise = None  # no part of the state of posteriors that know nothing of it
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """Take what is known of the noise of each row, before ``condition_``."""
+        self.row_noise = torch.stack(list(noise))
 
     @torch.no_grad()
     def keep_data(self, x: Tensor, y: Tensor) -> None:
@@ -47,9 +56,33 @@ class GaussianPosterior(Posterior):
         self.keep(x, inputs=x, residual=y - self.mean(x))
         require_finite(self.residual)
 
+    def with_observations(
+        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+    ) -> Posterior:
+        """As in ``Posterior``: all rows are conditioned on anew."""
+        made = copy.deepcopy(self)
+        if noise is not None or self.row_noise is not None:
+            plain = RowNoise(torch.zeros_like(self.residual), torch.ones_like(self.residual))
+            known = plain if self.row_noise is None else RowNoise(*self.row_noise)
+            more = RowNoise(torch.zeros_like(y), torch.ones_like(y)) if noise is None else noise
+            made.know_noise(known.and_of(more.like(known.known)))
+        rows = torch.cat([self.inputs, x])
+        targets = torch.cat([self.residual + self.mean(self.inputs), y])
+        made.condition_(rows, targets)
+        return made
+
+    @abstractmethod
+    def condition_(self, x: Tensor, y: Tensor) -> object:
+        """Condition on x (n, d) and y (n,) in the place of what is known, before it is used.
+
+        Raises:
+            DataError: targets that are not finite.
+        """
+
     def noise_variances(self) -> Tensor:
         """Of the data: () for all rows, or (n,)."""
-        return self.likelihood.noise_variance
+        learned = self.likelihood.noise_variance
+        return learned if self.row_noise is None else RowNoise(*self.row_noise).variance(learned)
 
     @torch.no_grad()
     def prior_paths(

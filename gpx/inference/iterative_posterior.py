@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_slices
+from gpx.errors import NotAvailable, class_name
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.inference.predictive_variance import RULES, VarianceRule
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import PosteriorMeanError, SolveReport, UnconvergedWarning, conjugate_gradients
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
@@ -65,6 +67,12 @@ class IterativePosterior(GaussianPosterior):
             )
         return self._system
 
+    def know_noise(self, noise: RowNoise) -> None:
+        """Refused: solves are for one noise variance."""
+        raise NotAvailable(
+            f"{class_name(self)} has one noise variance for all rows: leave noise= out"
+        )
+
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> SolveReport:
         """Solve for alpha given x (n, d) and y (n,); return the solve's report.
@@ -72,6 +80,7 @@ class IterativePosterior(GaussianPosterior):
         Raises:
             DataError: targets that are not finite.
         """
+        self._system, self._rule, self._widest = None, None, 0.0
         self.keep_data(x, y)
         alpha, errors, report = self._solve(self.residual.double().unsqueeze(1))
         self.alpha = alpha.squeeze(1).to(self.residual.dtype)

@@ -1,16 +1,23 @@
-"""Joint laws of the latent function at groups of inputs, differentiable in the inputs."""
+"""Joint laws of the latent function at groups of inputs, and such laws given further rows."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.kernels.base import Kernel
-from gpx.methods.base.model import Posterior
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import cholesky
+from gpx.methods.base.model import Marginals, Posterior
+
+CHUNK_BYTES = 2**26
+"""Of what one chunk of rows is projected to."""
 
 
 class Projected(NamedTuple):
@@ -93,3 +100,175 @@ class JointLaw(Posterior):
     def joint_covariance(self, x: Tensor) -> Tensor:
         """As in ``Posterior``. Cost: that of predictions, and r + s operations a pair of rows."""
         return self.covariance_between(self.project_rows(x))
+
+    @torch.no_grad()
+    def with_observations(
+        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+    ) -> Posterior:
+        """As in ``Posterior``: ``Conditioned``."""
+        learned = likelihood.noise_variance.to(x)
+        variances = learned.expand(len(x)) if noise is None else noise.like(x).variance(learned)
+        return Conditioned.of(self, x, y, variances)
+
+
+class Solved(NamedTuple):
+    """What predictions share.
+
+    Attributes:
+        seen: the observations under the process without them.
+        factor (..., m, m): lower triangular L, L L^T their covariance with noise.
+        weights (..., m): L^{-1} (y - mean).
+    """
+
+    seen: Projected
+    factor: Tensor
+    weights: Tensor
+
+
+class Conditioned(JointLaw):
+    """f | y for a process f that a posterior describes, and m further rows y = f(x) + noise.
+
+    Of an exact Gaussian process this is the exact one of all data; of a sparse one it is its
+    approximate posterior process, conditioned exactly: the rows need not be near inducing points.
+
+    Args:
+        base: the process without them; not copied, as posteriors do not change.
+
+    Attributes:
+        x (..., m, d), y (..., m), noise (..., m): the rows, and the variances of their noise;
+            leading dimensions are groups of observations of their own, which are broadcast.
+
+    Cost: m rows of ``base.project``, their m x m covariance and its Cholesky factor, once; a
+    prediction of the base and m (m + r) multiply-adds for every row asked for, where r is the
+    number of data or inducing points of the base. Derivatives with respect to x and y are kept
+    where these ask for them; all is then computed at every call.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("x", "y", "noise")
+    derived: ClassVar[tuple[str, ...]] = ("_solved",)
+    x: Tensor
+    y: Tensor
+    noise: Tensor
+
+    def __init__(self, base: JointLaw) -> None:
+        super().__init__()
+        self.base = base
+        self._solved: Solved | None = None
+        self.register_data_sized()
+
+    @classmethod
+    def of(cls, base: JointLaw, x: Tensor, y: Tensor, noise: Tensor) -> Conditioned:
+        """``base`` given rows; of one that is conditioned itself all its rows are solved at once.
+
+        Args:
+            x (..., m, d), y (..., m), noise (..., m): as the attributes.
+
+        Raises:
+            NotAvailable: the base has no joint law in closed form.
+        """
+        if isinstance(base, Conditioned):
+            x, y = _joined(base.x, x, 2), _joined(base.y, y, 1)
+            noise = _joined(base.noise, noise, 1)
+            base = base.base
+        made = cls(base)
+        made.x, made.y, made.noise = x, y, noise
+        made.solved()
+        return made
+
+    @property
+    def kernel(self) -> Kernel:  # type: ignore[override]
+        """Of the base."""
+        return self.base.kernel
+
+    @property
+    def num_inputs(self) -> int | None:
+        """As the base."""
+        return self.base.num_inputs
+
+    @property
+    def has_own_noise(self) -> bool:
+        """As the base."""
+        return self.base.has_own_noise
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """The base's, and how many rows were added."""
+        return {**self.base.facts(), "rows_added": self.y.shape[-1]}
+
+    def solved(self) -> Solved:
+        """What predictions share: kept, unless derivatives pass through it."""
+        if self._solved is not None:
+            return self._solved
+        seen = self.base.project(self.x)
+        covariance = self.base.covariance_between(seen) + torch.diag_embed(self.noise)
+        name = f"the covariance of {self.y.shape[-1]} further observations"
+        factor = cholesky(covariance, name=name)[0]
+        gap = (self.y - seen.mean).unsqueeze(-1)
+        weights = torch.linalg.solve_triangular(factor, gap, upper=False).squeeze(-1)
+        found = Solved(seen, factor, weights)
+        if not (weights.requires_grad or factor.requires_grad):
+            self._solved = found
+        return found
+
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``; raises ``NotAvailable`` as the base does."""
+        return self.project(x)
+
+    def project(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``; groups of x (..., q, d) and of observations are broadcast."""
+        seen, factor, weights = self.solved()
+        there = self.base.project(x)
+        cross = self.base.covariance_between(seen, there)
+        root = torch.linalg.solve_triangular(factor, cross, upper=False).mT
+        mean = there.mean + (root @ weights.unsqueeze(-1)).squeeze(-1)
+        groups = torch.broadcast_shapes(root.shape[:-2], there.explained.shape[:-2])
+        parts = [part.expand(*groups, *part.shape[-2:]) for part in (there.explained, root)]
+        return Projected(x, mean, torch.cat(parts, -1), there.added)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d); cost: see the class."""
+        means, variances = [], []
+        for rows in self._chunks(x):
+            found = self.project(rows)
+            variance = self.kernel.diagonal(rows) - found.explained.square().sum(-1)
+            if found.added is not None:
+                variance = variance + found.added.square().sum(-1)
+            means.append(found.mean)
+            variances.append(variance.clamp_min(0.0))
+        return Marginals(torch.cat(means), torch.cat(variances))
+
+    def _chunks(self, x: Tensor) -> Iterator[Tensor]:
+        width = self.solved().seen.explained.shape[-1] + 2 * self.y.shape[-1]
+        yield from x.split(max(1, CHUNK_BYTES // (8 * width)))
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` functions x (t, d) -> (num, t): those of the base, corrected at the rows.
+
+        g(x) = f(x) + cov(x, X) (cov(X, X) + noise)^{-1} (y - f(X) - noise): pathwise conditioning
+        (Wilson et al. 2020) of the process that the base describes.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        """
+        functions = self.base.sample_paths(num, generator=generator)
+        seen, factor, _ = self.solved()
+        noise = torch.randn(
+            num, len(self.y), generator=generator, dtype=self.y.dtype, device=self.y.device
+        )
+        gap = self.y - functions(self.x) - noise * self.noise.sqrt()
+        weights = torch.cholesky_solve(gap.mT.to(factor), factor).mT
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            cross = self.base.covariance_between(seen, self.base.project(x))
+            return functions(x) + (weights @ cross).to(x)
+
+        return paths
+
+
+def _joined(first: Tensor, second: Tensor, own: int) -> Tensor:
+    """Both one after the other in the first of their last ``own`` dimensions, others broadcast."""
+    groups = torch.broadcast_shapes(first.shape[:-own], second.shape[:-own])
+    parts = [part.expand(*groups, *part.shape[-own:]) for part in (first, second)]
+    return torch.cat(parts, -own)

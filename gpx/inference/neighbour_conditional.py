@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpx.backends import row_slices
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.inference.local_gaussian import conditionals, prior_divergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
@@ -93,7 +94,7 @@ def local_system(
     Args:
         kernel: covariance function; gradients reach its parameters and both inputs.
         points (g, h, d), queries (g, q, d).
-        noise (): variance added to every value, noise or jitter; a constant.
+        noise () or (g, h): variance added to every value, noise or jitter; a constant.
         there (g, h): False where a group has fewer points; None: all are there.
 
     Raises:
@@ -102,7 +103,7 @@ def local_system(
     Cost: g h^2 (h / 3 + 2 q) operations and g h (h + q) kernel entries.
     """
     g, h, d = points.shape
-    if g == 1:
+    if not torch.compiler.is_exporting() and g == 1:
         inner = kernel.evaluate(points[0])[None]
         cross = kernel.evaluate(points[0], queries[0])[None]
     else:
@@ -125,7 +126,7 @@ def neighbour_conditional(
 
     Args:
         kernel: covariance function; nothing is differentiated.
-        noise (): noise variance.
+        noise () or (n,): noise variance of all rows or of each.
         x (n, d), residual (n,): data; y less its prior mean.
         queries (q, d).
         near (q, k): rows of x; -1 where there are fewer.
@@ -137,9 +138,11 @@ def neighbour_conditional(
     """
     means, variances, weights = [], [], []
     size = max(1, CHUNK_BYTES // (x.element_size() * (near.shape[1] + 1) ** 2))
-    for rows, asked in zip(near.split(size), queries.split(size), strict=True):
+    for part in row_slices(queries.shape[0], size, least_one=True):
+        rows, asked = near[part], queries[part]
         inputs, there = x[rows.clamp_min(0)], rows >= 0
-        system = local_system(kernel, inputs, asked.unsqueeze(1), noise, there)
+        own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
+        system = local_system(kernel, inputs, asked.unsqueeze(1), own_noise, there)
         weights.append(system.weights.squeeze(2))
         means.append((weights[-1] * residual[rows.clamp_min(0)]).sum(1))
         variances.append(system.rest.squeeze(1))

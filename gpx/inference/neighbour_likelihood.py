@@ -43,7 +43,7 @@ def noisy_factor(covariance: Tensor, noise: Tensor, there: Tensor) -> Tensor:
     """Lower factors of covariances (r, s, s) with noise; members not ``there`` are the identity.
 
     Args:
-        covariance (r, s, s), noise () or (s,): of each value of a group.
+        covariance (r, s, s), noise (), (s,) or (r, s): of each value of a group.
         there (r, s): False where a group has fewer members.
 
     Raises:
@@ -78,7 +78,7 @@ def neighbour_log_likelihood(
 
     Args:
         kernel: covariance function; gradients reach its parameters.
-        noise (): noise variance.
+        noise () or (n,): noise variance of all rows or of each.
         x (n, d), residual (n,): data in float64; y less its prior mean.
         groups (r, s): rows of x, the targets last; -1 where a group has fewer.
         targets: t, from 1 to s.
@@ -98,7 +98,7 @@ def neighbour_log_likelihood(
     wanted = torch.is_grad_enabled()
     parameters = [p for p in kernel.parameters() if p.requires_grad] if wanted else []
     sums = [torch.zeros_like(p) for p in parameters]
-    value, noise_gradient = residual.new_zeros(()), residual.new_zeros(())
+    value, noise_gradient = residual.new_zeros(()), torch.zeros_like(noise)
     residual_gradient = torch.zeros_like(residual)
     size = groups.shape[1]
     given = size - targets
@@ -109,7 +109,8 @@ def neighbour_log_likelihood(
             covariance = batched_covariances(kernel, x[rows.clamp_min(0)])
         with torch.no_grad():
             y = (residual[rows.clamp_min(0)] * there).unsqueeze(2)
-            factor = noisy_factor(covariance.detach(), noise, there)
+            own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
+            factor = noisy_factor(covariance.detach(), own_noise, there)
             z = torch.linalg.solve_triangular(factor, y, upper=False)
             deviations = factor.diagonal(dim1=1, dim2=2)[:, given:]
             own = z[:, given:]
@@ -129,7 +130,11 @@ def neighbour_log_likelihood(
             weights[:, :, :given] += outer
             weights[:, :given] += outer.mT
             weights *= there.unsqueeze(2) & there.unsqueeze(1)
-            noise_gradient += weights.diagonal(dim1=1, dim2=2).sum()
+            by_noise = weights.diagonal(dim1=1, dim2=2)
+            if noise.ndim:
+                noise_gradient.index_add_(0, rows[there], by_noise[there])
+            else:
+                noise_gradient += by_noise.sum()
         if parameters:
             found = torch.autograd.grad(covariance, parameters, weights, allow_unused=True)
             for total, part in zip(sums, found, strict=True):

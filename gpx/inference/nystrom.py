@@ -158,6 +158,8 @@ class BlockStore:
         dtype: of A; float64, or that of x (None). Kernel entries are evaluated in that of x.
         bounds: where blocks begin and end, 0 first and n last; None: as many rows to a block as
             ``BLOCK_BYTES`` hold.
+        scale (n,): factors of the rows of A^T, such as roots of the precisions of their noise; with
+            them all that is said of A here and in ``NystromSums`` is of A diag(scale). None: ones.
     """
 
     def __init__(
@@ -168,8 +170,10 @@ class BlockStore:
         *,
         dtype: torch.dtype | None = None,
         bounds: Sequence[int] | None = None,
+        scale: Tensor | None = None,
     ) -> None:
         self.whitener, self.x = whitener, x.detach()
+        self.scale = scale
         n, m = x.shape[0], whitener.z.shape[0]
         self.cross: Callable[[slice], Tensor] = self._cross
         """How K_xz of some rows is evaluated."""
@@ -214,9 +218,16 @@ class BlockStore:
             block = self._kept[rows] if keep else self._work[: rows.stop - rows.start]
             if not keep or rows.stop > self._filled:
                 self.whitener.whiten(self.cross(rows), block)
+                if self.scale is not None:
+                    block.mul_(self.scale[rows].to(block).unsqueeze(1))
                 if keep:
                     self._filled = rows.stop
             yield rows, block
+
+    def diagonal(self, rows: slice) -> Tensor:
+        """k(x_n, x_n) of some rows, times their squared scales."""
+        found = self.whitener.kernel.diagonal(self.x[rows])
+        return found if self.scale is None else found * self.scale[rows].to(found).square()
 
     def cross_blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their block of K_xz, evaluated anew."""
@@ -297,7 +308,7 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
             projected.addmv_(block.mT, residual[rows])
         else:
             projected += block.mT @ residual[rows]
-        gap = store.whitener.kernel.diagonal(x[rows]) - torch.linalg.vecdot(block, block)
+        gap = store.diagonal(rows) - torch.linalg.vecdot(block, block)
         torch.lt(gap, 0.0, out=clamped[rows])
         error = gap.clamp_(min=0.0).double().sum()
         trace_error = error if trace_error is None else trace_error + error

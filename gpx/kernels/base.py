@@ -8,9 +8,10 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, BackendName, RadialPart, RadialProfile, TileSource
+from gpx.constructed import Constructed
 from gpx.errors import ConfigError, NoSpectrum, ShapeError, class_name
 from gpx.kernels.tiles import EvaluatedTiles
 from gpx.operators.kernel_matrix import KernelMatrix
@@ -18,7 +19,7 @@ from gpx.operators.kernel_matrix import KernelMatrix
 _PAIR_BLOCK = 32
 
 
-class Kernel(nn.Module, ABC):
+class Kernel(Constructed, ABC):
     """A covariance function k(x, x').
 
     A subclass writes two methods, ``covariance`` and ``variance``; the base gives column selection,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gpx.backends import TileSource
 from gpx.constraints import positive_parameter
+from gpx.constructed import Constructed
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.parameters import per_dimension
@@ -19,7 +20,7 @@ EDGE = 1e-6
 slope may be infinite."""
 
 
-class Warp(nn.Module):
+class Warp(Constructed):
     """A map of inputs, (n, d) -> (n, q), that run folders may name; in Python any module does."""
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, Normal
 
+from gpx.constructed import Constructed
 from gpx.errors import NotAvailable, class_name
 
 Task = Literal["regression", "binary", "multiclass", "count"]
@@ -48,7 +49,7 @@ class Tilted(NamedTuple):
     information: Tensor
 
 
-class Likelihood(nn.Module, ABC):
+class Likelihood(Constructed, ABC):
     """Observation model: targets are independent given the latent functions.
 
     Shapes: y (n,), or (n, num_outputs) for several outputs; f, mean and variance (..., n) for one

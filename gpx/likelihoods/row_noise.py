@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,3 +40,21 @@ class RowNoise(NamedTuple):
         """Law of y (n,) given latent marginals (n,)."""
         noise = self.like(mean).variance(noise_variance.to(mean))
         return torch.distributions.Normal(mean, (variance.clamp_min(0.0) + noise).sqrt())
+
+    def and_of(self, more: RowNoise) -> RowNoise:
+        """Of these rows and then of ``more``."""
+        return RowNoise(
+            torch.cat([self.known, more.known]), torch.cat([self.relative, more.relative])
+        )
+
+
+def training_noise(model: Any, like: Tensor) -> Tensor:
+    """Noise variances of a model's training rows: () for all of them, or (n,) where some are known.
+
+    Args:
+        model: with a Gaussian likelihood, and ``row_noise`` where it takes any.
+        like: of the dtype and device of what is known.
+    """
+    learned: Tensor = model.likelihood.noise_variance
+    known: RowNoise | None = getattr(model, "row_noise", None)
+    return learned if known is None else known.like(like).variance(learned)

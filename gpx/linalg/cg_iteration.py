@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ShapeError
+from gpx.linalg.preconditioners.base import Preconditioner
 from gpx.linalg.stopping import Residual, StoppingRule
 
 Product = Callable[[Tensor], Tensor]
@@ -131,8 +132,13 @@ class CGIteration:
         self.observe()
         self.measures.append(self.measure)
 
-    def step(self) -> None:
-        """One step of every side in motion."""
+    def step(self, *, looking: bool = False) -> None:
+        """One step of every side in motion.
+
+        Args:
+            looking: whether the caller looks at the host after it, so that this may: where no side
+                goes on, no further direction is made.
+        """
         if self.product_dtype == self.rhs.dtype:
             kp = self.product(self.p)
         else:
@@ -143,10 +149,14 @@ class CGIteration:
         size = torch.where(moving, self.slope / curvature, self.zero)
         self.x.addcmul_(size.unsqueeze(-2), self.p)
         self.r.addcmul_(size.unsqueeze(-2), kp, value=-1.0)
-        s = self.precondition(self.r)
-        gamma = (self.r * s).sum(-2)
-        ratio = torch.where(moving, gamma / self.gamma, self.zero)
-        self.p.mul_(ratio.unsqueeze(-2)).add_(s)
+        if looking and self._all_met(moving):
+            gamma = self._quadratic_form(self.r)
+            ratio = torch.where(moving, gamma / self.gamma, self.zero)
+        else:
+            s = self.precondition(self.r)
+            gamma = (self.r * s).sum(-2)
+            ratio = torch.where(moving, gamma / self.gamma, self.zero)
+            self.p.mul_(ratio.unsqueeze(-2)).add_(s)
         self.gamma = self.slope = gamma
         self.actives.append(self.active)
         self.curvatures.append(curvature)
@@ -250,6 +260,18 @@ class CGIteration:
                 preconditioned=preconditioned,
             )
         )
+
+    def _all_met(self, moving: Tensor) -> bool:
+        """Whether a rule that needs no preconditioned residual holds for all sides in motion."""
+        if self.preconditioner is None or not self.stop.norm_alone:
+            return False
+        return not bool((moving & (self._measure() > self.stop.tolerance)).any())
+
+    def _quadratic_form(self, vectors: Tensor) -> Tensor:
+        """v^T Q^{-1} v, (..., c), at less than a solve where the preconditioner knows how."""
+        if isinstance(self.preconditioner, Preconditioner) and vectors.ndim == 2:
+            return self.preconditioner.quadratic_form(vectors)
+        return (vectors * self.precondition(vectors)).sum(-2)
 
     def _disturb(self) -> None:
         if self.undisturbed is None:

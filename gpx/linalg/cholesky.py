@@ -84,6 +84,8 @@ def cholesky(
             shift = relative * diagonal.mean(-1)
             candidate = matrix.clone()
             candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1))
+        if torch.compiler.is_exporting():  # a program stops by itself where there is no factor
+            return torch.linalg.cholesky(candidate), CholeskyReport(math.nan, (), relative)
         factor, info = torch.linalg.cholesky_ex(candidate)
         if deferred is not None:  # nobody may ask the device now
             deferred.append((info != 0).any())

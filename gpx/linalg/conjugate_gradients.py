@@ -146,8 +146,8 @@ def conjugate_gradients(
             while done < max_iterations:
                 if done % check_every == 0 and not bool(state.active.any()):
                     break
-                state.step()
                 done += 1
+                state.step(looking=done % check_every == 0)
                 if refresh_every and done % refresh_every == 0:
                     state.refresh(restart)
             # one step from zero: the recurrence has computed b - K v itself

@@ -64,7 +64,10 @@ class NearestSearch:
     """
 
     def __init__(self, x: Tensor, *, least_tree: int = 0) -> None:
+        self._points = x
         self._tree: cKDTree | None = None
+        if torch.compiler.is_exporting():  # whose programs have no trees
+            return
         if x.shape[1] <= TREE_DIMENSIONS and x.device.type == "cpu" and len(x) > least_tree:
             self._tree = cKDTree(x.double().numpy())
             return
@@ -78,6 +81,8 @@ class NearestSearch:
 
     def __call__(self, queries: Tensor, k: int) -> Tensor:
         """Rows (q, k) of the k nearest points, nearest first; k at most n."""
+        if torch.compiler.is_exporting():
+            return self._of_all(queries, k)
         if self._tree is not None:
             asked, workers = queries.double().numpy(), torch.get_num_threads()
             _, rows = self._tree.query(asked, k=list(range(1, k + 1)), workers=workers)
@@ -92,6 +97,12 @@ class NearestSearch:
             for chunk in queries.split(max(1, CHUNK // max(1, size)))
         ]
         return torch.cat(found) if found else queries.new_empty(0, k, dtype=torch.long)
+
+    def _of_all(self, queries: Tensor, k: int) -> Tensor:
+        """The same by comparison with all points, in operations that a program records."""
+        exactly = "donot_use_mm_for_euclid_dist"
+        distances = torch.cdist(queries, self._points, compute_mode=exactly)
+        return distances.topk(k, dim=1, largest=False).indices
 
     def of_one(self, query: NDArray[Any], k: int) -> NDArray[np.int64]:
         """Rows (k,) of the points nearest to one query (d,), on a CPU.

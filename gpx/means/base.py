@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from gpx.constructed import Constructed
 
 
-class Mean(nn.Module, ABC):
+class Mean(Constructed, ABC):
     """A prior mean function m(x), called as ``mean(x)``."""
 
     @abstractmethod

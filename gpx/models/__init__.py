@@ -46,6 +46,7 @@ from gpx.methods.reweighted.posterior import ReweightedPosterior
 from gpx.methods.ski.model import SKI
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import LinearProjection, NetworkProjection, Projection
+from gpx.methods.ski.stream import SKIStream
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.conv_gp import ConvGP
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
@@ -128,6 +129,7 @@ __all__ = [
     "ReweightedPosterior",
     "SGPRPosterior",
     "SKIPosterior",
+    "SKIStream",
     "SVGPPosterior",
     "SampledGP",
     "SampledPosterior",

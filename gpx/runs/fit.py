@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from omegaconf import DictConfig
 
-from gpx.errors import ConfigError, GPXError
+from gpx.constructed import Constructed
+from gpx.errors import ConfigError, GPXError, class_name
+from gpx.kernels import Kernel
+from gpx.likelihoods import Likelihood
+from gpx.means import Mean
 from gpx.options.composition import composed
+from gpx.options.module_node import chosen_module, node_of
 from gpx.runs.arrays import real_array
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
-from gpx.runs.given_data import TARGETS, given_data
+from gpx.runs.given_data import TARGETS, GivenData, given_data
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import ClassPrediction, Prediction, Predictor
 from gpx.runs.run import run
@@ -65,6 +70,12 @@ class Fitted(NamedTuple):
         """Label and probabilities; see ``Predictor.predict_classes``."""
         return self.model.predict_classes(inputs)
 
+    def condition(
+        self, inputs: ArrayLike, targets: ArrayLike, noise: ArrayLike | None = None
+    ) -> Predictor:
+        """The model with further rows, without training; see ``Predictor.condition``."""
+        return self.model.condition(inputs, targets, noise)
+
     def sample(
         self,
         inputs: ArrayLike,
@@ -85,6 +96,9 @@ def fit(
     test: tuple[ArrayLike, ArrayLike] | None = None,
     noise: ArrayLike | None = None,
     weights: ArrayLike | None = None,
+    kernel: Kernel | str | None = None,
+    mean: Mean | str | None = None,
+    likelihood: Likelihood | str | None = None,
     folder: str | Path | None = None,
     quiet: bool = False,
     keep: bool = True,
@@ -113,8 +127,17 @@ def fit(
             out for that (``data.split``, ``data.test_fraction``; 0: none) and the model does not
             see it.
         noise (n,): known variances of the noise of y, in its squared unit, beside the one that is
-            learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``
-            takes them; rows of ``test=`` have no known noise and weight one.
+            learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``,
+            ``vecchia``, ``sgpr``, ``fitc`` and some others take them; rows of ``test=`` have no
+            known noise and weight one.
+        kernel, mean, likelihood: modules of gpx or of one's own in the place of the options of
+            these names (texts are read as these are)::
+
+                gpx.fit(x, y, kernel=Matern32() + Periodic(period=0.5), likelihood=Gaussian(0.01))
+
+            Training starts from their values, which are in units of the standardised inputs and
+            target; they are not changed themselves. config.yaml holds their classes and arguments,
+            and ``gpx.load(folder, trust=("my_package",))`` builds classes of one's own from them.
         folder: run folder, new or empty; None: a new one in ``outputs``.
         quiet: say nothing (``trainer.quiet=true``); warnings are warnings of Python in any case.
         keep: False: leave no run folder behind. What is returned predicts, and can be pickled.
@@ -127,27 +150,20 @@ def fit(
     Raises:
         ShapeError: arrays that do not fit each other.
         DTypeError: arrays of something else than real numbers.
-        ConfigError: an option that is none, or a folder that cannot be used.
+        ConfigError: an option that is none, a folder that cannot be used, or a module that a run
+            folder cannot record (``gpx.options.module_node``).
         GPXError: everything that ``train.py`` refuses, in the same words.
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
-    if not keep:
-        if folder is not None:
-            raise ConfigError(f"keep=False leaves no folder, and folder={folder} asks for one")
-        with TemporaryDirectory(prefix="gpx-") as passing:
-            fitted = fit(
-                x,
-                y,
-                *options,
-                test=test,
-                noise=noise,
-                weights=weights,
-                folder=passing,
-                quiet=quiet,
-            )
-        return fitted._replace(folder=None)
+    if not keep and folder is not None:
+        raise ConfigError(f"keep=False leaves no folder, and folder={folder} asks for one")
     given = given_data(x, y, test=test, noise=noise, weights=weights)
     for option in options:
+        if isinstance(option, Constructed):
+            raise ConfigError(
+                f"gpx.fit takes modules by name, such as kernel=RBF(), got a {class_name(option)} "
+                "among the options"
+            )
         if not isinstance(option, str):
             raise ConfigError(
                 f"gpx.fit takes options one by one as text, such as 'approx=sgpr', got {option!r}"
@@ -155,10 +171,52 @@ def fit(
         name = option.partition("=")[0].lstrip("+~")
         if name in TAKEN or name.startswith("hydra"):
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
-    started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+    parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood}
+    modules = _modules({n: part for n, part in parts.items() if part is not None}, options, keep)
+    options = (*options, *(f"{n}={part}" for n, part in parts.items() if isinstance(part, str)))
     if quiet:
         options = (*options, "trainer.quiet=true")
-    target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
+    if keep:
+        started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+        target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
+        return _trained(given, y, options, modules, target)
+    with TemporaryDirectory(prefix="gpx-") as passing:
+        return _trained(given, y, options, modules, RunFolder(passing))._replace(folder=None)
+
+
+def _modules(
+    parts: Mapping[str, object], options: Sequence[str], keep: bool
+) -> dict[str, dict[str, Any]]:
+    """The nodes of parts that are modules; those that are texts are read as options.
+
+    Raises:
+        ConfigError: a part that an option names, too, or that no node says.
+    """
+    named = {option.partition("=")[0].lstrip("+~") for option in options}
+    for name in sorted(named & parts.keys()):
+        raise ConfigError(
+            f"gpx.fit is given {name}= both as an argument and in an option: leave one of them out"
+        )
+    return {
+        name: node_of(part, name, keep) for name, part in parts.items() if not isinstance(part, str)
+    }
+
+
+def _trained(
+    given: GivenData,
+    y: ArrayLike,
+    options: Sequence[str],
+    modules: Mapping[str, dict[str, Any]],
+    target: RunFolder,
+) -> Fitted:
+    """``fit`` in a folder.
+
+    Args:
+        given: the arrays; y: the targets as they were given.
+        options: as on the command line.
+        modules: nodes in the place of options, by the names of their groups.
+        target: new or empty.
+    """
     if target.path.exists() and not target.path.is_dir():
         raise ConfigError(f"folder={target.path} is a file: choose another folder=")
     if target.path.exists() and any(target.path.iterdir()):
@@ -169,7 +227,8 @@ def fit(
     path = target.path.resolve() / DATA
 
     def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
-        return composed(["data=npz", *before, *options, *after])
+        chosen = [chosen_module(part, node) for part, node in modules.items()]
+        return composed(["data=npz", *before, *options, *chosen, *after])
 
     config = compose([], [])
     if given.has_text_targets and likelihood_task(config) not in ("binary", "multiclass"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from gpx.data.columns.numbers import numbered_names
 from gpx.data.images.pixels import pixel_rows
 from gpx.data.labels import Label
 from gpx.data.target_transform import TargetTransform, TransformedLaw
-from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError
+from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError, class_name
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
 from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.row_noise import RowNoise
@@ -176,20 +177,89 @@ class Predictor:
             raise ConfigError(
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
             )
-        x, of_rows = self._standardised(inputs), None
-        if noise is not None and self.target_transform is not None:
-            raise ConfigError("noise is that of the target, not of its transform: leave it out")
-        if noise is not None:
-            known = torch.from_numpy(real_array(noise, "noise variances"))
-            if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
-                raise ShapeError(
-                    f"noise must be {len(x)} variances, none of them negative, got an array of "
-                    f"shape {tuple(known.shape)}"
-                )
-            known = known / self.scaler.target_scale.square()
-            of_rows = RowNoise(known, torch.ones_like(known)).like(x)
-        distribution = target_marginals(self.distribution(x, of_rows))
+        x = self._standardised(inputs)
+        distribution = target_marginals(self.distribution(x, self._row_noise(noise, x)))
         return self._in_own_units(distribution)
+
+    def condition(
+        self, inputs: ArrayLike | Frame, targets: ArrayLike, noise: ArrayLike | None = None
+    ) -> Predictor:
+        """A model that knows these rows as well, at the hyperparameters of this one.
+
+        Nothing is trained, and this model stays as it is. An exact Gaussian process becomes that of
+        all rows; one with inducing points is conditioned exactly on the rows, wherever these lie;
+        one that looks at the nearest rows may find these. Scaling stays that of the training rows.
+
+        Args:
+            inputs (m, d): as for ``predict``.
+            targets (m,): in the data's own unit.
+            noise (m,): known variances of their noise, as for ``predict``.
+
+        Returns:
+            a model of the same methods, which can be pickled and conditioned again.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``, of targets too.
+            ConfigError: noise beside a transform of the targets.
+            NotAvailable: the noise is not Gaussian or of several targets, predictions are
+                recalibrated, or the posterior takes no further rows.
+
+        Cost: of an exact Gaussian process n^2 m, one with M inducing points M^2 m, and m^3.
+        """
+        x = self._standardised(inputs)
+        self._require_conditionable()
+        y = torch.from_numpy(real_array(targets, "targets"))
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        if y.shape != x.shape[:1]:
+            raise ShapeError(
+                f"targets have shape {tuple(y.shape)}, expected ({len(x)},) for as many rows of "
+                "inputs"
+            )
+        if not len(y) or not bool(y.isfinite().all()):
+            found = "none" if not len(y) else float(y[~y.isfinite()][0])
+            raise DataError(f"targets: found {found}, expected finite numbers")
+        if self.target_transform is None:
+            y = self.scaler.transform_targets(y)
+        else:
+            y = self.target_transform(y)
+            if not bool(y.isfinite().all()):
+                raise DataError(f"targets lie outside what {self.target_transform.kind} takes")
+        assert isinstance(self.likelihood, Gaussian)
+        made = copy.copy(self)
+        made.posterior = self.posterior.with_observations(
+            x, y.to(x), self.likelihood, self._row_noise(noise, x)
+        )
+        return made
+
+    def _require_conditionable(self) -> None:
+        """Raise NotAvailable where further rows have no Gaussian noise of one known variance."""
+        why = ""
+        if not isinstance(self.likelihood, Gaussian):
+            why = f"a {class_name(self.likelihood)} likelihood"
+        elif self.target_names:
+            why = f"{len(self.target_names)} targets"
+        elif self.calibration is not None:
+            why = "recalibration, which was fitted to predictions without them"
+        if why:
+            raise NotAvailable(
+                f"rows can be added to one target with Gaussian noise, and this model has {why}: "
+                "train again with them"
+            )
+
+    def _row_noise(self, noise: ArrayLike | None, x: Tensor) -> RowNoise | None:
+        """Known variances in the target's own unit, standardised and like x (n, d)."""
+        if noise is None:
+            return None
+        if self.target_transform is not None:
+            raise ConfigError("noise is that of the target, not of its transform: leave it out")
+        known = torch.from_numpy(real_array(noise, "noise variances"))
+        if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
+            raise ShapeError(
+                f"noise must be {len(x)} variances, none of them negative, got an array of "
+                f"shape {tuple(known.shape)}"
+            )
+        known = known / self.scaler.target_scale.square()
+        return RowNoise(known, torch.ones_like(known)).like(x)
 
     def _in_own_units(self, distribution: torch.distributions.Distribution) -> Prediction:
         lower, upper = central_interval(distribution, 0.95)

@@ -25,6 +25,7 @@ from gpx.options.build import build, build_model, check_parts, target_of
 from gpx.options.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.options.names import with_option_names
 from gpx.options.types import check_numbers
+from gpx.runs.categorical_kernel import categories_said, with_categorical_kernel
 from gpx.runs.certification import require_certifiable
 from gpx.runs.data import (
     choice_of,
@@ -174,11 +175,13 @@ def prepare(
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
     for part in {"kernel", "mean"} - set(check_parts(config)):
         config[part] = None  # what the model has no use for is no part of the run
+    config = with_categorical_kernel(config, data)
     held = 0 if kept is None else len(kept[1])
     for line in (_rows(data, held), *filter(None, chosen), *_notes(data, config)):
         console.say(line)
 
-    model, objective = _model_and_objective(config, data, device, dtype)
+    with categories_said(config):
+        model, objective = _model_and_objective(config, data, device, dtype)
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
@@ -192,12 +195,18 @@ def prepare(
         train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
     )
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
-    model.check(train[0])
-    require_shared(objective, model, train[0], options.batch_size)
-    _settle(model, train[0], config, console)
+    with categories_said(config):
+        model.check(train[0])
+        require_shared(objective, model, train[0], options.batch_size)
+        _settle(model, train[0], config, console)
     optimizer.require_priors(model)  # by now it may have hyperparameters for each of its parts
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
+        if not objective.takes_row_noise:
+            raise ConfigError(
+                f"objective {type(objective).__name__} takes one noise variance for all rows, and "
+                "data.noise= or data.weights= give each row its own: choose another objective="
+            )
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)

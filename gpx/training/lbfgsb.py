@@ -22,6 +22,10 @@ from gpx.methods.base.optimizer import Optimizer, Session
 Evaluation = tuple[float, float, Tensor]
 """Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
 
+RECORD_BYTES = 2**26
+"""Of recorded gradients, at most; but at least ``LEAST_RECORD`` times the memory of them."""
+LEAST_RECORD = 5
+
 STATIONARY = "GRADIENT"
 """In SciPy's message when it stopped because the gradient vanished."""
 
@@ -30,7 +34,9 @@ class LBFGSB(Optimizer):
     """Limited-memory quasi-Newton with a line search, for deterministic objectives.
 
     A run is stopped and resumed exactly by recording every evaluation and replaying the record
-    through a fresh SciPy run: given the same losses and gradients it walks the same path.
+    through a fresh SciPy run: given the same losses and gradients it walks the same path. Where the
+    gradients fill ``RECORD_BYTES``, the search begins anew at the best point and the record with
+    it: runs of many parameters forget their correction pairs once in some hundred evaluations.
 
     ``lower`` limits of the parameters come in when they are needed: the search is without bounds
     until an iteration ends beyond one, and from there on, starting at the limit, within them. A run
@@ -70,6 +76,7 @@ class LBFGSB(Optimizer):
         self.start: Tensor | None = None
         self.evaluations: list[Evaluation] = []
         self.restarts: list[int] = []
+        self.dropped, self.lowest_dropped, self.bounded = 0, math.inf, False
 
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
@@ -190,23 +197,25 @@ class LBFGSB(Optimizer):
         self.evaluations = []
         limits = _limits(parameters, lower)
         start = np.maximum(self.start.numpy(), limits)
-        bounded = bool((start != self.start.numpy()).any())
+        bounded = self.bounded or bool((start != self.start.numpy()).any())
         best_loss, best_point = np.inf, start.copy()
+        most = max(RECORD_BYTES // (8 * max(1, start.size)), LEAST_RECORD * self.memory)
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal best_loss, best_point
-            count = len(self.evaluations)
+            place = len(self.evaluations)
+            count = self.dropped + place
             if count >= max_evaluations:
                 raise _BudgetSpent
             checksum = float(np.sum(point))
-            replayed = count < len(recorded)
+            replayed = place < len(recorded)
             if replayed:
-                if recorded[count][0] != checksum:
+                if recorded[place][0] != checksum:
                     raise CheckpointError(
                         f"the recorded run cannot be continued exactly: evaluation {count} went to "
                         "another point (different data, versions or thread count)"
                     )
-                value, gradient = recorded[count][1], recorded[count][2]
+                value, gradient = recorded[place][1], recorded[place][2]
             else:
                 _assign(parameters, torch.from_numpy(point))
                 value, gradient = self._evaluate(parameters, loss, count, best_loss)
@@ -222,12 +231,14 @@ class LBFGSB(Optimizer):
             if len(self.evaluations) >= len(recorded):  # before, the loss's own state knows of it
                 _assign(parameters, torch.from_numpy(point))
                 after_iteration()
+            if len(self.evaluations) >= most:
+                raise _RecordFull
 
         def again() -> bool:
-            count = len(self.evaluations)
+            count = self.dropped + len(self.evaluations)
             if count in restarts:
                 return True
-            if count < len(recorded) or not after_stall():
+            if len(self.evaluations) < len(recorded) or not after_stall():
                 return False
             self.restarts.append(count)
             return True
@@ -255,6 +266,11 @@ class LBFGSB(Optimizer):
                 except _BeyondLimit as stop:
                     bounded, point = True, stop.nearest
                     continue
+                except _RecordFull:
+                    point, best_loss = best_point.copy(), np.inf
+                    self._drop(point, bounded)
+                    recorded = []
+                    continue
                 reason = str(result.message)
                 if STATIONARY in reason or not again():
                     break
@@ -264,6 +280,12 @@ class LBFGSB(Optimizer):
         finally:
             _assign(parameters, torch.from_numpy(best_point))
         return reason
+
+    def _drop(self, point: np.ndarray, bounded: bool) -> None:
+        """Begin a new record at ``point``, the best one."""
+        self.lowest_dropped = self.lowest
+        self.dropped += len(self.evaluations)
+        self.start, self.evaluations, self.bounded = torch.from_numpy(point.copy()), [], bounded
 
     @staticmethod
     def _evaluate(
@@ -295,30 +317,39 @@ class LBFGSB(Optimizer):
 
     @property
     def lowest(self) -> float:
-        """Lowest loss of the record; infinite when there is none."""
-        return min((value for _, value, _ in self.evaluations), default=math.inf)
+        """Lowest loss since the search began; infinite when there is none."""
+        return min((value for _, value, _ in self.evaluations), default=self.lowest_dropped)
 
     def forget(self) -> None:
         """Drop the record: the next ``minimise`` starts afresh, at the parameters as they are."""
         self.start, self.evaluations, self.restarts = None, [], []
+        self.dropped, self.lowest_dropped, self.bounded = 0, math.inf, False
 
     def finish(self) -> bool:
         """As in ``Optimizer``: the record, of a gradient for every evaluation."""
-        found = bool(self.evaluations)
+        found = bool(self.evaluations or self.dropped)
         self.forget()
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """The starting point and every evaluation: (P + 2) float64 numbers each."""
-        if self.start is None or not self.evaluations:
-            return {"start": self.start}
+        """The record's start and its evaluations: (P + 2) float64 numbers each."""
+        if self.start is None:
+            return {"start": None}
+        dropped = {
+            "dropped": self.dropped,
+            "lowest_dropped": self.lowest_dropped,
+            "bounded": self.bounded,
+            "restarts": torch.tensor(self.restarts, dtype=torch.int64),
+        }
+        if not self.evaluations:
+            return {"start": self.start, **dropped}
         checksums, values, gradients = zip(*self.evaluations, strict=True)
         return {
             "start": self.start,
             "checksums": torch.tensor(checksums, dtype=torch.float64),
             "values": torch.tensor(values, dtype=torch.float64),
             "gradients": torch.stack(gradients),
-            "restarts": torch.tensor(self.restarts, dtype=torch.int64),
+            **dropped,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -326,6 +357,9 @@ class LBFGSB(Optimizer):
         self.start = None if state["start"] is None else state["start"].to("cpu")
         self.evaluations = []
         self.restarts = state["restarts"].tolist() if "restarts" in state else []
+        self.dropped = state.get("dropped", 0)
+        self.lowest_dropped = state.get("lowest_dropped", math.inf)
+        self.bounded = state.get("bounded", False)
         if "values" in state:
             self.evaluations = list(
                 zip(
@@ -340,6 +374,10 @@ class LBFGSB(Optimizer):
 class _BudgetSpent(Exception):
     """SciPy has no exact limit on evaluations or time (a line search runs to its end); this is
     one."""
+
+
+class _RecordFull(Exception):
+    """The gradients of the record take what they may."""
 
 
 class _BeyondLimit(Exception):

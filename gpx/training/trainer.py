@@ -41,6 +41,10 @@ class FitResult:
     state: dict[str, Any]
 
 
+OVERRUN = 0.1
+"""Share of ``trainer.budget`` that training may take beyond it without a word."""
+
+
 @dataclass
 class Trainer:
     """Runs an objective to its end, with checkpoints, monitors and clean stops.
@@ -113,6 +117,7 @@ class Trainer:
                 (session.seconds,) = sharing().agreed(session.seconds)
                 session.seconds_of_start = session.seconds
             reason = optimizer.run(session)
+        self._say_overrun(session)
         trained = [p for group in model.parameter_groups().values() for p in group]
         for name in at_their_floor(model, trained):
             line = f"note: {name} ended at its floor, where it is kept"
@@ -121,4 +126,21 @@ class Trainer:
             self.say(line)
         return FitResult(
             session.step, session.seconds, session.seconds_of_start, reason, session.save()
+        )
+
+    def _say_overrun(self, session: Session) -> None:
+        """Say how far above ``trainer.budget`` training ended, and what no budget cuts short."""
+        budget, start = session.budget, session.seconds_of_start
+        if budget is None or session.seconds <= (1.0 + OVERRUN) * budget:
+            return
+        if start > budget and start > 0.5 * session.seconds:
+            why = f"{start:.3g} s of them are its start, before the first step, which is finished"
+        else:
+            why = (
+                "a step that has begun is finished, and chains go on until there are samples "
+                "enough to predict with"
+            )
+        self.say(
+            f"note: training took {session.seconds:.3g} seconds, above trainer.budget={budget:g}: "
+            f"{why}"
         )

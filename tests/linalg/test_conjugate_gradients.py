@@ -12,6 +12,7 @@ from gpx.linalg import (
     EvidenceBound,
     LowRankPlusNoise,
     PosteriorMeanError,
+    ProductsPlusNoise,
     RelativeResidual,
     UnconvergedWarning,
     conjugate_gradients,
@@ -464,3 +465,24 @@ def test_records_of_steps_lie_in_few_blocks():
     torch.testing.assert_close(state.ratios.stacked(), want)
     state.ratios.truncate(7)
     torch.testing.assert_close(state.ratios.stacked(), want[:7])
+
+
+def test_no_direction_is_made_after_the_last_step():
+    """As many preconditioner solves as steps, and half of one for the last coefficient."""
+    z = randn(30, 4)
+    factor = (z @ torch.linalg.cholesky(z.mT @ z).mT.inverse()).mT
+    noise, right = torch.tensor(0.3, dtype=torch.float64), randn(30, 2)
+    matrix = factor.mT @ factor + noise * torch.eye(30) + 0.01 * spd(30)
+    solves = []
+
+    def expand(low):
+        solves.append(low)
+        return factor.mT @ low
+
+    q = ProductsPlusNoise(factor.matmul, expand, factor @ factor.mT, 30, noise)
+    found = conjugate_gradients(matrix.matmul, right, preconditioner=q, verify=False)
+    assert found.report.iterations > 1
+    assert len(solves) == found.report.iterations
+    every = conjugate_gradients(matrix.matmul, right, preconditioner=q.solve, verify=False)
+    assert torch.allclose(found.solution, every.solution, rtol=1e-13, atol=1e-14)
+    assert torch.allclose(found.ratios, every.ratios, rtol=1e-9, atol=0.0)

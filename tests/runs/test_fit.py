@@ -1,7 +1,9 @@
 """Training on arrays from Python is the run that train.py makes of the same numbers."""
 
+import copy
 import pickle
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,10 +14,14 @@ import pytest
 import torch
 from frames import Frame
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 import gpx
 from gpx.commands.predict import main as predict
 from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
+from gpx.kernels import RBF, Matern32, Periodic
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Linear as LinearMean
 from gpx.runs import resume
 
 QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
@@ -59,6 +65,31 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
     said = capsys.readouterr().err
     assert said.count("nothing to predict with yet: it goes on until there is") == 1
     assert fitted.predict_classes(x).probability.shape == (12, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("approx=grief", "kernel=rbf"), "s of them are its start, before the first step"),
+        (
+            ("approx=reweighted", "kernel=rbf", "inference=type2"),
+            "s of them are its start|a step that has begun is finished",
+        ),
+        (
+            ("approx=elliptical_slice", "kernel=rbf", "optimizer.burn_in=2", "optimizer.thin=1"),
+            "a step that has begun is finished, and chains go on|its start",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*the largest R-hat")
+def test_more_seconds_than_the_budget_are_said(options, words, capsys):
+    x = np.linspace(-1.0, 1.0, 30)[:, None]
+    y = (x[:, 0] > 0) * 1.0 if "elliptical" in options[0] else np.sin(5.0 * x[:, 0])
+    limits = ("trainer.budget=1e-6", "data.test_fraction=0", "trainer.max_steps=12", *QUICK[3:])
+    gpx.fit(x, y, *options, *limits, keep=False)
+    said = capsys.readouterr().err
+    assert said.count("seconds, above trainer.budget=1e-06: ") == 1
+    assert re.search(words, said)
 
 
 def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(arrays):
@@ -413,6 +444,48 @@ def test_classes_that_are_texts(tmp_path):
     assert gpx.load(fitted.folder).labels == ("no", "yes")
 
 
+NETWORK = ("approx=cnn", "trainer.max_steps=2", "trainer.figures=false", *QUICK[5:])
+
+
+def test_images_are_rows_of_pixels_that_know_their_places(tmp_path):
+    """Of 4 x 6 pixels in three colours, which as rows of 72 numbers nobody could tell."""
+    generator = np.random.default_rng(1)
+    images, y = generator.random((40, 4, 6, 3)), np.arange(40) % 3
+    held = (images[:8], y[:8])
+    fitted = gpx.fit(images, y, *NETWORK, test=held, folder=tmp_path / "images")
+    rows = gpx.fit(
+        *(np.moveaxis(images, -1, 1).reshape(40, 72), y, *NETWORK, "approx.image_shape=[3,4,6]"),
+        test=(np.moveaxis(held[0], -1, 1).reshape(8, 72), y[:8]),
+        folder=tmp_path / "rows",
+    )
+    found = fitted.predict_classes(images[:5])
+    flat = np.moveaxis(images[:5], -1, 1).reshape(5, 72)
+    for other in (fitted.predict_classes(flat), rows.predict_classes(flat)):
+        np.testing.assert_array_equal(found.probability, other.probability)
+    assert fitted.metrics["test.mnlp"] == rows.metrics["test.mnlp"]
+    np.testing.assert_array_equal(
+        gpx.load(fitted.folder).predict_classes(images[:5]).probability, found.probability
+    )
+    grey = gpx.fit(torch.rand(30, 5, 6), y[:30], *NETWORK, folder=tmp_path / "grey")
+    assert grey.predict_classes(torch.rand(2, 5, 6)).probability.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "test", "words"),
+    [
+        ([np.zeros((8, 8)), np.zeros((7, 7))], None, "inputs are rows or images of different"),
+        (np.zeros((4, 5, 5)), (np.zeros((2, 4, 5)), [0, 1]), "images of 5 x 5 pixels with 1"),
+        (np.zeros((4, 2, 5, 5)), None, r"images of shape \(4, 2, 5, 5\): expected"),
+        (np.zeros((4, 5, 5, 5, 3)), None, r"or images \(n, h, w\)"),
+    ],
+)
+def test_images_that_are_none(tmp_path, x, test, words):
+    y = np.arange(len(x)) % 2
+    with pytest.raises(ShapeError, match=words):
+        gpx.fit(x, y, *NETWORK, test=test, folder=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
 def test_gaps_in_an_array(arrays, tmp_path):
     x, y = arrays
     x[::5, 1] = np.nan
@@ -482,3 +555,97 @@ def test_known_noise_and_weights(arrays, tmp_path):
         fitted.model.predict(x[:2], noise=[0.0, -1.0])
     with pytest.raises(ConfigError, match=r"takes no data.noise="):
         gpx.fit(x, y, *EXACT, "data.noise=noise", folder=tmp_path / "no")
+
+
+def stopped(*_):
+    raise KeyboardInterrupt
+
+
+class TestModules:
+    """Kernels, means and likelihoods that are given as modules instead of options."""
+
+    def test_it_is_the_run_of_the_same_text(self, arrays, tmp_path):
+        given = gpx.fit(*arrays, *QUICK, kernel=RBF(2) + Matern32(), folder=tmp_path / "a")
+        text = "rbf + matern32(ard_num_dims=null)"
+        named = gpx.fit(*arrays, *QUICK, kernel=text, folder=tmp_path / "b")
+        option = gpx.fit(*arrays, *QUICK, f"kernel={text}", folder=tmp_path / "c")
+        for other in (named, option, gpx.load(given.folder)):
+            np.testing.assert_array_equal(given.predict(arrays[0]), other.predict(arrays[0]))
+
+    def test_values_are_recorded_and_the_modules_stay_as_they_are(self, arrays, tmp_path):
+        parts = {
+            "kernel": RBF(lengthscale=0.37, outputscale=None),
+            "likelihood": Gaussian(0.013),
+            "mean": LinearMean(2, 0.25),
+        }
+        before = {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
+        gpx.fit(*arrays, *QUICK, **parts, folder=tmp_path)
+        config = OmegaConf.load(tmp_path / "config.yaml")
+        assert (config.kernel.lengthscale, config.kernel.outputscale) == (0.37, None)
+        assert (config.likelihood.noise_variance, config.mean.bias) == (0.013, 0.25)
+        for name, part in parts.items():
+            assert part.state_dict().keys() == before[name].keys()
+            for key, value in part.state_dict().items():
+                assert torch.equal(value, before[name][key])
+
+    def test_a_stopped_run_goes_on_with_it(self, arrays, tmp_path, monkeypatch):
+        kernel = RBF(2) * Periodic(period=1.7)
+        whole = gpx.fit(*arrays, *QUICK, kernel=kernel, folder=tmp_path / "whole")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["gpx.runs.run"], "finish", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                gpx.fit(*arrays, *QUICK, kernel=kernel, folder=tmp_path / "part")
+        assert resume(tmp_path / "part")["test.rmse"] == whole.metrics["test.rmse"]
+
+    def test_classes_and_the_chosen_method(self, arrays, tmp_path):
+        x, y = arrays
+        options = ("trainer.max_steps=2", *QUICK[3:])
+        fitted = gpx.fit(
+            x, y > y.mean(), *options, likelihood=Bernoulli("probit"), kernel="matern32", keep=False
+        )
+        assert "approx=laplace" in fitted.metrics["model.choice"]
+        assert fitted.model.likelihood.link == "probit"
+        assert fitted.predict_classes(x).probability.shape == (60, 2)
+
+    def test_a_class_of_ones_own_is_built_again_where_it_is_trusted(
+        self, arrays, tmp_path, monkeypatch
+    ):
+        (tmp_path / "my_tails.py").write_text(
+            "from gpx.kernels import Stationary\n\n\n"
+            "class MyTail(Stationary):\n"
+            "    def of_squared_distance(self, r2):\n"
+            "        return 1.0 / (1.0 + r2)\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        import my_tails
+
+        fitted = gpx.fit(*arrays, *QUICK, kernel=my_tails.MyTail(2), folder=tmp_path / "run")
+        with pytest.raises(GPXError, match=r"my_tails.MyTail.* add trust=my_tails"):
+            gpx.load(fitted.folder)
+        loaded = gpx.load(fitted.folder, trust="my_tails")
+        np.testing.assert_array_equal(fitted.predict(arrays[0]), loaded.predict(arrays[0]))
+
+    @pytest.mark.parametrize(
+        ("options", "parts", "words"),
+        [
+            (("kernel=rbf",), {"kernel": RBF()}, "kernel= both as an argument and in an option"),
+            ((RBF(),), {}, "takes modules by name, such as kernel=RBF"),
+            ((), {"kernel": RBF}, "kernel=the class RBF is no kernel of gpx"),
+            ((), {"likelihood": RBF()}, "likelihood=RBF is no likelihood of gpx"),
+            ((), {"mean": 0.0}, "mean=float is no mean of gpx"),
+            ((), {"kernel": "rbf*"}, "kernel=rbf.* cannot be read"),
+            ((), {"kernel": RBF(3)}, "RBF has 3 lengthscales but the inputs have 2"),
+            (("kernel.lengthscales=2",), {"kernel": RBF()}, "did you mean kernel.lengthscale"),
+        ],
+    )
+    def test_mistakes_are_one_sentence_and_leave_nothing(
+        self, arrays, tmp_path, options, parts, words
+    ):
+        with pytest.raises(ConfigError if "3" not in words else GPXError, match=words):
+            gpx.fit(*arrays, *QUICK, *options, **parts, folder=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_options_change_what_was_given(self, arrays, tmp_path):
+        options = (*QUICK, "kernel.lengthscale=0.7")
+        gpx.fit(*arrays, *options, kernel=RBF(lengthscale=2.0), folder=tmp_path)
+        assert OmegaConf.load(tmp_path / "config.yaml").kernel.lengthscale == 0.7

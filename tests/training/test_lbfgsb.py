@@ -11,6 +11,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
+from gpx.training import lbfgsb
 from gpx.training.lbfgsb import LBFGSB, STATIONARY
 
 
@@ -89,6 +90,43 @@ def test_a_stopped_run_goes_on_bit_for_bit(stop_at):
     for ours, theirs in zip(resumed.evaluations, reference.evaluations, strict=True):
         assert ours[:2] == theirs[:2]
         assert torch.equal(ours[2], theirs[2])
+
+
+@pytest.mark.parametrize("stop_at", [3, 12, 25, 26, 27, 40])
+def test_a_long_record_begins_anew_and_goes_on_bit_for_bit(monkeypatch, stop_at):
+    monkeypatch.setattr(lbfgsb, "RECORD_BYTES", 0)
+    most = 3 * lbfgsb.LEAST_RECORD
+
+    def minimise(solver, parameters, after):
+        solver.minimise(parameters, lambda: rosenbrock(parameters), 400, after)
+        return values(parameters)
+
+    whole, reference, lengths = fresh_parameters(), LBFGSB(memory=3, ftol=0.0), []
+
+    def watch(count, value, replayed):
+        assert not replayed
+        lengths.append(len(reference.evaluations))
+        assert count == len(lengths)
+
+    reached = minimise(reference, whole, watch)
+    assert reached == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert most <= max(lengths) < most + 20  # a line search runs to its end
+    assert reference.dropped > most
+    assert reference.lowest == rosenbrock(whole).item()
+
+    def interrupt(count, value, replayed):
+        if count == stop_at:
+            raise _Stop
+
+    first = LBFGSB(memory=3, ftol=0.0)
+    with pytest.raises(_Stop):
+        minimise(first, fresh_parameters(), interrupt)
+    assert len(first.state_dict()["gradients"]) < most + 20
+    second = LBFGSB(memory=3, ftol=0.0)
+    second.load_state_dict(first.state_dict())
+    assert minimise(second, fresh_parameters(), lambda *_: None) == reached
+    assert second.dropped == reference.dropped
+    assert second.lowest == reference.lowest
 
 
 def test_a_finished_search_keeps_no_gradients():

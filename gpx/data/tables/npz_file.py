@@ -17,7 +17,7 @@ from gpx.data.folders import existing_file, sha256, under
 from gpx.data.source import DataSource
 from gpx.data.table import Table
 from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
-from gpx.data.tables.table_file import AUTO
+from gpx.data.tables.table_file import AUTO, KERNEL
 from gpx.errors import DataError
 
 
@@ -77,7 +77,7 @@ class NPZFile(DataSource):
         self.target_names = None if target_names is None else tuple(map(str, target_names))
         self.options = ColumnOptions(
             Coding((), missing, unseen, None, noise, max_categories),
-            None if categories == AUTO else tuple(map(str, as_list(categories))),
+            None if categories in (AUTO, KERNEL) else tuple(map(str, as_list(categories))),
             None if dates == AUTO else tuple(map(str, as_list(dates))),
             date_format,
         )

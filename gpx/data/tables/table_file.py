@@ -18,7 +18,7 @@ from gpx.data.table import Table
 from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
 from gpx.errors import ConfigError, DataError
 
-AUTO = "auto"
+AUTO, KERNEL = "auto", "kernel"
 
 
 class TableFile(DataSource):
@@ -39,7 +39,8 @@ class TableFile(DataSource):
         test_path: a file of rows to test on, with the same columns; None: a fold of the rows.
         missing: what becomes of missing values: ``refuse``, ``drop`` (the row is left out) or
             ``mean`` (the training mean, and an input that says so); see ``Coding``.
-        categories: columns of categories; ``auto``: those whose cells are texts.
+        categories: columns of categories; ``auto``: those whose cells are texts; ``kernel``: the
+            same, which the kernel of a run then compares (``gpx.runs.categorical_kernel``).
         dates: columns of dates; ``auto``: those most of whose cells look like ISO dates.
         date_format: of other dates, as for ``datetime.strptime``.
         unseen: a category that no training row has: ``apart`` or ``refuse``; see ``Coding``.
@@ -88,7 +89,7 @@ class TableFile(DataSource):
         self.test_path = test_path
         if test_path is not None and split != 0:
             raise ConfigError(f"split={split}: test_path= gives the test rows, there is one split")
-        self.categories = None if categories == AUTO else as_list(categories)
+        self.categories = None if categories in (AUTO, KERNEL) else as_list(categories)
         self.dates = None if dates == AUTO else as_list(dates)
         self.id, self.noise, self.weights = id, noise, weights
         self.target_transform = target_transform

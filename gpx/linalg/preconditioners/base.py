@@ -54,6 +54,10 @@ class Preconditioner(ABC):
     def inverse_root_matmul(self, vectors: Tensor, *, transpose: bool = False) -> Tensor:
         """R^{-1} times vectors, or R^{-T} with ``transpose``."""
 
+    def quadratic_form(self, vectors: Tensor) -> Tensor:
+        """v^T Q^{-1} v of vectors (n,) or (n, c): () or (c,)."""
+        return (vectors * self.solve(vectors)).sum(0)
+
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """``count`` draws of N(0, Q) as columns, (n, count): R times standard normals."""
         normals = torch.randn(

@@ -50,7 +50,13 @@ class Capacitance:
 
     def solve(self, right: Tensor) -> Tensor:
         """B^{-1} right (..., m, c), in float64 inside."""
-        return torch.cholesky_solve(right.double(), self.factor).to(right.dtype)
+        half = self.half_solve(right.double())
+        # unlike ``cholesky_solve`` these read the factor where it lies, without a copy
+        return torch.linalg.solve_triangular(self.factor.mT, half, upper=True).to(right.dtype)
+
+    def half_solve(self, right: Tensor) -> Tensor:
+        """LB^{-1} right (..., m, c) in float64."""
+        return torch.linalg.solve_triangular(self.factor, right, upper=False)
 
     def logdet(self) -> Tensor:
         """log det B = log det(I + A^T A), (...), in nats."""
@@ -148,6 +154,13 @@ class Woodbury(Preconditioner):
         low = _on_small(self.capacitance.solve, low)
         return columns_times(self._diagonal.rsqrt(), scaled - self._expand(low))
 
+    def quadratic_form(self, vectors: Tensor) -> Tensor:
+        """As in ``Preconditioner``: half a solve."""
+        self._check(vectors)
+        scaled = columns_times(self._diagonal.rsqrt(), vectors)
+        seen = _on_small(self.capacitance.half_solve, self._project(scaled))
+        return _squared(scaled) - _squared(seen)
+
     def logdet(self) -> Tensor:
         """log det Q."""
         each = self.shape[0] // self._diagonal.numel() if self.shape[0] else 0
@@ -177,6 +190,11 @@ class Woodbury(Preconditioner):
     @abstractmethod
     def _expand(self, low: Tensor) -> Tensor:
         """A^T times low: (n,) or (n, c)."""
+
+
+def _squared(vectors: Tensor) -> Tensor:
+    """Squared norms of vectors (n,) or (n, c)."""
+    return torch.linalg.vector_norm(vectors, dim=0).square()
 
 
 def _on_small(function: Callable[[Tensor], Tensor], low: Tensor) -> Tensor:
@@ -271,6 +289,13 @@ class ProductsPlusNoise(Woodbury):
         first, second = xi.tensor_split([self.shape[0]])
         found = first * self._diagonal.sqrt()
         return found + self._factor_transpose(second) if len(second) else found
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Q^{-1} times vectors: as in ``Woodbury``, with no more passes over them than it takes."""
+        self._check(vectors)
+        low = _on_small(self.capacitance.solve, _on_block(self._factor, vectors))
+        carried = _on_block(self._factor_transpose, low / self._diagonal)
+        return torch.sub(vectors, carried, out=carried).div_(self._diagonal)
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors: (m,) or (m, c)."""

@@ -16,6 +16,7 @@ from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.inducing.features import InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.start import StartWatch
@@ -118,6 +119,25 @@ class Posterior(DataSized, ABC):
         """
         raise no_joint_law(self)
 
+    def with_observations(
+        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+    ) -> Posterior:
+        """A posterior that knows further rows, too; hyperparameters stay, and so does this one.
+
+        Args:
+            x (m, d), y (m,): the rows, standardised as the training data were.
+            likelihood: its noise variance is that of the rows.
+            noise: what is known of the noise of each row; None: nothing.
+
+        Raises:
+            NotAvailable: what this posterior keeps of its data takes no others. Default.
+        """
+        raise NotAvailable(
+            f"{class_name(self)} takes no further rows without being trained again; exact Gaussian "
+            "processes, those with inducing points (SGPR, SVGP, FITC), Vecchia and "
+            "TransductiveGPs do"
+        )
+
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""
         return {}
@@ -179,6 +199,8 @@ class Model(DataSized, ABC):
     likelihood: Likelihood
     hyperpriors: Priors | None = None
     """Of its hyperparameters, counted in where they are learned; None: none."""
+    row_noise: RowNoise | None = None
+    """What is known of the noise of each training row, of a model that takes it."""
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""
 
@@ -192,6 +214,9 @@ class Model(DataSized, ABC):
     fixed_shapes: bool = False
     """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
     every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+
+    kernel_of_inputs: bool = True
+    """Whether its kernel compares inputs themselves, and not what a network makes of them."""
 
     certifiable: bool = False
     """Whether its posterior has a ``kernel`` and a ``mean``, exact inference with which it is or
@@ -296,8 +321,8 @@ class Model(DataSized, ABC):
         """
         raise ConfigError(
             f"{class_name(self)} has one noise variance for all rows, and noise= or weights= give "
-            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky, or "
-            "model=SubsetOfData()"
+            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky, "
+            "Vecchia(), SGPR(), EffectivePrior() or SubsetOfData()"
         )
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:

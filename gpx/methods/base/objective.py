@@ -80,6 +80,9 @@ class Objective(DataSized, Generic[ModelT], ABC):
     model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
     place (one that is replaced costs a new recording); all that is drawn comes from
     ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
+    takes_row_noise: ClassVar[bool] = False
+    """Whether it counts in what a model knows of the noise of each row (``Model.know_noise``)."""
+
     shared: ClassVar[Literal["batch", "evidence"] | None] = None
     """How several processes share the work (``gpx.linalg.processes``): ``batch``: the evidence of a
     batch is the mean of those of its parts, without draws and without state, so that each process

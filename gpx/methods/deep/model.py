@@ -40,6 +40,8 @@ class NetworkModel(Model):
         ConfigError: sizes below one.
     """
 
+    kernel_of_inputs = False
+
     def __init__(
         self,
         network: Network,

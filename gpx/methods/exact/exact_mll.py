@@ -109,6 +109,7 @@ class ExactMLL(Objective[ExactModel]):
     """
 
     batching = "full"
+    takes_row_noise = True
     kind = "exact"
     models = (ExactModel,)
     made_for = "ExactGP"

@@ -27,6 +27,7 @@ class MarginalLikelihood(Objective[ExactModel]):
     """
 
     batching = "full"
+    takes_row_noise = True
     kind = "estimate"
     models = (ExactModel,)
     made_for = "ExactGP"

@@ -121,7 +121,6 @@ class ExactGP(Model):
         self.likelihood = likelihood
         self.iterative = IterativeOptions() if iterative is None else iterative
         self.solver = solver
-        self.row_noise: RowNoise | None = None
         choose_solver(solver, torch.empty(0))  # fails early
 
     def solver_for(self, x: Tensor) -> SolverChoice:
@@ -190,27 +189,15 @@ class ExactPosterior(JointLaw, GaussianPosterior):
 
     Attributes:
         inputs (n, d), residual (n,), alpha (n,): see above.
-        row_noise (2, n): ``RowNoise`` of the data; None: one noise variance for all.
     """
 
-    data_sized = (*GaussianPosterior.data_sized, "alpha", "row_noise")
+    data_sized = (*GaussianPosterior.data_sized, "alpha")
     alpha: Tensor
-    row_noise: Tensor | None
     factor: Tensor | None
 
     def __init__(self, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__(kernel, mean, likelihood)
-        self.row_noise = None  # no part of the state of posteriors that know nothing of it
         self.register_buffer("factor", None, persistent=False)
-
-    def know_noise(self, noise: RowNoise) -> None:
-        """Take what is known of the noise of each row, before ``condition_``."""
-        self.row_noise = torch.stack(list(noise))
-
-    def noise_variances(self) -> Tensor:
-        """Of the data: () for all rows, or (n,)."""
-        learned = self.likelihood.noise_variance
-        return learned if self.row_noise is None else RowNoise(*self.row_noise).variance(learned)
 
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> CholeskyReport:

@@ -70,7 +70,6 @@ class SubsetOfData(Model):
             )
         self.num_points = num_points if num_data is None else min(num_points, num_data)
         self._asked = num_points
-        self.row_noise: RowNoise | None = None
         self.register_buffer("rows", torch.zeros(0, dtype=torch.long))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
@@ -141,6 +140,7 @@ class SubsetEvidence(Objective[SubsetModel]):
     """
 
     batching = "full"
+    takes_row_noise = True
     kind = "estimate"
     models = (SubsetModel,)
     made_for = "SubsetOfData"

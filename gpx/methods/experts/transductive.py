@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
+from gpx.errors import NotAvailable, class_name
 from gpx.inducing import Partition
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.neighbour_conditional import near_rows
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
@@ -101,6 +105,25 @@ class TransductivePosterior(RegionsPosterior):
     ) -> None:
         super().__init__(parts, budget, regions)
         self.num_neighbours = num_neighbours
+
+    @torch.no_grad()
+    def with_observations(
+        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+    ) -> TransductivePosterior:
+        """As in ``Posterior``: a test point may be near these rows, too.
+
+        Raises:
+            NotAvailable: known noise of each row.
+        """
+        if noise is not None:
+            raise NotAvailable(
+                f"{class_name(self)} has one noise variance for all rows: leave noise= out"
+            )
+        made = copy.deepcopy(self)
+        made.keep(
+            self.inputs, inputs=torch.cat([self.inputs, x]), targets=torch.cat([self.targets, y])
+        )
+        return made
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""

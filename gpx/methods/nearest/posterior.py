@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
@@ -66,6 +67,8 @@ class NearestPosterior(Posterior):
 
     def _points(self) -> SeenPoints:
         """What predictions share, made anew where q, Z or the kernel is another than before."""
+        if torch.compiler.is_exporting() and self._prepared is not None:
+            return self._prepared[0]  # of the prediction that came before
         kept = self.inducing, self.q_mean, self.q_root
         if self._prepared is not None:
             points, parts, versions = self._prepared
@@ -92,7 +95,8 @@ class NearestPosterior(Posterior):
         What all rows share, such as the search tree, is made at the first call and kept.
         """
         points = self._points()
-        if x.shape[0] == 1 and self._single is not None:
+        exporting = torch.compiler.is_exporting()
+        if not exporting and x.shape[0] == 1 and self._single is not None:
             found = self._single(x)
             if found is not None:
                 mean, variance = (x.new_full((1,), value) for value in found)
@@ -112,7 +116,8 @@ class NearestPosterior(Posterior):
     def _chunks(self, x: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         h, width = self.num_neighbours, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
         size = max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width)))
-        return zip(x.split(size), near.split(size), strict=True)
+        for rows in row_slices(x.shape[0], size, least_one=True):
+            yield x[rows], near[rows]
 
     @torch.no_grad()
     def sample_paths(

@@ -83,7 +83,11 @@ class SeenPoints:
         products = gap @ gap.mT
         to_input = products.diagonal(dim1=1, dim2=2).clone()
         far = to_input[:, 0] > FAR
-        if bool(far.any()):  # from one of those that it sees
+        if torch.compiler.is_exporting():  # whose programs do not ask whether there are any
+            seen = self.places[near]
+            gap = torch.where(far[:, None, None], seen - seen[:, :1], gap)
+            products = gap @ gap.mT
+        elif bool(far.any()):  # from one of those that it sees
             seen = self.places[near[far]]
             gap = seen - seen[:, :1]
             products[far] = gap @ gap.mT

@@ -12,6 +12,7 @@ from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.neighbour_conditional import local_regression, near_coordinates
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.nearest.ordering import conditioning_groups
@@ -117,6 +118,10 @@ class Vecchia(Model):
         """As in ``Model``."""
         self._round = state["round"]
 
+    def know_noise(self, noise: RowNoise) -> None:
+        """As in ``Model``."""
+        self.row_noise = noise
+
     def condition(self, x: Tensor, y: Tensor) -> VecchiaPosterior:
         """Posterior given x (n, d) and y (n,): it keeps them, and works when it is asked.
 
@@ -124,7 +129,9 @@ class Vecchia(Model):
             DataError: targets that are not finite.
         """
         posterior = self.new_posterior()
-        posterior.keep_data(x, y)
+        if self.row_noise is not None:
+            posterior.know_noise(self.row_noise.like(x))
+        posterior.condition_(x, y)
         return posterior
 
     def new_posterior(self) -> VecchiaPosterior:
@@ -148,6 +155,10 @@ class VecchiaPosterior(GaussianPosterior):
         super().__init__(kernel, mean, likelihood)
         self.num_neighbours = num_neighbours
 
+    def condition_(self, x: Tensor, y: Tensor) -> None:
+        """As in ``GaussianPosterior``: the rows are kept, and work is done when it is asked."""
+        self.keep_data(x, y)
+
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: how many data each prediction was given."""
         return {"prediction_neighbours": min(self.num_neighbours, self.inputs.shape[0])}
@@ -155,7 +166,7 @@ class VecchiaPosterior(GaussianPosterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d): O(k^3) a row, and the search."""
-        noise = self.likelihood.noise_variance
+        noise = self.noise_variances()
         found = local_regression(
             self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
         )
@@ -179,7 +190,7 @@ class VecchiaPosterior(GaussianPosterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            noise = self.likelihood.noise_variance
+            noise = self.noise_variances()
             found = local_regression(
                 self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
             )

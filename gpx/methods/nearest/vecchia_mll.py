@@ -13,6 +13,7 @@ from gpx.inference.neighbour_likelihood import neighbour_log_likelihood
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import training_noise
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 
@@ -41,6 +42,7 @@ class VecchiaMLL(Objective[Grouped]):
     """
 
     batching = "full"
+    takes_row_noise = True
     kind = "estimate"
     models = (Grouped,)
     made_for = "Vecchia"
@@ -63,7 +65,7 @@ class VecchiaMLL(Objective[Grouped]):
             )
         residual = (y - model.mean(x)).double()
         require_finite(residual)
-        noise = model.likelihood.noise_variance.double()
+        noise = training_noise(model, residual).double()
         value = neighbour_log_likelihood(
             model.kernel,
             noise,

@@ -49,6 +49,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
         self.basis = copy.deepcopy(basis).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.structure: Structure = structure
+        self._fixed: list[ReweightedWeights] = []
         self.register_state(2, next(self.basis.parameters()).device)
 
     def fill(
@@ -65,8 +66,15 @@ class ReweightedPosterior(ReweightedState, Posterior):
         self.frame = self.frame[:0] if frame is None else frame.clone()
         self.latent_sums = self.latent_sums[:0] if latent_sums is None else latent_sums.clone()
 
+    def fix(self) -> None:
+        """As in ``Posterior``: the factors of all samples, T m^2 numbers."""
+        self._fixed = list(self.weights())
+
     def weights(self) -> Iterator[ReweightedWeights]:
         """The posterior of the weights at each sample in turn."""
+        if self._fixed:
+            yield from self._fixed
+            return
         for number, sample in enumerate(self.samples):
             yield self.form_of(number).weights(sample[:-1], sample[-1])
 

@@ -4,6 +4,7 @@ from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.ski.model import SKI
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import LinearProjection, NetworkProjection, Projection
+from gpx.methods.ski.stream import SKIStream
 
 __all__ = [
     "SKI",
@@ -12,4 +13,5 @@ __all__ = [
     "Projection",
     "SKIEvidence",
     "SKIPosterior",
+    "SKIStream",
 ]

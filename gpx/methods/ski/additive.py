@@ -99,7 +99,9 @@ class AdditiveCovariance(GridCovariance):
             for b in self.blocks
         ]
         factor = torch.block_diag(*[part.factor for part in found])
-        return PivotedPart(factor, torch.stack([part.missing for part in found]).sum())
+        joined = PivotedPart(factor, torch.stack([part.missing for part in found]).sum())
+        joined.complete = all(part.complete for part in found)
+        return joined
 
     def detached(self) -> LinearOperator:
         """As in ``GridCovariance``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import reduce
+from functools import cached_property, reduce
 
 import torch
 from linear_operator import LinearOperator
@@ -15,6 +15,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
 from gpx.linalg.kronecker import kronecker_vector
+from gpx.methods.ski.axis_spectra import AxisSpectra
 from gpx.methods.ski.control_variate import reflected
 from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
@@ -58,6 +59,12 @@ class GridCovariance(ABC):
         """K at every lag (m_1, ..., m_d), differentiable; None off a regular grid."""
         return None
 
+    def multiply(self, vectors: Tensor) -> Tensor:
+        """K_UU times vectors (m, c), without a graph."""
+        with torch.no_grad():
+            found: Tensor = self.operator.matmul(vectors)
+        return found
+
     @abstractmethod
     def detached(self) -> LinearOperator:
         """The operator of detached tensors that want gradients."""
@@ -98,7 +105,9 @@ class LagCovariance(GridCovariance):
             along = lags[(0,) * i + (slice(None),) + (0,) * (lags.ndim - 1 - i)]
             place = torch.arange(m, device=lags.device)
             axes.append(along[(place.unsqueeze(1) - place).abs()])
-        return EigenPart.of(axes, self.grid, rank, tolerance, lags)
+        return EigenPart.of(
+            AxisSpectra.of(axes), self.grid, rank, tolerance, lags.flatten()[0], lags
+        )
 
     def lags(self) -> Tensor:
         """As in ``GridCovariance``."""
@@ -143,7 +152,23 @@ class AxisCovariance(GridCovariance):
 
     def low_rank(self, rank: int, tolerance: float, most_pivots: int, waves: int = 0) -> EigenPart:
         """As in ``GridCovariance``."""
-        return EigenPart.of([a.detach() for a in self.tensors], self.grid, rank, tolerance)
+        prior = kronecker_vector([a.detach().diagonal() for a in self.tensors])
+        return EigenPart.of(self.spectra, self.grid, rank, tolerance, prior)
+
+    @cached_property
+    def spectra(self) -> AxisSpectra:
+        """Of the axes."""
+        return AxisSpectra.of(self.tensors)
+
+    def multiply(self, vectors: Tensor) -> Tensor:
+        """As in ``GridCovariance``: through the axes' eigenvectors where these are few."""
+        return self.spectra.matmul(vectors) if self.spectra.narrow else super().multiply(vectors)
+
+    def gradient(self, left: Tensor, right: Tensor) -> list[Tensor]:
+        """As in ``GridCovariance``."""
+        if self.spectra.narrow:
+            return self.spectra.gradients(left, right)
+        return super().gradient(left, right)
 
     def lags(self) -> Tensor | None:
         """As in ``GridCovariance``."""

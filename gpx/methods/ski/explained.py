@@ -60,7 +60,7 @@ def explained_by_samples(
     )
     drawn = w.matmul(prior_draws(system, samples, generator)) + system.noise.sqrt() * noise
     solved = system.solve(drawn, tolerance, max_iterations).solution
-    return system.base.matmul(w.mT.matmul(solved)).square().mean(1)
+    return system.covariance.multiply(w.mT.matmul(solved)).square().mean(1)
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ def quad_gradient(system: SKISystem, v: Tensor) -> list[Tensor]:
     found = [-g for g in system.covariance.gradient(wv, wv)]
     found.append(-(v * v).sum())
     if system.weights.values.requires_grad:
-        on_grid = system.base.matmul(wv).detach()
+        on_grid = system.covariance.multiply(wv)
         found.append(-2.0 * _by_values(system.weights, v, on_grid))
     return found
 
@@ -68,7 +68,7 @@ def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     found = [g + e for g, e in zip(estimated, exact, strict=True)]
     found.append(by_noise)
     if system.weights.values.requires_grad:
-        on_grid = system.base.matmul(wz).detach()
+        on_grid = system.covariance.multiply(wz)
         carried = part.expand(part.project(wz))
         rest = _by_values(system.weights, torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1))
         found.append(_carried_by_values(system).add_(rest, alpha=2.0 / probes))

@@ -15,14 +15,13 @@ from torch import Tensor
 from gpx.linalg import pivoted_cholesky, running_sum
 from gpx.linalg.interpolation import Outside
 from gpx.linalg.kronecker import flatten_index, kronecker_matmul, kronecker_vector, split_index
+from gpx.methods.ski.axis_spectra import AxisSpectra
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.pairs import gram_of_pairs, pair_entries, pair_gradient, rayleigh_quotients
 from gpx.operators import Interpolation
 
 TABLE_ENTRIES = 1 << 25
 """Most entries of the table behind a Gram matrix; limits the rank."""
-LEAST_EIGENVALUE = 1e-15
-"""Eigenvalues of an axis below this share of its largest are rounding."""
 
 
 class LowRankPart(ABC):
@@ -31,10 +30,12 @@ class LowRankPart(ABC):
     Attributes:
         below: whether C^T C <= K_UU, as an order of positive semi-definite matrices.
         missing (): largest prior variance at a grid point that C does not carry.
+        complete: whether K - C^T C is known to have no larger trace than was asked for.
         threshold (): waves of more variance than that are carried by C; None where unknown.
     """
 
     below: bool = True
+    complete: bool = False
     missing: Tensor
     threshold: Tensor | None = None
 
@@ -93,7 +94,9 @@ class PivotedPart(LowRankPart):
 
         diagonal = lags.reshape(-1)[:1].expand(grid.size)
         found = pivoted_cholesky(rows, diagonal, min(rank, grid.size), tolerance=tolerance)
-        return cls(found.factor, found.residual.max())
+        part = cls(found.factor, found.residual.max())
+        part.complete = bool(found.residual.sum() <= tolerance)
+        return part
 
     @property
     def rank(self) -> int:
@@ -160,26 +163,22 @@ class EigenPart(LowRankPart):
     @torch.no_grad()
     def of(
         cls,
-        axes: Sequence[Tensor],
+        spectra: AxisSpectra,
         grid: InterpolationGrid,
         rank: int,
         tolerance: float,
+        prior: Tensor,
         lags: Tensor | None = None,
     ) -> EigenPart:
-        """Of K = axes[0] x axes[1] x ...; as few as a trace error of ``tolerance`` allows.
+        """Of K = A_1 x A_2 x ...; as few vectors as a trace error of ``tolerance`` allows.
 
         Args:
-            lags: of K where it is no such product; the axes' matrices are then those of functions
-                that vary along one axis only.
-
-        Cost: 10 m_l^3 operations per axis.
+            spectra: of the A_l.
+            prior: diagonal of K, (m,) or ().
+            lags: of K where it is no such product; the A_l are then those of functions that vary
+                along one axis only.
         """
-        values, vectors = [], []
-        for matrix in axes:
-            found, basis = torch.linalg.eigh(matrix)
-            kept = found > LEAST_EIGENVALUE * found[-1]
-            values.append(found[kept].flip(0))
-            vectors.append(basis[:, kept].flip(1))
+        values, vectors = spectra.values, spectra.vectors
         if lags is None:
             every = kronecker_vector(values)
         else:
@@ -202,9 +201,8 @@ class EigenPart(LowRankPart):
             every.new_zeros(()),
             [v[:c] for v, c in zip(values, box, strict=True)] if lags is None else None,
         )
-        prior = (
-            kronecker_vector([a.diagonal() for a in axes]) if lags is None else lags.flatten()[0]
-        )
+        rest = left[count] if count < len(order) else left.new_zeros(())
+        part.complete = part.below and bool(rest <= tolerance)  # else more is left out than that
         part.missing = (prior - part.carried()).max().clamp_min(0.0)
         return part
 

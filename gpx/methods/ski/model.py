@@ -317,7 +317,9 @@ class SKI(PlacedGrid, Model):
         """The posterior given the rows of a system and their residuals (n',)."""
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
         solved = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
-        on_grid = system.base.matmul(system.weights.mT.matmul(solved.solution)).squeeze(1)
+        on_grid = system.covariance.multiply(
+            system.weights_alone.mT.matmul(solved.solution)
+        ).squeeze(1)
         found = self.new_posterior()
         found.with_state(self.grid, on_grid, system, solved.report, self.floors)
         if self.variance == "diagonal":

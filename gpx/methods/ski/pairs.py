@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpx.methods.ski.axis_spectra import parities
 from gpx.operators import Interpolation
 
 CHUNK_ENTRIES = 1 << 23
@@ -60,22 +61,25 @@ def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -
         vectors: (m_l, c_l) of every axis.
         moments (m_1 w, ..., m_d w): ``weight_moments``.
 
-    Cost: 2 m w^d sum_l c_l^2 / 2 operations at most and r^2 look-ups.
+    Cost: m w^d sum_l c_l^2 operations at most, half of it with columns that are symmetric or
+    antisymmetric along their axis, and r^2 look-ups.
     """
     table = moments
     for v in vectors:  # the first axis goes, its pairs of columns come last
         width = table.shape[0] // len(v)
-        rest = table.reshape(len(table), -1)
-        low, high = _pairs(v)
-        parts = []
-        for some in torch.arange(len(low), device=v.device).split(_step(len(table))):
-            a, b = v[:, low[some]], v[:, high[some]]
-            shifted = v.new_zeros(len(v), width, len(some))
-            shifted[:, 0] = a * b
-            for delta in range(1, min(width, len(v))):
-                shifted[:-delta, delta] = a[:-delta] * b[delta:] + a[delta:] * b[:-delta]
-            parts.append(shifted.flatten(0, 1).mT @ rest)
-        table = torch.cat(parts).mT.reshape(*table.shape[1:], len(low))
+        rest, (low, high) = table.reshape(len(v), width, -1), _pairs(v)
+        found = rest.new_empty(rest.shape[2], len(low))
+        start = 0
+        for part, count in _parts(v, rest):
+            weights = part.flatten(0, 1).mT
+            for some in torch.arange(start, start + count, device=v.device).split(
+                _step(weights.shape[1])
+            ):
+                shifted = _shifted_products(v[:, low[some]], v[:, high[some]], len(part), width)
+                place = slice(int(some[0]), int(some[-1]) + 1)
+                torch.mm(weights, shifted.flatten(0, 1), out=found[:, place])
+            start += count
+        table = found.reshape(*table.shape[1:], len(low))
     places = _pair_places(vectors, columns)
     return table.flatten().index_select(0, places.flatten()).view_as(places)
 
@@ -116,6 +120,45 @@ def rayleigh_quotients(vectors: Sequence[Tensor], lags: Tensor) -> Tensor:
     return table
 
 
+def _parts(v: Tensor, table: Tensor) -> list[tuple[Tensor, int]]:
+    """Tables (rows, w, ...) over pairs of points, and how many of the next ``_pairs`` see each.
+
+    Where every column is symmetric or antisymmetric along the axis (m, c), a pair of columns sees
+    half of the points: the sum, or the difference, of the table (m, w, ...) and its mirror image.
+    """
+    m, c = v.shape
+    sign = parities(v)
+    if sign is None:
+        return [(table, c * (c + 1) // 2)]
+    half = (m + 1) // 2
+    even, odd = (table.new_zeros(half, *table.shape[1:]) for _ in range(2))
+    for delta in range(min(table.shape[1], m)):
+        own, middle = table[: m - delta, delta], (m - delta) // 2
+        first, mirrored = own[:middle], own[len(own) - middle :].flip(0)
+        torch.add(first, mirrored, out=even[:middle, delta])
+        torch.sub(first, mirrored, out=odd[:middle, delta])
+        if len(own) % 2:  # antisymmetric functions are zero there
+            even[middle, delta] = own[middle]
+    negated = int((sign < 0).sum())
+    mixed = negated * (c - negated)
+    return [(even, c * (c + 1) // 2 - mixed), (odd, mixed)]
+
+
+def _shifted_products(a: Tensor, b: Tensor, rows: int, width: int) -> Tensor:
+    """a_u b_(u + delta) + a_(u + delta) b_u for the first u and each shift: (rows, w, p).
+
+    Args:
+        a, b (m, p): columns. Without a shift the product counts once.
+    """
+    found = a.new_zeros(rows, width, a.shape[1])
+    torch.mul(a[:rows], b[:rows], out=found[:, 0])
+    for delta in range(1, min(width, len(a))):
+        count = min(rows, len(a) - delta)
+        here, there = slice(count), slice(delta, delta + count)
+        torch.mul(a[here], b[there], out=found[:count, delta]).addcmul_(a[there], b[here])
+    return found
+
+
 def _by_distance(spectra: Tensor, points: int) -> Tensor:
     """Correlations (r, points) from transforms of length 2 points, lags of both signs added."""
     lags = torch.fft.irfft(spectra, n=2 * points)
@@ -130,19 +173,27 @@ def pair_entries(sizes: Sequence[int]) -> int:
 
 
 def _pairs(v: Tensor) -> tuple[Tensor, Tensor]:
+    """Which columns of v (m, c) every pair has; of columns with parities, symmetric pairs first."""
     low, high = torch.triu_indices(v.shape[1], v.shape[1], device=v.device)
-    return low, high
+    sign = parities(v)
+    if sign is None:
+        return low, high
+    order = (sign[low] * sign[high]).argsort(descending=True, stable=True)
+    return low[order], high[order]
 
 
 def _pair_places(vectors: Sequence[Tensor], columns: Tensor) -> Tensor:
     """Where the pair of any two columns (r, r) lies in a table of pairs of all axes; int32."""
     place = columns.new_zeros((), dtype=torch.int32)
+    stride = pair_entries([v.shape[1] for v in vectors])
     for v, column in zip(vectors, columns.unbind(1), strict=True):
         low, high = _pairs(v)
+        stride //= len(low)
         number = place.new_empty(v.shape[1], v.shape[1])
-        number[low, high] = torch.arange(len(low), dtype=place.dtype, device=v.device)
+        number[low, high] = stride * torch.arange(len(low), dtype=place.dtype, device=v.device)
         number[high, low] = number[low, high]
-        place = place * len(low) + number.index_select(0, column).index_select(1, column)
+        found = number.index_select(0, column).index_select(1, column)
+        place = found if place.ndim == 0 else place.add_(found)
     return place
 
 

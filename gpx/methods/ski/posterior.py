@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.backends import row_slices
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.linalg import SolveReport
+from gpx.linalg import Prepared, SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
@@ -103,6 +103,7 @@ class SKIPosterior(PlacedGrid, Posterior):
             self.projection.requires_grad_(False)
         self.report: SolveReport | None = None
         self._fixed: tuple[InterpolationGrid, LowRankPart] | None = None
+        self._kept = Prepared()
         self.register_data_sized()
 
     @torch.no_grad()
@@ -141,7 +142,12 @@ class SKIPosterior(PlacedGrid, Posterior):
 
     @property
     def system(self) -> SKISystem:
-        """The training rows' matrix, of what ``with_rows`` kept."""
+        """The training rows' matrix, of what ``with_rows`` kept; made once for these tensors."""
+        sources = (self.row_values, self.row_indices, self.noise, self.inner, self.sizes)
+        where = (self.start, self.spacing, self.points, *self.kernel.parameters())
+        return self._kept.get("system", (*sources, *where), self._system)
+
+    def _system(self) -> SKISystem:
         grid, values = self.grid, self.row_values
         weights = Interpolation(values, self.row_indices.long(), num_columns=grid.size)
         return SKISystem(
@@ -162,7 +168,7 @@ class SKIPosterior(PlacedGrid, Posterior):
                 weights.values[some], weights.indices[some], num_columns=weights.num_columns
             )
             eye = torch.eye(len(some), dtype=found.dtype, device=found.device)
-            right = system.weights.matmul(system.base.matmul(rows.mT.matmul(eye)))
+            right = system.weights.matmul(system.covariance.multiply(rows.mT.matmul(eye)))
             solved = system.solve(right, tolerance, int(most)).solution
             found[some] = (right * solved).sum(0)
         return found

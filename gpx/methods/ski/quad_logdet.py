@@ -182,7 +182,7 @@ def control_variate_of(system: SKISystem, xi: Tensor) -> Tensor | None:
 @torch.no_grad()
 def _chebyshev(system: SKISystem, probes: Tensor) -> tuple[Tensor, Tensor]:
     """log |A| and its standard error, with the polynomial's; nothing is preconditioned."""
-    product = system.matrix.matmul
+    product = system.multiply
     low, high = float(system.noise), largest_eigenvalue(product, probes)
     degree = enough_degree(low, high)
     found = chebyshev_logdet(product, probes, low=low, high=high, degree=degree)

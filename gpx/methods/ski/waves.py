@@ -76,7 +76,9 @@ class WavePart(LowRankPart):
         positive = int((strengths[order] > 0.0).sum())
         count = min(positive, int((left * m > COMPLETER * tolerance).sum()) + 1)
         waves = order[:count]
-        return cls(m, period, waves, strengths[waves], left[count - 1])
+        part = cls(m, period, waves, strengths[waves], left[count - 1])
+        part.complete = bool(left[count - 1] * m <= tolerance)
+        return part
 
     @property
     def rank(self) -> int:

@@ -19,9 +19,10 @@ from gpx.inference.nystrom import BlockStore, NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import EvidenceBound, SolveReport, UnconvergedWarning, conjugate_gradients, lanczos
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, no_joint_law
+from gpx.methods.base.model import Marginals, Model, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least
@@ -101,6 +102,10 @@ class CGLB(SGPR):
         require_finite(y)
         super().initialise(x, y, generator=generator)
         self.auxiliary.zero_()
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """As in ``Model``: refused, since v is the solution at one noise variance."""
+        Model.know_noise(self, noise)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> CGLBPosterior:

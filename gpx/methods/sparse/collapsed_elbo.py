@@ -17,6 +17,7 @@ from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import training_noise
 from gpx.linalg import CholeskyReport, budget_in_bytes
 from gpx.linalg.processes import ALONE, sharing
 from gpx.linalg.triangular import inverse_lower
@@ -70,9 +71,12 @@ def collapsed_elbo(
     so one pass over blocks of data gives the value and a second one meets each block's weights with
     the kernel's derivative. Points whose t_n was clamped to zero lose their A / s in W.
 
+    Noise of its own for each row, D = diag(s_n): the same of A D^{-1/2} and D^{-1/2} r with s = 1,
+    less log det D / 2; the trace term is -sum_n t_n / (2 s_n).
+
     Args:
-        x (n, d), z (M, d), residual (n,), noise (): inputs, inducing inputs, y - m(x), noise
-            variance.
+        x (n, d), z (M, d), residual (n,): inputs, inducing inputs, y - m(x).
+        noise () or (n,): noise variance of all rows or of each.
         gradient: whether to make the second pass.
         memory_budget: bytes of A kept between the passes; what does not fit is computed twice.
         jitter, escalate, features: see ``factorise``.
@@ -88,35 +92,45 @@ def collapsed_elbo(
     n, mine = x.shape[0], processes.part(x.shape[0])
     x, own_residual = x[mine], residual.detach()[mine]
     with torch.no_grad():
+        s = noise.detach().double()
+        logdet, scale = s.log().sum() * (1 if s.ndim else n), None
+        if s.ndim:
+            scale, s = s[mine].rsqrt(), s.new_ones(())
+            own_residual = own_residual * scale.to(own_residual)
         gathered = KernelGradient(kernel, x, z, features, processes) if gradient else None
         gram = None if gathered is None else gathered.hold_inducing()
         whitener, report = factorise(
             kernel, z, jitter, escalate=escalate, features=features, gram=gram
         )
-        store = BlockStore(whitener, x, memory_budget if gradient else 0)
+        store = BlockStore(whitener, x, memory_budget if gradient else 0, scale=scale)
         if gathered is not None:
             store.hold(gathered.hold_cross, memory_budget)
         sums = nystrom_sums(store, own_residual).added_up(processes)
-        s = noise.detach().double()
         inner = InnerFactor(sums, s)
-        terms = _terms(sums, inner, s, n)
+        terms = _terms(sums, inner, s, n, logdet)
         if gathered is None:
             return terms, None, report
-        residual_gradient = nystrom_gradient(
+        own_gradient = nystrom_gradient(
             gathered, own_residual, store, sums, inner, s, None, report.relative
         )
-        residual_gradient = processes.put_together(residual_gradient, n)
-        noise_gradient = log_density_noise_gradient(sums, inner, s, n, sums.trace_error)
+        residual_gradient = processes.put_together(own_gradient, n)
+        if scale is None:
+            noise_gradient = log_density_noise_gradient(sums, inner, s, n, sums.trace_error)
+        else:
+            by_row = row_noise_gradient(store, own_residual, own_gradient, sums, inner)
+            noise_gradient = processes.put_together(by_row, n)
     return terms, LogDensityGradient(residual_gradient, noise_gradient, gathered), report
 
 
-def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> CollapsedTerms:
+def _terms(
+    sums: NystromSums, inner: InnerFactor, s: Tensor, n: int, logdet: Tensor
+) -> CollapsedTerms:
     minus_half = -0.5 / s
     return CollapsedTerms(
         fit=(sums.squared_residual - torch.dot(sums.projected, inner.weights)) * minus_half,
         complexity=-inner.factor.diagonal().log().sum(),
         trace=sums.trace_error * minus_half,
-        constant=(s.log() + LOG_TWO_PI) * (-0.5 * n),
+        constant=-0.5 * (logdet + n * LOG_TWO_PI),
     )
 
 
@@ -131,6 +145,44 @@ def log_density_noise_gradient(
     if trace_error is not None:
         fit = fit + trace_error
     return 0.5 * (fit / s - torch.dot(beta, beta) + effective - n) / s
+
+
+def row_noise_gradient(
+    store: BlockStore,
+    residual: Tensor,
+    residual_gradient: Tensor,
+    sums: NystromSums,
+    inner: InnerFactor,
+    trace_weight: float = 1.0,
+) -> Tensor:
+    """d / d s_n of log N(r; 0, Q_xx + D) - w T / 2, D = diag(s_n), T = sum_n t_n / s_n: (n,).
+
+    In scaled rows a~_n = a_n / sqrt(s_n), r~_n = r_n / sqrt(s_n), with W~ as in ``collapsed_elbo``
+    and g = d / dr, it is -(W~_n . a~_n + g_n r_n + 1 - w k_nn / s_n) / (2 s_n), less what clamped
+    rows lack.
+
+    Args:
+        store: of the first pass, with a scale, 1 / sqrt(s_n).
+        residual (n,): r~.
+        residual_gradient (n,): g, what ``nystrom_gradient`` returned.
+        sums, inner: of the first pass, s = 1.
+        trace_weight: w, 1 for the collapsed bound and 0 for the density alone.
+
+    Cost: n M^2 multiply-adds.
+    """
+    assert store.scale is not None
+    beta, scale = inner.weights, store.scale.double()
+    weighted = torch.addr(inner.complement, beta, beta, alpha=-1.0)
+    weighted.diagonal().add_(trace_weight - 1.0)
+    weighted, beta = weighted.to(store.dtype), beta.to(store.dtype)
+    found = torch.empty(len(residual), dtype=torch.float64, device=residual.device)
+    for rows, block in store:
+        target, there = residual[rows].to(store.dtype), ~sums.clamped[rows]
+        explained = torch.linalg.vecdot(block, block)
+        part = torch.linalg.vecdot(block @ weighted, block) + (block @ beta) * target
+        part += trace_weight * there * (explained - store.diagonal(rows)) - trace_weight * explained
+        found[rows] = part.double() + target.double() * (residual_gradient[rows] / scale[rows])
+    return -0.5 * (found + 1.0) * scale.square()
 
 
 def nystrom_gradient(
@@ -152,7 +204,7 @@ def nystrom_gradient(
     Args:
         gathered: of the kernel, the inputs x (n, d) and z (M, d); the gradient is added to it. Of
             several processes each has the rows of its own, and sums over all rows.
-        residual (n,): r.
+        residual (n,): r, times the scale of ``store`` where it has one, which s = 1 then goes with.
         store, sums, inner: of the first pass, with the same residual.
         s (): noise variance.
         trace_weight (): w; None: 1 / s.
@@ -192,9 +244,15 @@ def nystrom_gradient(
             more = extra(rows)
             weight.addmm_(more, inverse)
             lost = _less(lost, -(more.mT @ block).double())
-        gathered.add_cross(rows, weight)
-        gathered.add_diagonal(rows, diagonal_weight * ~sums.clamped[rows])
+        by_diagonal = diagonal_weight * ~sums.clamped[rows]
         torch.addmv(residual[rows], block, mean_weights, beta=-1.0, out=residual_gradient[rows])
+        if store.scale is not None:
+            scale = store.scale[rows].to(dtype)
+            weight.mul_(scale.unsqueeze(1))
+            by_diagonal = by_diagonal * scale.square()
+            residual_gradient[rows] *= scale
+        gathered.add_cross(rows, weight)
+        gathered.add_diagonal(rows, by_diagonal)
     residual_gradient /= s.to(dtype)
     processes = gathered.processes
     if processes.count > 1:
@@ -249,6 +307,7 @@ class CollapsedELBO(Objective[SparseModel]):
     """
 
     batching = "full"
+    takes_row_noise = True
     kind = "lower_bound"
     models = (SparseModel,)
     made_for = "SGPR"
@@ -265,7 +324,7 @@ class CollapsedELBO(Objective[SparseModel]):
         """Collapsed bound in nats, in float64; parts are those of ``CollapsedTerms``."""
         self.check(model)
         residual = y - model.mean(x)
-        noise = model.likelihood.noise_variance
+        noise = training_noise(model, residual)
         with values_made_once(x.device, model.kernel):
             terms, gradient, report = collapsed_elbo(
                 model.kernel,

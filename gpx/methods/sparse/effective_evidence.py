@@ -19,10 +19,15 @@ from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import training_noise
 from gpx.linalg import CholeskyReport, budget_in_bytes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
+from gpx.methods.sparse.collapsed_elbo import (
+    log_density_noise_gradient,
+    nystrom_gradient,
+    row_noise_gradient,
+)
 from gpx.methods.sparse.residual_noise import NOISE, EffectiveSums, Structure, effective_sums
 
 BLOCK_ARRAYS = 6
@@ -59,8 +64,8 @@ def effective_evidence(
     Points whose k(x_n, x_n) - [Q_xx]_nn was clamped to zero have no part in G.
 
     Args:
-        x (n, d), z (M, d), residual (n,), noise (): inputs, inducing inputs, y - m(x), noise
-            variance.
+        x (n, d), z (M, d), residual (n,): inputs, inducing inputs, y - m(x).
+        noise () or (n,): noise variance of all rows or of each.
         structure: of D - s I; "blocks" needs ``bounds``, and rows in the order of blocks.
         gradient: whether to make the second pass over the data.
         bounds: 0, the row after each block, ..., n.
@@ -81,10 +86,14 @@ def effective_evidence(
         gram = None if gathered is None else gathered.hold_inducing()
         whitener, report = factorise(kernel, z, jitter, features=features, gram=gram)
         kept = memory_budget if gradient else 0
-        store = BlockStore(whitener, x, kept, bounds=bounds if structure == "blocks" else None)
+        s, n, target = noise.detach().double(), len(x), residual.detach()
+        scale = s.rsqrt() if s.ndim and structure == "none" else None
+        if scale is not None:
+            target = target * scale.to(target)
+        own_bounds = bounds if structure == "blocks" else None
+        store = BlockStore(whitener, x, kept, bounds=own_bounds, scale=scale)
         if gathered is not None:
             store.hold(gathered.hold_cross, memory_budget)
-        s, n, target = noise.detach().double(), len(x), residual.detach()
         keep = gradient and _bytes_of_parts(store, structure) <= memory_budget - store.kept_bytes
         found = effective_sums(store, target, s, structure, keep_parts=keep)
         inner = found.inner()
@@ -99,11 +108,15 @@ def effective_evidence(
         if gathered is None:
             return terms, None, report
         if structure == "none":
-            zero = torch.zeros_like(s)
+            zero = s.new_zeros(())
             by_residual = nystrom_gradient(
-                gathered, target, store, sums, inner, s, zero, report.relative
+                gathered, target, store, sums, inner, found.scale, zero, report.relative
             )
-            by_noise = log_density_noise_gradient(sums, inner, s, n)
+            by_noise = (
+                row_noise_gradient(store, target, by_residual, sums, inner, trace_weight=0.0)
+                if s.ndim
+                else log_density_noise_gradient(sums, inner, s, n)
+            )
         else:
             by_residual, by_noise = _gradient(
                 gathered, target, s, structure, store, found, inner, report.relative
@@ -128,23 +141,25 @@ def _gradient(
     inner: InnerFactor,
     jitter: float,
 ) -> tuple[Tensor, Tensor]:
-    """The second pass: by the residual (n,) and by the noise (); by the kernel to ``gathered``."""
+    """The second pass: by the residual (n,) and by the noise, shaped as it is; by the kernel to
+    ``gathered``."""
     factor, beta, m = store.whitener.factor, inner.weights, len(inner.weights)
     upper, low_mean = factor.mT.to(store.dtype), beta.to(store.dtype)
     complement = inner.complement
     low_complement = complement.to(store.dtype)
-    by_residual, by_noise = torch.empty_like(residual), s.new_zeros(())
+    by_residual, by_noise = torch.empty_like(residual), s.new_empty(len(residual))
     mean_to_cross = torch.linalg.solve_triangular(upper, low_mean.unsqueeze(1), upper=True)
     moment = torch.zeros_like(factor)
     partial = moment if store.dtype == moment.dtype else torch.zeros_like(moment, dtype=store.dtype)
     for number, (rows, block) in enumerate(store):
         known = found.parts[number] if found.parts else None
-        part = NOISE[structure](store, rows, block, s) if known is None else known
+        own_noise = s[rows] if s.ndim else s
+        part = NOISE[structure](store, rows, block, own_noise) if known is None else known
         gap = residual[rows].to(store.dtype) - block @ low_mean
         weights = part.solve(gap.unsqueeze(1)).squeeze(1)
         by_residual[rows] = -weights.to(residual.dtype)
-        weight, trace = part.gradient(rows, block, low_complement, weights, gathered, partial)
-        by_noise -= 0.5 * trace
+        weight, own = part.gradient(rows, block, low_complement, weights, gathered, partial)
+        by_noise[rows] = -0.5 * own
         if partial is not moment:
             moment += partial
             partial.zero_()
@@ -161,7 +176,7 @@ def _gradient(
     if jitter:  # it follows the mean diagonal of K_zz
         share = (inducing.trace() * jitter / m).to(residual.dtype)
         gathered.add_inducing_diagonal(share.expand(m))
-    return by_residual, by_noise
+    return by_residual, by_noise if s.ndim else by_noise.sum()
 
 
 @runtime_checkable
@@ -192,6 +207,7 @@ class EffectiveEvidence(Objective[EffectiveModel]):
     """
 
     batching = "full"
+    takes_row_noise = True
     kind = "estimate"
     models = (EffectiveModel,)
     made_for = "EffectivePrior"
@@ -220,7 +236,7 @@ class EffectiveEvidence(Objective[EffectiveModel]):
             order, bounds = model.block_order(x)
             x, residual = x[order], residual[order]
             budget -= self._block_memory(bounds, x)
-        noise = model.likelihood.noise_variance
+        noise = training_noise(model, residual)
         with values_made_once(x.device, model.kernel):
             terms, gradient, report = effective_evidence(
                 model.kernel,

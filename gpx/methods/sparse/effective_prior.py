@@ -24,6 +24,7 @@ from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
 from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise, training_noise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
@@ -242,7 +243,7 @@ class EffectivePrior(Model):
             self.regions.place(blocks.centres, blocks.weights)
             least, most = int(blocks.sizes.min()), int(blocks.sizes.max())
             self.note = f"{len(blocks.sizes)} blocks of {least} to {most} training points"
-        if self.structure == "none" and self.fit_noise:
+        if self.structure == "none" and self.fit_noise and self.row_noise is None:
             with torch.no_grad():
                 whitener, _ = factorise(
                     self.kernel, self.inducing_points, self.jitter, features=self.features
@@ -250,6 +251,19 @@ class EffectivePrior(Model):
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
                 sums = replace(sums, trace_error=torch.zeros_like(sums.trace_error))
             raise_noise(sums, len(x), self.likelihood)
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """As in ``Model``; ``fit_noise`` then does nothing.
+
+        Raises:
+            ConfigError: a prior with blocks.
+        """
+        if self.structure == "blocks":
+            raise ConfigError(
+                f"prior={self.prior} takes one noise variance for all rows, and noise= or weights= "
+                "give each row its own: take prior=fitc, or leave them out"
+            )
+        self.row_noise = noise
 
     def place(self, points: Tensor) -> None:
         """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
@@ -269,9 +283,11 @@ class EffectivePrior(Model):
         if self.structure == "blocks":
             order, bounds = self.block_order(x)
             x, residual = x[order], residual[order]
-        noise = self.likelihood.noise_variance
-        store = BlockStore(whitener, x, bounds=bounds)
-        inner = effective_sums(store, residual, noise.double(), self.structure).inner()
+        noise = training_noise(self, x).double()
+        scale = noise.rsqrt() if noise.ndim and self.structure == "none" else None
+        target = residual if scale is None else residual * scale.to(residual)
+        store = BlockStore(whitener, x, bounds=bounds, scale=scale)
+        inner = effective_sums(store, target, noise, self.structure).inner()
         posterior.fill(whitener, inner.factor, inner.weights)
         if isinstance(posterior, BlockPosterior):
             assert bounds is not None

@@ -34,7 +34,7 @@ class ResidualNoise(ABC):
 
     @abstractmethod
     def __init__(self, store: BlockStore, rows: slice, block: Tensor, noise: Tensor) -> None:
-        """Of the rows of ``store.x`` with their block (b, M) of A^T, and the noise variance."""
+        """Of the rows of ``store.x`` with their block (b, M) of A^T and the noise () or (b,)."""
 
     @abstractmethod
     def whiten(self, right: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class ResidualNoise(ABC):
             curved (M, M): takes the lower triangle of A C A^T; what is above it is arbitrary.
 
         Returns:
-            D^{-1} A^T (I - B^{-1}) - C A^T (b, M), and tr(S^{-1} - p p^T) over these rows in
+            D^{-1} A^T (I - B^{-1}) - C A^T (b, M), and the diagonal (b,) of S^{-1} - p p^T in
             float64.
         """
 
@@ -114,13 +114,13 @@ class DiagonalNoise(ResidualNoise):
         scale = self.values.reciprocal()
         leverage = (self.explained - work.sum(1)).clamp_(min=0.0)
         taken = leverage * scale.square() + weights.square()
-        trace = (scale - taken).double().sum()  # clamped points keep their noise
+        own = (scale - taken).double()  # clamped points keep their noise
         taken = torch.where(self.clamped, scale, taken)
         gathered.add_diagonal(rows, (0.5 * (taken - scale)).to(gathered.x.dtype))
         torch.mul(block, taken.sqrt().unsqueeze(1), out=work)
         add_gram(curved, work, work)
         found *= scale.unsqueeze(1)
-        return found.addcmul_(block, taken.unsqueeze(1), value=-1.0), trace
+        return found.addcmul_(block, taken.unsqueeze(1), value=-1.0), own
 
 
 class BlockNoise(ResidualNoise):
@@ -171,7 +171,7 @@ class BlockNoise(ResidualNoise):
         bent = taken @ block
         add_gram(curved, block, bent)
         found -= bent
-        return found, inverse.diagonal().double().sum()
+        return found, inverse.diagonal().double()
 
 
 NOISE: dict[str, type[DiagonalNoise] | type[BlockNoise]] = {
@@ -214,7 +214,8 @@ def effective_sums(
     Args:
         store: blocks of A^T, cut where those of D are; filled on the way.
         residual (n,): r = y - m(x).
-        noise (): s, float64.
+        noise () or (n,): s, float64, of all rows or of each; without residual the store then has
+            1 / sqrt(s) for its scale, and so has the residual.
         structure: of D.
         keep_parts: whether the result holds every part of D: n numbers for the diagonal, the
             square of its size for each block.
@@ -224,6 +225,9 @@ def effective_sums(
     """
     x, m = store.x, store.whitener.z.shape[0]
     if structure == "none":
+        if noise.ndim:
+            sums = nystrom_sums(store, residual)
+            return EffectiveSums(sums, noise.new_ones(()), noise.log().sum(), [])
         return EffectiveSums(nystrom_sums(store, residual), noise, len(x) * noise.log(), [])
     total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
     partial = total if store.dtype == total.dtype else torch.zeros_like(total, dtype=store.dtype)
@@ -233,7 +237,7 @@ def effective_sums(
     clamped = torch.empty(len(x), dtype=torch.bool, device=x.device)
     parts: list[ResidualNoise] = []
     for rows, block in store:
-        part = NOISE[structure](store, rows, block, noise)
+        part = NOISE[structure](store, rows, block, noise[rows] if noise.ndim else noise)
         if keep_parts:
             parts.append(part)
         white, target = part.whiten(block), part.whiten(residual[rows].unsqueeze(1)).squeeze(1)

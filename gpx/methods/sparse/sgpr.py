@@ -18,6 +18,7 @@ from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise, training_noise
 from gpx.linalg import CholeskyReport, pivoted_cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -143,11 +144,24 @@ class SGPR(Model):
             DataError: fewer data than inducing points.
         """
         self._select(x, y, generator)
-        if self.fit_noise and not self.automatic:
+        if self.fit_noise and not self.automatic and self.row_noise is None:
             with torch.no_grad():
                 whitener, _ = self._factorise()
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
             raise_noise(sums, len(x), self.likelihood)
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """As in ``Model``; ``fit_noise`` then does nothing.
+
+        Raises:
+            ConfigError: ``num_inducing="auto"``, whose certificates are of one noise variance.
+        """
+        if self.automatic:
+            raise ConfigError(
+                "num_inducing=auto certifies with one noise variance for all rows, and noise= or "
+                "weights= give each row its own: give a number, or leave them out"
+            )
+        self.row_noise = noise
 
     def _select(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters."""
@@ -306,9 +320,15 @@ class SGPR(Model):
         """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
         posterior = self.new_posterior()
         whitener, report = self._factorise()
-        sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
-        noise = self.likelihood.noise_variance.double()
-        inner = InnerFactor(sums, noise)
+        noise, residual = training_noise(self, x).double(), y - self.mean(x)
+        if noise.ndim:  # rows scaled to noise of variance one
+            scale = noise.rsqrt()
+            store = BlockStore(whitener, x, scale=scale)
+            sums = nystrom_sums(store, residual * scale.to(residual))
+            inner = InnerFactor(sums, noise.new_ones(()))
+        else:
+            sums = nystrom_sums(BlockStore(whitener, x), residual)
+            inner = InnerFactor(sums, noise)
         if self.automatic:
             certifier = replace(self._certifier(x, y), kernel=posterior.kernel)
             own = Whitener(posterior.kernel, whitener.z, whitener.factor)

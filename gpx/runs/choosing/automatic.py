@@ -106,6 +106,8 @@ def with_open_choices_made(
     kernel_open = kernel_choice.is_open(config) and source.form != "images"
     asked_init = config.get("init")
     if kernel_open:
+        if config.data.get("categories") == "kernel":
+            raise ConfigError("data.categories=kernel takes a kernel by name, not kernel=auto")
         grid = source.form == "grid"
         seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
         config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds, say)

@@ -106,16 +106,10 @@ METHODS: Sequence[Method] = (
     ),
     Method(
         "exact",
-        takes=lambda f: (
-            f.form != "stream" and f.gaussian and (f.num_train <= f.exact_rows or f.row_noise)
-        ),
+        takes=lambda f: f.form != "stream" and f.gaussian and f.num_train <= f.exact_rows,
         seconds=lambda f: 2.0 + 2.2e-9 * f.num_train**3,
         memory=lambda f: 32.0 * f.num_train**2,
-        why=lambda f: (
-            "noise by row, which exact inference takes"
-            if f.row_noise
-            else f"{f.num_train:,} rows are few enough for exact inference"
-        ),
+        why=lambda f: f"{f.num_train:,} rows are few enough for exact inference",
         row_noise=True,
     ),
     Method(
@@ -128,6 +122,7 @@ METHODS: Sequence[Method] = (
         why=lambda f: (
             f"{f.num_train:,} rows, each given the nearest: near exact, at a cost linear in n"
         ),
+        row_noise=True,
     ),
     Method(
         "committee",
@@ -148,6 +143,7 @@ METHODS: Sequence[Method] = (
             + ("" if f.local_kernel else " and a kernel that does not fall with distance")
             + ": inducing points"
         ),
+        row_noise=True,
     ),
     Method(
         "cnn_rf",

@@ -90,9 +90,9 @@ def export(
     probability of the second.
 
     ``format="torch"`` is for posteriors with inducing points, weights of basis functions,
-    structured interpolation or all the data: a program that needs torch alone, from inputs (n, d),
-    float64, to the mean and the standard deviation of a new observation, both in the data's own
-    units, for any n >= 1; its memory grows with n::
+    structured interpolation, nearest rows or all the data: a program that needs torch alone, from
+    inputs (n, d), float64, to the mean and the standard deviation of a new observation, both in the
+    data's own units, for any n >= 1; its memory grows with n::
 
         gpx.export("outputs/...", "model.pt2", format="torch")
         mean, std = torch.export.load("model.pt2").module()(x)

@@ -119,7 +119,7 @@ def program_of(
             why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
             f"format={form} cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
-            "qsgp, ski or exact"
+            "qsgp, ski, vecchia, swsgp, reweighted or exact"
         ) from error
 
 

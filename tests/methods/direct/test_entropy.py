@@ -70,6 +70,11 @@ def test_two_thousand_weights_neither_overflow_nor_vanish():
     alone = entropy_bound(shares[:1] * 0.0, log_q[:1], log_q[0])
     want = -(log_q[0].exp() * log_q[0]).sum()
     torch.testing.assert_close(alone, want, rtol=1e-12, atol=0.0)
+    codes = torch.randint(15, (1, 2000), generator=torch.Generator().manual_seed(0))
+    each = log_q[:, torch.arange(2000), codes[0]].sum(1) + shares  # far below the smallest number
+    torch.testing.assert_close(
+        log_density(shares, log_q, codes)[0], each.logsumexp(0), rtol=1e-12, atol=0.0
+    )
 
 
 @pytest.mark.parametrize("baseline", [1.0, -3.7])

@@ -45,7 +45,8 @@ def mixture(x, y, **options):
     draws = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for part in (model.share_logits, model.logits, model.tangent):
-            part += torch.randn(part.shape, generator=draws, dtype=torch.float64)
+            # in the place of the start, whose weights are all but certain
+            part.copy_(torch.randn(part.shape, generator=draws, dtype=torch.float64))
     return model
 
 

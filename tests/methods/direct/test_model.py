@@ -64,7 +64,8 @@ def by_ascent(made, x, y, sweeps=5000, tolerance=1e-11):
 def perturbed(made, seed=1):
     draws = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        made.logits += torch.randn(made.logits.shape, generator=draws, dtype=torch.float64)
+        # in the place of the annealed start, whose weights may be all but certain
+        made.logits.copy_(torch.randn(made.logits.shape, generator=draws, dtype=torch.float64))
     return made
 
 

@@ -11,8 +11,7 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.ski.projection import LinearProjection
-from gpx.methods.ski.stream import SKIStream
-from gpx.models import SKI
+from gpx.models import SKI, SKIStream
 from gpx.objectives import SKIEvidence
 
 

@@ -147,3 +147,25 @@ def test_what_does_not_fit_is_one_sentence():
         SKIEvidence(logdet="guess")
     with pytest.raises(ConfigError, match="wraps=0"):
         SKIEvidence(wraps=0)
+
+
+@pytest.mark.parametrize(("d", "size"), [(1, 200), (2, 24)])
+def test_two_probes_do_where_the_low_rank_part_is_complete(d, size):
+    """Value and gradient are the dense ones; rougher kernels and short ranks draw what was asked.
+
+    Left to the probes are at most 0.01 nats: gradients scatter by less than 0.2.
+    """
+    x, y = synthetic(400, d)
+    model = placed(x, y, size, lengthscale=2.0)
+    want = evidence(model, x, y, logdet="cholesky").value
+    slopes = torch.autograd.grad(want, list(model.parameters()))
+    found = evidence(model, x, y)
+    assert found.facts["probes"] == 2
+    torch.testing.assert_close(found.value, want, rtol=0.0, atol=0.01 + 1e-6 * abs(want.item()))
+    ours = torch.autograd.grad(found.value, list(model.parameters()))
+    for mine, theirs in zip(ours, slopes, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=0.2)
+    short = placed(x, y, size, lengthscale=2.0, rank=8)
+    assert evidence(short, x, y, probes=6, accuracy=100.0).facts["probes"] == 6
+    rough = placed(x, y, size, kernel=Matern32, lengthscale=2.0)
+    assert evidence(rough, x, y, probes=6, accuracy=100.0).facts["probes"] == 6

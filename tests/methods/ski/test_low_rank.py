@@ -157,5 +157,6 @@ def test_draws_of_products_plus_noise_have_its_covariance():
     right = torch.randn(8, 2, generator=generator, dtype=torch.float64)
     torch.testing.assert_close(q.solve(right), torch.linalg.solve(dense, right))
     torch.testing.assert_close(q.solve(right[:, 0]), torch.linalg.solve(dense, right[:, 0]))
+    torch.testing.assert_close(q.quadratic_form(right), (right * q.solve(right)).sum(0))
     torch.testing.assert_close(q.matmul(right), dense @ right)
     torch.testing.assert_close(q.logdet(), torch.logdet(dense))

@@ -13,6 +13,7 @@ from gpx.means import Constant, Zero
 from gpx.methods.ski.explained import explained_by_samples
 from gpx.methods.ski.grid import kmeans_axis
 from gpx.methods.ski.lengthscales import bound_lengthscales
+from gpx.methods.ski.system import SKISystem
 from gpx.models import SKI, ExactGP
 from gpx.objectives import ExactMLL, SKIEvidence
 
@@ -403,6 +404,27 @@ def test_variance_by_quadratic_form_is_the_dense_one(d, kernel):
     assert torch.equal(again.predict(new).variance, posterior.predict(new).variance)
     with pytest.raises(ConfigError, match="solves a system for every prediction"):
         posterior.fix()
+
+
+def test_variance_by_quadratic_form_prepares_its_solves_once(monkeypatch):
+    """Not at every call; and anew for other hyperparameters or a loaded state."""
+    x, y = data(n=150, d=2)
+    model = placed(x, y, kernel="matern", rank=6, variance="quadratic_form")
+    posterior, new = model.condition(x, y), data(n=7, d=2, seed=1)[0]
+    made, make = [], SKISystem._preconditioner
+    monkeypatch.setattr(
+        SKISystem, "_preconditioner", lambda system: made.append(system) or make(system)
+    )
+    first = posterior.predict(new).variance
+    assert torch.equal(posterior.predict(new).variance, first)
+    assert len(made) == 1
+    with torch.no_grad():
+        for parameter in posterior.kernel.parameters():
+            parameter.add_(0.1)
+    assert not torch.equal(posterior.predict(new).variance, first)
+    posterior.load_state_dict(model.condition(x, y).state_dict())
+    assert torch.equal(posterior.predict(new).variance, first)
+    assert len(made) == 4  # one of them to condition
 
 
 @pytest.mark.parametrize("d", [1, 2])

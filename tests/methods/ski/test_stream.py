@@ -8,8 +8,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
 from gpx.methods.ski.projection import LinearProjection
-from gpx.methods.ski.stream import SKIStream
-from gpx.models import SKI
+from gpx.models import SKI, SKIStream
 
 
 def data(n, d, seed=0):

@@ -45,7 +45,12 @@ CASES = {
     "images with a number each": (replace(TABLE, form="images"), "exact"),
     "rows in files": (replace(TABLE, form="stream"), "svgp"),
     "classes in files": (replace(CLASSES, form="stream"), "svgp"),
-    "noise by row": (replace(TABLE, num_train=3_000, row_noise=True), "exact"),
+    "noise by row": (replace(TABLE, row_noise=True), "exact"),
+    "noise by row of many": (replace(TABLE, num_train=30_000, row_noise=True), "vecchia"),
+    "noise by row, in time": (
+        replace(TABLE, num_train=30_000, row_noise=True, local_kernel=False),
+        "sgpr",
+    ),
     "noise by row of a grid": (replace(TABLE, form="grid", factors=True, row_noise=True), "exact"),
     "much time": (replace(TABLE, num_train=36_000, budget=1e4), "vecchia"),
     "some time": (replace(TABLE, num_train=36_000, budget=30.0), "committee"),

@@ -31,6 +31,10 @@ KINDS = {
     "grief": ["approx=grief"],
     "ski": ["approx=ski"],
     "direct": ["approx=direct", "approx.num_basis=20"],
+    "vecchia": ["approx=vecchia", "approx.prediction_neighbours=12"],
+    "swsgp": ["approx=swsgp", "approx.num_inducing=30", "approx.num_neighbours=5"],
+    "vnngp": ["approx=vnngp", "approx.num_neighbours=5"],
+    "reweighted": ["approx=reweighted", "kernel=rbf", "inference=type2"],
     "student": ["approx=svgp", "approx.num_inducing=9", "likelihood=student_t"],
 }
 LOADS = """
@@ -152,7 +156,6 @@ def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, w
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["approx=vecchia"], r"cannot trace a VecchiaPosterior \(torch says RuntimeError: "),
         (["approx=deep_rf"], r"NetworkPosterior \(its predictions take steps that depend"),
         (["approx=svgp", "approx.num_inducing=5", "likelihood=bernoulli"], "is a class"),
     ],

@@ -1,0 +1,311 @@
+"""Tables 7.1 and 7.2 from the folds that ``uci.py`` trained, published beside ours."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from published import PUBLISHED, PUBLISHED_MIXTURE
+from record import Rows, tally, write
+
+HERE = Path(__file__).resolve().parent
+FOLDS = HERE / "uci_folds.jsonl"
+FUNCTIONS = 2000
+KEY = ("data", "split", "functions", "method", "start")
+STARTS = {
+    "subset": "training rows",
+    "parsimonious": "one lengthscale",
+    "noisy": "noise of one",
+    "whole_set": "as published",
+    "whole_set_root": "whole set, root",
+}
+"""Of the kernel, and its name in the tables."""
+
+Groups = dict[tuple[str, str, str], Rows]
+"""Set, method and start -> folds."""
+
+NOTES = [
+    "Published: Evans thesis, tables 7.1 (mean field by L-BFGS; REPARAM) and 7.2 (mixture of "
+    "five by the entropy bound).",
+    "Within: mean RMSE at most max(15 %, one published standard deviation) above the published. "
+    "Zeros: expected share in a draw of the weights. MNLP of standardised targets.",
+    "As published: the reading that fits; the source says neither which rows the kernel is "
+    "fitted to nor what the prior variance is. (1) One exact Gaussian process a set, on min(n, "
+    "1000) of all its rows, test rows among them. (2) The standard deviation of the function is "
+    "the fitted signal variance, not its root, so that the values of the weights end at three "
+    "times the variance. (3) One L-BFGS search from the prior.",
+    "What speaks for (1): an exact Gaussian process of training rows has an RMSE of 0.70, 0.205 "
+    "and 0.44 over the ten folds of challenger, fertility and hardware, of the whole set 0.52 "
+    "to 0.54, 0.160 and 0.406; published 0.523, 0.159 and 0.401. For (2): the second table; "
+    "zeros rise where the variance is above one (concrete, pendulum, stock) and fall where it "
+    "is below. Readings that fit no two of hardware, automobile and servo: raw inputs or "
+    "targets, other starts of the kernel, modes in the place of shares, another scale of the "
+    "prior. The reading flatters errors, since test targets have a part in the kernel, and is "
+    "not what approx=direct does.",
+    "What is left depends on which of several maxima of the evidence a fit ends at, or on the "
+    "random rows. By exact Gaussian processes over the ten folds: cancer from lengthscales of "
+    "the root of 33 behind a softplus has a larger evidence (-1.14 a point for -1.28) and an "
+    "RMSE of 24.1; automobile behind a softplus -0.287 for -0.302 and 0.125 for 0.147, where "
+    "one fold is far off. No rule of one choice fits all: wine has its largest evidence without "
+    "noise (-0.37 for -0.65), with 0.54 for 0.46. airfoil: another 1,000 rows give 47 % of "
+    "zeros. gas starts from lengthscales of one in 128 inputs.",
+    "Kernels of training rows: a fold's own rows alone, deviation the root of the variance, our "
+    "search with restarts from the prior. Gaussian weights: the exact posterior on the same "
+    "functions under the Gaussian prior, which discrete weights relax. SGPR: up to 200 inducing "
+    "points, 60 evaluations. Linear, 5-nn and trivial (the mean of the training targets): "
+    "baselines. REPARAM: a Gaussian q over the same weights by sampled gradients, on the folds "
+    "it was run on. One lengthscale: init=parsimonious. Noise of one: another maximum of the "
+    "evidence.",
+    "A sweep adds: what one sweep of coordinate ascent would still add to the bound. "
+    "Optimisation: wall-clock seconds of the L-BFGS evaluations on a machine that others used. "
+    "Seconds a fold: of the processor, one thread, predictions and what the fold fits of the "
+    "kernel included. Mixtures: 200 evaluations at most; as published they start around the "
+    "mean field of one search, with kernels of training rows around that of coordinate ascent.",
+    "Searches: the published one is L-BFGS from the prior; the default of approx=direct begins "
+    "where annealing of the precision leads, at a bound that is higher by hundreds to hundreds "
+    "of thousands of nats on coarse grids, with smaller errors and fewer zeros: part of the "
+    "published zeros is a search that stopped at corners of the softmax. Mixtures that start "
+    "there do not move, as published: their gradient vanishes.",
+]
+
+
+def read() -> Rows:
+    """Folds that are done."""
+    if not FOLDS.exists():
+        return []
+    plain = {"method": "mean_field", "start": "subset"}  # of rows older than these words
+    return [plain | json.loads(line) for line in FOLDS.read_text().splitlines()]
+
+
+def mean_of(folds: Rows, key: str) -> float | None:
+    """Over the folds that have it."""
+    values = [f[key] for f in folds if f.get(key) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def inside(name: str, found: float, published: float, spread: float) -> bool:
+    """Whether an error is at most max(15 %, one published deviation) above the published."""
+    return found <= published + max(0.15 * published, spread)
+
+
+def beside(
+    name: str, folds: Rows, published: tuple[float, float, float]
+) -> tuple[dict[str, Any], bool, bool]:
+    """Error and zeros beside the published ones, and whether they are within."""
+    error, spread, zeros = published
+    rmse, sparsity = mean_of(folds, "rmse"), mean_of(folds, "sparsity")
+    assert rmse is not None
+    assert sparsity is not None
+    near = inside(name, rmse, error, spread)
+    row = {
+        "data": name,
+        "folds": len(folds),
+        "RMSE": rmse,
+        "std": statistics.stdev(f["rmse"] for f in folds) if len(folds) > 1 else None,
+        "published": error,
+        "published std": spread,
+        "within": "yes" if near else "no",
+        "zeros, %": sparsity,
+        "published zeros, %": zeros,
+    }
+    return row, near, abs(sparsity - zeros) <= 10.0
+
+
+def costs(folds: Rows) -> dict[str, Any]:
+    """What the folds took, and where they were measured."""
+    return {
+        "evaluations": mean_of(folds, "evaluations"),
+        "optimisation, s": mean_of(folds, "optimisation"),
+        "seconds a fold": mean_of(folds, "seconds"),
+        "commit": tally(folds),
+    }
+
+
+def as_published(groups: Groups, judged: dict[str, dict[str, bool]]) -> Rows:
+    """Table 7.1 in the published protocol, our own protocol's means beside it."""
+    rows = []
+    for name, (n, d, _, error, spread, zeros) in PUBLISHED.items():
+        folds = groups.get((name, "plain", "whole_set"), [])
+        if not folds:
+            continue
+        row, near, sparse = beside(name, folds, (error, spread, zeros))
+        judged["near"][name], judged["zeros"][name] = near, sparse
+        own = groups.get((name, "mean_field", "subset"), [])
+        row |= {
+            "bound": mean_of(folds, "bound"),
+            "kernel of training rows": mean_of(own, "rmse"),
+            "its zeros, %": mean_of(own, "sparsity"),
+        }
+        rows.append({"n": n, "d": d} | row | costs(folds))
+    return [{"data": row.pop("data"), **row} for row in rows]
+
+
+def of_training_rows(groups: Groups, judged: dict[str, dict[str, bool]]) -> Rows:
+    """The same sets with kernels of a fold's own rows, and the baselines."""
+    rows = []
+    for name, (_, _, reparam, error, spread, zeros) in PUBLISHED.items():
+        for start in ("subset", "parsimonious", "noisy"):
+            folds = groups.get((name, "mean_field", start), [])
+            if not folds:
+                continue
+            row, near, _ = beside(name, folds, (error, spread, zeros))
+            once = groups.get((name, "plain", start), [])
+            simple = {
+                words: mean_of(folds, key) or math.inf
+                for words, key in (
+                    ("linear", "linear"),
+                    ("5-nn", "neighbours"),
+                    ("trivial", "trivial"),
+                )
+            }
+            if start == "subset":
+                judged["own"][name] = near
+                judged["baselines"][name] = row["RMSE"] <= min(simple.values())
+            compared = groups.get((name, "reparam", start), [])
+            row |= {
+                "start": STARTS[start],
+                "Gaussian weights": mean_of(folds, "gaussian"),
+                "SGPR": mean_of(folds, "sgpr"),
+                **simple,
+                "REPARAM": mean_of(compared, "rmse"),
+                "published REPARAM": reparam,
+                "zeros of one search, %": mean_of(once, "sparsity"),
+                "RMSE of one search": mean_of(once, "rmse"),
+                "MNLP": mean_of(folds, "mnlp"),
+                "a sweep adds, nats": mean_of(folds, "sweep_gain"),
+            }
+            rows.append(row | costs(folds))
+    return rows
+
+
+def mixtures(groups: Groups, start: str, judged: dict[str, dict[str, bool]] | None) -> Rows:
+    """Table 7.2, the mean field on the same folds beside it."""
+    rows = []
+    for name, published in PUBLISHED_MIXTURE.items():
+        method = "mixture_around" if start == "whole_set" else "mixture"
+        folds = groups.get((name, method, start), [])
+        if not folds:
+            continue
+        row, near, sparse = beside(name, folds, published)
+        if judged is not None:
+            judged["mixture"][name], judged["mixture zeros"][name] = near, sparse
+        splits = {f["split"] for f in folds}
+        alone = groups.get((name, "plain" if start == "whole_set" else "mean_field", start), [])
+        same = [f for f in alone if f["split"] in splits]
+        row |= {
+            "mean field on these folds": mean_of(same, "rmse"),
+            "MNLP": mean_of(folds, "mnlp"),
+            "bound": mean_of(folds, "bound"),
+            "mean field's bound": mean_of(same, "bound"),
+        }
+        rows.append(row | costs(folds))
+    return rows
+
+
+def side_by_side(groups: Groups, keys: dict[str, tuple[str, str]], more: tuple[str, ...]) -> Rows:
+    """First folds of several methods or starts, of the sets that have all of them.
+
+    Args:
+        keys: words -> method and start.
+        more: what is shown beside bound, RMSE and zeros.
+    """
+    rows = []
+    for name, published in PUBLISHED.items():
+        found = {
+            words: [f for f in groups.get((name, *key), []) if f["split"] == 0]
+            for words, key in keys.items()
+        }
+        if not all(found.values()):
+            continue
+        row: dict[str, Any] = {"data": name, "published zeros, %": published[5]}
+        shown = [("zeros, %", "sparsity"), ("RMSE", "rmse"), ("bound", "bound")]
+        for title, key in [*shown, *((each, each) for each in more)]:
+            row |= {f"{words}: {title}": folds[0][key] for words, folds in found.items()}
+        rows.append(row | {"commit": tally([folds[0] for folds in found.values()])})
+    return rows
+
+
+def counted(what: str, found: dict[str, bool]) -> str:
+    """A check with how many sets pass it, and which do not."""
+    outside = ", ".join(name for name, fine in found.items() if not fine) or "none"
+    return (
+        f"{what} on {sum(found.values())} of {len(found)} sets run, of {len(PUBLISHED)} with up to "
+        f"20,000 rows (outside: {outside})"
+    )
+
+
+def table() -> None:
+    """Means over folds beside the published ones."""
+    groups: Groups = defaultdict(list)
+    for row in read():
+        if row["functions"] == FUNCTIONS:
+            groups[row["data"], row["method"], row["start"]].append(row)
+    judged: dict[str, dict[str, bool]] = defaultdict(dict)
+    kinds = {
+        "one search": ("plain", "subset"),
+        "restarts": ("mean_field", "subset"),
+        "annealed": ("annealed", "subset"),
+    }
+    searches = {
+        "one search": ("plain", "whole_set"),
+        "annealed": ("annealed", "whole_set"),
+    }
+    scales = {"variance": ("plain", "whole_set"), "root": ("plain", "whole_set_root")}
+    tables = {
+        "Mean field, as published (table 7.1)": as_published(groups, judged),
+        "The deviation of the function: variance or root, first fold": side_by_side(
+            groups, scales, ()
+        ),
+        "Searches, as published otherwise, first fold": side_by_side(
+            groups, searches, ("evaluations",)
+        ),
+        "Mixtures of five by the entropy bound, as published (table 7.2)": mixtures(
+            groups, "whole_set", judged
+        ),
+        "Mean field, kernels of training rows": of_training_rows(groups, judged),
+        "Mixtures, kernels of training rows": mixtures(groups, "subset", None),
+        "Three searches for one bound, kernels of training rows, first fold": side_by_side(
+            groups, kinds, ("evaluations",)
+        ),
+    }
+    tables = {caption: rows for caption, rows in tables.items() if rows}
+    worse = {
+        row["data"]: row["annealed: bound"] >= row[f"{words}: bound"] - 1.0
+        for caption, words in (("Three searches", "restarts"), ("Searches", "one search"))
+        for title, rows in tables.items()
+        if title.startswith(caption)
+        for row in rows
+    }
+    error = "RMSE within max(15 %, one published standard deviation)"
+    share = "zeros within 10 points, three quarters wanted,"
+    checks: dict[str, bool | None] = {
+        counted(f"as published: {error}", judged["near"]): (share_passes(judged["near"], 1.0)),
+        counted(f"as published: {share}", judged["zeros"]): share_passes(judged["zeros"], 0.75),
+        counted(f"table 7.2: {error}", judged["mixture"]): (share_passes(judged["mixture"], 1.0)),
+        counted(f"table 7.2: {share}", judged["mixture zeros"]): share_passes(
+            judged["mixture zeros"], 0.75
+        ),
+        counted(f"kernels of training rows: {error}", judged["own"]): all(judged["own"].values()),
+        counted("kernels of training rows: no worse than a baseline", judged["baselines"]): all(
+            judged["baselines"].values()
+        ),
+        counted("the annealed start ends within a nat of other bounds, or above", worse): all(
+            worse.values()
+        ),
+    }
+    few = [f"{row['data']} ({row['folds']})" for row in tables[next(iter(tables))]]
+    notes = [*NOTES, f"Folds of ten, as published: {', '.join(few)}."]
+    write(HERE, "uci", "UCI regression", notes, tables, checks)
+
+
+def share_passes(found: dict[str, bool], share: float) -> bool | None:
+    """Whether that share of all published sets passes; None where the sets run do not tell."""
+    wanted = share * len(PUBLISHED)
+    if sum(found.values()) >= wanted:
+        return True
+    missing = len(PUBLISHED) - len(found)
+    return None if sum(found.values()) + missing >= wanted else False

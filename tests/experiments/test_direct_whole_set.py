@@ -1,0 +1,53 @@
+"""The kernel that all folds of a set share: its units on a fold, and the search for it."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpx.data import Standardiser
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import ExactGP
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    spec = importlib.util.spec_from_file_location(
+        "direct_whole_set", FOLDER / "direct" / "whole_set.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("squared", "signal"), [(True, 36.0), (False, 12.0)])
+def test_a_fold_has_the_kernel_in_its_own_units(script, squared, signal):
+    scaler = Standardiser(2)
+    scaler.input_scale.copy_(torch.tensor([0.5, 10.0]))
+    scaler.target_scale.fill_(2.0)
+    kernel = script.WholeSetKernel(torch.tensor([2.0, 30.0]).double(), 3.0, 0.5, 4.0)
+    assert kernel.options(scaler, squared)[2:] == [
+        "kernel.lengthscale=[4.0, 3.0]",
+        f"kernel.outputscale={signal}",
+        "likelihood.noise_variance=2.0",
+    ]
+
+
+def test_a_search_sees_logarithms(script):
+    model = ExactGP(
+        kernel=RBF(2, lengthscale=3.0, outputscale=0.5), mean=Zero(), likelihood=Gaussian(0.1)
+    ).double()
+    script.by_logarithms(model)
+    found = sorted(entry.item() for each in model.parameters() for entry in each.flatten())
+    assert found == pytest.approx(sorted([math.log(0.1), math.log(0.5)] + 2 * [math.log(3.0)]))
+    model.kernel.lengthscale.log().sum().backward()
+    slopes = [each.grad for each in model.parameters() if each.numel() == 2]
+    torch.testing.assert_close(slopes[0], torch.ones(2).double())

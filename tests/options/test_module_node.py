@@ -1,0 +1,195 @@
+"""A module's node builds the module again, or one sentence says why there is none."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from gpx import kernels, likelihoods, means
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Categorical, Kumaraswamy, Matern32, MaternNu, Periodic, Stationary
+from gpx.kernels.over_axes import MultiOutput
+from gpx.options.build import build
+from gpx.options.module_node import node_of
+
+X = torch.rand(7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+class HeavyTail(Stationary):
+    """A kernel of one's own."""
+
+    def of_squared_distance(self, r2):
+        return 1.0 / (1.0 + r2)
+
+
+class Power(Stationary):
+    """One with an argument of its own, which is no attribute."""
+
+    def __init__(self, exponent, inner=None, **rest):
+        super().__init__(**rest)
+        self.power, self.parts = exponent, inner
+
+    def of_squared_distance(self, r2):
+        return (1.0 + r2) ** -self.power
+
+
+class Spread(Stationary):
+    """One with any number of arguments."""
+
+    def __init__(self, *lengthscales):
+        super().__init__(len(lengthscales), lengthscales)
+
+    def of_squared_distance(self, r2):
+        return 1.0 / (1.0 + r2)
+
+
+@dataclasses.dataclass(eq=False)
+class Late(Stationary):
+    """One whose constructor is written after the class."""
+
+    exponent: float
+
+    def __post_init__(self):
+        super().__init__()
+
+    def of_squared_distance(self, r2):
+        return (1.0 + r2) ** -self.exponent
+
+
+def rebuilt(module, part="kernel"):
+    config = OmegaConf.create({part: node_of(module, part)})
+    return build(OmegaConf.create(OmegaConf.to_yaml(config)), part)
+
+
+KERNELS = {
+    "a sum of products": lambda: 2.0 * RBF(2, [0.5, 2.0]) * Periodic(period=0.3) + Matern32() + 0.5,
+    "columns": lambda: Matern32(1, active_dims=[1]) + Categorical([[0]], outputscale=None),
+    "smoothness": lambda: MaternNu(nu=1.2, lengthscale=torch.tensor(0.7).item()),
+    "warped": lambda: kernels.Warped(RBF(), Kumaraswamy(2, [0.7, 1.4])),
+    "waves": lambda: kernels.SpectralMixture(2, 3, 1.3, 0.4, 0.2),
+    "axes": lambda: kernels.AxisProduct("matern32", 2, [[0], [1]], [0.6, 0.9], 1.3),
+    "outputs": lambda: MultiOutput("rbf", 2, 3),
+    "constant": lambda: kernels.Constant(0.6),
+    "one of one's own": lambda: HeavyTail(2, [0.5, 2.0]),
+    "one with arguments of its own": lambda: Power(1.5, inner=None, lengthscale=3.0),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+def test_a_kernel_is_built_again(kernel):
+    kernel = kernel()
+    x = torch.tensor([[0.1, 0.0], [0.4, 1.0], [0.8, 2.0]]).double()
+    expected = kernel.double().evaluate(x)
+    torch.testing.assert_close(rebuilt(kernel).double().evaluate(x), expected, rtol=1e-14, atol=0)
+
+
+def test_what_was_assigned_is_what_counts():
+    kernel = RBF() + Periodic()
+    kernel.kernels[0].lengthscale = torch.tensor(0.25)
+    kernel.kernels[1].period = torch.tensor(7.0)
+    node = node_of(kernel, "kernel")
+    assert node["kernels"][0]["lengthscale"] == pytest.approx(0.25, rel=1e-6)
+    assert node["kernels"][1]["period"] == pytest.approx(7.0, rel=1e-6)
+    assert node["kernels"][1]["lengthscale"] == 1.0
+
+
+def test_a_replaced_part_is_what_counts():
+    kernel = 2.0 * RBF()
+    kernel.kernel = Matern32()
+    assert node_of(kernel, "kernel")["kernel"]["_target_"] == "gpx.kernels.Matern32"
+
+
+def test_every_argument_is_recorded_under_the_public_name():
+    assert node_of(RBF(), "kernel") == {
+        "_target_": "gpx.kernels.RBF",
+        "ard_num_dims": None,
+        "lengthscale": 1.0,
+        "outputscale": 1.0,
+        "active_dims": None,
+    }
+    assert node_of(HeavyTail(), "kernel")["_target_"] == f"{__name__}.HeavyTail"
+
+
+@pytest.mark.parametrize(
+    ("part", "module"),
+    [
+        ("mean", means.Zero()),
+        ("mean", means.Constant(0.7)),
+        ("mean", means.Linear(2, 0.3)),
+        ("likelihood", likelihoods.Gaussian(0.02, noise_floor=1e-4)),
+        ("likelihood", likelihoods.GaussianOutputs(2, 0.2)),
+        ("likelihood", likelihoods.Bernoulli("probit", num_nodes=12)),
+        ("likelihood", likelihoods.StudentT(0.3, 5.0)),
+        ("likelihood", likelihoods.Softmax(3)),
+        ("likelihood", likelihoods.Poisson()),
+    ],
+)
+def test_means_and_likelihoods(part, module):
+    again = rebuilt(module, part)
+    assert type(again).__name__ == type(module).__name__
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], value, rtol=1e-14, atol=0)
+
+
+def fixed():
+    kernel = RBF()
+    kernel.parametrizations.lengthscale.original.requires_grad_(False)
+    return kernel
+
+
+def shared():
+    kernel = RBF()
+    return kernel * Periodic() + kernel
+
+
+def smoothed():
+    kernel = MaternNu()
+    kernel.nu = 2.2
+    return kernel
+
+
+def local():
+    class Inner(HeavyTail):
+        pass
+
+    return Inner()
+
+
+def weighted():
+    mean = means.Linear(2)
+    mean.weight.data.fill_(1.0)
+    return mean
+
+
+REFUSED = {
+    "a fixed parameter": (fixed, "its lengthscale is fixed, which no argument says"),
+    "one module twice": (shared, r"one module in several places"),
+    "an attribute": (smoothed, "its nu is 2.2 by now"),
+    "a local class": (local, r"Inner, which cannot be imported from .*file of its own"),
+    "a function": (lambda: Power(1.5, inner=abs), "its inner is a builtin_function_or_method"),
+    "positional": (lambda: Spread(1.0, 2.0), "what its constructor was given is not known"),
+    "a late constructor": (lambda: Late(2.0), "what its constructor was given is not known"),
+    "a class": (lambda: RBF, r"kernel=the class RBF is no kernel of gpx, such as gpx.kernels.RBF"),
+    "another module": (lambda: torch.nn.Linear(2, 1), "kernel=Linear is no kernel of gpx"),
+    "a number": (lambda: 3, "kernel=int is no kernel of gpx"),
+    "weights": (weighted, "no argument gives its weight the values that it has"),
+}
+
+
+@pytest.mark.parametrize(("module", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_recorded_is_one_sentence(module, words):
+    module = module()
+    part = "mean" if isinstance(module, means.Mean) else "kernel"
+    with pytest.raises(ConfigError, match=words) as raised:
+        node_of(module, part)
+    assert not re.search("\n", str(raised.value))
+
+
+def test_a_class_of_the_script_serves_where_nothing_is_kept(monkeypatch):
+    script = type("Script", (HeavyTail,), {"__module__": "__main__"})
+    monkeypatch.setattr("__main__.Script", script, raising=False)
+    with pytest.raises(ConfigError, match=r"this script or notebook .* keep=False"):
+        node_of(script(), "kernel")
+    assert node_of(script(), "kernel", kept=False)["_target_"] == "__main__.Script"
