@@ -10,6 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "docs"))
 # An import inside the examples, which run in this process, must find one thread and no display.
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -25,6 +26,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
+    "method_pages",
 ]
 exclude_patterns = ["_build", "examples"]
 # ``grid`` names an attribute of several classes: a word in backticks need not be a link

@@ -90,6 +90,22 @@ class _AsGiven(parametrize.ParametrizationList):
         """``given`` is what the raw value, as it is now, was made from."""
         self.given, self.made = given, self.original.detach().clone()
 
+    def right_inverse(self, value: float | Sequence[float] | Tensor) -> None:
+        """Assign a natural value: a number for every entry, or one for each.
+
+        torch's own takes a tensor of any shape for the parameter, whatever shape that had.
+
+        Raises:
+            ConfigError: no number, several of another shape, below the floor or not finite.
+        """
+        raw, name = self.original, cast(Positive, self[0]).name
+        given = _numbers(name, value).to(raw.device, raw.dtype)
+        if given.shape != raw.shape and given.numel() != 1:
+            raise ConfigError(
+                f"{name} was set to values of shape {tuple(given.shape)}; it has {tuple(raw.shape)}"
+            )
+        super().right_inverse(given.reshape(()).expand(raw.shape) if given.numel() == 1 else given)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         before = self.original.detach()
         super()._apply(fn, recurse)
@@ -159,16 +175,21 @@ def positive_parameter(
     The parameter is made in torch's default dtype; until it is moved, a change of precision
     (``module.double()``) makes it anew from ``value``, so that nothing is lost to rounding.
     """
-    try:
-        given = torch.as_tensor(value, dtype=torch.float64).detach().clone()
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name} was set to {value!r}; it must be a number or several") from error
+    given = _numbers(name, value).clone()
     setattr(module, name, nn.Parameter(given.to(torch.get_default_dtype())))
     parametrize.register_parametrization(module, name, Positive(floor, name))
     made = cast("_AsGiven", module.parametrizations[name])  # type: ignore[index]
     made.__class__ = _AsGiven
     made.remember(given)
     _make_picklable(module)
+
+
+def _numbers(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
+    """``value`` in float64, without a graph; raises ConfigError where it is no number."""
+    try:
+        return torch.as_tensor(value, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{name} was set to {value!r}; it must be a number or several") from error
 
 
 def _make_picklable(module: nn.Module) -> None:

@@ -41,6 +41,31 @@ def test_reads_and_assigns_in_natural_units():
         holder.scale = torch.tensor([1.0, -1.0])
 
 
+@pytest.mark.parametrize("value", [3.0, [3.0, 3.0], torch.tensor([3.0]), torch.tensor(3).double()])
+def test_a_number_or_one_for_each_is_assigned_and_keeps_shape_and_precision(value):
+    holder = Holder([1.0, 2.0])
+    raw = holder.parametrizations.scale.original
+    holder.scale = value
+    assert holder.scale.tolist() == pytest.approx([3.0, 3.0], rel=1e-6)
+    assert holder.parametrizations.scale.original is raw
+    assert (raw.dtype, raw.shape, raw.requires_grad) == (torch.float32, (2,), True)
+    single = Holder(1.0)
+    single.scale = torch.tensor([[3.0]])  # as GPyTorch has noise and outputscales
+    assert single.scale.shape == ()
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0, 3.0], torch.ones(2, 1), torch.ones(0)])
+def test_values_of_another_shape_are_refused(value):
+    holder = Holder([1.0, 2.0])
+    with pytest.raises(
+        ConfigError, match=r"scale was set to values of shape \(.*\); it has \(2,\)"
+    ):
+        holder.scale = value
+    with pytest.raises(ConfigError, match="scale was set to 'wide'; it must be a number"):
+        holder.scale = "wide"
+    assert holder.scale.shape == (2,)
+
+
 @pytest.mark.parametrize("value", ["wide", None, ["a"]])
 def test_what_is_no_number_is_refused_by_name(value):
     with pytest.raises(ConfigError, match=r"scale was set to .* it must be a number or several"):

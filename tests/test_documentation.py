@@ -45,10 +45,20 @@ def test_example_of_the_gallery_runs(example):
 
 
 def test_pages_build_without_warnings(tmp_path):
-    """Every docstring and page, without the gallery, whose examples run above."""
+    """Every docstring and page, without the gallery, whose examples run above, and figures."""
     for package in ("sphinx", "myst_parser", "sphinx_gallery", "furo", "botorch"):
         pytest.importorskip(package, reason="pip install -e '.[docs]'")
-    options = ["-q", "-W", "--keep-going", "-b", "html", "-D", "plot_gallery=0"]
+    options = [
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "-D",
+        "plot_gallery=0",
+        "-D",
+        "method_figures=0",
+    ]
     command = [sys.executable, "-m", "sphinx", *options, "-d", str(tmp_path / "trees")]
     built = subprocess.run(
         [*command, str(ROOT / "docs"), str(tmp_path / "html")], capture_output=True, text=True

@@ -137,16 +137,20 @@ def scored(
     return row
 
 
+def trained(given: list[str], folder: RunFolder) -> float | None:
+    """Train, or go on where that was stopped; processor seconds, None where some are not known."""
+    before = time.process_time()
+    if folder.checkpoint.exists():
+        if not folder.metrics.exists():
+            resume(folder.path)
+        return None
+    run(composed(given), folder)
+    return time.process_time() - before
+
+
 def measured(name: str, seed: int, quick: bool, folder: RunFolder) -> Rows:
     """One training; rows of the model as it is and, of the plain network, recalibrated."""
-    before = time.process_time()
-    whole = not folder.checkpoint.exists()
-    if not folder.metrics.exists():
-        if folder.checkpoint.exists():
-            resume(folder.path)
-        else:
-            run(composed(options(name, seed, quick)), folder)
-    seconds = time.process_time() - before
+    seconds = trained(options(name, seed, quick), folder)
     metrics = json.loads(folder.metrics.read_text())
     predictor, config = load(folder.path), folder.read_config()
     data = load_data(build(config, "data"), task="multiclass")
@@ -173,7 +177,7 @@ def measured(name: str, seed: int, quick: bool, folder: RunFolder) -> Rows:
         row["temperature"] = metrics["calibration.temperature"] if plain else None
         row["parameters"] = metrics["model.num_parameters"]
         row["steps"] = metrics["train.steps"]
-        row["seconds"] = seconds if whole else None
+        row["seconds"] = seconds
         row["commit"] = COMMIT
     return rows
 
@@ -223,7 +227,8 @@ def judged(rows: Rows) -> Checks:
 
     def everywhere(*needed: str, holds: Callable[[dict[str, dict[str, Any]]], bool]) -> bool | None:
         whole = [each for each in table.values() if set(needed) <= set(each)]
-        return all(holds(each) for each in whole) if len(whole) >= 3 else None
+        held = all(holds(each) for each in whole)  # where it fails at one seed no other helps
+        return held if len(whole) >= 3 or not held else None
 
     def means(method: str, measure: str) -> bool | None:
         """Whether a method has the larger mean, over seeds, than the plain network."""
@@ -242,46 +247,49 @@ def judged(rows: Rows) -> Checks:
             method, holds=lambda each, m=method: each[m]["confidence"] <= 1.0 - each[m]["ERR"]
         )
     for method in ("CNN", *sorted(GAUSSIAN_PROCESSES - {"GPDNN+MCD"})):
-        checks[f"{method} is over-confident"] = everywhere(
+        published = "" if method == "CNN" else "as published of CIFAR10, not asked of digits: "
+        checks[f"{published}{method} is over-confident"] = everywhere(
             method, holds=lambda each, m=method: each[m]["confidence"] > 1.0 - each[m]["ERR"]
         )
     checks["CNN+CAL has the ERR of CNN"] = everywhere(
         *("CNN", "CNN+CAL"), holds=lambda each: each["CNN+CAL"]["ERR"] == each["CNN"]["ERR"]
     )
-    checks["ERR of CNN+GP(SORF) within 0.03 of that of CNN+MCD"] = everywhere(
-        *("CNN+GP(SORF)", "CNN+MCD"),
-        holds=lambda each: abs(each["CNN+GP(SORF)"]["ERR"] - each["CNN+MCD"]["ERR"]) < 0.03,
-    )
-    for other in ("fixed signs", "kernel learned"):
-        checks[f"ERR of CNN+GP(SORF), {other}, within 0.03 of that of CNN+GP(SORF)"] = everywhere(
-            *("CNN+GP(SORF)", f"CNN+GP(SORF), {other}"),
-            holds=lambda each, o=other: (
-                abs(each["CNN+GP(SORF)"]["ERR"] - each[f"CNN+GP(SORF), {o}"]["ERR"]) < 0.03
-            ),
+    signs = "CNN+GP(SORF)"
+    others = ("CNN+MCD", f"{signs}, fixed signs", f"{signs}, kernel learned")
+    for one, other in ((signs, others[0]), (others[1], signs), (others[2], signs)):
+        whole = [each for each in table.values() if {one, other} <= set(each)]
+        gaps = [each[one]["ERR"] - each[other]["ERR"] for each in whole]
+        words = f"ERR of {one} within 0.03 of that of {other}"
+        enough = len(gaps) >= 3
+        checks[f"{words}, mean of all seeds"] = (
+            abs(statistics.mean(gaps)) < 0.03 if enough else None
         )
+        checks[f"{words}, at every seed"] = max(abs(gap) for gap in gaps) < 0.03 if enough else None
     checks["masks of filters lower the ECE or the MNLL of GPDNN"] = everywhere(
         *("GPDNN", "GPDNN+MCD"),
         holds=lambda each: any(
             each["GPDNN+MCD"][measure] < each["GPDNN"][measure] for measure in ("ECE", "MNLL")
         ),
     )
-    for words in ELSEWHERE:
-        for method in (KNOWN, "CNN", "CNN+MCD", "CNN+GP(RF)"):
+    for images in ELSEWHERE:
+        words = images if images == "letters" else f"not asked for, {images}"
+        distant = () if images == "letters" else ("GPDNN", "DKL")
+        for method in (KNOWN, "CNN", "CNN+MCD", "CNN+GP(RF)", *distant):
             checks[f"{words}: larger median entropy than of digits, {method}"] = everywhere(
                 method,
-                holds=lambda each, m=method, w=words: (
+                holds=lambda each, m=method, w=images: (
                     each[m][f"median entropy, {w}"] > each[m]["median entropy"]
                 ),
             )
         for method in ("CNN+MCD", "CNN+GP(RF)"):
             checks[f"{words}: larger median entropy of {method} than of CNN"] = everywhere(
                 *("CNN", method),
-                holds=lambda each, m=method, w=words: (
+                holds=lambda each, m=method, w=images: (
                     each[m][f"median entropy, {w}"] > each["CNN"][f"median entropy, {w}"]
                 ),
             )
             checks[f"{words}: AUROC of {method} above that of CNN, mean of all seeds"] = means(
-                method, f"AUROC, {words}"
+                method, f"AUROC, {images}"
             )
     return checks
 
@@ -304,7 +312,16 @@ def store(name: str, rows: Rows) -> None:
             "",
             "An AUROC of so many inputs has a standard error of 0.017, to which masks add:",
             "that of CNN+GP(RF) on letters is 0.612, 0.581 and 0.597 with 10, 50 and 200",
-            "masks at seed 0. Most transposed digits look like a 4, see the images from elsewhere.",
+            "masks at seed 0.",
+            "",
+            "What is asked of inputs from elsewhere is asked of letters. Transposed digits are",
+            "another kind of them, of which nothing is asked. Most of them look like a 4, see the",
+            "images from elsewhere. That they are no digits can be known, as Bayes' rule with a",
+            "density shows. Features of rectified linear units below a linear layer, masks or an",
+            "arc-cosine kernel do not say how far an image is from those of training, and the",
+            "entropy is then that of a 4; stationary kernels of the features (GPDNN, DKL) do.",
+            "",
+            "The difference of two ERR of 599 images has a standard error of about 0.02.",
         ],
         {"means": summary(rows), "each run": rows},
         judged(rows),
@@ -369,6 +386,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one seed, 300 steps")
     parser.add_argument("--runs", type=Path, help="folder for run folders that are kept")
+    parser.add_argument("--only", nargs="+", choices=METHODS, help="methods to train")
     given = parser.parse_args()
     torch.set_num_threads(1)
     name = "noisy_digits_quick" if given.quick else "noisy_digits"
@@ -382,7 +400,7 @@ def main() -> None:
     first = [(method, seed) for method in (KNOWN, *REQUIRED) for seed in seeds]
     others = [(method, seed) for seed in seeds for method in METHODS if method not in REQUIRED]
     for method, seed in (*first, *others):
-        if is_there(method, seed):
+        if is_there(method, seed) or (given.only and method not in given.only):
             continue
         if method == KNOWN:
             blank = {"temperature": None, "parameters": None, "steps": None, "seconds": None}

@@ -232,7 +232,8 @@ def report(folder: Path | None, title: str, rows: list[dict[str, Any]]) -> None:
             "table 3.2, a real flame with 19 million cells, errors against measured values, hours",
             "with training: only order and ratios compare. Solves end at relative residual 1e-6.",
             "Filling has the least expected error under the model it was trained to; on one field",
-            "the shrinkage of a penalty may err a little less.",
+            "the shrinkage of a penalty may err a little less. Why gappy POD errs more",
+            "than interpolation in time is not settled: its fill depends on where it starts.",
         ],
         rows,
         {

@@ -1,6 +1,7 @@
 """Dense columns of the covariance factor: QSGP-100 against QSGP-0 (QSGP paper, table 2).
 
-    python experiments/qsgp/chevron.py                 # kin40k and keggundirected, m = 20,000
+    python experiments/qsgp/chevron.py                 # all sets at hand, m = 20,000
+    python experiments/qsgp/chevron.py --data protein  # one of them; rows of others stay
     python experiments/qsgp/chevron.py --quick         # 300 steps, m = 2,000; writes nothing
     python experiments/qsgp/chevron.py --from FOLDER   # adds finished runs of these commands
     python experiments/qsgp/chevron.py --from          # only writes the table again
@@ -27,9 +28,14 @@ HERE = Path(__file__).resolve().parent
 TABLE = HERE / "chevron.json"
 PUBLISHED = {
     "kin40k": {0: (0.174, 0.135), 100: (0.175, 0.139)},
+    "protein": {0: (0.602, 1.34), 100: (0.602, 1.34)},
+    "keggdirected": {0: (0.135, -0.821), 100: (0.135, -0.794)},
     "keggundirected": {0: (0.120, 0.783), 100: (0.120, -0.268)},
 }
 """RMSE (mean of five splits) and MNLP (first) by dense columns."""
+
+NOT_AT_HAND = ("slice", "song")
+"""Sets of table 2 whose files are not published with the others."""
 
 
 def command(data: str, dense: int, *, quick: bool) -> list[str]:
@@ -67,12 +73,13 @@ def row_of(folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="300 steps, m = 2,000")
+    parser.add_argument("--data", nargs="*", choices=PUBLISHED, default=list(PUBLISHED))
     parser.add_argument("--from", dest="folders", nargs="*", type=Path, default=None)
     arguments = parser.parse_args()
     folders = arguments.folders
     if folders is None:
         folders = []
-        for data in PUBLISHED:
+        for data in arguments.data:
             for dense in PUBLISHED[data]:
                 folder = ROOT / "outputs" / f"chevron-{data}-{dense}{'-quick' * arguments.quick}"
                 train_in(folder, command(data, dense, quick=arguments.quick))
@@ -93,17 +100,12 @@ def main() -> None:
         "about variances alone. Published QSGP-100 gains 1.05 nats on keggundirected; here QSGP-0",
         "has none to lose: closed-form scales are at their optimum from the start.",
     ]
-    checks: Checks = {
-        f"{data}: MNLP of QSGP-100 at most that of QSGP-0 and 0.03": (
-            found[data, 100] <= found[data, 0] + 0.03
+    checks: Checks = {}
+    for data in (*PUBLISHED, *NOT_AT_HAND):
+        plain, dense_mnlp = found.get((data, 0)), found.get((data, 100))
+        checks[f"{data}: MNLP of QSGP-100 at most that of QSGP-0 and 0.03"] = (
+            None if plain is None or dense_mnlp is None else dense_mnlp <= plain + 0.03
         )
-        for data in PUBLISHED
-        if {(data, 0), (data, 100)} <= found.keys()
-    }
-    checks |= {
-        f"{data}: MNLP of QSGP-100 at most that of QSGP-0 and 0.03": None
-        for data in ("protein", "keggdirected", "slice", "song")
-    }
     write(HERE, "chevron", "Dense columns: QSGP-100 against QSGP-0", notes, rows, checks)
 
 

@@ -132,13 +132,24 @@ def hadamard_rows(rows: Tensor, size: int) -> Tensor:
     return 1.0 - 2.0 * parity.double()
 
 
+RADIX = 16
+"""Of the Hadamard transform: one product in place of four levels of sums and differences."""
+
+
 def hadamard_transform(vectors: Tensor) -> Tensor:
-    """H v for each row v of (r, size), size a power of two; O(r size log size)."""
-    size = vectors.shape[1]
-    width = 1
-    while width < size:
-        pairs = vectors.view(-1, size // (2 * width), 2, width)
-        first, second = pairs[:, :, 0], pairs[:, :, 1]
-        vectors = torch.stack((first + second, first - second), dim=2).reshape(-1, size)
-        width *= 2
-    return vectors
+    """H v for each row v of (r, size), size a power of two; O(r size log size).
+
+    H is the Kronecker product of Hadamard matrices of at most ``RADIX`` rows: each of them meets
+    the last digit of an index, which then becomes the first one.
+    """
+    rows, size = vectors.shape
+    signs = vectors.new_ones(1, 1)
+    while len(signs) < min(RADIX, size):
+        signs = torch.cat((torch.cat((signs, signs), 1), torch.cat((signs, -signs), 1)))
+    done = 1
+    while done < size:
+        factor = min(RADIX, size // done)
+        found = vectors.reshape(-1, factor) @ signs[:factor, :factor]
+        vectors = found.view(rows, size // factor, factor).mT
+        done *= factor
+    return vectors.reshape(rows, size)

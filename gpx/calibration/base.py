@@ -90,8 +90,8 @@ def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Te
     count = round(fraction * total)
     if count < 2 or total - count < 2:
         raise DataError(
-            f"{fraction:g} of {total} training rows are {count} rows to calibrate on; expected 2 "
-            "or more, and as many to train on: raise fraction, or leave calibrate= out"
+            f"fraction={fraction:g} of {total} training rows are {count} rows to calibrate on; "
+            "expected 2 or more, and as many to train on: raise it, or leave calibrate= out"
         )
     mask = torch.zeros(total, dtype=torch.bool)
     mask[torch.randperm(total, generator=generator)[:count]] = True
@@ -111,7 +111,7 @@ def require_classes(y: Tensor, kept: Tensor) -> None:
     if len(held) == 1:
         raise DataError(
             f"all {int(kept.sum())} held-out rows are of one class, which says nothing of how "
-            "others are predicted; raise fraction, or leave calibrate= out"
+            "others are predicted; raise the fraction that calibrate= holds out, or leave it out"
         )
     missing = [int(label) for label in y.unique() if not bool((left == label).any())]
     if missing:

@@ -134,7 +134,8 @@ class Conformal(Spread):
             needed = math.ceil(self.level / (1.0 - self.level) - 1e-9)
             raise DataError(
                 f"{count} held-out rows cannot promise intervals of {self.level:g}: that "
-                f"takes {needed} or more; raise fraction, or lower level"
+                f"takes {needed} or more; raise fraction={self.fraction:g}, or lower "
+                f"level={self.level:g}"
             )
 
     def factor_of(self, reach: Tensor) -> Tensor:

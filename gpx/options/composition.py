@@ -189,6 +189,10 @@ def _explain_bare(name: str, config_folder: Path) -> str:
     choices = sorted(file.stem for file in (config_folder / name).glob("*.yaml"))
     if not choices:
         return f"{name} is one value and has no options"
+    text = (config_folder / name / f"{choices[0]}.yaml").read_text(encoding="utf-8")
+    inside = OmegaConf.select(OmegaConf.create(text), f"approx.{name}")
+    if f"@package approx.{name}" in text or inside is not None:
+        return f"the options of {name}= are approx.{name}.NAME=..."
     return f"{name}= is not chosen, so that it has no options: choose {' or '.join(choices)}"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from gpx.errors import ConfigError
 
@@ -104,8 +105,9 @@ def _options(target: Any) -> dict[str, Any]:
 def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     """Raise ConfigError, naming the option, where a value cannot be what ``target`` expects.
 
-    Values are compared only where the type hint is made of plain types and lists: classes that are
-    written without hints accept everything, and so does a node that builds what is to be given.
+    Values are compared only where the type hint is made of plain types and lists, or of classes of
+    gpx and of modules, which only a node builds: classes that are written without hints accept
+    everything, and so does a node that builds what is to be given.
 
     Args:
         node: options of the class, resolved.
@@ -114,13 +116,21 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     """
     hints = _hints(target)
     for name, value in node.items():
-        allowed = _plain(hints.get(str(name)))
-        if not allowed or (OmegaConf.is_dict(value) and "_target_" in value):
+        hint = hints.get(str(name))
+        if OmegaConf.is_dict(value) and ("_target_" in value or _built(hint)):
             continue
-        if not any(_fits(value, kind) for kind in allowed):
-            shown = "null" if value is None else str(value)
+        shown = "null" if value is None else str(value)
+        allowed = _plain(hint)
+        if allowed and not any(_fits(value, kind) for kind in allowed):
             wanted = " or ".join(_WORDS[kind] for kind in allowed)
             raise ConfigError(f"{group}.{name!s}={shown}: expected {wanted}")
+        kinds = _built(hint)
+        if kinds and not (value is None and type(None) in kinds):
+            named = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+            raise ConfigError(
+                f"{group}.{name!s}={shown}: expected a class of kind {named} as "
+                f"{group}.{name!s}._target_ and its options"
+            )
 
 
 def check_numbers(config: DictConfig) -> None:
@@ -169,6 +179,20 @@ def _plain(hint: Any) -> tuple[Any, ...]:
         parts = [_plain(part) for part in typing.get_args(hint)]
         return tuple(kind for part in parts for kind in part) if all(parts) else ()
     return ()
+
+
+def _built(hint: Any) -> tuple[type, ...]:
+    """The classes of gpx and of modules, and null, that ``hint`` allows; empty where it has others.
+
+    No plain value becomes one of these: they are built from a node.
+    """
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    parts = typing.get_args(hint) if union else (hint,)
+    kinds = [part for part in parts if isinstance(part, type) and part is not type(None)]
+    known = kinds and all(
+        issubclass(kind, nn.Module) or kind.__module__.startswith("gpx.") for kind in kinds
+    )
+    return parts if known and len(kinds) + (type(None) in parts) == len(parts) else ()
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpx.data.columns.frame import Frame, frame_of
 from gpx.data.columns.numbers import numbered_names
+from gpx.data.images.pixels import channels_first, pixel_names, pixel_rows
 from gpx.errors import DataError, DTypeError, ShapeError
 from gpx.runs.arrays import column_names, columns_by_name, real_array
 
@@ -75,14 +76,18 @@ def given_data(
     noise: ArrayLike | None = None,
     weights: ArrayLike | None = None,
 ) -> GivenData:
-    """Arrays as ``gpx.fit`` takes them.
+    """Arrays as ``gpx.fit`` takes them; images become rows of pixels, which have their names.
 
     Raises:
         ShapeError: arrays that do not fit each other.
         DTypeError: something else than numbers, texts or dates.
         DataError: columns of a frame that have one name, or are missing in the test's.
     """
-    names = _column_names(x, "inputs")
+    pixels = None
+    if _num_axes(x, "inputs") in (3, 4):
+        images = channels_first(real_array(x, "inputs"))
+        x, pixels = images.reshape(len(images), -1), pixel_names(images.shape[1:])
+    names = pixels or _column_names(x, "inputs")
     arrays = _arrays(x, y, names)
     for name, values in (("noise", noise), ("weights", weights)):
         if values is None:
@@ -99,6 +104,8 @@ def given_data(
         if not isinstance(test, (tuple, list)) or len(test) != 2:
             raise ShapeError("test= takes a pair (inputs, targets) of arrays")
         more_x, more_y = test
+        if pixels is not None:
+            more_x = pixel_rows(real_array(more_x, "test inputs"), pixels)
         if names is not None:
             more_x = columns_by_name(more_x, names, "test inputs")
         if target_names is not None:
@@ -133,7 +140,7 @@ def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
     Raises:
         DataError: two columns of one name, by which nothing can be told apart later.
     """
-    if np.ndim(values) == 1:
+    if _num_axes(values, what) == 1:
         name = _series_name(values)
         return None if name is None else (name,)
     names = column_names(values)
@@ -141,6 +148,16 @@ def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
     if twice:
         raise DataError(f"{what} have two columns of the name {twice[0]!r}; rename one")
     return names
+
+
+def _num_axes(values: Any, what: str) -> int:
+    """How many axes ``values`` have; raises ShapeError where their rows do not make an array."""
+    try:
+        return np.ndim(values)
+    except ValueError as error:
+        raise ShapeError(
+            f"{what} are rows or images of different sizes; bring them to one size first"
+        ) from error
 
 
 def _as_text(name: str) -> str:
@@ -185,16 +202,9 @@ def _arrays(
     rows = {len(array) for array in (*made.values(), targets)}
     plain = made.get("x")
     if (plain is not None and plain.ndim != 2) or targets.ndim not in (1, 2) or len(rows) > 1:
-        images = ""
-        if plain is not None and plain.ndim in (3, 4):
-            sides = ", ".join(map(str, plain.shape[1:]))
-            images = (
-                f"; of images give the pixels of each as a row, x.reshape(len(x), -1), and "
-                f"approx.image_shape=[{sides}], colours in front"
-            )
         raise ShapeError(
             f"inputs of shape {np.shape(x)} and targets of shape {np.shape(y)}; expected (n, d) "
-            f"and (n,), or (n, p) for p targets, with the same n{images}"
+            "and (n,), or (n, p) for p targets, with the same n, or images (n, h, w)"
         )
     return {**made, "y": targets}
 

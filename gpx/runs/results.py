@@ -105,13 +105,15 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     Args:
         metrics: contents of metrics.json.
     """
-    columns = [c for c in ("rmse", "mnlp", "accuracy") if f"test.{c}" in metrics]
+    classes = "test.accuracy" in metrics
+    shown = ("accuracy", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
+    columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
     rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
-            "test metrics (standardised targets)",
+            "test metrics" if classes else "test metrics (standardised targets)",
             " " * width + "".join(column.rjust(10) for column in columns),
         ]
     else:

@@ -71,7 +71,7 @@ def require_known_classes(
 
     Nothing foreign is imported before everything has passed by name. In the places of ``PLACES`` a
     class must be a subclass of what is asked for there, and in an option of a class a subclass of
-    what the option's type hint names.
+    what the option's type hint names; anywhere else no class may stand.
 
     Args:
         config: of a run folder, as read.
@@ -106,6 +106,9 @@ def require_known_classes(
         if not isinstance(node, dict) or "_target_" not in node:
             raise _no_class(where, group, node)
         built[group] = judge.node(node, group, wanted)
+    for other, node in content.items():
+        if other not in PLACES:
+            judge.option(node, str(other), ())  # nothing is built there
     for part, needed in parts_of(built["approx"]).items():
         if needed and part not in built:
             raise _no_class(where, part, None)

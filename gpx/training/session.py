@@ -217,13 +217,14 @@ class Session:
             with torch.no_grad():
                 evidence -= float(priors.log_prob(self.model)) / num_data
         steps = max(1, self.step - self._logged_step)
+        before = max(self._logged_seconds, self.seconds_of_start)  # pretraining is no step
         progress = Progress(
             step=self.step,
             max_steps=self.max_steps,
             evidence_per_point=evidence,
             parts={name: float(value) / num_data for name, value in parts.items()},
             learning_rates=rates,
-            seconds_per_step=(self.seconds - self._logged_seconds) / steps,
+            seconds_per_step=(self.seconds - before) / steps,
             seconds=self.seconds,
         )
         self._logged_step, self._logged_seconds = self.step, self.seconds

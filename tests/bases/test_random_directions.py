@@ -31,6 +31,19 @@ def test_hadamard_rows_signs_and_transform():
     torch.testing.assert_close(hadamard_transform(hadamard_transform(v)), 8 * v)
 
 
+@pytest.mark.parametrize("size", [1, 2, 16, 32, 256, 512])
+def test_the_transform_is_the_dense_product_at_every_size(size):
+    """Below, at and above the radix, and where powers of it and two are mixed."""
+    v = torch.randn(3, size, requires_grad=True)
+    dense = v @ hadamard_rows(torch.arange(size), size)
+    found = hadamard_transform(v)
+    torch.testing.assert_close(found, dense, rtol=1e-12, atol=1e-12)
+    weights = torch.randn(3, size)
+    (own,) = torch.autograd.grad((found * weights).sum(), v)
+    torch.testing.assert_close(own, hadamard_transform(weights), rtol=1e-12, atol=1e-12)
+    assert hadamard_transform(torch.empty(0, size)).shape == (0, size)
+
+
 def test_permutations_are_permutations_of_every_kind():
     found = random_permutations(3, torch.arange(3000), 5)
     assert torch.equal(found.sort(1).values, torch.arange(5).expand(3000, 5))

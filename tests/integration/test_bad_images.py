@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import gpx
 from gpx.commands.predict import main as predict
 from gpx.errors import GPXError
 from gpx.options.composition import composed
@@ -125,8 +124,3 @@ def test_images_that_are_not_square_keep_their_shape(tmp_path):
     assert len((tmp_path / "o.csv").read_text().splitlines()) == 2
     with pytest.raises(GPXError, match="of images of 6 x 8 pixels with 1 channel, got an array of"):
         model.predict_classes(np.ones((4, 6, 8, 3)))
-
-
-def test_images_in_the_place_of_a_matrix():
-    with pytest.raises(GPXError, match=r"reshape\(len\(x\), -1\), and approx.image_shape=\[8, 8\]"):
-        gpx.fit(X, Y, "approx=cnn")

@@ -180,7 +180,11 @@ def test_from_python(tmp_path):
         (["calibrate=temperature"], ConfigError, "Temperature is for binary and multiclass"),
         (["calibrate=variance", "calibrate.fraction=0.001"], DataError, "rows to calibrate on"),
         (["calibrate=variance", "calibrate.fraction=0.9"], ConfigError, "cannot be held out"),
-        (["calibrate=conformal", "calibrate.fraction=0.02"], DataError, "11 held-out rows cannot"),
+        (
+            ["calibrate=conformal", "calibrate.fraction=0.02"],
+            DataError,
+            r"11 held-out rows cannot .* calibrate.fraction=0.02, or lower calibrate.level=0.95",
+        ),
     ],
 )
 def test_what_does_not_fit(tmp_path, options, error, words):

@@ -109,6 +109,21 @@ def has_ended(status, seconds=10.0):
     return False
 
 
+def test_the_limits_of_grief_at_the_size_of_electric(stages, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(stages, "COMMIT", "here")
+    rows = []
+    for _ in range(2):
+        stages.two_million_points(stages.Machine("cpu", True, 60.0))
+        rows.append(json.loads(capsys.readouterr().out))
+        monkeypatch.setattr(sys.modules["electric_size"], "MOST_SECONDS", 0.0)
+    assert [row["passed"] for row in rows] == [True, False]
+    assert rows[0]["name"] == "GRIEF, evidence and gradient, n = 4,000, p = 50"
+    assert rows[0]["value"] > 0.0
+    stages.two_million_points(stages.Machine("cpu", True, 0.0))
+    assert json.loads(capsys.readouterr().out)["passed"] is None
+
+
 def test_rows_of_a_stage_that_is_stopped_are_kept(gpu_hour, monkeypatch, tmp_path):
     program = (
         "import json, subprocess\n"

@@ -1,7 +1,11 @@
+from collections.abc import Callable
+
 import pytest
 from omegaconf import OmegaConf
+from torch import nn
 
 from gpx.errors import ConfigError
+from gpx.kernels import Kernel
 from gpx.models import CGLB, SGPR, ExactGP
 from gpx.options.types import check_numbers, check_option_names, check_option_types
 
@@ -15,6 +19,9 @@ class Thing:
         flag: bool = False,
         scale: float | list[float] = 1.0,
         anything=None,
+        kernel: Kernel = None,
+        warp: nn.Module | Kernel | None = None,
+        either: Kernel | Callable[[], Kernel] = None,
     ):
         pass
 
@@ -32,6 +39,18 @@ class Thing:
         ("rate", [1], "thing.rate=[1]: expected a number"),
         ("count", {"a": 1}, "thing.count={'a': 1}: expected a whole number"),
         ("scale", ".nan", "thing.scale=.nan: expected a number or a list"),
+        (
+            "kernel",
+            None,
+            "thing.kernel=null: expected a class of kind Kernel as thing.kernel._target_ and its "
+            "options",
+        ),
+        (
+            "warp",
+            [3],
+            "thing.warp=[3]: expected a class of kind Module or Kernel as thing.warp._target_ and "
+            "its options",
+        ),
     ],
 )
 def test_names_the_option_and_what_it_takes(option, value, expected):
@@ -48,6 +67,10 @@ def test_names_the_option_and_what_it_takes(option, value, expected):
         ("column", None),
         ("scale", ["left to the class"]),
         ("anything", "x"),
+        ("kernel", {"_target_": "gpx.kernels.RBF"}),
+        ("kernel", {"left": "to the constructor"}),
+        ("warp", None),
+        ("either", "left to the class"),
         ("unknown", "the constructor says so"),
     ],
 )

@@ -444,6 +444,48 @@ def test_classes_that_are_texts(tmp_path):
     assert gpx.load(fitted.folder).labels == ("no", "yes")
 
 
+NETWORK = ("approx=cnn", "trainer.max_steps=2", "trainer.figures=false", *QUICK[5:])
+
+
+def test_images_are_rows_of_pixels_that_know_their_places(tmp_path):
+    """Of 4 x 6 pixels in three colours, which as rows of 72 numbers nobody could tell."""
+    generator = np.random.default_rng(1)
+    images, y = generator.random((40, 4, 6, 3)), np.arange(40) % 3
+    held = (images[:8], y[:8])
+    fitted = gpx.fit(images, y, *NETWORK, test=held, folder=tmp_path / "images")
+    rows = gpx.fit(
+        *(np.moveaxis(images, -1, 1).reshape(40, 72), y, *NETWORK, "approx.image_shape=[3,4,6]"),
+        test=(np.moveaxis(held[0], -1, 1).reshape(8, 72), y[:8]),
+        folder=tmp_path / "rows",
+    )
+    found = fitted.predict_classes(images[:5])
+    flat = np.moveaxis(images[:5], -1, 1).reshape(5, 72)
+    for other in (fitted.predict_classes(flat), rows.predict_classes(flat)):
+        np.testing.assert_array_equal(found.probability, other.probability)
+    assert fitted.metrics["test.mnlp"] == rows.metrics["test.mnlp"]
+    np.testing.assert_array_equal(
+        gpx.load(fitted.folder).predict_classes(images[:5]).probability, found.probability
+    )
+    grey = gpx.fit(torch.rand(30, 5, 6), y[:30], *NETWORK, folder=tmp_path / "grey")
+    assert grey.predict_classes(torch.rand(2, 5, 6)).probability.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "test", "words"),
+    [
+        ([np.zeros((8, 8)), np.zeros((7, 7))], None, "inputs are rows or images of different"),
+        (np.zeros((4, 5, 5)), (np.zeros((2, 4, 5)), [0, 1]), "images of 5 x 5 pixels with 1"),
+        (np.zeros((4, 2, 5, 5)), None, r"images of shape \(4, 2, 5, 5\): expected"),
+        (np.zeros((4, 5, 5, 5, 3)), None, r"or images \(n, h, w\)"),
+    ],
+)
+def test_images_that_are_none(tmp_path, x, test, words):
+    y = np.arange(len(x)) % 2
+    with pytest.raises(ShapeError, match=words):
+        gpx.fit(x, y, *NETWORK, test=test, folder=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
 def test_gaps_in_an_array(arrays, tmp_path):
     x, y = arrays
     x[::5, 1] = np.nan

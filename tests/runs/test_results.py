@@ -23,6 +23,19 @@ def test_the_model_stands_above_its_baselines():
     assert lines[-1] == ("evidence -12.3 nats (lower_bound), 7 steps in 1.2 s, peak memory 300 MiB")
 
 
+def test_of_classes_it_says_how_calibrated_they_are():
+    """Labels have no unit, and the root of the Brier score is no error in one."""
+    classes = {"test.accuracy": 0.9, "test.brier": 0.16, "test.ece": 0.03, "test.rmse": 0.4}
+    lines = summary(METRICS | classes | {"baseline.linear.accuracy": 0.8})
+    assert lines[0] == "test metrics"
+    assert [line.split() for line in lines[1:4]] == [
+        ["accuracy", "mnlp", "brier", "ece"],
+        ["SVGP", "0.9000", "-0.2500", "0.1600", "0.0300"],
+        ["linear", "0.8000", "-", "-", "-"],
+    ]
+    assert summary(METRICS)[0] == "test metrics (standardised targets)"
+
+
 def test_a_baseline_that_predicts_better_is_named():
     boosting = {"baseline.boosting.rmse": 0.45, "baseline.boosting.seconds": 1.62}
     others = {"baseline.linear.rmse": 0.49, "baseline.mean.rmse": 1.0}

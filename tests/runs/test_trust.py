@@ -68,14 +68,18 @@ def refused(config, words, trust=()):
 
 
 PLACES = ("kernel", "mean", "likelihood", "approx", "objective", "optimizer", "init", "data")
+PLACES += ("calibrate", "prior")
 GROUPS = ("approx", "data", "kernel", "mean", "likelihood", "objective", "optimizer", "init")
 GROUPS += ("basis", "inducing", "selector", "family", "inference", "experiment")
+GROUPS += ("calibrate", "partition", "prior", "projection")
 NEEDS = {
     "basis": ["approx=reweighted"],
     "inducing": ["approx=sgpr"],
     "selector": ["approx=sod"],  # takes them all
     "family": ["approx=svgp"],
     "inference": ["approx=reweighted"],
+    "partition": ["approx=committee"],
+    "projection": ["approx=ski"],
 }
 
 
@@ -163,6 +167,15 @@ def test_a_payload_as_kernel_as_its_member_and_in_an_option(config, target, word
     refused(config, words)
     config.kernel = {"_target_": "gpx.kernels.RBF", "active_dims": {"_target_": target}}
     refused(config, words.replace("of kind Kernel must", "no class can"))
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("place", ["trainer", "facts.choice", "seed", "resume", "selector", "more"])
+def test_where_nothing_is_built_no_class_can_stand(config, place):
+    OmegaConf.update(config, place, {"_target_": "gpx.kernels.RBF"}, force_add=True, merge=False)
+    refused(config, f"asks for {place}=gpx.kernels.RBF, but no class can stand there")
+    OmegaConf.update(config, place, [{"deep": {"_target_": "gpx.runs.run.resume"}}], merge=False)
+    refused(config, f"asks for {place}.0.deep=gpx.runs.run.resume, which is no class written")
 
 
 @pytest.mark.usefixtures("nothing_runs")

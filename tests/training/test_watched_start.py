@@ -8,6 +8,7 @@ import torch
 
 from gpx.linalg.processes import Processes, work_shared
 from gpx.training.interrupt import Interrupted
+from gpx.training.session import Session
 from gpx.training.watched_start import WatchedStart
 
 
@@ -34,3 +35,20 @@ def test_a_start_stops_in_every_process_where_one_was_asked_to():
         WatchedStart(session).step(1, 10, loss, dict)
     assert stop.value.signal_number == signal.SIGTERM
     assert saved == [{}]
+
+
+def test_the_pace_of_the_first_steps_does_not_count_the_start():
+    told = []
+    session = SimpleNamespace(
+        require_finite=lambda loss, parts: None,
+        objective=SimpleNamespace(num_data=lambda x: 10),
+        x=torch.zeros(10, 1),
+        model=SimpleNamespace(),
+        monitors=[SimpleNamespace(progress=lambda progress, model: told.append(progress))],
+        **{"step": 2, "max_steps": 9, "seconds_of_start": 77.0, "seconds": 77.5},
+        **{"_logged_step": 0, "_logged_seconds": 0.0},
+    )
+    Session.report(session, 1.0, {}, {})
+    session.step, session.seconds = 3, 77.6
+    Session.report(session, 1.0, {}, {})
+    assert [round(progress.seconds_per_step, 9) for progress in told] == [0.25, 0.1]

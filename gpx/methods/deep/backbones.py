@@ -21,9 +21,17 @@ from gpx.methods.deep.convolutions import (
 from gpx.methods.deep.draws import draws_of
 from gpx.tensor_checks import check_at_least
 
-Backbone = Literal["lenet_small", "lenet_mnist", "lenet_cifar", "lenet_3conv", "resnet", "alexnet"]
-"""``lenet_small``: two convolutions of 3 x 3 (32 and 64 channels) for small images; the others are
-published ones."""
+Backbone = Literal[
+    "lenet_small",
+    "lenet_mnist",
+    "lenet_cifar",
+    "lenet_3conv",
+    "resnet",
+    "alexnet",
+    "alexnet_quarter",
+]
+"""``lenet_small``: two convolutions of 3 x 3 (32 and 64 channels) for small images;
+``alexnet_quarter``: a quarter of the channels of ``alexnet``; the others are published ones."""
 
 
 LEAST = 4
@@ -78,7 +86,7 @@ def convolutional_features(
     Args:
         name: ``lenet_small``, ``lenet_mnist`` (images padded to 32 x 32, 4,096 features there),
             ``lenet_cifar`` (4,096 features of 32 x 32 images), ``lenet_3conv`` (1,024),
-            ``resnet`` (64), ``alexnet`` (4,096).
+            ``resnet`` (64), ``alexnet`` (4,096), ``alexnet_quarter`` (1,024).
         shape: of the images.
         keep: probability that an activation before a convolution is kept; the first convolution
             sees the whole image.
@@ -96,8 +104,8 @@ def convolutional_features(
     check_at_least(1, blocks=blocks)
     if name == "resnet":
         layers = _resnet(shape, keep, penalty, blocks)
-    elif name == "alexnet":
-        layers = _alexnet(shape, keep, penalty)
+    elif name in ("alexnet", "alexnet_quarter"):
+        layers = _alexnet(shape, keep, penalty, 1 if name == "alexnet" else 4)
     else:
         layers = _lenet(name, shape, keep, penalty)
     network = nn.Sequential(*layers)
@@ -107,18 +115,20 @@ def convolutional_features(
 
 
 def _lenet(name: Backbone, shape: ImageShape, keep: float, penalty: bool) -> list[nn.Module]:
+    # rectified behind the pooling, a quarter of the units: the rectified largest of some units is
+    # the largest of the rectified
     convolution = partial(DroppedConvolution, penalty=penalty)
     if name in ("lenet_small", "lenet_mnist"):
         size = 3 if name == "lenet_small" else 5
         return [
             Images(shape, LEAST if name == "lenet_small" else 32),
-            *(convolution((shape.channels, 32), size, 1.0), nn.ReLU(), nn.MaxPool2d(2)),
-            *(convolution((32, 64), size, keep), nn.ReLU(), nn.MaxPool2d(2)),
+            *(convolution((shape.channels, 32), size, 1.0), nn.MaxPool2d(2), nn.ReLU()),
+            *(convolution((32, 64), size, keep), nn.MaxPool2d(2), nn.ReLU()),
             nn.Flatten(),
         ]
     layers = [
         *(Images(shape, LEAST), convolution((shape.channels, 64), 5, 1.0)),
-        *(nn.ReLU(), _halve(3), _norm(4, 0.001 / 9)),
+        *(_halve(3), nn.ReLU(), _norm(4, 0.001 / 9)),
     ]
     for _ in range(2 if name == "lenet_3conv" else 1):
         layers += [convolution((64, 64), 5, keep), nn.ReLU(), _norm(4, 0.001 / 9), _halve(3)]
@@ -136,14 +146,15 @@ def _resnet(shape: ImageShape, keep: float, penalty: bool, blocks: int) -> list[
     return [*layers, BatchNorm(64), nn.ReLU(), GlobalAverage()]
 
 
-def _alexnet(shape: ImageShape, keep: float, penalty: bool) -> list[nn.Module]:
+def _alexnet(shape: ImageShape, keep: float, penalty: bool, part: int) -> list[nn.Module]:
     convolution = partial(DroppedConvolution, penalty=penalty)
+    a, b, c = 64 // part, 256 // part, 384 // part
     return [
         Images(shape, 8),
-        *(convolution((shape.channels, 64), 11, 1.0), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
-        *(convolution((64, 256), 5, keep, groups=2), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
-        *(convolution((256, 384), 3, keep), nn.ReLU()),
-        *(convolution((384, 384), 3, keep, groups=2), nn.ReLU()),
-        *(convolution((384, 256), 3, keep, groups=2), nn.ReLU(), _halve(3)),
+        *(convolution((shape.channels, a), 11, 1.0), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
+        *(convolution((a, b), 5, keep, groups=2), nn.ReLU(), _norm(2, 2e-5), _halve(3)),
+        *(convolution((b, c), 3, keep), nn.ReLU()),
+        *(convolution((c, c), 3, keep, groups=2), nn.ReLU()),
+        *(convolution((c, b), 3, keep, groups=2), _halve(3), nn.ReLU()),
         nn.Flatten(),
     ]

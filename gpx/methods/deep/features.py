@@ -70,8 +70,8 @@ class LearnedFeatures(nn.Module):
         scale = (2.0 / self.num_basis * cast(Tensor, kernel.outputscale)).sqrt()
         if isinstance(kernel, ArcCosine):
             units = self.frequencies(kernel.scaled(x))
-            active = units.clamp_min(0.0).pow(kernel.order) if kernel.order else (units > 0).to(x)
-            return active * scale
+            active = units.clamp_min(0.0) if kernel.order else (units > 0).to(x)
+            return (active.pow(kernel.order) if kernel.order > 1 else active) * scale
         assert isinstance(kernel, RBF)
         angles = self.frequencies(kernel.coordinates(x))
         return torch.cat([angles.cos(), angles.sin()], 1) * scale

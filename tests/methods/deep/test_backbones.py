@@ -25,6 +25,7 @@ def draws(seed=0):
         ("lenet_3conv", (3, 32, 32), 1024, 3),
         ("lenet_small", (1, 8, 8), 256, 2),
         ("alexnet", (3, 32, 32), 4096, 5),
+        ("alexnet_quarter", (3, 32, 32), 1024, 5),
         ("resnet", (3, 32, 32), 64, 13),
     ],
 )
@@ -48,6 +49,67 @@ def test_the_response_norm_is_that_of_the_source():
     near = [a[:, max(0, c - 4) : c + 5].square().sum(1) for c in range(64)]
     want = a / (1.0 + 0.001 / 9 * torch.stack(near, 1)) ** 0.75
     torch.testing.assert_close(norm(a), want)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "published"),
+    [
+        ("lenet_small", (1, 8, 8), "c r m c r m"),
+        ("lenet_mnist", (1, 28, 28), "c r m c r m"),
+        ("lenet_cifar", (3, 8, 8), "c r h n c r n h"),
+        ("lenet_3conv", (3, 8, 8), "c r h n c r n h c r n h"),
+        ("alexnet", (3, 16, 16), "c r n h c r n h c r c r c r h"),
+    ],
+)
+def test_features_and_gradients_are_those_of_the_published_order_of_layers(name, shape, published):
+    """Convolution, rectifier, norm and pooling by torch, in torch's order of pixels."""
+    network, _ = convolutional_features(name, ImageShape(*shape))
+    layers = [m for m in network if isinstance(m, DroppedConvolution)]
+    norms = [m for m in network if isinstance(m, nn.LocalResponseNorm)]
+    for seed, layer in enumerate(layers):
+        layer.draw_start(draws(seed))
+    x = torch.rand(3, shape[0] * shape[1] * shape[2], generator=draws(9))
+    filters = [layer.weight for layer in layers]
+    with torch.no_grad():
+        padded = network[0](x)
+    plain = torch.empty(padded.shape).copy_(padded)
+    assert plain.is_contiguous()
+    left = iter(layers)
+    for kind in published.split():
+        if kind == "c":
+            layer = next(left)
+            padding, groups = layer.weight.shape[2] // 2, layer.groups
+            plain = functional.conv2d(plain, layer.weight, layer.bias, 1, padding, 1, groups)
+        elif kind == "h":
+            plain = functional.max_pool2d(plain, 3, 2, 1)
+        else:
+            plain = {"r": torch.relu, "m": nn.MaxPool2d(2), "n": norms[0] if norms else None}[kind](
+                plain
+            )
+    found, want = network(x), plain.flatten(1)
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-13)
+    weights = torch.randn(want.shape, generator=draws(7))
+    for one, other in zip(
+        torch.autograd.grad((found * weights).sum(), filters),
+        torch.autograd.grad((want * weights).sum(), filters),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_channels_of_a_pixel_lie_side_by_side():
+    """As the quick kernels of pooling want it: through padding, convolution, pooling and masks."""
+    for name, shape in (
+        ("lenet_small", (1, 8, 8)),
+        ("alexnet", (3, 16, 16)),
+        ("resnet", (3, 8, 8)),
+    ):
+        network, _ = convolutional_features(name, ImageShape(*shape), 0.5, blocks=1)
+        x = torch.rand(2, shape[0] * shape[1] * shape[2], generator=draws())
+        for layer in network:
+            x = layer(x)
+            if x.ndim == 4:
+                assert x.is_contiguous(memory_format=torch.channels_last), (name, layer)
 
 
 def test_alexnet_has_the_published_number_of_weights():

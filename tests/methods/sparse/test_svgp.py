@@ -214,6 +214,14 @@ def test_initialisation_is_reproducible_and_inside_the_data(selector):
     assert (points[0] <= x.max(0).values).all()
 
 
+def test_points_start_at_centres_of_clusters():
+    x, y = _regression()
+    model = _model()
+    model.initialise(x, y, generator=_generator(7))
+    want = KMeans()(x, model.kernel, 10, generator=_generator(7))
+    assert torch.equal(model.inducing.detach(), want)
+
+
 def test_sampled_paths_have_the_posterior_moments_and_are_functions():
     x, y = _regression()
     model = _model(mean=Constant(0.5))

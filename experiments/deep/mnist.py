@@ -1,0 +1,148 @@
+"""Real digits: calibration of networks and of Gaussian processes on them, and letters.
+
+    python experiments/deep/mnist.py                 # one seed: 20 minutes on a core
+    python experiments/deep/mnist.py --runs FOLDER   # keep run folders; what is there stays
+
+The 10,000 test images of MNIST, 8,000 to train on and 2,000 to test on. Two convolutions of 3 x 3
+(32 and 64 channels), 256 units or features, batches of 100; networks have 3,000 steps of Adam,
+Gaussian processes on their features 1,000 steps of the network and 2,000 of both. Writes mnist.json
+and RESULTS.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+from noisy_digits import folder_for, trained
+from record import COMMIT, Checks, Rows, earlier, write
+
+from gpx.data import Glyphs
+from gpx.data import load as load_data
+from gpx.diagnostics.calibration import auroc
+from gpx.metrics import entropy, evaluate, trivial_law
+from gpx.options.build import build
+from gpx.runs import RunFolder, load
+
+HERE = Path(__file__).resolve().parent
+METHODS: dict[str, list[str]] = {
+    "CNN+GP(RF)": ["approx=cnn_rf", "approx.num_features=256"],
+    "GPDNN": ["approx=gpdnn", "trainer.max_steps=2000"],
+    "GPDNN+MCD": ["approx=gpdnn", "approx.keep=0.5", "trainer.max_steps=2000"],
+    "CNN": ["approx=cnn", "approx.num_features=256"],
+    "CNN+MCD": ["approx=cnn_mcd", "approx.num_features=256"],
+}
+SHARES = (0.1, 0.3, 0.5)
+"""Of the largest entropy log 10, at which shares of images below are compared."""
+
+
+def options(name: str) -> list[str]:
+    return [
+        *("data=mnist", "data.subset=test", "data.test_fraction=0.2", "calibrate=temperature"),
+        *("trainer.max_steps=3000", *METHODS[name], "trainer.eval_every=0", "trainer.device=cpu"),
+        *("trainer.tensorboard=false", "trainer.figures=false", "trainer.baselines=false"),
+        "trainer.quiet=true",
+    ]
+
+
+def measured(name: str, folder: RunFolder) -> Rows:
+    """One training; a row as it is, and one recalibrated of the plain network."""
+    seconds = trained(options(name), folder)
+    predictor = load(folder.path)
+    data = load_data(build(folder.read_config(), "data"), task="multiclass")
+    x = data.test_x.float()
+    letters = torch.from_numpy(Glyphs(num_images=600, side=28).table().x).to(x)
+    rows: Rows = []
+    calibration = predictor.calibration
+    for words, used in ((name, None), *([("CNN+CAL", calibration)] if name == "CNN" else [])):
+        predictor.calibration = used
+        law: Any = predictor.distribution(x)
+        other: Any = predictor.distribution(letters)
+        scores = evaluate(
+            "multiclass", law, data.test_y, data.scaler, trivial=trivial_law(data.train_y)
+        )
+        own, foreign = entropy(law.probs.double()), entropy(other.probs.double())
+        row = {
+            "method": words,
+            "ERR": 1.0 - scores["accuracy"],
+            "MNLL": scores["mnlp"],
+            "ECE": scores["ece"],
+            "Brier": scores["brier"],
+            "confidence less accuracy": float(law.probs.max(1).values.mean()) - scores["accuracy"],
+            "median entropy": float(own.median()),
+            "median entropy, letters": float(foreign.median()),
+            "AUROC, letters": float(auroc(own, foreign)),
+        }
+        for share in SHARES:
+            below = share * math.log(10.0)
+            row[f"letters below {share:g} log 10"] = float((foreign <= below).double().mean())
+            row[f"digits below {share:g} log 10"] = float((own <= below).double().mean())
+        rows.append({**row, "seconds": seconds, "commit": COMMIT})
+    return rows
+
+
+def judged(rows: Rows) -> Checks:
+    """What section 4.4 asks of these images."""
+    found = {row["method"]: row for row in rows}
+
+    def holds(*methods: str, of: Any) -> bool | None:
+        return bool(of(*(found[m] for m in methods))) if set(methods) <= set(found) else None
+
+    checks: Checks = {
+        "masks of filters lower the ECE or the MNLL of GPDNN": holds(
+            *("GPDNN+MCD", "GPDNN"),
+            of=lambda own, plain: own["ECE"] < plain["ECE"] or own["MNLL"] < plain["MNLL"],
+        )
+    }
+    for method in ("CNN+MCD", "CNN+GP(RF)"):
+        checks[f"letters have an AUROC above 0.7, {method}"] = holds(
+            method, of=lambda row: row["AUROC, letters"] > 0.7
+        )
+        checks[f"letters: larger median entropy of {method} than of CNN"] = holds(
+            *(method, "CNN"),
+            of=lambda own, plain: own["median entropy, letters"] > plain["median entropy, letters"],
+        )
+    for method in (*METHODS, "CNN+CAL"):
+        checks[f"fewer letters than digits below every entropy, {method}"] = holds(
+            method,
+            of=lambda row: all(
+                row[f"letters below {share:g} log 10"] < row[f"digits below {share:g} log 10"]
+                for share in SHARES
+            ),
+        )
+    return checks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", type=Path, help="folder for run folders that are kept")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows: Rows = earlier(HERE / "mnist.json")
+    for name in METHODS:
+        if any(row["method"] == name for row in rows):
+            continue
+        with folder_for(given.runs, f"mnist-{name}") as folder:
+            rows += measured(name, folder)
+        write(
+            HERE,
+            "mnist",
+            "MNIST: Gaussian processes on features, masks of filters, and letters",
+            [
+                "One seed, 8,000 images to train on and 2,000 to test on. ECE with the mean",
+                "confidence of 20 bins, Brier score summed over classes, entropy in nats.",
+            ],
+            rows,
+            judged(rows),
+        )
+
+
+if __name__ == "__main__":
+    main()
