@@ -14,7 +14,7 @@ from gpx.methods.direct.mean_field import swept
 DATA = ["data.num_points=1500", "trainer.max_steps=3"]
 CEILINGS = {
     "svgp": (["approx=svgp", "approx.num_inducing=64"], 159, 1),
-    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 162, 3),
+    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 163, 3),
     "qsgp, block step": (
         [
             "approx=qsgp",

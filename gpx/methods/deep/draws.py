@@ -35,11 +35,13 @@ class Draws(NamedTuple):
 
     def kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         """Ones with ``probability``, else zeros, in the dtype and on the device of ``like``."""
-        uniform = self._empty(shape, like)
-        if uniform.shape == like.shape:  # in the same order in memory: their product is then quick
-            uniform = torch.empty_like(like, device=uniform.device)
+        images = len(shape) == 4
+        if images:  # channels last, as images lie on a CPU; on every device, for the same draws
+            shape = (shape[0], *shape[2:], shape[1])
         # a quarter of the time of torch.bernoulli
-        return uniform.uniform_(generator=self.generator).lt_(probability).to(like.device)
+        uniform = self._empty(shape, like).uniform_(generator=self.generator)
+        kept = uniform.lt_(probability).to(like.device)
+        return kept.permute(0, 3, 1, 2) if images else kept
 
     def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         device = like.device if self.generator is None else self.generator.device

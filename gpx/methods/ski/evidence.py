@@ -24,7 +24,7 @@ from gpx.methods.ski.grid_spectrum import (
     scaled_logdet,
 )
 from gpx.methods.ski.quad_logdet import quad_logdet, quad_of
-from gpx.methods.ski.system import SKISystem
+from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 
 FINE = 1.0
 """Standard error of the evidence, in nats, that is small enough for any number of rows."""
@@ -184,6 +184,8 @@ class SKIEvidence(Objective[GatheredRows]):
             quad, logdet, report = found.quad, found.logdet, found.report
             logdet = logdet + (n - size) * system.noise.log()
             error = float(found.logdet_error)
+            if few:  # two probes say little of their own scatter, which what is left out bounds
+                error = max(error, NEGLIGIBLE)
             facts["logdet_error"] = error
             facts["probes"] = found.probes
             if not few:

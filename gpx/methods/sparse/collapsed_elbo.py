@@ -93,9 +93,9 @@ def collapsed_elbo(
     x, own_residual = x[mine], residual.detach()[mine]
     with torch.no_grad():
         s = noise.detach().double()
-        logdet, scale = s.log().sum() * (1 if s.ndim else n), None
+        constant, scale = (s.log() + LOG_TWO_PI) * (-0.5 if s.ndim else -0.5 * n), None
         if s.ndim:
-            scale, s = s[mine].rsqrt(), s.new_ones(())
+            constant, scale, s = constant.sum(), s[mine].rsqrt(), s.new_ones(())
             own_residual = own_residual * scale.to(own_residual)
         gathered = KernelGradient(kernel, x, z, features, processes) if gradient else None
         gram = None if gathered is None else gathered.hold_inducing()
@@ -107,7 +107,7 @@ def collapsed_elbo(
             store.hold(gathered.hold_cross, memory_budget)
         sums = nystrom_sums(store, own_residual).added_up(processes)
         inner = InnerFactor(sums, s)
-        terms = _terms(sums, inner, s, n, logdet)
+        terms = _terms(sums, inner, s, constant)
         if gathered is None:
             return terms, None, report
         own_gradient = nystrom_gradient(
@@ -122,15 +122,13 @@ def collapsed_elbo(
     return terms, LogDensityGradient(residual_gradient, noise_gradient, gathered), report
 
 
-def _terms(
-    sums: NystromSums, inner: InnerFactor, s: Tensor, n: int, logdet: Tensor
-) -> CollapsedTerms:
+def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, constant: Tensor) -> CollapsedTerms:
     minus_half = -0.5 / s
     return CollapsedTerms(
         fit=(sums.squared_residual - torch.dot(sums.projected, inner.weights)) * minus_half,
         complexity=-inner.factor.diagonal().log().sum(),
         trace=sums.trace_error * minus_half,
-        constant=-0.5 * (logdet + n * LOG_TWO_PI),
+        constant=constant,
     )
 
 

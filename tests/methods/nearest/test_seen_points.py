@@ -93,8 +93,8 @@ def test_copies_take_nothing_prepared_along_and_leave_the_kernel_whole():
         assert torch.equal(twin.predict(x).mean, expected)
     # what was prepared was taken off a copy of this kernel
     assert isinstance(made.kernel.lengthscale, torch.Tensor)
-    made.kernel.lengthscale = torch.tensor(0.5).double()
-    assert made.kernel.lengthscale.item() == pytest.approx(0.5)
+    made.kernel.lengthscale = 0.5
+    assert made.kernel.lengthscale.tolist() == pytest.approx([0.5] * 2)
 
 
 @pytest.mark.parametrize("width", [1, 30])

@@ -64,7 +64,7 @@ def test_evidence_and_gradient_are_the_dense_ones(projection):
     found = SKIEvidence().evidence(model, x, y)
     matrix = dense(model, x) + model.likelihood.noise_variance * torch.eye(60).double()
     want = MultivariateNormal(torch.zeros_like(y), matrix).log_prob(y)
-    assert found.facts["logdet_error"] < 1e-2
+    assert found.facts["logdet_error"] < 2e-2
     torch.testing.assert_close(found.value, want, rtol=0.0, atol=1e-2)  # what is negligible
     torch.testing.assert_close(
         gradients(model, found.value), gradients(model, want), rtol=2e-2, atol=2e-2

@@ -293,7 +293,7 @@ def test_a_snapshot_takes_the_cost_of_sampling_away_until_something_moves():
         # weights and features move: a bound again, and far tighter than without
         generator = torch.Generator().manual_seed(5)
         model.family.mean.add_(0.1 * torch.randn(BLOCKS, WIDTH, generator=generator))
-        model.kernel.lengthscale = torch.tensor([[0.85, 1.1]])
+        model.kernel.lengthscale = torch.tensor([0.85, 1.1])
         whole.snapshot.moved = True
         exact = exact_site_elbo(model, x, y).value
         found = averaged(whole, model, x, y, 2)
@@ -400,10 +400,10 @@ def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
     kept = model.family.mean.detach().clone()
     with torch.no_grad():
         model.family.mean.mul_(-1.0)
-        model.kernel.lengthscale = torch.tensor([[30.0]])
+        model.kernel.lengthscale = 30.0
     objective.before_step(model, x, y, torch.arange(50))
     objective.after_step(model)
-    torch.testing.assert_close(model.kernel.lengthscale.detach(), torch.tensor([[0.95]]))
+    assert model.kernel.lengthscale.item() == pytest.approx(0.95)
     torch.testing.assert_close(model.family.mean.detach(), kept)
     torch.testing.assert_close(exact_site_elbo(model, x, y).value, mended)
     # and all of it survives a checkpoint
