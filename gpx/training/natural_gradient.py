@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,12 @@ from torch import nn
 
 from gpx.errors import ConfigError, class_name
 from gpx.inference.variational import WhitenedGaussian
+from gpx.likelihoods import Gaussian
+from gpx.likelihoods.gaussian import NoisyOutputs
+
+LONGEST = 1.0
+"""Length of a step of the mean of q, in prior standard deviations, under noise that is not
+Gaussian: the curvature where it begins says little of places farther away."""
 
 
 class NaturalGradient(torch.optim.Optimizer):
@@ -17,7 +24,9 @@ class NaturalGradient(torch.optim.Optimizer):
 
     A step of rate one leads to the optimal q at once where the noise is Gaussian and the batch is
     all data; with mini-batches q is an average over the last 1 / lr of them. Unlike Adam's, a step
-    does not depend on how q is parametrised.
+    does not depend on how q is parametrised. Under noise that is not Gaussian the mean moves by at
+    most ``LONGEST`` in a step: counts of hundreds, say, ask a prior near one for a leap after which
+    exp(f) overflows.
 
     Args:
         params: those of variational distributions, complete.
@@ -33,7 +42,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if not 0.0 <= lr <= 1.0:
             raise ValueError(f"lr={lr}: a natural gradient step has a rate of at most 1")
         super().__init__(params, {"lr": lr})
-        self._scale = 1.0
+        self._scale, self._longest = 1.0, LONGEST
         self._distributions: list[WhitenedGaussian] = []
 
     def attach(self, model: nn.Module | None, scale: float) -> None:
@@ -48,6 +57,8 @@ class NaturalGradient(torch.optim.Optimizer):
         """
         mine = {id(p) for group in self.param_groups for p in group["params"]}
         self._scale = scale
+        gaussian = isinstance(getattr(model, "likelihood", None), (Gaussian, NoisyOutputs))
+        self._longest = math.inf if gaussian else LONGEST
         self._distributions = [
             module
             for module in ([] if model is None else model.modules())
@@ -68,4 +79,4 @@ class NaturalGradient(torch.optim.Optimizer):
         rate = self.param_groups[0]["lr"] * self._scale
         for q in self._distributions:
             if q.mean.grad is not None:
-                q.natural_step(rate)
+                q.natural_step(rate, self._longest)

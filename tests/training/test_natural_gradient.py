@@ -10,11 +10,12 @@ from torch import nn
 from gpx.errors import ConfigError
 from gpx.inference.variational import FullCholesky, MeanField, WhitenedGaussian
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, StudentT
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Poisson, StudentT
 from gpx.means import Zero
 from gpx.models import SVGP
 from gpx.objectives import SVGPELBO
 from gpx.training.first_order import FirstOrder
+from gpx.training.natural_gradient import LONGEST
 
 NATURAL = {
     "variational": {"algorithm": "natural", "lr": 1.0},
@@ -145,6 +146,40 @@ def test_q_stays_a_distribution_where_the_loss_is_concave_in_its_variance(family
     expected = torch.full((4,), 1.0 / (1.0 + change + 0.5 * change**2), dtype=torch.float64)
     covariance = q.factor()[0] @ q.factor()[0].mT
     torch.testing.assert_close(covariance.data, torch.diag(expected))
+
+
+@pytest.mark.parametrize("largest", [1e6, 1e12])
+def test_directions_of_little_curvature_survive_beside_those_of_much(largest):
+    """Where P has to be raised: its eigenvalues lie up to 24 decades apart."""
+    q = FullCholesky().start(4).double()
+    generator = torch.Generator().manual_seed(0)
+    basis, _ = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64))
+    change = torch.tensor([largest, 5.0, -3.0, -2.0], dtype=torch.float64)
+    matrix = basis @ torch.diag(change) @ basis.mT
+    (0.5 * (matrix * (q.root() @ q.root().mT)).sum()).backward()
+    q.natural_step(1.0)
+    factor = q.factor()[0].detach()
+    variances = (basis.mT @ factor).square().sum(1)[1:]
+    expected = 1.0 / (1.0 + change + 0.5 * change.square())
+    torch.testing.assert_close(variances, expected[1:], rtol=1e-3 * largest / 1e12 + 1e-9, atol=0.0)
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_counts_of_hundreds_are_trained_from_the_prior(rate):
+    """The first full step would take f hundreds of prior deviations up, where exp(f) overflows."""
+    x, y = problem()
+    counts = (400.0 * y.exp()).round()
+    model = model_of(Poisson())
+    before = model.q.mean.detach().clone()
+    steps(model, x, counts, 1, rate)
+    length = torch.linalg.vector_norm(model.q.mean.detach() - before)
+    assert float(length) == pytest.approx(LONGEST)
+    bounds = steps(model, x, counts, 150, rate)
+    assert all(math.isfinite(bound) for bound in bounds)
+    assert bounds[-1] == pytest.approx(bounds[-30], abs=0.1)
+    steps(model, x, counts, 1, rate)
+    gradients = torch.cat([p.grad.flatten() for p in model.q.parameters()])
+    assert float(gradients.abs().max()) < 1e-3
 
 
 def test_a_likelihood_that_is_not_log_concave_is_trained():

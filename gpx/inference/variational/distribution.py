@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -75,7 +76,7 @@ class WhitenedGaussian(nn.Module, ABC):
             factor (p, M, M): lower triangular with a positive diagonal.
         """
 
-    def natural_step(self, rate: float) -> None:
+    def natural_step(self, rate: float, longest: float = math.inf) -> None:
         """Move along the natural gradient of a loss whose gradients are in the parameters.
 
         The natural parameters of q take a step along the gradient in its moments m and S + m m^T:
@@ -86,6 +87,8 @@ class WhitenedGaussian(nn.Module, ABC):
         Args:
             rate: in units of one over the loss: of minus the bound itself at most one, which for
                 Gaussian noise and all data leads to the optimum at once.
+            longest: a longer step of the mean of a latent function is shortened to this length. In
+                v one is a prior standard deviation: no value of the function moves by more.
 
         Raises:
             NotAvailable: the family has no such step.
@@ -146,8 +149,8 @@ class FullCholesky(WhitenedGaussian):
             diagonal.log_()
 
     @torch.no_grad()
-    def natural_step(self, rate: float) -> None:
-        """As in ``WhitenedGaussian``, in float64; about 4 p M^3 operations, no wait for a GPU."""
+    def natural_step(self, rate: float, longest: float = math.inf) -> None:
+        """As in ``WhitenedGaussian``, in float64; about 4 p M^3 operations."""
         of_mean, of_raw = _gradients(self.mean, self.raw_factor)
         factor, of_factor = self.root().double(), of_raw.tril()
         diagonal = of_factor.diagonal(dim1=-2, dim2=-1)
@@ -158,7 +161,7 @@ class FullCholesky(WhitenedGaussian):
         root = _upper_root(rate * (half + half.mT))
         factor = torch.linalg.solve_triangular(root.mT, factor, upper=False, left=False)
         step = factor @ (factor.mT @ of_mean.unsqueeze(-1))
-        self.assign(self.mean - rate * step.squeeze(-1), factor)
+        self.assign(self.mean - _shortened(rate * step.squeeze(-1), longest), factor)
 
 
 class MeanField(WhitenedGaussian):
@@ -199,13 +202,13 @@ class MeanField(WhitenedGaussian):
             self.log_scale.copy_(-torch.linalg.vector_norm(inverse, dim=-2).log())
 
     @torch.no_grad()
-    def natural_step(self, rate: float) -> None:
+    def natural_step(self, rate: float, longest: float = math.inf) -> None:
         """As in ``WhitenedGaussian``; O(p M) operations."""
         of_mean, of_scale = _gradients(self.mean, self.log_scale)
         change = rate * of_scale
         grown = torch.where(change > -1.0, 1.0 + change, 1.0 + change + 0.5 * change.square())
         variance = self.root().double().square() / grown
-        self.mean.copy_(self.mean - rate * variance * of_mean)
+        self.mean.copy_(self.mean - _shortened(rate * variance * of_mean, longest))
         self.log_scale.copy_(0.5 * variance.log())
 
 
@@ -218,13 +221,21 @@ def _gradients(*parameters: nn.Parameter) -> list[Tensor]:
     ]
 
 
+def _shortened(step: Tensor, longest: float) -> Tensor:
+    """Steps (p, M), each of at most that length."""
+    length = torch.linalg.vector_norm(step, dim=-1, keepdim=True)
+    return step * (longest / length).clamp_max(1.0)
+
+
 def _upper_root(change: Tensor) -> Tensor:
     """U (p, M, M), upper triangular, with U U^T = I + E, or I + E + E^2 / 2 where that is not
     positive definite, for symmetric E = ``change``."""
     identity = torch.eye(change.shape[-1], dtype=change.dtype, device=change.device)
     lower, info = torch.linalg.cholesky_ex((identity + change).flip(-2, -1))
-    if lower.is_cuda or bool(info.any()):
-        raised = identity + change + 0.5 * change @ change
-        safe, _ = torch.linalg.cholesky_ex(raised.flip(-2, -1))
-        lower = torch.where((info == 0)[:, None, None], lower, safe)
+    if bool(info.any()):
+        # ((I + E)^2 + I) / 2 from the triangle of its root: squaring would lose small eigenvalues
+        rows = torch.cat([identity + change, identity.expand_as(change)], dim=-2).flip(-1)
+        triangle = torch.linalg.qr(rows, mode="r").R * math.sqrt(0.5)
+        signs = triangle.diagonal(dim1=-2, dim2=-1).sign()
+        lower = torch.where((info == 0)[:, None, None], lower, (signs.unsqueeze(-1) * triangle).mT)
     return lower.flip(-2, -1)
