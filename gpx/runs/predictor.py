@@ -20,6 +20,7 @@ from gpx.data.labels import Label
 from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError, class_name
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
@@ -312,11 +313,18 @@ class Predictor:
         """
 
         def law(x: Tensor, _: Tensor | None) -> torch.distributions.Distribution:
-            mean, variance = self.posterior.predict(x)
+            mean, variance = self._outputs(*self.posterior.predict(x))
             return torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
 
         found = self._over_gaps(law, self._standardised(inputs))
         return self._in_own_units(self.in_targets(found))
+
+    @torch.no_grad()
+    def _outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Moments of the functions behind the targets, given those of the latent functions."""
+        if isinstance(self.likelihood, NoisyOutputs):
+            return self.likelihood.outputs(mean, variance)
+        return mean, variance
 
     def in_targets(self, law: torch.distributions.Distribution) -> torch.distributions.Distribution:
         """The law of a standardised target, given that of what the posterior sees it as."""
@@ -413,7 +421,8 @@ class Predictor:
             else:
                 f = self.posterior.sample_paths(num, generator=draws)(x)
             if not targets:
-                return _array(self._drawn(f.double().cpu()))
+                known, _ = self._outputs(f, torch.zeros_like(f))
+                return _array(self._drawn(known.double().cpu()))
             rows = f.reshape(num * len(x), *f.shape[2:])
             with global_randomness(derive_seed(seed, "sampled noise")):
                 y = self.likelihood.predictive(rows, torch.zeros_like(rows)).sample()

@@ -100,6 +100,26 @@ def test_a_noisy_output_leans_on_the_others():
     assert error["mixed_outputs"] < 0.7 * error["gaussian_outputs"]
 
 
+@pytest.mark.parametrize("latents", [2, 3])
+def test_functions_without_noise_are_those_of_the_outputs(latents):
+    """Not the latent functions, which have no unit of any target."""
+    x = draws(40, 1)
+    scale = torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
+    y = torch.stack([x.sin(), x.cos(), x.sin() - x.cos()], 1).squeeze(2) * scale + 5.0 * scale
+    options = ["approx=svgp", "approx.num_inducing=10", "kernel=rbf", "likelihood=mixed_outputs"]
+    options += [f"likelihood.num_latents={latents}", "trainer.max_steps=5", "trainer.dtype=float64"]
+    fitted = gpx.fit(x, y, *options, quiet=True, keep=False)
+    targets, known = fitted.predict(x[:4]), fitted.latent(x[:4])
+    noise = fitted.model.likelihood.noise_variance.detach() * fitted.model.scaler.target_scale**2
+    assert known.mean == pytest.approx(targets.mean, rel=1e-9)
+    assert known.std**2 + noise.numpy() == pytest.approx(targets.std**2, rel=1e-9)
+    functions = fitted.sample(x[:4], 400)
+    assert functions.shape == (400, 4, 3)
+    # of 12 means of normals each is within five standard errors but for one in 100 000 runs
+    wrong = abs(functions.mean(0) - known.mean) / (functions.std(0) / 20.0)
+    assert wrong.max() < 5.0
+
+
 @pytest.mark.parametrize(("outputs", "latents"), [(3, 1), (3, 4), (1, None)])
 def test_sizes_that_make_no_sense_are_refused(outputs, latents):
     with pytest.raises(ConfigError, match="outputs"):
