@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gpx
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF
 from gpx.likelihoods import MixedOutputs, target_marginals
 from gpx.means import Zero
@@ -118,6 +118,15 @@ def test_functions_without_noise_are_those_of_the_outputs(latents):
     # of 12 means of normals each is within five standard errors but for one in 100 000 runs
     wrong = abs(functions.mean(0) - known.mean) / (functions.std(0) / 20.0)
     assert wrong.max() < 5.0
+
+
+def test_a_kernel_is_chosen_for_them():
+    """Not as for one target whose noise is not Gaussian."""
+    x = draws(60, 1)
+    y = torch.cat([x.sin(), x.cos()], 1) + 0.1 * draws(60, 2, seed=1)
+    options = ["kernel=auto", "kernel.candidates=[rbf]", "kernel.rounds=0", "trainer.max_steps=2"]
+    fitted = gpx.fit(x, y, *options, likelihood="mixed_outputs", quiet=True, keep=False)
+    assert class_name(fitted.model.posterior.kernel) == "RBF"
 
 
 @pytest.mark.parametrize(("outputs", "latents"), [(3, 1), (3, 4), (1, None)])

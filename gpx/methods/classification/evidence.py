@@ -13,7 +13,7 @@ from gpx.backends import row_chunks
 from gpx.errors import ConfigError
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.linalg import SolveReport, with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.classification.model import DenseModel, kernel_matrix
@@ -103,7 +103,7 @@ class DenseEvidence(Objective[DenseModel]):
     def check(self, model: DenseModel) -> None:
         """As in ``Objective``; Gaussian noise leaves nothing to approximate."""
         super().check(model)
-        if isinstance(model.likelihood, (Gaussian, GaussianOutputs)):
+        if isinstance(model.likelihood, (Gaussian, NoisyOutputs)):
             raise ConfigError(
                 f"{type(self).__name__} is for classes, and with Gaussian noise there is nothing "
                 "to approximate: take model=ExactGP(), or likelihood=Bernoulli() for two classes"

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from gpx.data import Dataset
 from gpx.errors import ConfigError, class_name
-from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
+from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
 from gpx.options.build import build
 from gpx.options.kernel_expression import kernel_node, sum_of
@@ -92,7 +93,7 @@ def with_kernel_chosen(
     options = _options(config.kernel)
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
-    gaussian = isinstance(likelihood, (Gaussian, GaussianOutputs))
+    gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
     require_outputs(data, likelihood.num_outputs, f"the likelihood {class_name(likelihood)}")
     why_not = ""
     if not gaussian and not likelihood.log_concave:

@@ -15,7 +15,8 @@ from gpx.constraints import lower_limits
 from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.inference.leave_one_out import leave_one_out_log_density
 from gpx.kernels import Kernel
-from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
+from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, LaplaceGP
@@ -94,7 +95,7 @@ class Judge:
         assert isinstance(stored, dict)
         self.start: Node = {str(option): value for option, value in stored.items()}
         likelihood: Likelihood = build(config, "likelihood")
-        self.gaussian = isinstance(likelihood, (Gaussian, GaussianOutputs))
+        self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
 
     def fit(self, name: str, node: Node, likelihood: Node | None = None) -> Fit:
         """The kernel of ``node`` at its largest evidence; score -inf where it has none.
