@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ def per_dimension(
     """
     if num_dims is not None and num_dims < 1:
         raise ConfigError(f"{option}={num_dims}: expected at least 1")
-    if isinstance(value, (int, float)):
+    if isinstance(value, Real) or getattr(value, "ndim", 1) == 0:  # NumPy's and torch's too
         tensor = torch.tensor(float(value), dtype=torch.float64)
         return tensor if num_dims is None else tensor.expand(num_dims).clone()
     tensor = torch.tensor([float(v) for v in value], dtype=torch.float64)

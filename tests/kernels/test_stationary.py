@@ -180,6 +180,12 @@ def test_a_shape_that_is_nearly_a_squared_exponential_keeps_the_digits_of_float3
     torch.testing.assert_close(ratio, RBF().float().evaluate(x), rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("one", [np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
+def test_one_number_may_be_of_numpy_or_torch(one):
+    assert RBF(lengthscale=one).lengthscale.item() == pytest.approx(0.5)
+    assert RBF(2, one).lengthscale.tolist() == pytest.approx([0.5, 0.5])
+
+
 def test_options():
     x = draw(5, 4)
     k = RBF(2, [0.5, 2.0], 1.3, active_dims=[3, 1])
