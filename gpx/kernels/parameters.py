@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,11 @@ def per_dimension(
     """
     if num_dims is not None and num_dims < 1:
         raise ConfigError(f"{option}={num_dims}: expected at least 1")
-    if isinstance(value, Real) or getattr(value, "ndim", 1) == 0:  # NumPy's and torch's too
-        tensor = torch.tensor(float(value), dtype=torch.float64)
+    given: Any = value
+    if isinstance(given, (int, float)) or getattr(given, "ndim", 1) == 0:  # NumPy's and torch's too
+        tensor = torch.tensor(float(given), dtype=torch.float64)
         return tensor if num_dims is None else tensor.expand(num_dims).clone()
-    tensor = torch.tensor([float(v) for v in value], dtype=torch.float64)
+    tensor = torch.tensor([float(v) for v in given], dtype=torch.float64)
     if num_dims is None or tensor.numel() != num_dims:
         raise ConfigError(
             f"{tensor.numel()} values were given for {option}={num_dims}; "
