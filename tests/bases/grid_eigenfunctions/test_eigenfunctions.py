@@ -125,12 +125,12 @@ def convergence(sizes, reference):
 
 
 def test_eigenfunctions_converge_as_the_grid_grows():
-    """Sizes four times each other: errors fall fourfold, to within a third."""
+    """Sizes four times each other: errors fall fourfold, to within a twentieth."""
     errors = convergence((20, 80, 320, 1280), 1001)
     assert errors[0] > 0.1
     assert all(b < a for a, b in itertools.pairwise(errors)), errors
-    assert all(3.0 < a / b < 5.5 for a, b in itertools.pairwise(errors[1:])), errors
-    assert errors[-1] < 4.0 * 2e-3
+    assert all(3.8 < a / b < 4.2 for a, b in itertools.pairwise(errors[1:])), errors
+    assert errors[-1] < 4.0 * 1e-3
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ class Work(TorchDispatchMode):
             factors = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)][-2:]
             work = factors[0].numel() * (factors[1].shape[-1] if factors[1].ndim > 1 else 1)
         elif name.startswith(FACTORISATIONS) and name not in NORMS:
-            work = tensors[0].numel() * max(t.shape[-1] for t in tensors[:2] if t.ndim)
+            work = tensors[0].numel() * max((t.shape[-1] for t in tensors[:2] if t.ndim), default=1)
         self.total += work
         return out
 
