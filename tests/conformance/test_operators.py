@@ -396,6 +396,22 @@ def test_batches_of_some_leaves_only(name):
     close(operator.expand(3, *dense.shape).to_dense(), dense.expand(3, *dense.shape))
 
 
+@every_batched
+def test_batches_of_one_beside_larger_ones(name):
+    """Leaves whose batch has one member serve them all, also where entries are looked up."""
+    case = REGISTRY[name]
+    rows, columns = torch.tensor([0, 2, 1]).view(-1, 1), torch.tensor([1, 0])
+    members = torch.arange(2).view(-1, 1, 1)
+    for wide in range(len(case.leaves)):
+        values = [v.unsqueeze(0) for v in leaves(name)]
+        values[wide] = leaves(name, 2)[wide]
+        operator = case.build(*values)
+        dense = torch.stack([case.dense(*(v[i % len(v)] for v in values)) for i in range(2)])
+        close(operator.to_dense(), dense)
+        close(operator[1].to_dense(), dense[1])
+        close(operator[members, rows, columns], dense[members, rows, columns])
+
+
 @pytest.mark.parametrize("name", [name for name in BATCHED if name in POSITIVE])
 def test_batched_solves_and_their_gradients(name):
     case = REGISTRY[name]

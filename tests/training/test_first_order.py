@@ -80,6 +80,9 @@ def test_hyperparameters_of_a_weight_space_model_wait_until_they_are_free():
     for step in range(4):
         before = groups["variational"][0].detach().clone()
         optimizer.before_step(step)
+        assert (optimizer.learning_rates(step)["hyperparameters"] == 0.0) == (step < 3)
+        # no backward pass is spent on what does not move
+        assert [p.requires_grad for p in groups["hyperparameters"]] == [step >= 3] * 3
         objective(model, x, y, generator=generator).backward()
         optimizer.step(step)
         objective.after_step(model)

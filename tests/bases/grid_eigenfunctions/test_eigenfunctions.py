@@ -94,6 +94,7 @@ def test_the_kernel_minus_its_approximation_is_positive(d, p, lengthscale, seed)
 def convergence(sizes, reference):
     """Largest errors over 20 points of 6 eigenfunctions of norm one, for grids of these sizes.
 
+    The reference is dense: eigenvectors of the kernel matrix of that many equal steps, extended.
     K_XU q / lambda is the restriction of q to X where X is part of U; the 20 points in U that are
     not of its density make the error fall like 1 / m.
     """
@@ -111,7 +112,10 @@ def convergence(sizes, reference):
     def middle(count):
         return (torch.arange(count, dtype=torch.float64) + 0.5) / count
 
-    want = functions(middle(reference).tolist())
+    nodes = middle(reference).unsqueeze(1)
+    values, vectors = torch.linalg.eigh(kernel.evaluate(nodes, nodes).double())
+    values, vectors = values[-6:].flip(0), vectors[:, -6:].flip(1)
+    want = (kernel.evaluate(x, nodes) @ vectors / values * math.sqrt(reference / 20.0)).mT
     errors = []
     for size in sizes:
         found = functions(torch.cat([x[:, 0], middle(size - 20)]).sort().values.tolist())
@@ -121,12 +125,12 @@ def convergence(sizes, reference):
 
 
 def test_eigenfunctions_converge_as_the_grid_grows():
-    """Sizes four times each other: errors fall fourfold, to within a third."""
+    """Sizes four times each other: errors fall fourfold, to within a twentieth."""
     errors = convergence((20, 80, 320, 1280), 1001)
     assert errors[0] > 0.1
     assert all(b < a for a, b in itertools.pairwise(errors)), errors
-    assert all(3.0 < a / b < 5.5 for a, b in itertools.pairwise(errors[1:])), errors
-    assert errors[-1] < 4.0 * 2e-3
+    assert all(3.8 < a / b < 4.2 for a, b in itertools.pairwise(errors[1:])), errors
+    assert errors[-1] < 4.0 * 1e-3
 
 
 @pytest.mark.slow

@@ -11,7 +11,10 @@ from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.methods.reweighted.evidence import joint_density
 from gpx.methods.reweighted.state import reweighted_form
 
-CUBIC = ("linalg_cholesky", "cholesky", "linalg_inv", "linalg_eigh")
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "dot", "mv", "addmv")
+NORMS = ("linalg_vector_norm", "linalg_matrix_norm")
+FACTORISATIONS = ("linalg_", "_linalg_", "cholesky", "qr", "geqrf", "orgqr", "ormqr", "lu_")
+"""Beginnings of the names of all operations that take their size to the third power."""
 
 
 class Work(TorchDispatchMode):
@@ -28,11 +31,11 @@ class Work(TorchDispatchMode):
         name = func.overloadpacket.__name__
         tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor)]
         work = max((t.numel() for t in tensors), default=0)
-        if name in ("mm", "bmm", "addmm", "addmm_"):
+        if name.rstrip("_") in PRODUCTS:
             factors = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)][-2:]
-            work = factors[0].numel() * factors[1].shape[-1]
-        elif "solve_triangular" in name or name.startswith(CUBIC):
-            work = tensors[0].numel() * max(t.shape[-1] for t in tensors[:2])
+            work = factors[0].numel() * (factors[1].shape[-1] if factors[1].ndim > 1 else 1)
+        elif name.startswith(FACTORISATIONS) and name not in NORMS:
+            work = tensors[0].numel() * max((t.shape[-1] for t in tensors[:2] if t.ndim), default=1)
         self.total += work
         return out
 
