@@ -21,7 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from demo import by_search, data, parameters
+from demo import by_search, expected_noise, parameters
+from demo_settings import data
 from record import write
 from torch import Tensor
 
@@ -105,7 +106,7 @@ class Hypotheses:
 
 def problem(seed: int, known: bool) -> list[dict[str, Any]]:
     """A row for each family."""
-    x, y = data(ROWS, seed)
+    x, y = data(seed, ROWS)
     first = made(Direct, x, y, known)
     by_search(first, DirectELBO(), x, y, 400)
     every = Hypotheses(first, x, y)
@@ -142,13 +143,6 @@ def problem(seed: int, known: bool) -> list[dict[str, Any]]:
                 strict=True,
             )
         ]
-
-
-def expected_noise(model: Any) -> float:
-    """Under q."""
-    if model.noise is None:
-        return float(model.likelihood.noise_variance)
-    return float(model.noise_logits.softmax(0) @ model.noise_grid()[0])
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from matplotlib.figure import Figure
 from record import write
 from torch import Tensor
 
@@ -38,6 +39,9 @@ HERE = Path(__file__).resolve().parent
 VALUES = [-1.0, 0.0, 1.0]
 VARIANCES = [0.001, 0.01, 0.1]
 RATE = 0.05
+FLOOR = 1e-2
+"""Nats: the picture's, whose axis is logarithmic."""
+
 CALLS = 4
 """Of the bound in one timing: few, so that some timing is free of what else the machine does."""
 
@@ -47,6 +51,20 @@ class Draws(NamedTuple):
 
     weights: Tensor
     noise: Tensor
+
+
+class Trace(NamedTuple):
+    """Bounds that a search saw, after how many steps and seconds.
+
+    Attributes:
+        label: of the search.
+        steps, seconds, bounds: of the same length.
+    """
+
+    label: str
+    steps: list[int]
+    seconds: list[float]
+    bounds: list[float]
 
 
 def draw(log_q: Tensor, log_noise: Tensor, num: int, generator: torch.Generator) -> Draws:
@@ -107,33 +125,40 @@ def problem(n: int, b: int, seed: int = 0) -> tuple[Direct, Tensor, Tensor]:
     return model, x, (model.basis(x) @ weights + 0.1 * noise).detach()
 
 
-def by_gradient(n: int, b: int) -> dict[str, Any]:
+def by_gradient(n: int, b: int) -> tuple[dict[str, Any], Trace]:
     """The exact gradient, by L-BFGS; sums over the data are part of the time."""
     model, x, y = problem(n, b)
-    began = time.perf_counter()
+    began = time.process_time()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
-    counts: list[float] = []
+    trace = Trace("exact gradient, L-BFGS", [], [], [])
+
+    def note(count: int, loss: float, replayed: bool) -> None:
+        trace.steps.append(len(trace.steps) + 1)
+        trace.seconds.append(time.process_time() - began)
+        trace.bounds.append(-n * loss)
+
     objective = DirectELBO()
     LBFGSB().minimise(
         [model.logits, model.noise_logits],
         lambda: objective(model, x, y),
         1000,
-        lambda count, loss, replayed: counts.append(loss),
+        note,
     )
-    seconds = time.perf_counter() - began
-    return {
+    seconds = time.process_time() - began
+    row = {
         "n": n,
         "b": b,
-        "method": "exact gradient, L-BFGS",
+        "method": trace.label,
         "draws": None,
-        "steps": len(counts),
+        "steps": len(trace.steps),
         "bound": float(model.bound().value),
         "best bound": float(model.bound().value),
         "seconds": seconds,
     }
+    return row, trace
 
 
-def by_score(n: int, b: int, num: int, steps: int) -> dict[str, Any]:
+def by_score(n: int, b: int, num: int, steps: int) -> tuple[dict[str, Any], Trace]:
     """REINFORCE with ``num`` draws a step; the exact bound is looked at outside the clock."""
     model, x, y = problem(n, b)
     generator = torch.Generator().manual_seed(1)
@@ -141,28 +166,49 @@ def by_score(n: int, b: int, num: int, steps: int) -> dict[str, Any]:
     features = model.basis(x).detach()
     parameters = [model.logits, model.noise_logits]
     optimiser = torch.optim.Adam(parameters, lr=RATE)
-    seconds, bounds = 0.0, []
+    seconds, trace = 0.0, Trace(f"REINFORCE, {num} draws a step", [], [], [])
     for step in range(steps):
-        began = time.perf_counter()
+        began = time.process_time()
         with torch.no_grad():
             here = [p.log_softmax(-1) for p in parameters]
             slopes = score_gradient(model, features, y, draw(here[0], here[1], num, generator))
             for parameter, slope in zip(parameters, slopes, strict=True):
                 parameter.grad = -slope / n
         optimiser.step()
-        seconds += time.perf_counter() - began
+        seconds += time.process_time() - began
         if step % 10 == 9 or step == steps - 1:
-            bounds.append(float(model.bound().value))
-    return {
+            trace.steps.append(step + 1)
+            trace.seconds.append(seconds)
+            trace.bounds.append(float(model.bound().value))
+    row = {
         "n": n,
         "b": b,
         "method": "REINFORCE, Adam",
         "draws": num,
         "steps": steps,
-        "bound": bounds[-1],
-        "best bound": max(bounds),
+        "bound": trace.bounds[-1],
+        "best bound": max(trace.bounds),
         "seconds": seconds,
     }
+    return row, trace
+
+
+def picture(columns: list[tuple[str, list[Trace]]]) -> Figure:
+    """Nats below the largest bound found: over steps above, over seconds below."""
+    figure = Figure(figsize=(4.2 * len(columns), 6.0), layout="constrained")
+    panels = figure.subplots(2, len(columns), squeeze=False, sharey="row")
+    for (title, traces), (upper, lower) in zip(columns, panels.T, strict=True):
+        top = max(max(trace.bounds) for trace in traces)
+        for trace in traces:
+            below = [max(top - bound, FLOOR) for bound in trace.bounds]
+            upper.plot(trace.steps, below, label=trace.label)
+            lower.plot(trace.seconds, below)
+        upper.set(title=title, xlabel="evaluations, or steps", xscale="log", yscale="log")
+        lower.set(xlabel="processor seconds", xscale="log", yscale="log")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("nats below the largest bound")
+    panels[0, 0].legend(loc="lower left", fontsize="x-small")
+    return figure
 
 
 def evaluation_seconds(sizes: list[int], m: int, rounds: int) -> list[float]:
@@ -192,12 +238,14 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes = [(200, 20)] if options.quick else [(1000, 20), (10_000, 20), (1000, 100)]
     steps = 100 if options.quick else 1000
-    rows, checks = [], {}
+    rows, checks, columns = [], {}, []
     by_gradient(50, 4)  # so that no timing holds the loading of code
     for n, b in sizes:
-        exact = by_gradient(n, b)
-        sampled = [by_score(n, b, num, steps) for num in ([1, 10] if n > 1000 else [1, 10, 100])]
+        found = [by_gradient(n, b)]
+        found += [by_score(n, b, num, steps) for num in ([1, 10] if n > 1000 else [1, 10, 100])]
+        exact, *sampled = [row for row, _ in found]
         rows += [exact, *sampled]
+        columns.append((f"n = {n:,}, b = {b}", [trace for _, trace in found]))
         best = max(sampled, key=lambda row: row["best bound"])
         checks[f"n={n}, b={b}: the exact gradient ends at least at REINFORCE's best bound"] = (
             exact["bound"] >= best["best bound"]
@@ -223,11 +271,15 @@ def main() -> None:
         "exact gradient wins by a wide margin, which grows with n and with b.",
         "Where REINFORCE's bound is its best one, it was still rising when its steps ended.",
         f"REINFORCE: Adam at rate {RATE}, the bound looked at every ten steps. Seconds are of the "
-        "wall clock on one thread, the sums over the data included; costs of an evaluation are of "
-        "the processor, the best of several taken in turn.",
+        "processor, one thread, the sums over the data included; costs of an evaluation are the "
+        "best of several taken in turn.",
     ]
+    if not options.quick:
+        picture(columns).savefig(HERE / "reinforce.png", dpi=110)
     tables = {"Exact against sampled gradients": rows, "An evaluation with its gradient": costs}
-    write(HERE, "reinforce", "Exact gradients against REINFORCE", notes, tables, checks)
+    title = "Exact gradients against REINFORCE"
+    folder = None if options.quick else HERE  # a rehearsal leaves the tables alone
+    write(folder, "reinforce", title, notes, tables, checks, pictures=["reinforce.png"])
 
 
 if __name__ == "__main__":

@@ -129,15 +129,7 @@ def mean_field(common: list[str], name: str, functions: int, place: Path) -> dic
     except GPXError as error:  # the baseline's: no reason to have no row
         print(f"{name}: SGPR: {error}")
         sgpr = None
-    return {
-        "rmse": metrics["test.rmse_original"],
-        "mnlp": metrics["test.mnlp"],
-        "sparsity": 100.0 * metrics["predict.sparsity"],
-        "bound": metrics["train.evidence"],
-        "sweep_gain": metrics["train.sweep_gain"],
-        "evaluations": metrics["train.steps"],
-        "optimisation": metrics["train.seconds"],
-        "seconds": seconds,
+    return facts(metrics, seconds) | {
         "gaussian": gaussian,
         "sgpr": sgpr,
         "linear": metrics["baseline.linear.rmse_original"],
@@ -146,20 +138,26 @@ def mean_field(common: list[str], name: str, functions: int, place: Path) -> dic
     }
 
 
-def mixture(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
-    """Five components by L-BFGS on the bound of their entropy."""
-    options = [AT_PRIOR, f"approx.num_basis={functions}", f"trainer.max_steps={MIXTURE_STEPS}"]
-    began = time.process_time()
-    metrics = run(composed([*common, "approx=direct_mixture", *options]), RunFolder(place / "run"))
+def facts(metrics: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """What every search is judged by."""
     return {
         "rmse": metrics["test.rmse_original"],
         "mnlp": metrics["test.mnlp"],
         "sparsity": 100.0 * metrics["predict.sparsity"],
         "bound": metrics["train.evidence"],
+        "sweep_gain": metrics.get("train.sweep_gain"),
         "evaluations": metrics["train.steps"],
         "optimisation": metrics["train.seconds"],
-        "seconds": time.process_time() - began,
+        "seconds": seconds,
     }
+
+
+def mixture(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
+    """Five components by L-BFGS on the bound of their entropy."""
+    options = [AT_PRIOR, f"approx.num_basis={functions}", f"trainer.max_steps={MIXTURE_STEPS}"]
+    began = time.process_time()
+    metrics = run(composed([*common, "approx=direct_mixture", *options]), RunFolder(place / "run"))
+    return facts(metrics, time.process_time() - began)
 
 
 def mixture_around(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
@@ -207,15 +205,7 @@ def searched(
     options = [f"approx.num_basis={functions}", *search, "trainer.baselines=false"]
     began = time.process_time()
     metrics = run(composed([*common, "approx=direct", *options]), RunFolder(place / "run"))
-    return {
-        "rmse": metrics["test.rmse_original"],
-        "sparsity": 100.0 * metrics["predict.sparsity"],
-        "bound": metrics["train.evidence"],
-        "sweep_gain": metrics["train.sweep_gain"],
-        "evaluations": metrics["train.steps"],
-        "optimisation": metrics["train.seconds"],
-        "seconds": time.process_time() - began,
-    }
+    return facts(metrics, time.process_time() - began)
 
 
 def reparam(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:

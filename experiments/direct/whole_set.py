@@ -1,13 +1,15 @@
 """The kernels of tables 7.1 and 7.2: an exact Gaussian process on rows of a whole set.
 
-One fit a set, on min(n, 1000) of all its rows, those of the test folds among them, standardised;
+One kernel a set, of min(n, 1000) of all its rows, those of the test folds among them, standardised;
 every fold then takes this kernel and noise variance. It is the reading under which the published
 errors come out (``uci.py`` shows them beside kernels fitted to training rows alone), and it
 flatters them: test targets have a part in the lengthscales.
 
 Released code of the same author (github.com/treforevans, gp_grief and direct) fits from
 lengthscales, signal and noise variance of one by SciPy's L-BFGS-B at its default tolerances, for
-1000 iterations; so here. Over logarithms: over values behind a softplus the search on wine and
+1000 iterations; so here, and from lengthscales of 3 and 10 as well, of which the largest evidence
+is kept: from one alone cancer, automobile and energy end at lower maxima, far from the published
+errors. Over logarithms: over values behind a softplus the search on wine and
 cancer, whose evidence has another maximum without noise, ends there, far from the published errors
 (wine 0.54 for 0.46, an exact Gaussian process over ten folds; published 0.47); elsewhere both end
 alike.
@@ -39,6 +41,15 @@ KERNELS = Path(__file__).resolve().parent / "uci_kernels.jsonl"
 ROWS = 1000
 MOST = 1500
 """Evaluations of the evidence; 1000 iterations in the source."""
+
+LENGTHSCALES = (1.0, 3.0, 10.0)
+"""Where searches start, in standard deviations of the inputs."""
+
+WORTHWHILE = 1e-3
+"""Nats a row that a later start must gain: searches that end alike differ by less."""
+
+FLAT = 1e8
+"""Lengthscale beyond which an input is off; a search over logarithms may end at infinity."""
 
 FTOL, GTOL = 2.2e-9, 1e-5
 """SciPy's defaults, the second for a loss that is a sum over rows."""
@@ -122,7 +133,30 @@ def fitted(name: str) -> dict[str, Any]:
     scaler, _ = Standardiser.fit(x, y, scale_targets=True)
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:ROWS]
     x, y = scaler.transform_inputs(x)[rows], scaler.transform_targets(y)[rows]
-    model = ExactGP(kernel=RBF(x.shape[1]), mean=Zero(), likelihood=Gaussian(1.0)).double()
+    best = best_search(x, y)
+    # before it takes units, so that what is off stays a number
+    lengthscales = (best.pop("lengthscales").clamp(max=FLAT) * scaler.input_scale).tolist()
+    row = {"data": name, "lengthscales": lengthscales, "target_scale": float(scaler.target_scale)}
+    return row | best
+
+
+def best_search(x: Tensor, y: Tensor) -> dict[str, Any]:
+    """The search with the largest evidence; one that ends alike leaves an earlier one in place."""
+    best = searched(x, y, LENGTHSCALES[0])
+    ends = [best["evidence"]]
+    for lengthscale in LENGTHSCALES[1:]:
+        found = searched(x, y, lengthscale)
+        ends.append(found["evidence"])
+        if found["evidence"] > best["evidence"] + WORTHWHILE:
+            best = found
+    return best | {"evidences": ends}
+
+
+def searched(x: Tensor, y: Tensor, lengthscale: float) -> dict[str, Any]:
+    """One search for the largest evidence, from a lengthscale that all inputs have."""
+    model = ExactGP(
+        kernel=RBF(x.shape[1], lengthscale=lengthscale), mean=Zero(), likelihood=Gaussian(1.0)
+    ).double()
     by_logarithms(model)
     objective, parameters = ExactMLL(), list(model.parameters())
     counts: list[float] = []
@@ -135,11 +169,10 @@ def fitted(name: str) -> dict[str, Any]:
     kernel = model.kernel
     assert isinstance(kernel, RBF)
     return {
-        "data": name,
-        "lengthscales": (kernel.lengthscale.detach() * scaler.input_scale).tolist(),
+        "start": lengthscale,
+        "lengthscales": kernel.lengthscale.detach(),
         "signal": float(kernel.outputscale.detach()),
         "noise": float(model.likelihood.noise_variance.detach()),
-        "target_scale": float(scaler.target_scale),
         "evidence": -min(counts),
         "evaluations": len(counts),
     }

@@ -32,7 +32,7 @@ from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
 from gpx.means import Constant
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.metrics.regression import coverage, gaussian_mnlp
 from gpx.models import ExactGP, IterativeOptions
 from gpx.training import SubsetInitialisation

@@ -9,7 +9,6 @@ error of Chebyshev log-determinants (section 5.3). Writes circulants.json and RE
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 from record import Checks, Rows, write
+from setting import command_line
 from torch import Tensor
 
 from gpx.kernels import RBF, Kernel, Matern12, Matern32, RationalQuadratic
@@ -236,10 +236,7 @@ def judged(logs: Rows, steps: Rows, degrees: Rows, more: Rows) -> Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    torch.set_num_threads(1)
+    quick = command_line(__doc__).quick
     m = 200 if quick else 1000
     logs, steps, degrees = logdets(m), solves(m), chebyshev(100 if quick else 300)
     more = sweep(m)

@@ -10,7 +10,6 @@ grid has fewer points than there are rows. Data, kernel and fixed hyperparameter
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import Checks, Rows, write
-from setting import exact_model, grid_model, synthetic
+from setting import command_line, exact_model, grid_model, synthetic
 
 from gpx.objectives import ExactMLL, SKIEvidence
 
@@ -124,10 +123,7 @@ def judged(rows: Rows) -> Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    torch.set_num_threads(1)
+    quick = command_line(__doc__).quick
     if quick:
         measured({500: (50, 500)}, range(1))
         return

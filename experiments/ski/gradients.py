@@ -9,7 +9,6 @@ n = 1,000. Writes gradients.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import Checks, Rows, write
-from setting import exact_model, grid_model, synthetic
+from setting import command_line, exact_model, grid_model, synthetic
 from torch import Tensor, nn
 
 from gpx.objectives import ExactMLL, SKIEvidence
@@ -99,10 +98,7 @@ def judged(rows: Rows) -> Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    torch.set_num_threads(1)
+    quick = command_line(__doc__).quick
     rows = measured((100,) if quick else SIZES, range(1 if quick else 2))
     if quick:
         return

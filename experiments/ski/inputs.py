@@ -8,7 +8,6 @@ Sections 3.2.2, 4.4 and 4.5.1 of Hultin 2017. Writes inputs.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from interpolation import of_predictions, worst
 from record import Checks, Rows, earlier, judged_again, write
-from setting import exact_model, grid_model, synthetic
+from setting import command_line, exact_model, grid_model, synthetic
 
 from gpx.objectives import ExactMLL, SKIEvidence
 
@@ -254,12 +253,7 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--judge", action="store_true", help="the rows that are there")
-    parser.add_argument("--only", nargs="*", choices=[*TABLES], default=[*TABLES])
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    arguments = command_line(__doc__, judge=True, tables=TABLES)
     if arguments.quick:
         evidences({(1, 500, 50): CASES[1, 500, 50]})
         return

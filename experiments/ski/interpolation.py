@@ -10,7 +10,6 @@ RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import Checks, Rows, earlier, judged_again, write
-from setting import Data, exact_model, grid_model, synthetic
+from setting import Data, command_line, exact_model, grid_model, synthetic
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -254,11 +253,7 @@ def judged(function: Rows, matrix: Rows, line: Rows, plane: Rows) -> Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--judge", action="store_true", help="the rows that are there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    arguments = command_line(__doc__, judge=True)
     if arguments.judge:
         tables = earlier(HERE / "interpolation.json").values()
         judged_again(HERE, "interpolation", NOTES, judged(*tables))

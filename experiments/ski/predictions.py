@@ -8,7 +8,6 @@ Section 3.3 of Hultin 2017. Writes predictions.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -19,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import Checks, Rows, earlier, judged_again, write
-from setting import NOISE, exact_model, grid_model, synthetic
+from setting import NOISE, command_line, exact_model, grid_model, synthetic
 from torch import Tensor
 from torch.distributions import Normal
 
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.metrics import msll, trivial_law
 
 HERE = Path(__file__).resolve().parent
@@ -219,11 +218,7 @@ def _by_samples(effect: Rows, inputs: int) -> Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--judge", action="store_true", help="the rows that are there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    arguments = command_line(__doc__, judge=True)
     if arguments.judge:
         tables = earlier(HERE / "predictions.json").values()
         judged_again(HERE, "predictions", NOTES, judged(*tables))

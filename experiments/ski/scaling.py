@@ -9,7 +9,6 @@ scaling.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import Checks, Rows, earlier, judged_again, write
-from setting import NOISE, Data, grid_model, synthetic
+from setting import NOISE, Data, command_line, grid_model, synthetic
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -174,11 +173,7 @@ def judged(grids: Rows, steps: Rows) -> Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--judge", action="store_true", help="the rows that are there")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    arguments = command_line(__doc__, judge=True)
     if arguments.judge:
         rows = earlier(HERE / "scaling.json")
         grids, steps = rows.values()

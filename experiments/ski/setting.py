@@ -6,6 +6,8 @@ n = 1,000 and seed 0 is 2349.5, and so is ours.
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +21,26 @@ from gpx.models import SKI, ExactGP
 
 NOISE = 1e-3
 """Noise variance of the models; that of the data is 1e-4, on purpose."""
+
+
+def command_line(
+    doc: str, *, judge: bool = False, tables: Iterable[str] = ()
+) -> argparse.Namespace:
+    """Options of a script of this folder, which is bound to one thread, as tables were measured.
+
+    Args:
+        doc: of the script; its first line is what --help says.
+        judge: whether it can judge the rows that are there anew.
+        tables: names of those that can be made alone.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a rehearsal; writes nothing")
+    if judge:
+        parser.add_argument("--judge", action="store_true", help="judge the rows that are there")
+    if tables:
+        parser.add_argument("--only", nargs="*", choices=[*tables], default=[*tables])
+    torch.set_num_threads(1)
+    return parser.parse_args()
 
 
 class Data(NamedTuple):

@@ -11,7 +11,6 @@ dense K_UU, of its axes, of a circulant). Writes structure.json and RESULTS.md.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from record import Checks, Rows, earlier, judged_again, write
 from scaling import certified
-from setting import NOISE, Data, exact_model, grid_model, synthetic
+from setting import NOISE, Data, command_line, exact_model, grid_model, synthetic
 from torch import Tensor
 
 from gpx.linalg import RelativeResidual, conjugate_gradients
@@ -364,12 +363,7 @@ NOTES = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--judge", action="store_true", help="the rows that are there")
-    parser.add_argument("--only", nargs="*", choices=[*TABLES], default=[*TABLES])
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    arguments = command_line(__doc__, judge=True, tables=TABLES)
     if arguments.quick:
         by_grid(1, 300, (50,), (NONE, PRODUCTS, EIGENVALUES, BOTH, CIRCULANT, ALL))
         return
