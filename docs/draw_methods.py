@@ -81,6 +81,7 @@ CLASSES = {
     ),
     "direct_logistic": (*BASIS, "trainer.max_steps=300"),
 }
+OUTPUTS: dict[str, tuple[str, ...]] = {"coregional": ("trainer.max_steps=60",)}
 MASKS = ("approx.keep=0.9", "approx.predict_samples=10", "trainer.max_steps=250")
 PRETRAINED = ("approx.pretrain_steps=100", "objective.num_samples=2")
 IMAGES = {
@@ -222,6 +223,33 @@ def classes(method: str, options: tuple[str, ...]) -> tuple[Figure, str]:
     )
 
 
+def outputs(method: str, options: tuple[str, ...]) -> tuple[Figure, str]:
+    """Two outputs, the second one noisy: what it gains from the first."""
+    draws = np.random.default_rng(0)
+    x = draws.uniform(0.0, 1.0, (80, 1))
+    second = truth(GRID) * -0.8
+    y = np.stack([truth(x[:, 0]), -0.8 * truth(x[:, 0])], 1)
+    y += draws.normal(size=y.shape) * np.array([0.1, 1.0])
+    mean, _, lower, upper = fitted(method, x, y, "kernel=rbf", *options).predict(GRID[:, None])
+    alone = fitted("exact", x, y[:, 1], "kernel=rbf", *options).predict(GRID[:, None]).mean
+    figure = Figure(figsize=(7.0, 2.8), layout="constrained")
+    for place, axes in enumerate(figure.subplots(1, 2, sharey=True)):
+        axes.plot(x[:, 0], y[:, place], ".", color="0.7", markersize=3)
+        band = lower[:, place], upper[:, place]
+        axes.fill_between(GRID, *band, alpha=0.25, linewidth=0, label="95 % of new values")
+        axes.plot(GRID, mean[:, place], label=f"approx={method}")
+        if place:
+            axes.plot(GRID, alone, "k--", linewidth=0.7, label="this output alone")
+        axes.set(xlim=(0.0, 1.0), ylim=(-3.6, 4.6))
+        axes.legend(loc="upper left", fontsize=8, frameon=False)
+    inside = (GRID > 0.0) & (GRID < 1.0)
+    error, lone = (rms((m - second)[inside]) for m in (mean[:, 1], alone))
+    return figure, (
+        f"root mean square error to the second function {error:.3f}, from its own rows alone "
+        f"{lone:.3f}."
+    )
+
+
 @cache
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """400 noisy digits to train on, and test digits."""
@@ -279,6 +307,11 @@ KINDS = (
     ),
     Kind(CLASSES, classes, "Two classes in two inputs, 150 rows."),
     Kind(
+        OUTPUTS,
+        outputs,
+        "Two outputs of one input, 80 rows, the second with ten times the noise of the first.",
+    ),
+    Kind(
         IMAGES,
         images,
         "Digits of 8 x 8 pixels with noise, 400 training images and few steps: accuracy over "
@@ -287,5 +320,5 @@ KINDS = (
 )
 
 if __name__ == "__main__":
-    for name in (*REGRESSION, *CLASSES, *IMAGES, *ELSEWHERE):
+    for name in (*REGRESSION, *CLASSES, *OUTPUTS, *IMAGES, *ELSEWHERE):
         print(name, drawn(name, Path(__file__).parent / "_method_figures").caption)

@@ -30,7 +30,10 @@ from gpx.options.config import CONFIGS
 from gpx.options.names import with_option_names
 
 FOLDER = Path(__file__).parent / "_method_figures"
-LIKELIHOODS = ("gaussian", "student_t", "laplace", "bernoulli", "probit", "softmax", "poisson")
+LIKELIHOODS = (
+    *("gaussian", "heteroscedastic", "student_t", "laplace", "bernoulli", "probit", "softmax"),
+    *("ordinal", "poisson", "negative_binomial", "beta"),
+)
 SEVERAL = "gaussian_outputs"
 KINDS = {
     "exact": "the log marginal likelihood itself",
@@ -115,7 +118,7 @@ def parts_of(method: str, likelihood: str) -> Parts:
     facts = {"num_train": 100, "num_inputs": 2, "num_outputs": 2, "image_shape": [1, 2]}
     if "patch_size" in config.approx:
         config.approx.patch_size = [1, 2]
-    config.facts.update({**facts, "num_classes": 3 if likelihood == "softmax" else 2})
+    config.facts.update({**facts, "num_classes": 3 if likelihood in ("softmax", "ordinal") else 2})
     config.trainer.memory_budget = 2**30
     dtype = getattr(torch, config.trainer.dtype)
     try:
@@ -152,7 +155,7 @@ def facts_of(method: str) -> dict[str, str]:
     lines = {
         "class": _link(model),
         "objective": f"{_link(objective)}: {KINDS[objective.kind]}; {rows}",
-        "likelihoods": ", ".join(one_by_one) if refusals else "any",
+        "likelihoods": ", ".join(one_by_one or [f"`{SEVERAL}`"]) if refusals else "any",
         "takes": "; ".join(name for name, does in yes.items() if does),
         "refuses": "; ".join(name for name, does in yes.items() if not does),
     }

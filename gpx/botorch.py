@@ -23,7 +23,7 @@ from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.inference.joint_law import Conditioned, JointLaw
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.model import Posterior, no_joint_law
+from gpx.methods.base.posterior import Posterior, no_joint_law
 from gpx.runs.fit import Fitted
 from gpx.runs.predictor import Predictor
 

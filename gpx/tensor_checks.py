@@ -29,7 +29,7 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
     """Raise unless x is a matrix (n, d) of real numbers in precision and on device of ``owner``.
 
     Args:
-        owner: model or posterior; one without any numbers takes either precision.
+        owner: model, posterior or kernel; one without any numbers takes either precision.
         x: what it was given as inputs.
         num_inputs: columns that it is made for; None where that is not known here.
 
@@ -64,7 +64,8 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
             return
         raise DTypeError(
             f"{name}: inputs are {_short(x.dtype)} and its own numbers {_short(own.dtype)}; "
-            f"convert the inputs with .to(torch.{_short(own.dtype)}), or the model"
+            f"convert the inputs with .to(torch.{_short(own.dtype)}), or {name} with "
+            f".to(torch.{_short(x.dtype)})"
         )
     if x.device != own.device:
         raise DTypeError(

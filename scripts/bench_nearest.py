@@ -29,6 +29,7 @@ from gpx.errors import DataError
 from gpx.kernels import Matern52
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
+from gpx.methods.base.batch import Batch
 from gpx.models import SVGP, SWSGP, Model, Posterior, Vecchia
 from gpx.objectives import SVGPELBO, SWSGPObjective, VecchiaMLL
 
@@ -88,9 +89,8 @@ def stepper(model: Model, objective: SVGPELBO | SWSGPObjective, x: Tensor, y: Te
 
     def step() -> None:
         rows = torch.randint(len(x), (BATCH,), generator=draws, device=x.device)
-        objective.before_step(model, x, y, rows)
         optimiser.zero_grad()
-        (-objective.evidence(model, x[rows], y[rows]).value).backward()
+        (-objective.evidence_of(model, Batch.of(model, x, y, rows)).value).backward()
         optimiser.step()
 
     return step

@@ -1,6 +1,8 @@
 """Half an hour on a GPU: ceilings, correctness, headline runs, peers, profiles, recipes.
 
     python scripts/gpu_hour.py                                   # all stages, under 25 minutes
+    python scripts/gpu_hour.py --call 1 --output "$OUT"          # or a third of them: 1, 2, 3
+    python scripts/gpu_hour.py --table --output FOLDER           # RESULTS.md from its rows alone
     python scripts/gpu_hour.py --only ceilings correctness       # some of them, in one command
     python scripts/gpu_hour.py --skip recipes --output FOLDER
     python scripts/gpu_hour.py --device cpu --quick              # here, end to end, tiny sizes
@@ -12,15 +14,20 @@ order of what is worth most if the machine goes away. ``RESULTS.md`` is made ane
 from all rows of the folder, the latest of each name, with a peer's figure beside each where there
 is one.
 
-The machine that this is made for has Python 3.12, torch 2.11 (CUDA 13.0), Triton 3.6, gpytorch and
-linear_operator with what they need, and no network. What else a run imports is carried as wheels,
-made where there is a network by a Python of the same version (antlr4, pykeops and keopscore exist
-as source only, which ``pip wheel`` builds); pytest is for the tests that need a GPU alone:
+A machine that is held for half an hour in commands of at most ten minutes takes the stages in
+three calls, each of which ends within nine minutes; where only a folder comes back from each, the
+``rows.jsonl`` of all of them, one after the other in one file, give the table by ``--table``.
 
-    python -m pip wheel --no-deps -w wheels hydra-core==1.3.2 omegaconf==2.3.0 \\
-        antlr4-python3-runtime==4.9.3 pykeops==2.3 keopscore==2.3 pyyaml packaging tqdm \\
-        pytest pluggy iniconfig pygments
-    python -m pip install --no-index --no-deps --find-links wheels wheels/*.whl    # there
+The machine that this is made for has Python 3.12, torch 2.11 (CUDA 13.0), Triton 3.6, gpytorch and
+linear_operator with what they need, pytest, and no network. Missing are Hydra and, for KeOps, its
+two packages. They are carried as wheels. antlr4 exists as source only, which ``pip download`` with
+``--only-binary=:all:`` refuses: ``pip wheel`` builds it where there is a network, and all five are
+pure Python, for any version of it (pykeops compiles at its first use, with the machine's nvcc):
+
+    python -m pip wheel --no-deps -w .whl hydra-core==1.3.2 omegaconf==2.3.0 \\
+        antlr4-python3-runtime==4.9.3 pykeops==2.3 keopscore==2.3
+    python -m pip install -q --no-index --no-deps --target /tmp/site .whl/*.whl  # in every call
+    export PYTHONPATH=/tmp/site
 
 gpx itself need not be installed. The data lie in ``$GPX_DATA`` (kin40k; runs whose data are not
 found say so in their row).
@@ -56,6 +63,10 @@ LIMITS = {
 """Stages in their order, with seconds that each may take."""
 TOTAL = 25 * 60
 """Seconds that all stages together may take."""
+CALLS = (("ceilings", "correctness"), ("headline", "profiles"), ("peers", "recipes"))
+"""Stages of each of three commands of at most ten minutes."""
+CALL_TOTAL = 9 * 60
+"""Seconds of such a command; the rest is for what is installed before it."""
 
 Row = dict[str, Any]
 
@@ -69,24 +80,36 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run at all?")
     parser.add_argument("--only", nargs="*", choices=LIMITS, default=list(LIMITS))
     parser.add_argument("--skip", nargs="*", choices=LIMITS, default=[])
-    parser.add_argument("--total", type=float, default=TOTAL, help="seconds for all stages")
+    parser.add_argument("--call", type=int, choices=range(1, len(CALLS) + 1), help="a third")
+    parser.add_argument("--table", action="store_true", help="no stage: the table of the rows")
+    parser.add_argument("--total", type=float, default=None, help="seconds for all stages")
     parser.add_argument("--output", type=Path, default=None, help="folder of rows and table")
     options = parser.parse_args(arguments)
     if options.output is None:
         options.output = Path("outputs/gpu_hour_quick") if options.quick else OUTPUT
     options.output.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + options.total
+    if options.call is not None:
+        options.only = [stage for stage in CALLS[options.call - 1] if stage in options.only]
+    total = options.total or (TOTAL if options.call is None else CALL_TOTAL)
+    until = time.monotonic() + total
     wrong = False
     for stage, limit in LIMITS.items():
-        if stage not in options.only or stage in options.skip:
+        if stage not in options.only or stage in options.skip or options.table:
             continue
         left = min(limit, until - time.monotonic())
         found = run_stage(stage, left, options) if left > 5 else skipped(stage, options)
         wrong |= any(row.get("passed") is False for row in found)
-        rows = [json.loads(line) for line in lines(options.output / "rows.jsonl")]
-        (options.output / "RESULTS.md").write_text(results(rows))
+        write_table(options.output)
+    if options.table:
+        write_table(options.output)
     print(f"rows and table: {options.output}")
     return int(wrong)
+
+
+def write_table(folder: Path) -> None:
+    """RESULTS.md from ``rows.jsonl`` of the folder."""
+    rows = [json.loads(line) for line in lines(folder / "rows.jsonl")]
+    (folder / "RESULTS.md").write_text(results(rows))
 
 
 def lines(path: Path) -> list[str]:

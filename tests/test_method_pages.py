@@ -28,7 +28,7 @@ def pages():
 
 def drawn_with(pages):
     draw = pages.draw_methods
-    return {**draw.REGRESSION, **draw.CLASSES, **draw.IMAGES}
+    return {**draw.REGRESSION, **draw.CLASSES, **draw.OUTPUTS, **draw.IMAGES}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -83,7 +83,7 @@ def test_every_method_is_drawn(pages):
     assert drawn == set(METHODS) - {"auto"}
 
 
-@pytest.mark.parametrize("method", ["sor", "laplace", "conv_gp", "grid"])
+@pytest.mark.parametrize("method", ["sor", "laplace", "coregional", "conv_gp", "grid"])
 def test_a_picture_of_each_kind_is_drawn(pages, method, tmp_path):
     found = pages.draw_methods.drawn(method, tmp_path, "trainer.max_steps=3")
     assert (tmp_path / f"{method}.png").stat().st_size > 5000

@@ -165,7 +165,7 @@ def test_mistakes_in_weights(problem):
     with pytest.raises(ValueError, match="sample_weight leaves one row"):
         GPXClassifier().fit(x, y > 100, sample_weight=np.eye(60)[0])
     with pytest.raises(ConfigError, match="has one noise variance for all rows"):
-        GPXRegressor("vnngp", options=FROM_A_SUBSET).fit(x, y, noise=weight)
+        GPXRegressor("qsgp", options=FROM_A_SUBSET).fit(x, y, noise=weight)
 
 
 def test_pipeline_cross_validation_and_grid_search(problem):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpx.backends.entries import Entries, Scratch, TileSource
 from gpx.backends.tiles import GROUPS, SMALL, Tile, Tiling, run_groups, tiling
+from gpx.linalg.thin_products import as_rows, row_count
 
 CPU_TILE = 2 << 20
 """Bytes of one tile on a CPU: with its scratch it stays in a core's share of the caches."""
@@ -43,7 +44,7 @@ class Chunked:
         """K @ right (n2, c), or K^T @ right (n1, c); not differentiable."""
         if transposed:
             entries = entries.transposed()
-        plan = self._product_plan(entries, right.shape[1])
+        plan = self._product_plan(entries, row_count(right))
         x2 = None if entries.square else entries.x2
         with torch.no_grad():
             return entries.call(
@@ -54,7 +55,7 @@ class Chunked:
 
     def product_of(self, source: TileSource, entries: Entries, right: Tensor) -> Tensor:
         """Product of another matrix of the same shape and symmetry, given by its tiles."""
-        plan = self._product_plan(entries, right.shape[1])
+        plan = self._product_plan(entries, row_count(right))
         with torch.no_grad():
             return _product(source, entries, right, plan, _threads(entries))
 
@@ -125,8 +126,8 @@ def _product(
     source: TileSource, entries: Entries, right: Tensor, plan: Tiling, threads: int
 ) -> Tensor:
     """The product by groups of tiles, with vectors as rows: the fast layout for thin products."""
-    n1, columns = entries.shape[0], right.shape[1]
-    vectors = right.mT.contiguous()
+    n1, vectors = entries.shape[0], as_rows(right)
+    columns = len(vectors)
     symmetric = entries.square and not plan.owned
     shared = vectors.new_zeros(columns, n1) if plan.owned else None
 
@@ -149,7 +150,7 @@ def _product(
             total += part
     if source.scale is not None:
         total *= source.scale
-    return total.mT.contiguous()
+    return total[: right.shape[1]].mT.contiguous()
 
 
 def _matrix(source: TileSource, entries: Entries, plan: Tiling, threads: int) -> Tensor:

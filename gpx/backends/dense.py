@@ -7,6 +7,7 @@ from torch import Tensor
 from gpx.backends.chunked import Chunked
 from gpx.backends.entries import Entries
 from gpx.linalg.prepared import Prepared
+from gpx.linalg.thin_products import thin_product
 
 SHARE = 2
 """The stored matrix may take the budget divided by this; vectors and tiles need the rest."""
@@ -29,7 +30,7 @@ class Dense:
     def product(self, entries: Entries, right: Tensor, *, transposed: bool) -> Tensor:
         """K @ right (n2, c), or K^T @ right (n1, c); not differentiable."""
         values = self.stored(entries)
-        return (values.mT if transposed else values) @ right
+        return thin_product(values.mT if transposed else values, right, symmetric=entries.square)
 
     def derivative(
         self, entries: Entries, left: Tensor, right: Tensor

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from gpx.operators import Interpolation
 
 
+Spent = Callable[[], bool]
+"""Whether the time for a search is over."""
+
+
+def never() -> bool:
+    """There is time for all of it."""
+    return False
+
+
 class Basis(DataSized, ABC):
     """Finite basis of f(x) = sum_i w_i phi_i(x), with w ~ N(0, S^-1) and S diagonal.
 
@@ -124,7 +133,13 @@ class Basis(DataSized, ABC):
         """Put in place what depends on where the inputs x (n, d) are; ``num_basis`` may fall."""
 
     def start(
-        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+        self,
+        x: Tensor,
+        residual: Tensor,
+        noise: Tensor,
+        *,
+        generator: torch.Generator,
+        spent: Spent = never,
     ) -> str:
         """Place, choose or draw the functions for the training data, which then stay.
 
@@ -132,6 +147,7 @@ class Basis(DataSized, ABC):
             x (n, d), residual (n,): inputs, and targets less their prior mean.
             noise (): noise variance.
             generator: of what is drawn.
+            spent: whether a search is to end where it is.
 
         Returns:
             what was done, for people. Hyperparameters of the kernel may have moved.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.bases.base import Basis
+from gpx.bases.base import Basis, Spent, never
 from gpx.bases.sufficient_statistics import (
     SufficientStatistics,
     block_bytes,
@@ -68,6 +68,7 @@ def fix_functions(
     *,
     generator: torch.Generator,
     unit_noise: bool = False,
+    spent: Spent = never,
 ) -> Start:
     """Choose, draw or place the functions for the kernel and the data, and sum over the data.
 
@@ -76,9 +77,10 @@ def fix_functions(
         x (n, d), residual (n,): inputs and y - m(x).
         noise (): noise variance of the kernel's fit.
         generator: of what is drawn.
+        spent: whether a search for hyperparameters is to end where it is.
         unit_noise: keep a noise variance of one: the outputscale takes the ratio of the two.
     """
-    note = basis.start(x, residual, noise, generator=generator)
+    note = basis.start(x, residual, noise, generator=generator, spent=spent)
     statistics = sufficient_statistics(basis, x, residual)
     found = basis.fit_scales(statistics, unit_noise=unit_noise)
     if found is None:

@@ -7,7 +7,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis, check_inputs
+from gpx.bases.base import Basis, Spent, check_inputs, never
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 
@@ -98,7 +98,13 @@ class TrainingPoints(InducingPoints):
         super().__init__(kernel, torch.zeros(min(num_data, num_basis), num_inputs))
 
     def start(
-        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+        self,
+        x: Tensor,
+        residual: Tensor,
+        noise: Tensor,
+        *,
+        generator: torch.Generator,
+        spent: Spent = never,
     ) -> str:
         """Draw the centres from x (n, d)."""
         draw_centres(self.centres, x, generator)

@@ -8,7 +8,7 @@ from typing import Literal, NoReturn, get_args
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis, check_inputs
+from gpx.bases.base import Basis, Spent, check_inputs, never
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
@@ -104,7 +104,13 @@ class InterpolatedGrid(InDoublePrecision, Basis):
         self.spacing = low.new_tensor([axis.spacing for axis in axes])
 
     def start(
-        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+        self,
+        x: Tensor,
+        residual: Tensor,
+        noise: Tensor,
+        *,
+        generator: torch.Generator,
+        spent: Spent = never,
     ) -> str:
         """As in ``Basis``."""
         self.place(x)

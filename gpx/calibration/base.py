@@ -48,9 +48,19 @@ class Recalibration(DataSized, ABC):
     def require_task(self, task: Task) -> None:
         """Raise ConfigError, in one sentence, for targets that it does not recalibrate."""
         if task not in self.tasks:
+            *others, last = self.tasks
+            listed = f"{', '.join(others)} and {last}" if others else last
             raise ConfigError(
-                f"calibration {type(self).__name__} is for {' and '.join(self.tasks)} targets, "
+                f"calibration {type(self).__name__} is for {listed} targets, "
                 f"and these are {task}; choose another calibrate=, or none"
+            )
+
+    def require_one_output(self, count: int) -> None:
+        """Raise ConfigError, in one sentence, unless ``count`` outputs are one."""
+        if count != 1:
+            raise ConfigError(
+                f"calibration {type(self).__name__} takes one output, and there are {count}; "
+                "leave calibrate= out"
             )
 
     def require_enough(self, count: int) -> None:

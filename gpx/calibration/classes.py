@@ -32,7 +32,7 @@ class Temperature(Recalibration):
     Source: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017.
     """
 
-    tasks = ("binary", "multiclass")
+    tasks = ("binary", "multiclass", "ordinal")
     log_temperature: Tensor
 
     def __init__(self, fraction: float = 0.1) -> None:
@@ -80,7 +80,7 @@ class Platt(Recalibration):
     section 4.2 (vector scaling).
     """
 
-    tasks = ("binary", "multiclass")
+    tasks = ("binary", "multiclass", "ordinal")
     data_sized = ("coefficients",)
     coefficients: Tensor
 
@@ -165,7 +165,7 @@ class Isotonic(Recalibration):
     estimates", 2002.
     """
 
-    tasks = ("binary", "multiclass")
+    tasks = ("binary", "multiclass", "ordinal")
     data_sized = ("places", "values")
     places: Tensor
     values: Tensor

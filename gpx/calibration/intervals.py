@@ -45,11 +45,7 @@ class Spread(Recalibration):
             ConfigError: several outputs, or a law that has no such shape.
         """
         require_rows(y)
-        if y.ndim != 1 or predictive.event_shape:
-            raise ConfigError(
-                f"calibration {type(self).__name__} takes one output, and there are several; "
-                "leave calibrate= out"
-            )
+        self.require_one_output(y[0].numel() * math.prod(predictive.event_shape))
         factor = torch.as_tensor(self.best_factor(predictive, y))
         self.factor.copy_(factor.clamp_min(LEAST_FACTOR))
 

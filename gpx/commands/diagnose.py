@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
+from gpx.commands.mistakes import mistakes_in_one_line
 from gpx.commands.named_values import read_options
 from gpx.data import Dataset, read_rows
 from gpx.data.columns.coding import Coding
 from gpx.diagnostics.report import Report
-from gpx.errors import CheckpointError, ConfigError, GPXError
+from gpx.errors import CheckpointError, ConfigError
 from gpx.installation import command
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
@@ -33,7 +33,7 @@ from gpx.runs.folder import RunFolder
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
 from gpx.runs.trust import require_known_server, trusted_packages
-from gpx.runs.watching.console import print_error, warnings_as_lines
+from gpx.runs.watching.console import warnings_as_lines
 
 USAGE = """\
 How far a trained model can be trusted. Of every run: how calibrated its predictions of the test
@@ -66,6 +66,8 @@ CERTIFICATE = ("points", "threshold", "probability", "level", "products")
 """Options that ask for a certificate, which not every run can have."""
 FILES = ("points", "elsewhere")
 OPTIONS = ("run", "elsewhere", *CERTIFICATE, "device", "trust")
+NUMBERS = {"level": "level", "threshold": "threshold", "probability": "least"}
+"""Options that are numbers, and what a certificate calls them."""
 PRODUCTS = {"auto": None, "true": True, "false": False}
 
 
@@ -76,15 +78,16 @@ def main(arguments: list[str] | None = None) -> None:
     if not arguments or any(a in ("--help", "-h") for a in arguments):
         print(USAGE.format(command=command("diagnose")))
         return
-    try:
+    with mistakes_in_one_line():
         options = read_options(arguments, OPTIONS, required=("run",), script=command("diagnose"))
         folder = RunFolder(options["run"])
-        level = _number(options, "level")
         asked = CertifyOptions(
             products=_products(options.get("products", "auto")),
-            level=0.95 if level is None else level,
-            threshold=_number(options, "threshold"),
-            least=_number(options, "probability"),
+            **{
+                argument: _number(options[name], name)
+                for name, argument in NUMBERS.items()
+                if name in options
+            },
         )
         trust = trusted_packages(options["trust"]) if "trust" in options else ()
         config = folder.read_config(trust)
@@ -107,12 +110,6 @@ def main(arguments: list[str] | None = None) -> None:
             calibration.write(folder)
         if report is not None:
             write_report(report, folder)
-    except (GPXError, OmegaConfBaseException) as error:
-        print_error(error)
-        sys.exit(2)
-    except OSError as error:
-        print_error(f"{error.filename or 'file'}: {error.strerror or error}")
-        sys.exit(2)
     if calibration is None:
         print("there are no test rows to say how calibrated predictions are")
     else:
@@ -168,10 +165,7 @@ def _products(text: str) -> bool | None:
     return PRODUCTS[text]
 
 
-def _number(options: dict[str, str], name: str) -> float | None:
-    text = options.get(name)
-    if text is None:
-        return None
+def _number(text: str, name: str) -> float:
     try:
         value = float(text)
     except ValueError:

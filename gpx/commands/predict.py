@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from omegaconf.errors import OmegaConfBaseException
 
+from gpx.commands.mistakes import mistakes_in_one_line
 from gpx.commands.named_values import read_options
 from gpx.data import read_rows, write_predictions, write_table
 from gpx.data.columns.coding import Coding
 from gpx.data.tables.prediction_input import NewRows
-from gpx.errors import ConfigError, GPXError
+from gpx.errors import ConfigError
 from gpx.installation import command
 from gpx.options.config import CONFIGS
 from gpx.options.names import option_names
@@ -22,7 +22,7 @@ from gpx.runs.folder import RunFolder
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
 from gpx.runs.trust import trusted_packages
-from gpx.runs.watching.console import print_error, warnings_as_lines
+from gpx.runs.watching.console import warnings_as_lines
 
 USAGE = """\
 Predict with a trained model.
@@ -69,36 +69,35 @@ def main(arguments: list[str] | None = None) -> None:
     if not arguments or any(a in ("--help", "-h") for a in arguments):
         print(USAGE.format(command=command("predict")))
         return
-    try:
+    with mistakes_in_one_line():
         if any(a.startswith("format=") for a in arguments):
             _export(arguments)
-            return
-        options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script=command("predict"))
-        source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
-        if output.exists() and source.exists() and output.samefile(source):
-            raise ConfigError(
-                f"output={output} is the file of input=, which predictions would replace: choose "
-                "another name"
-            )
-        trust = trusted_packages(options["trust"]) if "trust" in options else ()
-        folder = RunFolder(options["run"])
-        config = folder.read_config(trust)
+        else:
+            _predict(arguments)
+
+
+def _predict(arguments: list[str]) -> None:
+    """A table of predictions."""
+    options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script=command("predict"))
+    source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
+    if output.exists() and source.exists() and output.samefile(source):
+        raise ConfigError(
+            f"output={output} is the file of input=, which predictions would replace: choose "
+            "another name"
+        )
+    trust = trusted_packages(options["trust"]) if "trust" in options else ()
+    folder, device = RunFolder(options["run"]), options.get("device", "cpu")
+    config = folder.read_config(trust)
+    try:
         with option_names(config, CONFIGS):
-            predictor = finished_predictor(folder, config, options.get("device", "cpu"))
+            predictor = finished_predictor(folder, config, device)
             rows = read_rows(source, predictor.coding or Coding.of_numbers(predictor.columns))
             _write_predictions(output, predictor, rows)
-    except (GPXError, OmegaConfBaseException) as error:
-        print_error(error)
-        sys.exit(2)
     except torch.OutOfMemoryError:
-        print_error(
-            f"device={options.get('device', 'cpu')} is out of memory: split {source} into several "
-            "files, or predict with device=cpu"
-        )
-        sys.exit(2)
-    except OSError as error:
-        print_error(f"{error.filename or 'file'}: {error.strerror or error}")
-        sys.exit(2)
+        raise ConfigError(
+            f"device={device} is out of memory: split {source} into several files, or predict with "
+            "device=cpu"
+        ) from None
     print(f"{len(rows.frame)} predictions written to {options['output']}", file=sys.stderr)
 
 
@@ -127,34 +126,24 @@ def _export(arguments: list[str]) -> None:
             f"format={options['format']}: expected int4, torch or onnx, or none for predictions"
         )
     trust = trusted_packages(options["trust"]) if "trust" in options else ()
+    run, output = options["run"], options["output"]
+    counts = {name: _count(options, name) for name in ("samples", "seed") if name in options}
     if options["format"] != "int4":
-        for name in ("samples", "seed"):
-            if name in options:
-                raise ConfigError(f"{name}= belongs to format=int4: leave it out")
-        what = "a program of torch.export"
+        for name in counts:
+            raise ConfigError(f"{name}= belongs to format=int4: leave it out")
         if options["format"] == "torch":
-            export(options["run"], options["output"], format="torch", trust=trust)
+            export(run, output, format="torch", trust=trust)
+            what = "a program of torch.export"
         else:
-            export(options["run"], options["output"], format="onnx", trust=trust)
+            export(run, output, format="onnx", trust=trust)
             what = "an ONNX program"
-        written = Path(options["output"]).expanduser().stat().st_size
-        print(f"{options['output']}: {what}, {written} bytes", file=sys.stderr)
+        written = Path(output).expanduser().stat().st_size
+        print(f"{output}: {what}, {written} bytes", file=sys.stderr)
         return
-    counts = {}
-    for name in ("samples", "seed"):
-        text = options.get(name, "16" if name == "samples" else "0")
-        if not text.isdecimal():
-            raise ConfigError(f"{name}={text}: expected a whole number")
-        counts[name] = int(text)
-    size = export(
-        options["run"],
-        options["output"],
-        samples=counts["samples"],
-        seed=counts["seed"],
-        trust=trust,
-    ).size()
+    samples, seed = counts.get("samples", 16), counts.get("seed", 0)
+    size = export(run, output, samples=samples, seed=seed, trust=trust).size()
     print(
-        f"{options['output']}: {size.functions} of {size.num_basis} functions, "
+        f"{output}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
         f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
         f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds}); the mean "
@@ -162,3 +151,9 @@ def _export(arguments: list[str]) -> None:
         f"{size.mean_multiply_adds} multiply-adds",
         file=sys.stderr,
     )
+
+
+def _count(options: dict[str, str], name: str) -> int:
+    if not options[name].isdecimal():
+        raise ConfigError(f"{name}={options[name]}: expected a whole number")
+    return int(options[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gpx.commands import USAGE_ERROR
+from gpx.commands.mistakes import said_of_file
 from gpx.errors import ConfigError, GPXError, ProcessLost
 from gpx.installation import command
 from gpx.linalg.processes import sharing
@@ -29,8 +32,9 @@ from gpx.runs.watching.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
 from gpx.training.launched import common_path, launched_number, launched_processes
 
-USAGE_ERROR = 2
-"""Exit status for anything the user can mend."""
+SECONDS_TO_SPEAK = 10.0
+"""How long a later process that failed stays: torchrun ends the first one once another is gone,
+perhaps before it has said the same error, and ends this one as soon as the first has."""
 
 _failed: list[str] = []
 """Errors of single runs of a sweep: the others go on, the exit status tells."""
@@ -79,8 +83,8 @@ def main() -> None:
         _fail(error)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, CONFIGS, arguments))
-    except OSError as error:  # a full disk, a run folder that cannot be made
-        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
+    except OSError as error:
+        _fail(said_of_file(error))
     except RuntimeError as error:
         if not str(error).startswith("Unknown plugin class"):
             raise
@@ -205,6 +209,8 @@ def _fail(error: GPXError | str) -> None:
     number = launched_number()
     if number == 0:
         print_error(error)
-    elif not isinstance(error, ProcessLost):  # perhaps of this process alone: no other would say it
-        print(f"process {number + 1} of the run: {error}", file=sys.stderr)
+    else:
+        if not isinstance(error, ProcessLost):  # perhaps of this process alone: no other says it
+            print(f"process {number + 1} of the run: {error}", file=sys.stderr, flush=True)
+        time.sleep(SECONDS_TO_SPEAK)
     sys.exit(USAGE_ERROR)

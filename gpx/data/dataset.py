@@ -23,7 +23,7 @@ class Dataset:
     Attributes:
         name: of the data set.
         split: which split.
-        task: "regression", "binary", "multiclass" or "count".
+        task: of the likelihood, see ``gpx.likelihoods.Likelihood``.
         train_x (n, d), train_y (n,), test_x (t, d), test_y (t,): float64, targets (n, p) and
             (t, p) where there are p > 1. Inputs are standardised for every task, targets for
             regression only; binary targets are -1 or 1, classes 0..C-1, counts as they are.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import get_args
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from gpx.data.columns.numbers import Floats
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
-from gpx.likelihoods.base import Task
+from gpx.likelihoods.base import Task, of_classes
 
 Label = float | str
 """Of a class, as the data have it: a number, or a text."""
@@ -15,13 +20,16 @@ Label = float | str
 _BINARY = ((0.0, 1.0), (-1.0, 1.0), (1.0, 2.0))
 
 
-def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[Label, ...]]:
+def encode_targets(
+    table: Table, task: Task, order: Sequence[str] | None = None
+) -> tuple[Floats, tuple[Label, ...]]:
     """Targets as the likelihoods of ``task`` want them.
 
     Args:
         table: with targets in the data's own coding; the words false and true were read as 0 and 1.
-        task: ``binary`` gives -1 and 1, ``multiclass`` 0..C-1 in ascending order of the labels,
-            ``count`` and ``regression`` leave the numbers as they are.
+        task: ``binary`` gives -1 and 1, ``multiclass`` and ``ordinal`` 0..C-1 in ascending order of
+            the labels, the others leave the numbers as they are.
+        order: of ``ordinal`` targets that are texts, all of these from the lowest to the highest.
 
     Returns:
         Targets (n,), or (n, p) for p numbers; and, for classes, the original label of each class,
@@ -33,22 +41,29 @@ def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[Label, ...]]
     """
     y = table.y
     if table.class_names:
-        return _encode_names(table, task)
+        return _encode_names(table, task, order)
+    if order is not None:
+        raise DataError(
+            f"{table.where}: the target ({table.target_name!r}) holds numbers, whose order is "
+            "their own: leave Ordinal.order out"
+        )
     if task == "regression":
         return y, ()
+    if task not in get_args(Task):
+        raise ConfigError(f"task {task!r} is none of {', '.join(get_args(Task))}")
     if table.target_names:
         raise DataError(
             f"{table.where} has {len(table.target_names)} targets "
-            f"({', '.join(table.target_names)}), and a likelihood of classes or counts takes one; "
-            "choose one of them, or another likelihood="
+            f"({', '.join(table.target_names)}), and a likelihood of classes, counts or shares "
+            "takes one; choose one of them, or another likelihood="
         )
-    if task == "count":
-        bad = (y < 0) | (y != np.round(y))
-        if bad.any():
-            raise DataError(
-                f"{_place(table, bad)}, expected a count (0, 1, 2, ...); "
-                "choose another likelihood= for other targets"
-            )
+    bad, expected = misfits(y, task)
+    if bad.any():
+        raise DataError(
+            f"{_place(table, bad)}, expected {expected}; choose another likelihood= for other "
+            "targets"
+        )
+    if not of_classes(task):
         return y, ()
     values = tuple(float(v) for v in np.unique(y))
     if task == "binary":
@@ -59,28 +74,78 @@ def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[Label, ...]]
                 "recode them or choose another likelihood="
             )
         return np.where(y == values[1], 1.0, -1.0), values
-    if task == "multiclass":
-        bad = y != np.round(y)
-        if bad.any():
-            raise DataError(
-                f"{_place(table, bad)}, expected a class label (a whole number); "
-                "choose another likelihood= for other targets"
-            )
-        if len(values) < 2:
-            raise DataError(
-                f"{table.where}: the target ({table.target_name!r}) takes {_listed(values)}, "
-                "expected at least two classes"
-            )
-        return np.searchsorted(np.array(values), y).astype(np.float64), values
-    raise ConfigError(f"task {task!r} is none of regression, binary, multiclass, count")
+    bad = y != np.round(y)
+    if bad.any():
+        raise DataError(
+            f"{_place(table, bad)}, expected a class label (a whole number); "
+            "choose another likelihood= for other targets"
+        )
+    if len(values) < 2:
+        raise DataError(
+            f"{table.where}: the target ({table.target_name!r}) takes {_listed(values)}, "
+            "expected at least two classes"
+        )
+    return np.searchsorted(np.array(values), y).astype(np.float64), values
 
 
-def _encode_names(table: Table, task: Task) -> tuple[Floats, tuple[str, ...]]:
+def misfits(y: Floats, task: Task) -> tuple[np.ndarray, str]:
+    """Which numbers (n,) are no counts, or no shares, where the task takes these; what it takes."""
+    if task == "count":
+        return (y < 0) | (y != np.round(y)), "a count (0, 1, 2, ...)"
+    if task == "proportion":
+        return (y <= 0.0) | (y >= 1.0), "a share above 0 and below 1"
+    return np.zeros(len(y), dtype=bool), "a number"
+
+
+def require_all_classes(y: Tensor, labels: Sequence[Label], where: str) -> None:
+    """Raise DataError where no row to train on is of one of the classes in an order.
+
+    Args:
+        y (n,): numbers of the classes of the training rows.
+        labels: of all classes.
+        where: the data are, for people.
+    """
+    missing = torch.bincount(y.long(), minlength=len(labels)) == 0
+    if bool(missing.any()):
+        label = labels[int(missing.int().argmax())]
+        shown = repr(label) if isinstance(label, str) else f"{label:g}"
+        raise DataError(
+            f"{where}: no training row is of class {shown}, so that nothing says where it lies "
+            "among the others: join it to the next class, or choose another split"
+        )
+
+
+def _in_order(
+    table: Table, order: Sequence[str] | None, said: str
+) -> tuple[Floats, tuple[str, ...]]:
+    """Classes that have names, numbered from 0 in the order that is given."""
+    names = [str(name) for name in order or ()]
+    if order is None:
+        raise DataError(
+            f"{said}, in no order that is known: give it as order=[...], from the "
+            "lowest class to the highest"
+        )
+    faults = [
+        *(f"lacks {n!r}" for n in table.class_names if n not in names),
+        *(f"has {n!r}, which no row has" for n in names if n not in table.class_names),
+        *(f"has {n!r} {names.count(n)} times" for n in names if names.count(n) > 1),
+    ]
+    if faults:
+        raise DataError(f"{said}, and Ordinal.order {faults[0]}: name each of them once")
+    codes = np.array([names.index(name) for name in table.class_names], dtype=np.float64)
+    return codes[table.y.astype(int)], tuple(names)
+
+
+def _encode_names(
+    table: Table, task: Task, order: Sequence[str] | None
+) -> tuple[Floats, tuple[str, ...]]:
     """Classes that have names, which the table numbers from 0."""
     names, y = table.class_names, table.y
     shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
     said = f"{table.where}: the target ({table.target_name!r}) holds {len(names)} different texts"
-    if task not in ("binary", "multiclass"):
+    if task == "ordinal":
+        return _in_order(table, order, f"{said} ({shown})")
+    if not of_classes(task):
         raise DataError(
             f"{said} ({shown}), expected numbers; for classes choose likelihood=Bernoulli() (two) "
             "or likelihood=Softmax()"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpx.data.columns.coding import Coding
 from gpx.data.dataset import Dataset
 from gpx.data.hints import averaged_gaps, row_counter, skewed_target
-from gpx.data.labels import Task, encode_targets
+from gpx.data.labels import Task, encode_targets, require_all_classes
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
 from gpx.data.table import Table
@@ -23,7 +23,7 @@ from gpx.likelihoods.row_noise import RowNoise
 logger = logging.getLogger(__name__)
 
 
-def load(source: DataSource, *, task: Task) -> Dataset:
+def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) -> Dataset:
     """Read, split and standardise a data set.
 
     Statistics (mean and population standard deviation) come from the training rows alone. A column
@@ -33,6 +33,7 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     Args:
         source: where the rows come from and which split is wanted.
         task: of the likelihood; decides how targets are treated.
+        order: of classes that are texts, from the lowest to the highest.
 
     Raises:
         DataError: the data are missing or malformed, the split does not exist, or the targets do
@@ -45,7 +46,7 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         return made
     table = source.table()
     train, test = source.split_rows(table)
-    targets, labels = encode_targets(table, task)
+    targets, labels = encode_targets(table, task, order)
     coding, inputs = table.coding, table.x
     input_names, unscaled = table.input_names, table.labels
     if coding is not None:
@@ -54,6 +55,8 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
+    if task == "ordinal":
+        require_all_classes(train_y, labels, table.where)
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
     for column in unscaled:
         scaler.input_mean[column], scaler.input_scale[column] = 0.0, 1.0
@@ -123,24 +126,24 @@ def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform 
 
 
 def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> RowNoise | None:
-    """What is known of the noise of some rows, in standardised units.
+    """What is known of the noise of some rows, in standardised units, and their weights.
 
     Raises:
-        DataError: the targets are not one real number.
+        DataError: known noise of targets that are not one real number.
     """
     if table.noise is None and table.weights is None:
         return None
+    ones = np.ones(len(rows))
+    relative = torch.from_numpy(ones if table.weights is None else 1.0 / table.weights[rows])
+    if table.noise is None:
+        return RowNoise(torch.zeros_like(relative), relative)
     if task != "regression" or table.target_names:
         raise DataError(
-            f"{table.where}: noise= and weights= are about the Gaussian noise of one number, which "
-            "this target is not; leave them out"
+            f"{table.where}: noise= is about the Gaussian noise of one number, which this target "
+            "is not; leave it out (weights= of rows may stay)"
         )
-    ones = np.ones(len(rows))
-    known = 0.0 * ones if table.noise is None else table.noise[rows]
-    relative = ones if table.weights is None else 1.0 / table.weights[rows]
-    return RowNoise(
-        torch.from_numpy(known) / scaler.target_scale.square(), torch.from_numpy(relative)
-    )
+    known = torch.from_numpy(table.noise[rows]) / scaler.target_scale.square()
+    return RowNoise(known, relative)
 
 
 def warn_of_constants(

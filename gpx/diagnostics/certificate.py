@@ -43,7 +43,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.exact.model import ExactPosterior, row_blocks
 from gpx.methods.sparse.sgpr import SGPRPosterior
 

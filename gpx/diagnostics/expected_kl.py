@@ -13,6 +13,7 @@ from gpx.inference.nystrom import BlockStore, factorise
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
 from gpx.linalg.pivoted_cholesky import pivoted_cholesky
+from gpx.tensor_checks import check_inputs
 
 
 @torch.no_grad()
@@ -90,7 +91,8 @@ def points_for_expected_kl(
         the points with their trace error T. T / s (or the bound of ``sufficient_trace_error``) is
         above the tolerance where ``max_points`` were too few.
 
-    Raises: ConfigError: tolerance, noise or ``max_points`` not positive.
+    Raises: ConfigError: tolerance, noise or ``max_points`` not positive. DTypeError: x in another
+    precision than the kernel.
     Cost: n M^2 multiply-adds and n M kernel entries; memory n ``max_points``.
     Source: Burt thesis, section 3.1.1.
     """
@@ -99,6 +101,7 @@ def points_for_expected_kl(
             "tolerance (nats), noise (variance) and max_points must be positive, got "
             f"{tolerance}, {noise} and {max_points}"
         )
+    check_inputs(kernel, x)
     done = pivoted_cholesky(
         lambda rows: kernel.evaluate(x[rows], x),
         kernel.diagonal(x),

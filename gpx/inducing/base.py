@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
 from gpx.kernels.base import Kernel
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_inputs
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,12 @@ class Selector(ABC):
             generator: source of randomness on the device of x.
 
         Raises:
+            ShapeError, DTypeError: x is no matrix, or in another precision or on another device
+                than the kernel.
             DataError: fewer data than inducing points, or inputs that are not finite.
         """
         check_at_least(1, num_inducing=num_inducing)
+        check_inputs(kernel, x)
         n = x.shape[0]
         if num_inducing > n:
             raise DataError(

@@ -53,20 +53,6 @@ class Halving(NamedTuple):
     limit: int | None = None
 
 
-def ridge_leverage_scores(kernel: Kernel, x: Tensor, ridge: float) -> Tensor:
-    """diag(K_xx (K_xx + ridge I)^{-1}) (n,), each in [0, 1]; their sum is the effective dimension.
-
-    Cost: n^3 time, n^2 memory.
-    Raises: NotPositiveDefinite.
-    """
-    matrix = kernel.evaluate(x, x).detach().double()
-    matrix.diagonal().add_(ridge)
-    factor, _ = cholesky(matrix, name="K_xx + ridge I of the leverage scores", ladder=(0.0,))
-    # K (K + w I)^{-1} = I - w (K + w I)^{-1}
-    inverse = torch.cholesky_inverse(factor).diagonal()
-    return (1.0 - ridge * inverse).clamp_(0.0, 1.0)
-
-
 def approximate_scores(
     kernel: Kernel, x: Tensor, z: Tensor, weights: Tensor, ridge: float
 ) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 
 
 def mixture_moments(parts: Marginals, weights: Tensor | None = None) -> Marginals:

@@ -14,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.model import Posterior
+from gpx.methods.base.posterior import Posterior
 from gpx.sampling import Frequencies, PriorFunctions, prior_functions
 
 

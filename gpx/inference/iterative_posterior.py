@@ -22,7 +22,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import PosteriorMeanError, SolveReport, UnconvergedWarning, conjugate_gradients
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
 
 BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**30}

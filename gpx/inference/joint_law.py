@@ -14,7 +14,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 
 CHUNK_BYTES = 2**26
 """Of what one chunk of rows is projected to."""

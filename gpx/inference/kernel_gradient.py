@@ -6,7 +6,7 @@ and a stationary kernel, at a third of the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,15 @@ class KernelGradient:
             left, right = self._leaf(rows), self._leaf(columns)
             block = self.kernel.evaluate(left, right)
         self._pull(block, weight, (rows, left), (columns, right))
+
+    def add_groups(
+        self, rows: slice, covariances: Callable[[Kernel, Tensor], Tensor], weight: Tensor
+    ) -> None:
+        """Add ``covariances(kernel, x[rows])``, within groups of these rows, with its weight."""
+        with torch.enable_grad():
+            left = self._leaf(rows)
+            block = covariances(self.kernel, left)
+        self._pull(block, weight, (rows, left))
 
     def hold_cross(self, rows: slice) -> Tensor:
         """The block k(x[rows], z), without its graph, which is kept for ``add_cross``."""

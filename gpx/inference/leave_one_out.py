@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gpx.inference.log_density import LOG_TWO_PI
 
-def leave_one_out_log_density(factor: Tensor, residual: Tensor) -> Tensor:
-    """log p(y_i | all other values) of a Gaussian process, in nats.
 
-    With C = K + noise, alpha = C^{-1} (y - m) and c_i = (C^{-1})_ii, the prediction of y_i is
-    normal with variance 1 / c_i, noise included, and misses it by alpha_i / c_i.
+class LeftOut(NamedTuple):
+    """Predictions of each value of a Gaussian process given all the others.
 
-    Args:
-        factor (n, n): lower Cholesky factor of C.
-        residual (n,): y - m.
+    With C = K + noise, alpha = C^{-1} (y - m) and c_i = (C^{-1})_ii, that of y_i is normal.
 
-    Returns:
-        (n,): one for each value.
+    Attributes:
+        residual (n,): alpha_i / c_i, y_i less the mean of its prediction.
+        variance (n,): 1 / c_i, that of the prediction, noise included.
 
-    Cost: 2 n^3 / 3 multiply-adds.
     Source: Rasmussen and Williams 2006, section 5.4.2.
     """
-    alpha = torch.cholesky_solve(residual[:, None], factor)[:, 0]
-    precision = torch.cholesky_inverse(factor).diagonal()
-    misfit = alpha.square() / precision
-    return 0.5 * (precision.log() - misfit - math.log(2.0 * math.pi))
+
+    residual: Tensor
+    variance: Tensor
+
+    @classmethod
+    def of(cls, factor: Tensor, residual: Tensor, *, upper: bool = False) -> LeftOut:
+        """Predictions from the Cholesky factor (n, n) of C and the residuals y - m (n,).
+
+        Cost: 2 n^3 / 3 multiply-adds and one n x n array.
+        """
+        alpha = torch.cholesky_solve(residual[:, None], factor, upper=upper)[:, 0]
+        precision = torch.cholesky_inverse(factor, upper=upper).diagonal()
+        return cls(alpha / precision, 1.0 / precision)
+
+    def log_density(self) -> Tensor:
+        """log p(y_i | all other values) (n,), in nats."""
+        misfit = self.residual.square() / self.variance
+        return -0.5 * (self.variance.log() + misfit + LOG_TWO_PI)

@@ -22,6 +22,7 @@ from gpx.linalg import (
     randomly_pivoted_cholesky,
 )
 from gpx.linalg.matmul import rounded_products
+from gpx.linalg.thin_products import thin_product
 from gpx.operators import KernelMatrix
 
 NEGLIGIBLE_TRACE = 1e-2
@@ -88,7 +89,7 @@ class NoisyKernel:
         matrix = self._matrix(vectors.dtype)
         block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
         product = matrix.computed(lambda engine: self._times(engine, matrix, block))
-        product = product.add_(block * self.noise.to(block.dtype))
+        product = product.addcmul_(block, self.noise.to(block.dtype))
         return product.squeeze(1) if vectors.ndim == 1 else product
 
     def _times(self, engine: Any, matrix: KernelMatrix, block: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ class NoisyKernel:
         if matrix is self._reduced and isinstance(engine, Dense):
             values = engine.stored(matrix.entries)  # distances are never rounded
             with rounded_products():
-                return values @ block
+                return thin_product(values, block, symmetric=True)
         return engine.product(matrix.entries, block, transposed=False)
 
     def derivative(

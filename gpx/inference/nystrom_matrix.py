@@ -193,11 +193,11 @@ class NystromMatrix(Woodbury):
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A s^{-1/2} times vectors."""
-        return self.project(vectors) * self._diagonal.rsqrt()
+        return self.project(vectors) * self._inverse_root
 
     def _expand(self, low: Tensor) -> Tensor:
         """A^T s^{-1/2} times low."""
-        return self.expand(low * self._diagonal.rsqrt())
+        return self.expand(low * self._inverse_root)
 
 
 class TightGap(NamedTuple):

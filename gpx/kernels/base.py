@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -288,18 +289,49 @@ class Kernel(Constructed, ABC):
     multiple_of: ClassVar[Callable[[Kernel, float], Kernel]]
     constant_of: ClassVar[Callable[[float], Kernel]]
 
+    __array_ufunc__ = None
+    """NumPy's numbers leave sums and products with kernels to the kernel."""
+
     def __add__(self, other: Kernel | float) -> Kernel:
-        """Sum with a kernel, or with a learnable constant kernel that starts at a float."""
-        if isinstance(other, (int, float)):
-            other = Kernel.constant_of(float(other))
-        return Kernel.sum_of([self, other]) if isinstance(other, Kernel) else NotImplemented
+        """Sum with a kernel, or with a learnable constant kernel that starts at a number."""
+        if isinstance(other, Kernel):
+            return Kernel.sum_of([self, other])
+        number = _number(other)
+        if number is None:
+            return NotImplemented
+        return Kernel.sum_of([self, Kernel.constant_of(number)])
 
     __radd__ = __add__
 
     def __mul__(self, other: Kernel | float) -> Kernel:
-        """Product with a kernel, or with a learnable outputscale that starts at a float."""
-        if isinstance(other, (int, float)):
-            return Kernel.multiple_of(self, float(other))
-        return Kernel.product_of([self, other]) if isinstance(other, Kernel) else NotImplemented
+        """Product with a kernel, or with a learnable outputscale that starts at a number."""
+        if isinstance(other, Kernel):
+            return Kernel.product_of([self, other])
+        number = _number(other)
+        return NotImplemented if number is None else Kernel.multiple_of(self, number)
 
     __rmul__ = __mul__
+
+    def __pow__(self, power: int) -> Kernel:
+        """Product with itself, its parameters shared; a covariance function for whole powers alone.
+
+        Raises:
+            ConfigError: ``power`` is no whole number from 1 on.
+        """
+        if not isinstance(power, Integral) or power < 1:
+            raise ConfigError(
+                f"{self.name} ** {power!r} is no covariance function in general: powers of kernels "
+                "are whole numbers from 1 on"
+            )
+        return Kernel.product_of([self] * int(power))
+
+
+def _number(value: object) -> float | None:
+    """Python's numbers, NumPy's, and arrays and tensors without axes; None for anything else."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ConfigError(
+            "a number in a sum or product of kernels is where a parameter of its own starts, so a "
+            "tensor that is learned elsewhere cannot stand there: detach it"
+        )
+    one = isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0
+    return float(value) if one or isinstance(value, Real) else None  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.kernels.by_smoothness import BySmoothness
 from gpx.kernels.exponential import EXPONENT_FLOOR, exponential
 from gpx.kernels.stationary import Stationary
 
@@ -23,8 +24,11 @@ class _InPlace:
     slope_per_value = None
 
 
-class Matern(Stationary):
+class Matern(Stationary, metaclass=BySmoothness):
     """What the Matern kernels share: spectrum of a Student-t with 2 nu degrees of freedom.
+
+    ``Matern(nu=1.5)`` makes the kernel of that smoothness: ``Matern12``, ``Matern32`` or
+    ``Matern52``, and a ``MaternNu`` for any other; further arguments are those of ``Stationary``.
 
     Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.kernels.exponential import EXPONENT_FLOOR
-from gpx.kernels.matern import Matern
+from gpx.kernels.matern import Matern, Matern12, Matern32, Matern52
 from gpx.linalg.known_gradient import first_derivative_only
 
 MOST = 50.0
@@ -113,3 +113,8 @@ def _bessel(r2: Tensor, nu: float, *, order: float, factor: float, at_zero: floa
         values = np.exp(np.maximum(log, EXPONENT_FLOOR))
     values = np.where((z > 0.0) & np.isfinite(values) | np.isnan(z), values, at_zero)
     return torch.as_tensor(values).to(r2)
+
+
+# what a call of Matern itself makes
+Matern.closed_forms = {kind.nu: kind for kind in (Matern12, Matern32, Matern52)}
+Matern.general = MaternNu

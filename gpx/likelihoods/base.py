@@ -6,12 +6,24 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
-from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, Normal
+from torch.distributions import (
+    Distribution,
+    Independent,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+)
 
 from gpx.constructed import Constructed
-from gpx.errors import NotAvailable, class_name
+from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
+from gpx.likelihoods.row_noise import RowNoise
 
-Task = Literal["regression", "binary", "multiclass", "count"]
+Task = Literal["regression", "binary", "multiclass", "ordinal", "count", "proportion"]
+
+
+def of_classes(task: Task) -> bool:
+    """Whether targets are classes, in an order or not, rather than numbers."""
+    return task in ("binary", "multiclass", "ordinal")
 
 
 def class_numbers(y: Tensor, task: Task) -> Tensor:
@@ -61,11 +73,14 @@ class Likelihood(Constructed, ABC):
         num_outputs: how many targets a row has.
         log_concave: whether log p(y | f) is concave in f for every y.
         task: decides how targets are encoded and which metrics apply. ``regression``: real numbers;
-            ``binary``: -1 or 1; ``multiclass``: 0, 1, ..., p - 1; ``count``: 0, 1, 2, ...
+            ``binary``: -1 or 1; ``multiclass``, and ``ordinal`` for classes in an order: 0, 1, ...,
+            num_classes - 1; ``count``: 0, 1, 2, ...; ``proportion``: above 0 and below 1.
+        num_classes: how many classes there are; 0 where targets are numbers.
     """
 
     num_latents: int = 1
     num_outputs: int = 1
+    num_classes: int = 0
     log_concave: ClassVar[bool]
     task: ClassVar[Task]
 
@@ -85,14 +100,60 @@ class Likelihood(Constructed, ABC):
             (..., n), differentiable in mean, variance and the likelihood's own parameters.
         """
 
+    def start(self, residual: Tensor) -> None:
+        """Move parameters whose start depends on the targets; called once, before training.
+
+        Args:
+            residual (n,) or (n, num_outputs): training targets less their prior mean.
+
+        Default: they are where the constructor, or whoever knows hyperparameters, has put them.
+        """
+
+    def require_row_noise(self, noise: RowNoise) -> None:
+        """Raise ConfigError where it does not know what noise of a known variance would be.
+
+        Default: it takes weights of rows, and no known noise beside its own.
+        """
+        if bool((noise.known != 0.0).any()):
+            raise ConfigError(
+                f"known noise of rows (noise=) adds to that of the Gaussian likelihood of one "
+                f"output, and this one is {class_name(self)}: leave it out, or give weights="
+            )
+
+    def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
+        """``log_prob`` of rows that stand for several each, or whose noise is known in part.
+
+        Default: a row of weight w counts as w rows, log p(y | f) times w.
+
+        Args:
+            y, f: of ``log_prob``.
+            noise: of each row, as ``require_row_noise`` takes it; None: nothing is known.
+        """
+        found = self.log_prob(y, f)
+        return found if noise is None else found / noise.relative.to(found)
+
+    def expected_log_prob_of_rows(
+        self, y: Tensor, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> Tensor:
+        """``expected_log_prob`` of such rows; ``noise`` as in ``log_prob_of_rows``."""
+        found = self.expected_log_prob(y, mean, variance)
+        return found if noise is None else found / noise.relative.to(found)
+
     @abstractmethod
     def predictive(self, mean: Tensor, variance: Tensor) -> Distribution:
         """Distribution of y with batch shape (..., n), given latent marginals as above.
 
         Of several outputs it is a ``torch.distributions.Independent`` of event shape
         (num_outputs,), whose base distribution has the marginals of the outputs, or a
-        ``LowRankMultivariateNormal``; see ``target_marginals``.
+        multivariate normal where their errors go together; see ``target_marginals``.
         """
+
+    def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Moments of the functions that the targets are noisy values of, from those of the latents.
+
+        Default: the latent functions themselves.
+        """
+        return mean, variance
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """Derivatives of ``log_prob`` at y (n,) and f as above, themselves differentiable in f.
@@ -125,12 +186,25 @@ class Likelihood(Constructed, ABC):
         )
 
 
+def require_labels(likelihood: Likelihood, y: Tensor, count: int) -> None:
+    """Raise ShapeError where a label of y (n,) is not one of 0, 1, ..., count - 1.
+
+    Of labels on the CPU: a GPU stops by itself, and asking would make it wait at every step.
+    """
+    if y.is_cpu and len(y) and not (int(y.min()) >= 0 and int(y.max()) < count):
+        raise ShapeError(
+            f"{class_name(likelihood)}: labels reach from {int(y.min())} to {int(y.max())}, "
+            f"expected 0 to {count - 1} for its {count} classes; give it num_classes="
+            f"{int(y.max()) + 1}, or number the classes from 0"
+        )
+
+
 def target_marginals(predictive: Distribution) -> Distribution:
     """The law of every single target: batch shape (..., n), or (..., n, p) for p outputs.
 
     Args:
         predictive: what ``Likelihood.predictive`` gives.
     """
-    if isinstance(predictive, LowRankMultivariateNormal):
+    if isinstance(predictive, (LowRankMultivariateNormal, MultivariateNormal)):
         return Normal(predictive.mean, predictive.stddev, validate_args=False)
     return predictive.base_dist if isinstance(predictive, Independent) else predictive

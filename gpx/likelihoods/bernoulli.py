@@ -86,6 +86,7 @@ class Bernoulli(Likelihood):
 
     log_concave = True
     task = "binary"
+    num_classes = 2
 
     def __init__(
         self, link: Link = "logit", num_nodes: int = 20, probability: Probability = "mean"

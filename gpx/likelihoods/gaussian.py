@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.known_gradient import first_derivative_only
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -53,6 +54,11 @@ def expected_log_normal(y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor
     return _ExpectedLogNormal.apply(y, mean, variance, noise)
 
 
+def _log_normal(y: Tensor, mean: Tensor, noise: Tensor) -> Tensor:
+    """log N(y; m, s); shapes broadcast."""
+    return -0.5 * (LOG_TWO_PI + noise.log() + (y - mean).square() / noise)
+
+
 class Gaussian(Likelihood):
     """y = f + e, e ~ N(0, noise_variance).
 
@@ -73,12 +79,33 @@ class Gaussian(Likelihood):
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Normal log-density at y with mean f; (..., n)."""
-        noise = self.noise_variance
-        return -0.5 * (LOG_TWO_PI + noise.log() + (y - f).square() / noise)
+        return _log_normal(y, f, self.noise_variance)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """log_prob at the mean, minus half the variance over the noise variance; (n,)."""
         return expected_log_normal(y, mean, variance, self.noise_variance)
+
+    def require_row_noise(self, noise: RowNoise) -> None:
+        """Any."""
+
+    def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
+        """Normal log-density with the noise variance of each row.
+
+        A row of weight w is the mean of w rows, of w-th the noise: f is inferred as from w equal
+        rows, whose density is another one in the noise variance.
+        """
+        if noise is None:
+            return self.log_prob(y, f)
+        return _log_normal(y, f, noise.like(f).variance(self.noise_variance))
+
+    def expected_log_prob_of_rows(
+        self, y: Tensor, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> Tensor:
+        """As ``expected_log_prob``, with the noise variance of each row."""
+        if noise is None:
+            return self.expected_log_prob(y, mean, variance)
+        each = noise.like(mean).variance(self.noise_variance)
+        return expected_log_normal(y, mean, variance, each)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Normal:
         """Normal with the latent variance plus the noise variance."""
@@ -109,6 +136,8 @@ class NoisyOutputs(Likelihood):
             p of them are learned.
         noise_floor: infimum of the noise variances, same unit.
 
+    Targets that are missing, NaN, are left out of the sums over outputs.
+
     Raises:
         ConfigError: fewer than two outputs.
     """
@@ -136,25 +165,46 @@ class NoisyOutputs(Likelihood):
         noise = self.noise_variance.detach()
         return Gaussian(float(noise[place]), self.noise_floor).to(noise)
 
-    def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Moments (..., n, p) of the outputs without noise, from those of the latent functions."""
-        return mean, variance
-
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Sum over the outputs of normal log-densities: y (n, p), f of the latents -> (..., n)."""
-        noise = self.noise_variance
-        mean, _ = self.outputs(f, torch.zeros_like(f))
-        return -0.5 * (LOG_TWO_PI + noise.log() + (y - mean).square() / noise).sum(-1)
+        return self.log_prob_of_rows(y, f, None)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """log_prob at the mean, minus half of each variance over its noise variance; (..., n)."""
-        return expected_log_normal(y, *self.outputs(mean, variance), self.noise_variance).sum(-1)
+        return self.expected_log_prob_of_rows(y, mean, variance, None)
+
+    def _noise_of_rows(self, noise: RowNoise | None) -> Tensor:
+        """Noise variances (p,), or (n, p) of rows with weights."""
+        learned = self.noise_variance
+        return learned if noise is None else noise.relative.to(learned).unsqueeze(-1) * learned
+
+    def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
+        """A row of weight w is the mean of w rows, with a w-th of the noise in every output."""
+        known, y = observed(y)
+        mean, _ = self.outputs(f, torch.zeros_like(f))
+        each = _log_normal(y, mean, self._noise_of_rows(noise))
+        return torch.where(known, each, 0.0).sum(-1)
+
+    def expected_log_prob_of_rows(
+        self, y: Tensor, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> Tensor:
+        """As ``expected_log_prob``, with the weight of each row."""
+        known, y = observed(y)
+        moments = self.outputs(mean, variance)
+        each = expected_log_normal(y, *moments, self._noise_of_rows(noise))
+        return torch.where(known, each, 0.0).sum(-1)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> Distribution:
         """Independent normals with the variances of the outputs plus the noise variances."""
         mean, variance = self.outputs(mean, variance.clamp_min(0))
         std = (variance + self.noise_variance).sqrt()
         return torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
+
+
+def observed(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Which targets are there, and all of them with zeros in the place of the others."""
+    known = ~y.isnan()
+    return known, torch.where(known, y, 0.0)  # what is not taken must have a derivative, too
 
 
 class GaussianOutputs(NoisyOutputs):

@@ -10,7 +10,7 @@ from torch.distributions import LowRankMultivariateNormal
 
 from gpx.constraints import FLOOR
 from gpx.errors import ConfigError
-from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.likelihoods.gaussian import NoisyOutputs, observed
 
 
 class MixedOutputs(NoisyOutputs):
@@ -27,7 +27,8 @@ class MixedOutputs(NoisyOutputs):
 
     Attributes:
         mixing (p, q): W, starting at orthogonal columns with which outputs have k's variance on
-            average.
+            average; with fewer latents than outputs at the principal axes of the targets
+            (``start``).
 
     Raises:
         ConfigError: fewer than two outputs, or latents below two or above p.
@@ -54,6 +55,31 @@ class MixedOutputs(NoisyOutputs):
         columns = waves / torch.linalg.vector_norm(waves, dim=0)
         start = columns * math.sqrt(num_outputs / count)
         self.mixing = nn.Parameter(start.to(torch.get_default_dtype()))
+
+    @torch.no_grad()
+    def start(self, residual: Tensor) -> None:
+        """With q < p: W at the q leading principal axes, and noise no less than what they leave.
+
+        No values of q functions explain what lies outside the span of W: noise that was fitted to
+        each output by itself knows nothing of that, and is raised to its variance, by output.
+
+        Cost: O(n p^2 + p^3).
+        """
+        size, count = self.mixing.shape
+        if count == size:
+            return
+        known, y = observed(residual.double())
+        pairs = (known.mT.double() @ known.double()).clamp_min(1.0)
+        covariance = y.mT @ y / pairs
+        values, vectors = torch.linalg.eigh(covariance)
+        values, axes = values[-count:].clamp_min(0.0), vectors[:, -count:]
+        # as from the constructor, outputs have k's variance on average
+        scale = size / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
+        self.mixing.copy_(axes * (values * scale).sqrt())
+        rest = torch.eye(size).to(axes) - axes @ axes.mT
+        outside = (rest @ covariance @ rest).diagonal().clamp_min(0.0)
+        noise = self.noise_variance
+        self.noise_variance = torch.maximum(noise, outside.to(noise))
 
     def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """W m, and W^2 v with the squares of entries, (..., n, p)."""

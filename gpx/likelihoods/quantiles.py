@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
-from scipy.special import stdtr
+from scipy.special import betainc, betaincc, stdtr
 from torch import Tensor
 from torch.distributions import (
+    Beta,
     Categorical,
     Distribution,
     Laplace,
     MixtureSameFamily,
+    NegativeBinomial,
     Normal,
     Poisson,
     StudentT,
@@ -33,8 +37,9 @@ def is_count(law: Distribution) -> bool:
 def cdf(law: Distribution, y: Tensor) -> Tensor:
     """P(Y <= y), shaped as y and the batch of the law.
 
-    Beside torch's own: Student's t (incomplete beta function of SciPy, on the CPU), Poisson
-    (incomplete gamma function, to 1e-9 of itself), and mixtures of any of these, or of mixtures.
+    Beside torch's own: Student's t, beta and negative binomial (incomplete beta functions of SciPy,
+    on the CPU), Poisson (incomplete gamma function, to 1e-9 of itself), and mixtures of any of
+    these, or of mixtures.
 
     Raises:
         NotImplementedError: the distribution has no cumulative distribution function.
@@ -51,6 +56,14 @@ def cdf(law: Distribution, y: Tensor) -> Tensor:
         whole, rate = torch.broadcast_tensors(y.double().floor(), law.rate.double())
         found = torch.special.gammaincc((whole + 1.0).clamp_min(1.0), rate)
         return found.masked_fill(whole < 0.0, 0.0).to(y)
+    if isinstance(law, NegativeBinomial):
+        whole = y.double().floor()
+        parts = whole.clamp_min(0.0) + 1.0, law.total_count.double(), law.logits.double().sigmoid()
+        found = torch.as_tensor(betaincc(*(part.detach().cpu().numpy() for part in parts)))
+        return found.to(y).masked_fill(whole < 0.0, 0.0)
+    if isinstance(law, Beta):
+        parts = law.concentration1.double(), law.concentration0.double(), y.double().clamp(0.0, 1.0)
+        return torch.as_tensor(betainc(*(part.detach().cpu().numpy() for part in parts))).to(y)
     return law.cdf(y)
 
 
@@ -63,13 +76,15 @@ def of_rows(law: Distribution, rows: Tensor) -> Distribution:
     """The law of some rows of the batch, given their indices (m,).
 
     Raises:
-        NotImplementedError: neither normal, Laplace, Student's t, Poisson, nor a mixture of these.
+        NotImplementedError: neither normal, Laplace, Student's t, beta, Poisson, negative binomial,
+            nor a mixture of these.
     """
     if isinstance(law, MixtureSameFamily):
         share = Categorical(probs=law.mixture_distribution.probs[rows])
         return MixtureSameFamily(share, of_rows(law.component_distribution, rows))
-    if isinstance(law, (Normal, Laplace, StudentT, Poisson)):
-        return type(law)(**{name: getattr(law, name)[rows] for name in law.arg_constraints})
+    if isinstance(law, (Normal, Laplace, StudentT, Beta, Poisson, NegativeBinomial)):
+        names = [name for name in law.arg_constraints if name != "probs"]  # logits say the same
+        return type(law)(**{name: getattr(law, name)[rows] for name in names})
     raise NotImplementedError(f"rows of a {type(law).__name__}")
 
 
@@ -120,12 +135,14 @@ def central_interval(law: Distribution, level: float) -> tuple[Tensor, Tensor]:
 def _solved(law: Distribution, q: Tensor) -> Tensor:
     """y with P(Y <= y) = q: Newton's steps, halved brackets where these leave them.
 
-    The first bracket is that of Chebyshev's one-sided inequality.
+    The first bracket is that of Chebyshev's one-sided inequality, within the support.
     """
     mean, deviation = law.mean, law.stddev
     low = mean - deviation * ((1.0 - q) / q).sqrt()
     high = mean + deviation * (q / (1.0 - q)).sqrt()
+    low, high = (end.clamp(*_ends(law)) for end in (low, high))
     at = Normal(mean, deviation).icdf(q)
+    at = torch.where((at > low) & (at < high), at, 0.5 * (low + high))
     resolution = 4.0 * torch.finfo(mean.dtype).eps
     for step in range(MOST_STEPS):
         excess = cdf(law, at) - q
@@ -142,6 +159,13 @@ def _solved(law: Distribution, q: Tensor) -> Tensor:
         if bool(settled.all()):
             break
     return at
+
+
+def _ends(law: Distribution) -> tuple[float, float]:
+    """Least and largest values of a law of numbers that are not counts."""
+    if isinstance(law, MixtureSameFamily):
+        return _ends(law.component_distribution)
+    return (0.0, 1.0) if isinstance(law, Beta) else (-math.inf, math.inf)
 
 
 def _whole_number(law: Distribution, q: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ class RowNoise(NamedTuple):
     Attributes:
         known (n,): variances in squared (standardised) target units, such as those of repeated
             measurements; not negative.
-        relative (n,): one over the weight of each row, which says how many rows it stands for.
+        relative (n,): one over the weight of each row, which says how many rows it stands for. What
+            that means where noise is not Gaussian: ``Likelihood.log_prob_of_rows``.
     """
 
     known: Tensor
@@ -26,7 +27,7 @@ class RowNoise(NamedTuple):
         """Noise variances (n,) for the learned s (), differentiable in it."""
         return self.known + self.relative * noise_variance
 
-    def of(self, rows: Tensor) -> RowNoise:
+    def of(self, rows: Tensor | slice) -> RowNoise:
         """Of the rows with these numbers (m,)."""
         return RowNoise(self.known[rows], self.relative[rows])
 

@@ -17,7 +17,7 @@ def scale_mixture(
 
     Args:
         mean, variance (..., n): of f.
-        own (Q,): the variances V.
+        own (Q,) or (..., n, Q): the variances V.
         log_weights (Q,): of each, not normalised.
 
     Returns:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, ShapeError
-from gpx.likelihoods.base import Curvature, Likelihood
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Curvature, Likelihood, require_labels
 from gpx.likelihoods.quadrature import GaussHermite
 
 LEFT, RIGHT, DEVIATIONS = 8.0, 3.6, 5.0
@@ -58,17 +58,17 @@ class Softmax(Likelihood):
             raise ConfigError(f"softmax needs at least two classes, got {num_classes}")
         if num_steps < 8:
             raise ConfigError(f"num_steps={num_steps} must be at least 8")
-        self.num_latents = num_classes
+        self.num_latents = self.num_classes = num_classes
         self.num_steps = num_steps
         self.quadrature = GaussHermite(num_nodes)
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """f_y - log sum_c exp(f_c): f (..., n, p) -> (..., n)."""
-        return _pick(f, y) - f.logsumexp(-1)
+        return self._pick(f, y) - f.logsumexp(-1)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """mean_y - E log sum_c exp(f_c); (n,)."""
-        return _pick(mean, y) - self.expected_logsumexp(mean, variance)
+        return self._pick(mean, y) - self.expected_logsumexp(mean, variance)
 
     def expected_logsumexp(self, mean: Tensor, variance: Tensor) -> Tensor:
         """E log sum_c exp(f_c) for independent f_c ~ N(mean_c, variance_c): (n, p) -> (n,)."""
@@ -121,15 +121,8 @@ class Softmax(Likelihood):
             (nodes.unsqueeze(1) + grid.points.unsqueeze(-1)).clamp(-80.0, MAX_EXPONENT)
         )
 
-
-def _pick(values: Tensor, y: Tensor) -> Tensor:
-    """values (..., n, p) at the classes y (n,): (..., n)."""
-    # on a GPU the device itself stops at such a label; asking would make it wait at every step
-    if y.is_cpu and len(y) and not (int(y.min()) >= 0 and int(y.max()) < values.shape[-1]):
-        raise ShapeError(
-            f"Softmax: labels reach from {int(y.min())} to {int(y.max())}, expected 0 to "
-            f"{values.shape[-1] - 1} for its {values.shape[-1]} classes; give it num_classes="
-            f"{int(y.max()) + 1}, or number the classes from 0"
-        )
-    index = y.long().unsqueeze(-1).expand(*values.shape[:-1], 1)
-    return values.gather(-1, index).squeeze(-1)
+    def _pick(self, values: Tensor, y: Tensor) -> Tensor:
+        """values (..., n, p) at the classes y (n,): (..., n)."""
+        require_labels(self, y, values.shape[-1])
+        index = y.long().unsqueeze(-1).expand(*values.shape[:-1], 1)
+        return values.gather(-1, index).squeeze(-1)

@@ -10,50 +10,26 @@ from torch import Tensor
 
 from gpx.errors import ShapeError
 from gpx.linalg.preconditioners.base import Preconditioner
+from gpx.linalg.step_records import Records
 from gpx.linalg.stopping import Residual, StoppingRule
+from gpx.linalg.thin_products import DenseProduct
 
 Product = Callable[[Tensor], Tensor]
 
-RECORDS = 64
-"""Rows of a block of records."""
+CACHED = 2**18
+"""Numbers that inner products of longer vectors take at a time on a CPU: they stay in a cache."""
 
-
-class Records:
-    """Tensors of one shape, one a step, kept in blocks.
-
-    Small tensors that are kept one by one between large temporaries split the holes that these
-    leave on the heap: every step would then take fresh memory for its vectors.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: list[Tensor] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def append(self, row: Tensor) -> None:
-        """Keep a copy."""
-        block, place = divmod(self._count, RECORDS)
-        if block == len(self._blocks):
-            self._blocks.append(row.new_empty(RECORDS, *row.shape))
-        self._blocks[block][place].copy_(row)
-        self._count += 1
-
-    def truncate(self, count: int) -> None:
-        """Forget all but the first ``count``."""
-        self._count = min(self._count, count)
-
-    def stacked(self) -> Tensor:
-        """All of them, (t, ...), t at least one."""
-        return torch.cat(self._blocks)[: self._count]
+ROWS = 1024
+"""And no fewer of their rows, however many columns there are."""
 
 
 class CGIteration:
     """The vectors of the recurrence, which step by step queues device work and reads nothing back.
 
-    Every right-hand side is scaled to entries below two, so that no inner product under- or
-    overflows (a float32 column of norm 1e-20 would look solved by zero).
+    Blocks lie by columns. Beside the product and the preconditioner a step takes no memory of their
+    size and passes twelve times over such a block, reading or writing (fourteen times with a
+    preconditioner). Every right-hand side is scaled to entries below two, so that no inner product
+    under- or overflows (a float32 column of norm 1e-20 would look solved by zero).
     """
 
     def __init__(
@@ -87,14 +63,24 @@ class CGIteration:
         self.zero = torch.zeros_like(self.rhs_norm)
         self.active = torch.ones_like(self.rhs_norm, dtype=torch.bool)
         self.undisturbed: int | None = None
-        self.measures = Records()
-        self.actives = Records()
-        self.curvatures = Records()
-        self.step_sizes = Records()
-        self.ratios = Records()
+        self.measures = Records(self.zero)
+        self.actives = Records(self.active)
+        self.curvatures = Records(self.zero)
+        self.step_sizes = Records(self.zero)
+        self.ratios = Records(self.zero)
+        self._residual = Residual(
+            self.rhs,
+            self.zero,
+            self.rhs_norm,
+            scale=self.scale,
+            preconditioned=preconditioner is not None,
+        )
+        self._room: dict[torch.dtype, Tensor] = {}
+        self._narrow: Tensor | None = None
+        self._work: Tensor | None = None
 
     def product(self, vectors: Tensor) -> Tensor:
-        """K times vectors (..., n, c), counted; with a dense K, valid until the next product."""
+        """K times vectors (..., n, c), counted; valid until the next product or solve."""
         self.products += 1
         given = vectors.squeeze(-1) if self.is_vector else vectors
         out = self.matmul(given)
@@ -103,10 +89,10 @@ class CGIteration:
                 f"matmul returned {tuple(out.shape)} for vectors {tuple(given.shape)}; "
                 "it must be the product with a square matrix"
             )
-        return by_columns(out.unsqueeze(-1) if self.is_vector else out)
+        return self._by_columns(out)
 
     def precondition(self, vectors: Tensor) -> Tensor:
-        """Q^{-1} times vectors (..., n, c)."""
+        """Q^{-1} times vectors (..., n, c); valid until the next product or solve."""
         if self.preconditioner is None:
             return vectors
         given = vectors.squeeze(-1) if self.is_vector else vectors
@@ -116,7 +102,7 @@ class CGIteration:
                 f"the preconditioner returned {tuple(out.shape)} for residuals "
                 f"{tuple(given.shape)}; it must solve with a square matrix"
             )
-        return by_columns(out.unsqueeze(-1) if self.is_vector else out)
+        return self._by_columns(out)
 
     def begin(self) -> None:
         """Residual and direction at the start."""
@@ -125,7 +111,7 @@ class CGIteration:
         else:
             self.r = self.rhs - self.product(self.x)
         s = self.precondition(self.r)
-        self.gamma = (self.r * s).sum(-2)
+        self.gamma = self._inner(self.r, s)
         self.p = s.clone()  # a preconditioner may return its argument, or keep what it returns
         self.first = s.clone() if self.keep_first else None
         self.slope = self.gamma
@@ -139,38 +125,35 @@ class CGIteration:
             looking: whether the caller looks at the host after it, so that this may: where no side
                 goes on, no further direction is made.
         """
-        if self.product_dtype == self.rhs.dtype:
-            kp = self.product(self.p)
-        else:
-            kp = self.product(self.p.to(self.product_dtype)).to(self.rhs.dtype)
-        curvature = (self.p * kp).sum(-2)
+        kp = self._product_of_direction()
+        curvature = self._inner(self.p, kp, self.curvatures.room())
         # false for NaN, too
         moving = (curvature > 0.0).logical_and_(curvature < math.inf).logical_and_(self.active)
-        size = torch.where(moving, self.slope / curvature, self.zero)
-        self.x.addcmul_(size.unsqueeze(-2), self.p)
-        self.r.addcmul_(size.unsqueeze(-2), kp, value=-1.0)
-        if looking and self._all_met(moving):
+        self.curvatures.append(curvature)
+        self.actives.append(self.active)
+        size = self._where(moving, self.slope / curvature, self.step_sizes)
+        spread = size.unsqueeze(-2)
+        self.x.addcmul_(spread, self.p)
+        self.r.addcmul_(spread, kp, value=-1.0)
+        early = self.preconditioner is not None and self.stop.norm_alone
+        going = self._judge(moving) if early else moving
+        if early and looking and not bool(going.any()):
             gamma = self._quadratic_form(self.r)
-            ratio = torch.where(moving, gamma / self.gamma, self.zero)
+            self._where(moving, gamma / self.gamma, self.ratios)
         else:
             s = self.precondition(self.r)
-            gamma = (self.r * s).sum(-2)
-            ratio = torch.where(moving, gamma / self.gamma, self.zero)
-            self.p.mul_(ratio.unsqueeze(-2)).add_(s)
+            gamma = self._inner(self.r, s)
+            ratio = self._where(moving, gamma / self.gamma, self.ratios)
+            torch.addcmul(s, ratio.unsqueeze(-2), self.p, out=self.p)
         self.gamma = self.slope = gamma
-        self.actives.append(self.active)
-        self.curvatures.append(curvature)
-        self.step_sizes.append(size)
-        self.ratios.append(ratio)
-        self.active = moving
-        self.observe()
+        if not early:
+            going = self._judge(moving)
         self.measures.append(self.measure)
+        self.active = self._sound(going)
 
     def observe(self) -> None:
         """Judge the current residual and freeze the sides that are done, or broken by NaN."""
-        self.measure = self._measure()
-        going = (self.measure > self.stop.tolerance).logical_and_(self.gamma >= 0.0)
-        self.active = going.logical_and_(self.active)
+        self.active = self._sound(self._judge(self.active))
 
     def refresh(self, restart: bool) -> None:
         """Put the true residual in the place of the recurrence's for the sides in motion.
@@ -182,10 +165,10 @@ class CGIteration:
         true = self.rhs - self.product(self.x)
         self.r = torch.where(self.active.unsqueeze(-2), true, self.r)
         s = self.precondition(self.r)
-        self.gamma = (self.r * s).sum(-2)
+        self.gamma = self._inner(self.r, s)
         if restart:
             self.p = s.clone()
-        self.slope = (self.p * self.r).sum(-2)
+        self.slope = self._inner(self.p, self.r)
         self.observe()
 
     def verify(self) -> float:
@@ -194,7 +177,7 @@ class CGIteration:
         self.r = self.rhs - self.product(self.x)
         wanted = self.preconditioner is None or not self.stop.norm_alone
         if wanted or bool((self.gamma < 0.0).any()):
-            self.gamma = (self.r * self.precondition(self.r)).sum(-2)
+            self.gamma = self._inner(self.r, self.precondition(self.r))
         self.measure = self._measure()
         self.active = ~(self.measure <= self.stop.tolerance) & ~stuck & (self.gamma >= 0.0)
         return float(torch.where(self.active, self.measure, 0.0).max())
@@ -203,7 +186,7 @@ class CGIteration:
         """Go on along the steepest descent from the current residual."""
         self._disturb()
         self.p = self.precondition(self.r).clone()
-        self.gamma = self.slope = (self.r * self.p).sum(-2)
+        self.gamma = self.slope = self._inner(self.r, self.p)
 
     def flat(self) -> Tensor:
         """Which sides met a direction of no positive (or no finite) curvature, (..., c)."""
@@ -250,52 +233,74 @@ class CGIteration:
         return self.actives.stacked().sum(0)
 
     def _measure(self) -> Tensor:
-        preconditioned = self.preconditioner is not None
-        return self.stop.measure(
-            Residual(
-                self.r,
-                self.gamma,
-                self.rhs_norm,
-                scale=self.scale,
-                preconditioned=preconditioned,
-            )
-        )
+        return self.stop.measure(self._residual.now(self.r, self.gamma))
 
-    def _all_met(self, moving: Tensor) -> bool:
-        """Whether a rule that needs no preconditioned residual holds for all sides in motion."""
-        if self.preconditioner is None or not self.stop.norm_alone:
-            return False
-        return not bool((moving & (self._measure() > self.stop.tolerance)).any())
+    def _judge(self, active: Tensor) -> Tensor:
+        """Measure the current residual: which of these sides do not meet the rule yet.
+
+        Written where the records of the next step will keep it.
+        """
+        self.measure = self._measure()
+        unmet = self.measure > self.stop.tolerance
+        return torch.logical_and(unmet, active, out=self.actives.room())
+
+    def _sound(self, going: Tensor) -> Tensor:
+        """Which of the sides go on: r^T Q^{-1} r is not negative."""
+        if self.preconditioner is None:  # a sum of squares, or NaN, and so is then its measure
+            return going
+        return going.logical_and_(self.gamma >= 0.0)
+
+    def _product_of_direction(self) -> Tensor:
+        """K p, by a product in ``product_dtype``."""
+        if self.product_dtype == self.rhs.dtype:
+            return self.product(self.p)
+        if self._narrow is None:
+            self._narrow = torch.empty_like(self.p, dtype=self.product_dtype)
+        return self._in_room(self.product(self._narrow.copy_(self.p)), self.rhs.dtype)
+
+    def _by_columns(self, out: Tensor) -> Tensor:
+        """What a product or a solve returned, (..., n, c) with every column contiguous."""
+        block = out.unsqueeze(-1) if self.is_vector else out
+        return block if block.mT.is_contiguous() else self._in_room(block, block.dtype)
+
+    def _in_room(self, block: Tensor, dtype: torch.dtype) -> Tensor:
+        """A copy by columns in memory that products and solves share: none outlives the next."""
+        if dtype not in self._room:
+            self._room[dtype] = torch.empty_like(self.rhs, dtype=dtype)
+        return self._room[dtype].copy_(block)
+
+    def _inner(self, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+        """Inner products of the columns, (..., c)."""
+        n, columns = left.shape[-2], self.zero.numel()
+        rows = max(ROWS, CACHED // max(1, columns)) if left.is_cpu else n
+        if self._work is None:
+            self._work = by_columns(left[..., :rows, :].clone())
+        if rows >= n:
+            torch.mul(left, right, out=self._work)
+            return self._work.sum(-2) if out is None else torch.sum(self._work, -2, out=out)
+        sums = []
+        for start in range(0, n, rows):
+            part = slice(start, start + rows)
+            work = self._work[..., : min(rows, n - start), :]
+            sums.append(torch.mul(left[..., part, :], right[..., part, :], out=work).sum(-2))
+        total = torch.stack(sums).sum(0)
+        return total if out is None else out.copy_(total)
+
+    def _where(self, moving: Tensor, values: Tensor, records: Records) -> Tensor:
+        """The values of the sides in motion, 0 elsewhere; kept."""
+        found = torch.where(moving, values, self.zero, out=records.room())
+        records.append(found)
+        return found
 
     def _quadratic_form(self, vectors: Tensor) -> Tensor:
         """v^T Q^{-1} v, (..., c), at less than a solve where the preconditioner knows how."""
         if isinstance(self.preconditioner, Preconditioner) and vectors.ndim == 2:
             return self.preconditioner.quadratic_form(vectors)
-        return (vectors * self.precondition(vectors)).sum(-2)
+        return self._inner(vectors, self.precondition(vectors))
 
     def _disturb(self) -> None:
         if self.undisturbed is None:
             self.undisturbed = len(self.step_sizes)
-
-
-class DenseProduct:
-    """Products with a dense matrix (n, n), all written into one buffer that lies by columns."""
-
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix.detach()
-        self._cast: dict[torch.dtype, Tensor] = {self.matrix.dtype: self.matrix}
-        self._buffer: Tensor | None = None
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """K times vectors (n,) or (..., n, c), in their dtype; valid until the next call."""
-        matrix = self._cast.get(vectors.dtype)
-        if matrix is None:
-            matrix = self._cast[vectors.dtype] = self.matrix.to(vectors.dtype)
-        if matrix.ndim > 2 or vectors.ndim != 2:
-            return matrix @ vectors
-        if self._buffer is None or self._buffer.dtype != vectors.dtype:
-            self._buffer = torch.empty_like(vectors.mT).mT
-        return torch.mm(matrix, vectors, out=self._buffer)
 
 
 def column_scales(block: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ _deferred: ContextVar[list[Tensor] | None] = ContextVar("deferred", default=None
 
 @contextmanager
 def checks_deferred() -> Iterator[list[Tensor]]:
-    """Inside, ``cholesky`` tries its first jitter alone and does not wait to see if that will do.
+    """Inside, factorisations try the first jitter alone and do not wait to see if that will do.
 
     Yields:
         whether each factorisation failed, () bool on its device; a factor of one that did is
@@ -37,6 +37,11 @@ def checks_deferred() -> Iterator[list[Tensor]]:
         yield noted
     finally:
         _deferred.reset(token)
+
+
+def noted_checks() -> list[Tensor] | None:
+    """Where to note that a factorisation failed inside ``checks_deferred``; None outside."""
+    return _deferred.get()
 
 
 def cholesky(
@@ -132,6 +137,7 @@ def cholesky_in_place(
     Cost: n^3/3 multiply-adds and one ``fill`` per attempt.
     """
     steps = LADDER.get(buffer.dtype, (0.0,)) if ladder is None else ladder
+    deferred = _deferred.get()
     diagonal = buffer.diagonal(dim1=-2, dim2=-1)
     info = torch.empty(buffer.shape[:-2], dtype=torch.int32, device=buffer.device)
     upper = buffer.mT
@@ -142,9 +148,12 @@ def cholesky_in_place(
         if relative:
             shift = relative * diagonal.mean(-1, keepdim=True)
             diagonal += shift
-            jitter = float(shift.max())
+            jitter = float(shift.max()) if deferred is None else math.nan
         tried.append(jitter)
         torch.linalg.cholesky_ex(upper, upper=True, out=(upper, info))
+        if deferred is not None:  # nobody may ask the device now
+            deferred.append((info != 0).any())
+            return upper, CholeskyReport(jitter, (), relative)
         if not bool(info.any()):
             return upper, CholeskyReport(jitter, tuple(tried), relative)
     fill(buffer)

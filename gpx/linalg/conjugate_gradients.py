@@ -118,7 +118,8 @@ def conjugate_gradients(
         ShapeError, DTypeError, ConfigError: before the first product.
 
     Cost: one product and one preconditioner solve per step, about 10 n c operations more; memory
-    6 n c. Not differentiable.
+    6 n c. A product or a solve that returns columns in one piece (the transpose of a contiguous
+    (c, n)) is not copied. Not differentiable.
     Source: Burt thesis, sections 4.1.1 and 4.1.2.
     """
     stop = RelativeResidual() if stop is None else stop
@@ -176,7 +177,6 @@ def _finish(
     relative = torch.linalg.vector_norm(state.r, dim=-2) / state.rhs_norm.clamp(
         min=torch.finfo(rhs.dtype).tiny
     )
-    broken, flat = state.broken(), state.flat() & ~converged
     success = bool(converged.all())
     error: type[GPXError] = DidNotConverge
     worst = float(state.measure.max()) if state.measure.numel() else 0.0
@@ -190,12 +190,12 @@ def _finish(
             f"{float(state.gamma.nan_to_num(0.0).min()):.3g}); rebuild it in float64 or with more "
             "noise"
         )
-    elif bool(broken.any()) or not bool(torch.isfinite(state.met_curvatures()).all()):
+    elif bool(state.broken().any()) or not bool(torch.isfinite(state.met_curvatures()).all()):
         reason = (
             "NaN or infinite values in the right-hand sides, the products or the preconditioner's "
             "solves; check the inputs and hyperparameters"
         )
-    elif bool(flat.any()):
+    elif bool((state.flat() & ~converged).any()):
         error = NotPositiveDefinite
         reason = (
             "the matrix is not positive definite: a direction has curvature "
@@ -240,11 +240,15 @@ def _result(
     if state.is_vector:
         history, sizes, ratios = history[:, 0], sizes[:, 0], ratios[:, 0]
         converged, iterations = converged[0], iterations[0]
-    scale = state.scale.unsqueeze(-2)
+
+    def unscaled(block: Tensor) -> Tensor:
+        out = block.new_empty(block.shape)  # a block lies by columns; this does not
+        return torch.mul(block, state.scale.unsqueeze(-2), out=out).reshape(rhs.shape)
+
     return CGResult(
-        (state.x * scale).reshape(rhs.shape).contiguous(),
+        unscaled(state.x),
         report,
-        (state.r * scale).reshape(rhs.shape).contiguous(),
+        unscaled(state.r),
         history,
         iterations,
         converged,
@@ -252,7 +256,7 @@ def _result(
         ratios,
         steps if state.undisturbed is None else min(state.undisturbed, steps),
         state.products,
-        None if state.first is None else (state.first * scale).reshape(rhs.shape).contiguous(),
+        None if state.first is None else unscaled(state.first),
     )
 
 

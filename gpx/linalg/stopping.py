@@ -44,7 +44,14 @@ class Residual:
         preconditioned: bool = True,
     ) -> None:
         self._vector, self._gamma, self._rhs_norm, self._scale = vector, gamma, rhs_norm, scale
+        # a scaled right-hand side that is not zero has a norm of at least one
+        self._divisor = rhs_norm.clamp(min=torch.finfo(rhs_norm.dtype).tiny)
         self._preconditioned = preconditioned
+
+    def now(self, vector: Tensor, gamma: Tensor) -> Residual:
+        """This one, of the same right-hand sides, at r and r^T Q^{-1} r of another step."""
+        self._vector, self._gamma = vector, gamma
+        return self
 
     @property
     def rows(self) -> int:
@@ -74,8 +81,7 @@ class Residual:
     @property
     def relative(self) -> Tensor:
         """||r|| / ||b||, (..., c)."""
-        # a scaled right-hand side that is not zero has a norm of at least one
-        return self._scaled_norm() / self._rhs_norm.clamp(min=torch.finfo(self._gamma.dtype).tiny)
+        return self._scaled_norm() / self._divisor
 
     def _scaled_norm(self) -> Tensor:
         if not self._preconditioned:

@@ -101,7 +101,8 @@ def baselines(
 def _scored(data: Dataset, made: _Prediction, trivial: Distribution | None) -> dict[str, float]:
     asked = data.test_y if made.rows is None else data.test_y[made.rows]
     if isinstance(made.law, Tensor):
-        found = classification_metrics(made.law, class_numbers(asked, data.task))
+        classes, ordered = class_numbers(asked, data.task), data.task == "ordinal"
+        found = classification_metrics(made.law, classes, ordered=ordered)
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
     names = data.target_names
     return evaluate(data.task, made.law, asked, data.scaler, names, trivial=trivial)

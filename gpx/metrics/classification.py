@@ -104,7 +104,17 @@ def entropy(probabilities: Tensor) -> Tensor:
     return -torch.xlogy(probabilities, probabilities).sum(-1)
 
 
-def classification_metrics(log_probabilities: Tensor, classes: Tensor) -> dict[str, float]:
+def class_distance(probabilities: Tensor, classes: Tensor) -> Tensor:
+    """Mean distance of the most probable class from the true one, for classes in an order.
+
+    Arguments as for ``accuracy``. Source: Chu and Ghahramani 2005 (mean absolute error).
+    """
+    return (probabilities.argmax(-1) - classes.long()).abs().to(probabilities.dtype).mean()
+
+
+def classification_metrics(
+    log_probabilities: Tensor, classes: Tensor, *, ordered: bool = False
+) -> dict[str, float]:
     """``accuracy``, ``brier``, ``mnlp``, ``rmse``, and how calibrated and certain they are.
 
     ``rmse`` is the root of the Brier score; ``ece``, ``ece_midpoint`` and ``mce`` are calibration
@@ -113,6 +123,7 @@ def classification_metrics(log_probabilities: Tensor, classes: Tensor) -> dict[s
     Args:
         log_probabilities (n, C): of each class.
         classes (n,): true classes 0..C-1.
+        ordered: add ``mae``, see ``class_distance``.
     """
     probabilities = log_probabilities.exp()
     score = brier(probabilities, classes)
@@ -126,4 +137,6 @@ def classification_metrics(log_probabilities: Tensor, classes: Tensor) -> dict[s
         "mce": mce(probabilities, classes),
         "entropy": entropy(probabilities).mean(),
     }
+    if ordered:
+        found["mae"] = class_distance(probabilities, classes)
     return {name: float(value) for name, value in found.items()}

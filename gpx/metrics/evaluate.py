@@ -13,7 +13,7 @@ from gpx.data.labels import Task
 from gpx.data.standardiser import Standardiser
 from gpx.errors import ConfigError
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import class_numbers
+from gpx.likelihoods.base import class_numbers, of_classes
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.regression import regression_metrics
 
@@ -38,8 +38,8 @@ def evaluate(
     ``coverage_95``, ``coverage_error``, ``crps`` and ``interval_score_95``; what has a unit also in
     that of the data (``crps_original``). See ``regression_metrics``. Numbers add ``msll``, the
     ``mnlp`` minus that of the trivial law, in any unit the same. Classes add ``accuracy``,
-    ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``; their ``rmse`` is the root
-    of the Brier score and has no unit.
+    ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``, those in an order
+    ``mae`` in classes; their ``rmse`` is the root of the Brier score and has no unit.
 
     Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
     the standardised metrics weighs them alike, in the data's own units the large ones prevail.
@@ -58,10 +58,11 @@ def evaluate(
     Raises:
         ConfigError: the predictive distribution of a classifier has neither.
     """
-    if task in ("binary", "multiclass"):
-        found = classification_metrics(*class_log_probabilities(task, predictive, y))
+    if of_classes(task):
+        known = class_log_probabilities(task, predictive, y)
+        found = classification_metrics(*known, ordered=task == "ordinal")
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
-    comparable = trivial if task == "regression" else None
+    comparable = None if task == "count" else trivial
     each = regression_metrics(target_marginals(predictive), y, comparable)
     scale = scaler.target_scale.to(y.device)
     for name in _IN_TARGET_UNIT:
@@ -89,11 +90,11 @@ def class_log_probabilities(
     probs: Tensor | None = getattr(predictive, "probs", None)
     classes = class_numbers(y, task)
     if logits is not None:
-        if task == "multiclass":
+        if task != "binary":
             return torch.log_softmax(logits, dim=-1), classes
         return logsigmoid(torch.stack([-logits, logits], dim=-1)), classes
     if probs is not None:
-        if task == "multiclass":
+        if task != "binary":
             return probs.log(), classes
         return torch.stack([torch.log1p(-probs), probs.log()], dim=-1), classes
     raise ConfigError(

@@ -3,7 +3,8 @@
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.iterative_posterior import IterativePosterior
-from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
@@ -25,6 +26,8 @@ from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
+from gpx.methods.exact.coregional import CoregionalGP
+from gpx.methods.exact.coregional_posterior import CoregionalPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.exact.subset_of_data import SubsetOfData
 from gpx.methods.experts.committee import Committee
@@ -84,6 +87,8 @@ __all__ = [
     "Committee",
     "CommitteePosterior",
     "ConvGP",
+    "CoregionalGP",
+    "CoregionalPosterior",
     "DeepGP",
     "DeepSVGP",
     "Direct",

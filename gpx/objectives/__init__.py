@@ -11,8 +11,10 @@ from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.direct.network_elbo import DirectNetworkELBO
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
+from gpx.methods.exact.coregional_mll import CoregionalMLL
 from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
+from gpx.methods.exact.leave_one_out import LeaveOneOut
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
 from gpx.methods.exact.subset_of_data import SubsetEvidence
 from gpx.methods.experts.evidence import ExpertsMLL
@@ -41,6 +43,7 @@ __all__ = [
     "BarelyBiasedMLL",
     "CGLowerBound",
     "CollapsedELBO",
+    "CoregionalMLL",
     "DirectELBO",
     "DirectLogisticBound",
     "DirectMixtureELBO",
@@ -58,6 +61,7 @@ __all__ = [
     "IterativeMLL",
     "LaplaceEvidence",
     "LatentLikelihood",
+    "LeaveOneOut",
     "MarginalLikelihood",
     "Objective",
     "QuadruplyStochasticELBO",

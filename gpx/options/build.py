@@ -32,10 +32,9 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
     node = OmegaConf.select(config, group)
     if node is None:
         return None
-    target = OmegaConf.select(node, "_target_", default=None)
-    built = target_of(node, group)
-    check_option_names(node, group, built)
-    check_option_types(node, group, built)
+    target = target_of(node, group)
+    check_option_names(node, group, target)
+    check_option_types(node, group, target)
     try:
         return hydra.utils.instantiate(node, **arguments)
     except hydra.errors.InstantiationException as error:
@@ -46,7 +45,7 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
                 raise cause from None
             cause = cause.__cause__
         first = str(error.__cause__ or error).strip().splitlines()[0]
-        raise ConfigError(f"cannot build {group}={target}: {first}") from error
+        raise ConfigError(f"cannot build {group}={node._target_}: {first}") from error
 
 
 def target_of(node: DictConfig, group: str) -> Any:

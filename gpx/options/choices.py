@@ -45,8 +45,7 @@ def _choose(content: dict[Any, Any], group: str, likelihood: Any) -> None:
     """Put the choice that takes ``likelihood`` in the place of the node ``group``; the last one
     where none does, which then says so itself."""
     node = dict(content[group])
-    choices = [c if "_target_" in c else dict(c) for c in node.pop("choices").values()]
-    for choice in choices:
+    for choice in node.pop("choices").values():
         own = choice if "_target_" in choice else choice[group]
         target = target_of(OmegaConf.create(own), group)
         taken = getattr(target, "likelihoods", (Likelihood,))

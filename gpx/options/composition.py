@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
@@ -48,23 +48,25 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
             f"there are no configs in {config_folder}: install gpx anew with "
             "pip install gpx-torch, or from its repository with pip install -e ."
         )
-    running = _set_aside()
     try:
         overrides = with_kernel_expressions(overrides, [config_folder])
         check_choices(overrides, config_folder)
-        with initialize_config_dir(str(config_folder), version_base="1.3"):
+        with _composing(config_folder):
             return with_choices_made(compose("train", overrides=list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, config_folder, overrides)) from error
-    finally:
-        GlobalHydra.instance().hydra = running
 
 
-def _set_aside() -> Hydra | None:
-    """The Hydra application that is running, if any, to be put back after a composition."""
+@contextmanager
+def _composing(config_folder: Path) -> Iterator[None]:
+    """Hydra for compositions from this folder; an application that is running goes on after it."""
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    return running
+    try:
+        with initialize_config_dir(str(config_folder), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = running
 
 
 def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
@@ -114,7 +116,7 @@ def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> 
         overrides: the options, of which the choices of groups say what options there are.
     """
     if isinstance(error, MissingConfigException):
-        return _explain_missing(error, config_folder)
+        return _explain_missing(error)
     if isinstance(error, OverrideParseException):
         form = Path(error.override).suffix[1:]
         if form in ("csv", "npz", "parquet"):
@@ -149,7 +151,7 @@ def _full_key(text: str, cause: BaseException | None) -> str | None:
     return match.group(1) if match else None
 
 
-def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
+def _explain_missing(error: MissingConfigException) -> str:
     missing = error.missing_cfg_file or ""
     group, _, option = missing.rpartition("/")
     options = list(error.options or [])
@@ -216,15 +218,12 @@ def _composed_here(
     Empty where the choices alone do not compose: one of them is the mistake.
     """
     groups = [text for text in overrides if (config_folder / text.partition("=")[0]).is_dir()]
-    running = _set_aside()
     try:
-        with initialize_config_dir(str(config_folder), version_base="1.3"):
+        with _composing(config_folder):
             config = compose("train", overrides=groups, return_hydra_config=True)
         chosen = {k: v for k, v in config.hydra.runtime.choices.items() if isinstance(v, str)}
     except (HydraException, OmegaConfBaseException):
         return [], {}
-    finally:
-        GlobalHydra.instance().hydra = running
     names = [name for name in _leaves(config, "") if ".choices." not in f"{name}."]
     return sorted({*names, *(k for k in chosen if not k.startswith("hydra"))}), chosen
 

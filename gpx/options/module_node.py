@@ -6,7 +6,8 @@ What ``build`` makes of the node is the module again, which is tried before the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import hydra.utils
@@ -34,10 +35,22 @@ ROUNDING = 1e-6
 logarithm of what is positive, until it is converted."""
 
 
-def chosen_module(part: str, node: dict[str, Any]) -> str:
-    """The option that chooses a node of ``node_of`` for the next composition."""
-    ConfigStore.instance().store(group=part, name=GIVEN, node=node)
-    return f"{part}={GIVEN}"
+@contextmanager
+def chosen_modules(nodes: Mapping[str, dict[str, Any]]) -> Iterator[list[str]]:
+    """The options that choose nodes of ``node_of``, by part, for compositions inside.
+
+    Afterwards nothing can choose them: what one call was given is no option of the next.
+    """
+    store = ConfigStore.instance()
+    for part, node in nodes.items():
+        store.store(group=part, name=GIVEN, node=node)
+    try:
+        yield [f"{part}={GIVEN}" for part in nodes]
+    finally:
+        for part in nodes:
+            del store.repo[part][f"{GIVEN}.yaml"]
+            if not store.repo[part]:
+                del store.repo[part]
 
 
 def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:

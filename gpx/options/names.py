@@ -46,10 +46,10 @@ GROUPS = {"model": "approx"}
 """Groups that have another name than the argument which takes what they choose."""
 
 VALUED = ("inference",)
-"""Groups whose choices stand for a value of the argument of that name, and for more."""
+"""Groups whose choice sets the argument of the same name, together with other options."""
 
 SHARED = ("trainer", "objective", "grid")
-"""Nodes whose options others take over, and where these are set."""
+"""Nodes to whose options others refer, as by ``${trainer.memory_budget}``: there they are set."""
 
 WORDS = {"None": "null", "True": "true", "False": "false"}
 """Values of Python, and how the command line writes them."""
@@ -61,7 +61,8 @@ def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[Non
 
     Args:
         config: of the run.
-        groups: folder of the config groups; what is a group there (``inference=``) stays.
+        groups: folder of the config groups: classes become the choices that build them, and an
+            argument of the model with the name of a group (``inference=``) stays as it is.
     """
     shown = warnings.showwarning
 

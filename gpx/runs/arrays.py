@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from gpx.data.columns.coding import Coding
+from gpx.data.columns.frame import Frame, as_rows, frame_of, require_columns
+from gpx.data.columns.numbers import numbered_names
+from gpx.data.images.pixels import pixel_rows
 from gpx.errors import DataError, DTypeError
 
 
@@ -77,3 +81,37 @@ def columns_by_name(values: Any, names: Sequence[str], what: str) -> Any:
                 f"{what} have {found} {name!r}, which the model was trained on; they have {listed}"
             )
     return values[list(names)]
+
+
+def coded_inputs(
+    inputs: ArrayLike | Frame, columns: tuple[str, ...], coding: Coding | None
+) -> NDArray[np.float64]:
+    """The inputs (n, d) of a model in their own units, made of the columns of a table.
+
+    Args:
+        inputs: as for ``Predictor.predict``, or a ``Frame`` of ``columns`` in their order.
+        columns: names of those that the model was trained on.
+        coding: how inputs are made of them; None: they are the inputs.
+
+    Raises:
+        ShapeError: another number of columns.
+        DTypeError, DataError: not real numbers, not finite, or a column that is missing.
+    """
+    if isinstance(inputs, Frame):
+        return (coding or Coding.of_numbers(columns))(inputs)
+    given = column_names(inputs)
+    unnamed = columns == numbered_names(len(columns))
+    if given is not None and not (unnamed and set(given).isdisjoint(columns)):
+        inputs = columns_by_name(inputs, columns, "inputs")
+    if coding is not None and not coding.plain:
+        return coding(frame_of(inputs, columns, "inputs"))
+    array = pixel_rows(real_array(inputs, "inputs"), columns)  # type: ignore[arg-type]
+    array = as_rows(array, len(columns))
+    require_columns(array, columns)
+    if not np.isfinite(array).all():
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        raise DataError(
+            f"inputs, row {row + 1}, column {column + 1} ({columns[column]!r}): found "
+            f"{array[row, column]}, expected a finite number"
+        )
+    return array

@@ -22,7 +22,7 @@ from gpx.inference.nystrom import longest_prefix
 from gpx.kernels import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.means import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.options.build import target_of
 from gpx.options.config import CONFIGS
 from gpx.options.names import with_option_names

@@ -32,7 +32,8 @@ def load_run_data(config: DictConfig, source: DataSource | None = None) -> Datas
         GPXError: anything wrong with the data.
     """
     source = build(config, "data") if source is None else source
-    return load_data(source, task=likelihood_task(config))
+    order = config.likelihood.get("order")
+    return load_data(source, task=likelihood_task(config), order=order)
 
 
 def hold_out(
@@ -53,11 +54,12 @@ def hold_out(
         there are none.
 
     Raises:
-        GPXError: a recalibration for another task, or too few rows or classes.
+        GPXError: a recalibration for another task, several targets, or too few rows or classes.
     """
     if calibration is None or data.sample is not None:
         return data, None
     calibration.require_task(data.task)
+    calibration.require_one_output(data.num_outputs)
     kept = held_out_rows(data.num_train, calibration.fraction, stream(seed, "calibration"))
     calibration.require_enough(int(kept.sum()))
     if data.task != "regression":
@@ -72,7 +74,8 @@ def require_outputs(data: Dataset, taken: int, by: str) -> None:
         names = ", ".join(data.target_names) or data.target_name
         raise ConfigError(
             f"data {data.name} has {data.num_outputs} targets ({names}), {by} takes {taken}: give "
-            "it as many, or take approx=svgp likelihood=gaussian_outputs, which takes any number"
+            "it as many, or take approx=coregional or approx=svgp likelihood=gaussian_outputs, "
+            "which take several"
         )
 
 

@@ -17,15 +17,17 @@ from gpx.constructed import Constructed
 from gpx.errors import ConfigError, GPXError, class_name
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
+from gpx.likelihoods.base import of_classes
 from gpx.means import Mean
 from gpx.options.composition import composed
-from gpx.options.module_node import chosen_module, node_of
+from gpx.options.module_node import chosen_modules, node_of
 from gpx.runs.arrays import real_array
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
 from gpx.runs.given_data import TARGETS, GivenData, given_data
 from gpx.runs.loading import finished_predictor
-from gpx.runs.predictor import ClassPrediction, Prediction, Predictor
+from gpx.runs.prediction import ClassPrediction, Prediction
+from gpx.runs.predictor import Predictor
 from gpx.runs.run import run
 from gpx.sampling.seeds import global_randomness
 
@@ -127,9 +129,9 @@ def fit(
             out for that (``data.split``, ``data.test_fraction``; 0: none) and the model does not
             see it.
         noise (n,): known variances of the noise of y, in its squared unit, beside the one that is
-            learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``,
-            ``vecchia``, ``sgpr``, ``fitc`` and some others take them; rows of ``test=`` have no
-            known noise and weight one.
+            learned for all rows; weights (n,): how many rows each one stands for, of targets of any
+            kind. ``approx=exact``, ``vecchia``, ``sgpr``, ``fitc`` and, of any likelihood, ``svgp``
+            and networks take them; rows of ``test=`` have no known noise and weight one.
         kernel, mean, likelihood: modules of gpx or of one's own in the place of the options of
             these names (texts are read as these are)::
 
@@ -227,11 +229,11 @@ def _trained(
     path = target.path.resolve() / DATA
 
     def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
-        chosen = [chosen_module(part, node) for part, node in modules.items()]
-        return composed(["data=npz", *before, *options, *chosen, *after])
+        with chosen_modules(modules) as chosen:
+            return composed(["data=npz", *before, *options, *chosen, *after])
 
     config = compose([], [])
-    if given.has_text_targets and likelihood_task(config) not in ("binary", "multiclass"):
+    if given.has_text_targets and not of_classes(likelihood_task(config)):
         real_array(y, TARGETS)  # refuses texts
     config.data.update({"path": str(path), **given.options()})
     made = [parent for parent in path.parents if not parent.exists()]

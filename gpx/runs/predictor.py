@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,54 +14,32 @@ from torch import Tensor
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
 from gpx.data.columns.coding import Coding
-from gpx.data.columns.frame import Frame, as_rows, frame_of, require_columns
-from gpx.data.columns.numbers import numbered_names
-from gpx.data.images.pixels import pixel_rows
+from gpx.data.columns.frame import Frame
 from gpx.data.labels import Label
 from gpx.data.target_transform import TargetTransform, TransformedLaw
-from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError, class_name
+from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
-from gpx.likelihoods.gaussian import NoisyOutputs
-from gpx.likelihoods.quantiles import central_interval
+from gpx.likelihoods.base import class_numbers, of_classes
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
-from gpx.runs.arrays import column_names, columns_by_name, real_array
-from gpx.runs.gaps import Law, over_gaps
+from gpx.runs.arrays import coded_inputs
+from gpx.runs.function_draws import (
+    drawn_functions,
+    drawn_targets,
+    require_law_given_function,
+)
+from gpx.runs.further_rows import conditionable, row_noise, standardised_targets
+from gpx.runs.gaps import over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
-from gpx.sampling.seeds import derive_seed, global_randomness, stream
+from gpx.runs.left_out import LeftOutRows, left_out_rows
+from gpx.runs.prediction import ClassPrediction, Prediction, class_summary, summary
 
 
-class Prediction(NamedTuple):
-    """Predictive distribution of y per row, in the data's own units.
-
-    Attributes:
-        mean (n,), std (n,): of y, observation noise included; (n, p) for p > 1 outputs.
-        lower (n,), upper (n,): ends of the central 95 % interval, shaped alike; of several outputs
-            each holds its own with that probability.
-    """
-
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
-
-
-class ClassPrediction(NamedTuple):
-    """Predictive distribution of the class per row, in the data's own labels.
-
-    Attributes:
-        label (n,): of the most probable class; texts where the classes have names.
-        probability (n, C): of every class, in the order of ``Predictor.labels``.
-    """
-
-    label: NDArray[Any]
-    probability: NDArray[np.float64]
-
-
+@dataclass(eq=False, repr=False)
 class Predictor:
     """Posterior, likelihood and data scaling of one run.
 
-    Args:
+    Attributes:
         posterior: latent process in standardised units.
         likelihood: p(y | f).
         scaler: standardisation of inputs and target.
@@ -73,29 +52,16 @@ class Predictor:
         target_transform: what the posterior sees the target through; None: nothing.
     """
 
-    def __init__(
-        self,
-        posterior: Posterior,
-        likelihood: Likelihood,
-        scaler: Standardiser,
-        input_names: tuple[str, ...],
-        target_name: str,
-        labels: tuple[Label, ...] = (),
-        target_names: tuple[str, ...] = (),
-        calibration: Recalibration | None = None,
-        coding: Coding | None = None,
-        target_transform: TargetTransform | None = None,
-    ) -> None:
-        self.posterior = posterior
-        self.likelihood = likelihood
-        self.scaler = scaler
-        self.input_names = input_names
-        self.target_name = target_name
-        self.labels = labels
-        self.target_names = target_names
-        self.calibration = calibration
-        self.coding = coding
-        self.target_transform = target_transform
+    posterior: Posterior
+    likelihood: Likelihood
+    scaler: Standardiser
+    input_names: tuple[str, ...]
+    target_name: str
+    labels: tuple[Label, ...] = ()
+    target_names: tuple[str, ...] = ()
+    calibration: Recalibration | None = None
+    coding: Coding | None = None
+    target_transform: TargetTransform | None = None
 
     def __repr__(self) -> str:
         inputs = f"{len(self.input_names)} inputs" if len(self.input_names) > 1 else "1 input"
@@ -140,8 +106,15 @@ class Predictor:
 
         Arguments and errors as for ``distribution``, which is this law, recalibrated, of y.
         """
+        if not isinstance(self.likelihood, Gaussian) and not (noise and noise.known.any()):
+            noise = None  # weights say how much rows teach, not how they scatter
         if noise is None:
-            return self._over_gaps(lambda x, _: self.posterior.predictive(x, self.likelihood), x)
+            return over_gaps(
+                lambda x, _: self.posterior.predictive(x, self.likelihood),
+                x,
+                self.coding,
+                self.scaler,
+            )
         if not isinstance(self.likelihood, Gaussian):
             raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
         of_all, learned = noise, self.likelihood.noise_variance
@@ -150,9 +123,6 @@ class Predictor:
             known = of_all if rows is None else of_all.of(rows.to(of_all.known.device))
             return known.predictive(*self.posterior.predict(x), learned)
 
-        return self._over_gaps(law, x)
-
-    def _over_gaps(self, law: Law, x: Tensor) -> torch.distributions.Distribution:
         return over_gaps(law, x, self.coding, self.scaler)
 
     def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
@@ -174,13 +144,13 @@ class Predictor:
             DTypeError, DataError: not real numbers, not finite, or a column that is missing.
             ConfigError: the target is a class; see ``predict_classes``.
         """
-        if self.likelihood.task in ("binary", "multiclass"):
+        if of_classes(self.likelihood.task):
             raise ConfigError(
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
             )
         x = self._standardised(inputs)
         distribution = target_marginals(self.distribution(x, self._row_noise(noise, x)))
-        return self._in_own_units(distribution)
+        return summary(distribution, self.scaler)
 
     def condition(
         self, inputs: ArrayLike | Frame, targets: ArrayLike, noise: ArrayLike | None = None
@@ -208,70 +178,26 @@ class Predictor:
         Cost: of an exact Gaussian process n^2 m, one with M inducing points M^2 m, and m^3.
         """
         x = self._standardised(inputs)
-        self._require_conditionable()
-        y = torch.from_numpy(real_array(targets, "targets"))
-        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-        if y.shape != x.shape[:1]:
-            raise ShapeError(
-                f"targets have shape {tuple(y.shape)}, expected ({len(x)},) for as many rows of "
-                "inputs"
-            )
-        if not len(y) or not bool(y.isfinite().all()):
-            found = "none" if not len(y) else float(y[~y.isfinite()][0])
-            raise DataError(f"targets: found {found}, expected finite numbers")
-        if self.target_transform is None:
-            y = self.scaler.transform_targets(y)
-        else:
-            y = self.target_transform(y)
-            if not bool(y.isfinite().all()):
-                raise DataError(f"targets lie outside what {self.target_transform.kind} takes")
-        assert isinstance(self.likelihood, Gaussian)
+        likelihood = conditionable(self.likelihood, self.target_names, self.calibration)
+        y = standardised_targets(targets, len(x), self.scaler, self.target_transform)
         made = copy.copy(self)
         made.posterior = self.posterior.with_observations(
-            x, y.to(x), self.likelihood, self._row_noise(noise, x)
+            x, y.to(x), likelihood, self._row_noise(noise, x)
         )
         return made
 
-    def _require_conditionable(self) -> None:
-        """Raise NotAvailable where further rows have no Gaussian noise of one known variance."""
-        why = ""
-        if not isinstance(self.likelihood, Gaussian):
-            why = f"a {class_name(self.likelihood)} likelihood"
-        elif self.target_names:
-            why = f"{len(self.target_names)} targets"
-        elif self.calibration is not None:
-            why = "recalibration, which was fitted to predictions without them"
-        if why:
-            raise NotAvailable(
-                f"rows can be added to one target with Gaussian noise, and this model has {why}: "
-                "train again with them"
-            )
+    def leave_one_out(self) -> LeftOutRows:
+        """How every training row is predicted without it, at the hyperparameters of all.
+
+        Raises:
+            NotAvailable: as ``left_out_rows``, which says the cost, too.
+        """
+        return left_out_rows(
+            self.posterior, self.scaler, self.calibration is None and self.target_transform is None
+        )
 
     def _row_noise(self, noise: ArrayLike | None, x: Tensor) -> RowNoise | None:
-        """Known variances in the target's own unit, standardised and like x (n, d)."""
-        if noise is None:
-            return None
-        if self.target_transform is not None:
-            raise ConfigError("noise is that of the target, not of its transform: leave it out")
-        known = torch.from_numpy(real_array(noise, "noise variances"))
-        if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
-            raise ShapeError(
-                f"noise must be {len(x)} variances, none of them negative, got an array of "
-                f"shape {tuple(known.shape)}"
-            )
-        known = known / self.scaler.target_scale.square()
-        return RowNoise(known, torch.ones_like(known)).like(x)
-
-    def _in_own_units(self, distribution: torch.distributions.Distribution) -> Prediction:
-        lower, upper = central_interval(distribution, 0.95)
-        mean = self.scaler.original_mean(distribution.mean.double().cpu())
-        std = self.scaler.original_std(distribution.stddev.double().cpu())
-        return Prediction(
-            _array(mean),
-            _array(std),
-            _array(self.scaler.original_mean(lower.double().cpu())),
-            _array(self.scaler.original_mean(upper.double().cpu())),
-        )
+        return None if noise is None else row_noise(noise, x, self.scaler, self.target_transform)
 
     def predict_classes(self, inputs: ArrayLike | Frame) -> ClassPrediction:
         """Most probable label and the probability of every class.
@@ -284,22 +210,17 @@ class Predictor:
             DTypeError, DataError: not real numbers, or not finite.
             ConfigError: the target is a number.
         """
-        if self.likelihood.task not in ("binary", "multiclass"):
+        if not of_classes(self.likelihood.task):
             raise ConfigError(f"{self.target_name} is a number, not a class: call predict")
-        distribution: Any = self.distribution(self._standardised(inputs))
-        probability = distribution.probs.double().cpu()
-        if self.likelihood.task == "binary":  # of the class coded 1, the larger label
-            probability = torch.stack([1.0 - probability, probability], dim=1)
-        else:  # those of a float32 model add to one as well as float32 does
-            probability = probability / probability.sum(1, keepdim=True)
-        labels = np.array(self.labels)[probability.argmax(1).numpy()]
-        return ClassPrediction(labels, _array(probability))
+        law = self.distribution(self._standardised(inputs))
+        return class_summary(law, self.labels)
 
     def latent(self, inputs: ArrayLike | Frame) -> Prediction:
         """Prediction without noise, of the latent function f: mean, standard deviation, interval.
 
         For real targets f is y without noise, in the data's own units; for counts the logarithm of
-        the rate; for classes what the likelihood makes probabilities of, (n, C) for C > 2 of them.
+        the rate; for classes and shares what the likelihood makes probabilities of, (n, C) for C
+        > 2 classes without an order.
         The central 95 % interval is that of f normal with the posterior's mean and variance, as f
         is given its hyperparameters, seen through the transform of the targets where there is one.
         Recalibration is of predictions of y and leaves f as it is. Rows that lack a value are as in
@@ -316,15 +237,13 @@ class Predictor:
             mean, variance = self._outputs(*self.posterior.predict(x))
             return torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
 
-        found = self._over_gaps(law, self._standardised(inputs))
-        return self._in_own_units(self.in_targets(found))
+        found = over_gaps(law, self._standardised(inputs), self.coding, self.scaler)
+        return summary(self.in_targets(found), self.scaler)
 
     @torch.no_grad()
     def _outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Moments of the functions behind the targets, given those of the latent functions."""
-        if isinstance(self.likelihood, NoisyOutputs):
-            return self.likelihood.outputs(mean, variance)
-        return mean, variance
+        return self.likelihood.outputs(mean, variance)
 
     def in_targets(self, law: torch.distributions.Distribution) -> torch.distributions.Distribution:
         """The law of a standardised target, given that of what the posterior sees it as."""
@@ -344,12 +263,14 @@ class Predictor:
 
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
-            ConfigError: the target is a class or a count, there are several, or a transform.
+            ConfigError: the target is a class, a count or a share, there are several, or a
+                transform.
             NotAvailable: the posterior has no joint covariance in closed form.
         """
         if self.likelihood.task != "regression":
             raise ConfigError(
-                f"a covariance is of a real target, and {self.target_name} is a class or a count"
+                f"a covariance is of a real target, and {self.target_name} is a class, a count or "
+                "a share"
             )
         if self.target_names or self.target_transform is not None:
             why = "several" if self.target_names else "a transform of it"
@@ -360,7 +281,7 @@ class Predictor:
             with torch.no_grad():
                 both = self.posterior.predictive(x, self.likelihood).variance.double()
             found.diagonal().copy_(both)
-        return _array((found * self.scaler.target_scale.to(found.device).square()).cpu())
+        return (found * self.scaler.target_scale.to(found.device).square()).cpu().numpy()
 
     def sample(
         self,
@@ -402,35 +323,17 @@ class Predictor:
             raise ConfigError(
                 f"num={num} must be at least 1, and seed={seed} a whole number of at least 0"
             )
-        own_noise = self.posterior.has_own_noise and self.likelihood.task == "regression"
-        if targets and (own_noise or self.calibration is not None):
-            why = (
-                "the noise is uncertain or differs between experts"
-                if own_noise
-                else "recalibration"
-            )
-            raise NotAvailable(
-                f"targets cannot be drawn around a function here ({why}); draw functions with "
-                "targets=False, or take the law of each target from predict"
-            )
+        if targets:
+            require_law_given_function(self.posterior, self.likelihood, self.calibration)
         x = self._standardised(inputs)
-        draws = stream(seed, "sampled functions", x.device)
-        with torch.no_grad():
-            if jointly:
-                f = joint_draws(self.posterior, x, num, generator=draws)
-            else:
-                f = self.posterior.sample_paths(num, generator=draws)(x)
-            if not targets:
-                known, _ = self._outputs(f, torch.zeros_like(f))
-                return _array(self._drawn(known.double().cpu()))
-            rows = f.reshape(num * len(x), *f.shape[2:])
-            with global_randomness(derive_seed(seed, "sampled noise")):
-                y = self.likelihood.predictive(rows, torch.zeros_like(rows)).sample()
-        y = y.reshape(num, len(x), *y.shape[1:]).double().cpu()
+        f = drawn_functions(self.posterior, x, num, seed=seed, jointly=jointly)
+        if not targets:
+            known, _ = self._outputs(f, torch.zeros_like(f))
+            return self._drawn(known.double().cpu()).numpy()
+        y = drawn_targets(self.likelihood, f, seed=seed)
         if not self.labels:
-            return _array(self._drawn(y))
-        code = (y > 0.0).long() if self.likelihood.task == "binary" else y.long()
-        return np.array(self.labels)[code.numpy()]
+            return self._drawn(y).numpy()
+        return np.array(self.labels)[class_numbers(y, self.likelihood.task).numpy()]
 
     def _drawn(self, values: Tensor) -> Tensor:
         """Drawn values of what the posterior sees, in the data's own units."""
@@ -447,24 +350,7 @@ class Predictor:
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
         """
-        if isinstance(inputs, Frame):
-            return (self.coding or Coding.of_numbers(self.columns))(inputs)
-        given, columns = column_names(inputs), self.columns
-        unnamed = columns == numbered_names(len(columns))
-        if given is not None and not (unnamed and set(given).isdisjoint(columns)):
-            inputs = columns_by_name(inputs, columns, "inputs")
-        if self.coding is not None and not self.coding.plain:
-            return self.coding(frame_of(inputs, columns, "inputs"))
-        array = pixel_rows(real_array(inputs, "inputs"), columns)  # type: ignore[arg-type]
-        array = as_rows(array, len(columns))
-        require_columns(array, columns)
-        if not np.isfinite(array).all():
-            row, column = np.argwhere(~np.isfinite(array))[0]
-            raise DataError(
-                f"inputs, row {row + 1}, column {column + 1} ({columns[column]!r}): found "
-                f"{array[row, column]}, expected a finite number"
-            )
-        return array
+        return coded_inputs(inputs, self.columns, self.coding)
 
     def _standardised(self, inputs: ArrayLike | Frame) -> Tensor:
         return self.placed(self.scaler.transform_inputs(torch.from_numpy(self.coded(inputs))))
@@ -475,24 +361,3 @@ class Predictor:
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
         reference = next((t for t in numbers if t.is_floating_point()), None)
         return x if reference is None else x.to(reference.device, reference.dtype)
-
-
-def joint_draws(posterior: Posterior, x: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
-    """Draws (num, n) from the joint normal law of the function at x (n, d), of its precision.
-
-    Raises:
-        NotAvailable: the posterior has no joint law in closed form.
-
-    Cost: n^3, from eigenvectors: no jitter, and negative eigenvalues, which are rounding, are zero.
-    """
-    covariance = posterior.joint_covariance(x).double()
-    values, vectors = torch.linalg.eigh(covariance)
-    normals = torch.randn(
-        num, len(x), generator=generator, dtype=torch.float64, device=covariance.device
-    )
-    deviations = (normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
-    return posterior.predict(x).mean + deviations.to(x)
-
-
-def _array(tensor: Tensor) -> NDArray[np.float64]:
-    return tensor.numpy()

@@ -269,10 +269,11 @@ def _model_and_objective(
     objective.to(device)
     objective.check(model)
     require_outputs(data, model.num_outputs, f"{type(model).__name__} with this likelihood")
-    classes, latents = data.num_classes, model.likelihood.num_latents
-    if model.likelihood.task == "multiclass" and classes > latents:
+    classes, taken = data.num_classes, model.likelihood.num_classes
+    # a cut point that no class is beyond has nothing to be learned from
+    if classes > taken or (data.task == "ordinal" and classes < taken):
         raise ConfigError(
-            f"data {data.name} has {classes} classes and the likelihood {latents}: give it "
+            f"data {data.name} has {classes} classes and the likelihood {taken}: give it "
             f"likelihood.num_classes={classes}, or leave that out"
         )
     return model, objective

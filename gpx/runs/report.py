@@ -100,6 +100,8 @@ def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, 
         "train.stopped": state.told(fit.reason),
         "model.name": type(model).__name__,
     }
+    if fit.cut_short:
+        found["train.cut_short"] = state.told("; ".join(fit.cut_short))
     for name in ("choice", "kernel_choice"):
         if choice_of(state.config, name):
             found[f"model.{name}"] = choice_of(state.config, name)

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
+from gpx.likelihoods.base import of_classes
 from gpx.likelihoods.quantiles import central_interval
 from gpx.runs.figures.calibration import calibration_figures
 from gpx.runs.predictor import Predictor
@@ -50,7 +51,7 @@ def draw_results(
     from gpx.runs.figures import predictions as figures
 
     calibration = calibration_figures(data, predictive, OUTPUTS, before)
-    if data.task not in ("regression", "count"):
+    if of_classes(data.task):
         return calibration
     scaler = data.scaler
 
@@ -85,7 +86,7 @@ def draw_results(
         low, high = float(data.train_x.min()), float(data.train_x.max())
         margin = 0.05 * (high - low)
         grid = torch.linspace(low - margin, high + margin, GRID)[:, None]
-        fitted = band(predictor.distribution(grid.to(predictive.mean)))
+        fitted = band(predictor.distribution(predictor.placed(grid)))
         drawn |= {
             f"fitted_function{number}": figures.fitted_function(
                 (original_inputs(data.train_x), trained[:, place]),
@@ -99,6 +100,10 @@ def draw_results(
     return drawn | calibration
 
 
+LARGE_MISFIT = 2.0
+"""Expected squared error in noise variances, beyond which error bars are no longer meant."""
+
+
 def summary(metrics: Mapping[str, Any]) -> list[str]:
     """The lines a person reads at the end: a table of model and baselines, evidence, cost.
 
@@ -106,7 +111,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         metrics: contents of metrics.json.
     """
     classes = "test.accuracy" in metrics
-    shown = ("accuracy", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
+    shown = ("accuracy", "mae", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
     columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
     rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
@@ -128,6 +133,15 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         )
     if "predict.sparsity" in metrics:
         lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
+    if metrics.get("train.misfit", 0.0) > LARGE_MISFIT:
+        lines.append(
+            "squared errors of training rows are expected to be "
+            f"{metrics['train.misfit']:.3g} times the noise variance: the values of the weights "
+            "are too far apart for it, and error bars are too narrow; bring them closer together "
+            "(approx.weights.half_width=1), widen error bars by a grid of the noise variance "
+            "('approx.noise={_target_: gpx.models.NoiseGrid, lowest: 0.001, highest: 1}'), or take "
+            "Gaussian weights (approx=exact, approx=sgpr)"
+        )
     lines += better_baselines(metrics)
     lines.append(
         f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "

@@ -13,6 +13,7 @@ from gpx.backends import row_chunks
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.warped import Warped
+from gpx.tensor_checks import check_alike
 
 CHUNK_BYTES = 1 << 28
 """Phases, cosines and sines held at once."""
@@ -162,7 +163,12 @@ class _Waves:
         return cls(torch.cat(frequencies), scale, weights * torch.cat([scale, scale]))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(n, d) -> (num, n), some rows at a time."""
+        """(n, d) -> (num, n), some rows at a time.
+
+        Raises:
+            DTypeError: x in another precision or on another device than the functions.
+        """
+        check_alike("sampled functions and the inputs given to them", self.weights, x)
         row = 3 * self.frequencies.shape[0] * x.element_size()
         parts = []
         for rows in row_chunks(x.shape[0], row, CHUNK_BYTES):

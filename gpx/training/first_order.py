@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
-from gpx.linalg.processes import ALONE, sharing, work_shared
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
@@ -29,9 +30,7 @@ from gpx.training.role_settings import (
     schedule_factor,
 )
 from gpx.training.settling import Settling
-
-Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]
-"""Loss () and its parts of a batch x (b, d), y (b,); the gradients are in the parameters."""
+from gpx.training.shared_evaluation import Evaluate, shared_evaluation
 
 
 class FirstOrder(Optimizer):
@@ -95,19 +94,20 @@ class FirstOrder(Optimizer):
         if session.resumed:
             self.load_state_dict(session.pending)
         batches = _batches(session) if objective.batching == "minibatch" else None
-        evaluate = self._shared(session, self._evaluation(session))
+        every = [p for group in self.parameters.values() for p in group]
+        evaluate = shared_evaluation(self._evaluation(session), every, objective.shared)
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
         self._told(session)
         while session.step < session.max_steps and not session.out_of_time:
             with session.timed():
                 self.before_step(session.step)
-                x, y = session.x, session.y
+                batch = Batch(session.x, session.y)
                 if batches is not None:
                     rows = batches.rows(session.step)
-                    objective.before_step(session.model, x, y, rows)
-                    x, y = x[rows], y[rows]
-                loss, parts = evaluate(x, y)
+                    objective.before_step(session.model, session.x, session.y, rows)
+                    batch = Batch.of(session.model, session.x, session.y, rows)
+                loss, parts = evaluate(batch)
                 self.step(session.step)
                 objective.after_step(session.model)
                 session.step += 1
@@ -169,52 +169,30 @@ class FirstOrder(Optimizer):
 
         if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
             every = [p for group in self.parameters.values() for p in group]
+            for optimiser in self.optimisers.values():
+                if isinstance(optimiser, NaturalGradient):
+                    optimiser.replay()
 
-            def given(x: Tensor, y: Tensor, *drawn: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-                return loss_of(objective.evidence_given(model, x, y, drawn), x)
+            def given(x: Tensor, y: Tensor, *more: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+                known = () if model.row_noise is None else more[: len(RowNoise._fields)]
+                batch = Batch(x, y, noise=RowNoise(*known) if known else None)
+                return loss_of(objective.evidence_given(model, batch, more[len(known) :]), x)
 
             step = ReplayedStep(given, every, owners=(model, objective), state=objective)
 
-            def replayed(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-                return step(x, y, *objective.step_draws(model, x, generator=session.generator))
+            def replayed(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+                drawn = objective.step_draws(model, batch.x, generator=session.generator)
+                return step(batch.x, batch.y, *(batch.noise or ()), *drawn)
 
             return replayed
 
-        def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            loss, parts = loss_of(objective.evidence(model, x, y, generator=session.generator), x)
+        def as_it_is(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+            found = objective.evidence_of(model, batch, generator=session.generator)
+            loss, parts = loss_of(found, batch.x)
             loss.backward()
             return loss.detach(), parts
 
         return as_it_is
-
-    def _shared(self, session: Session, evaluate: Evaluate) -> Evaluate:
-        """``evaluate`` where every process takes a part of the batch: it gives their mean.
-
-        Where the evidence itself is shared, all go on with the loss and gradient of the first.
-        """
-        processes = sharing()
-        if processes.count == 1:
-            return evaluate
-        every = [p for group in self.parameters.values() for p in group]
-
-        def of_first(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            loss, parts = evaluate(x, y)
-            processes.from_first([loss, *(p.grad for p in every if p.grad is not None)])
-            return loss, parts
-
-        if session.objective.shared != "batch":
-            return of_first
-
-        def of_all(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            mine = processes.part(len(x))
-            with work_shared(ALONE):  # the rows are divided; what is done with them is not
-                loss, parts = evaluate(x[mine], y[mine])
-            found = [loss, *parts.values(), *(p.grad for p in every if p.grad is not None)]
-            torch._foreach_mul_(found, (mine.stop - mine.start) / len(x))
-            processes.add_up(*found)
-            return loss, parts
-
-        return of_all
 
     def bind(
         self,

@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from gpx.constraints import at_their_floor, lower_limits
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Gaussian, Heteroscedastic
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, Model
@@ -54,8 +54,9 @@ class ConstantInitialisation(Initialisation):
 class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
-    The model's kernel, mean and noise variance take the fitted values. With a non-Gaussian
-    likelihood there is no exact evidence and the constants stay. For several outputs the sum of
+    The model's kernel, mean and noise variance take the fitted values; noise that varies starts
+    at the constant one. With a non-Gaussian likelihood there is no exact evidence and the constants
+    stay. For several outputs the sum of
     their evidences is maximised: kernel and mean are shared, noise variances are not.
 
     With many inputs the config's lengthscales may leave the kernel matrix diagonal, from where no
@@ -182,7 +183,7 @@ def gaussian_parts(model: Model, say: Say) -> Hyperparameters | None:
     parts = model.hyperparameters()
     if parts is None:
         say(f"init: {class_name(model)} has not one kernel, starting from constants")
-    elif not isinstance(parts.likelihood, (Gaussian, NoisyOutputs)):
+    elif not isinstance(parts.likelihood, (Gaussian, Heteroscedastic, NoisyOutputs)):
         say(f"init: {class_name(parts.likelihood)} likelihood, starting from constants")
         return None
     return parts
@@ -195,7 +196,7 @@ def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
     """
     kernel, mean = copy.deepcopy(parts.kernel).double(), copy.deepcopy(parts.mean).double()
     likelihood = copy.deepcopy(parts.likelihood).double()
-    if isinstance(likelihood, NoisyOutputs):
+    if isinstance(likelihood, (Heteroscedastic, NoisyOutputs)):
         each = [likelihood.output(place) for place in range(likelihood.num_outputs)]
     else:
         assert isinstance(likelihood, Gaussian)
@@ -210,6 +211,8 @@ def take_over(exact: Sequence[ExactGP], parts: Hyperparameters) -> None:
     if isinstance(parts.likelihood, NoisyOutputs):
         noise = torch.stack([each.likelihood.noise_variance.detach() for each in exact])
         parts.likelihood.noise_variance = noise.to(parts.likelihood.noise_variance)
+    elif isinstance(parts.likelihood, Heteroscedastic):
+        parts.likelihood.start_at(float(exact[0].likelihood.noise_variance.detach()))
     else:
         _copy_parameters(exact[0].likelihood, parts.likelihood)
 

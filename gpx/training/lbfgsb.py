@@ -18,9 +18,8 @@ from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
-
-Evaluation = tuple[float, float, Tensor]
-"""Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
+from gpx.training.evaluation_record import Record
+from gpx.training.flat_parameters import assign, gradient_of, limits_of, values_of
 
 RECORD_BYTES = 2**26
 """Of recorded gradients, at most; but at least ``LEAST_RECORD`` times the memory of them."""
@@ -33,10 +32,9 @@ STATIONARY = "GRADIENT"
 class LBFGSB(Optimizer):
     """Limited-memory quasi-Newton with a line search, for deterministic objectives.
 
-    A run is stopped and resumed exactly by recording every evaluation and replaying the record
-    through a fresh SciPy run: given the same losses and gradients it walks the same path. Where the
-    gradients fill ``RECORD_BYTES``, the search begins anew at the best point and the record with
-    it: runs of many parameters forget their correction pairs once in some hundred evaluations.
+    A run is stopped and resumed exactly by replaying its record through a fresh SciPy run. Where
+    the gradients fill ``RECORD_BYTES``, the search begins anew at the best point and the record
+    with it: runs of many parameters forget their correction pairs once in some hundred evaluations.
 
     ``lower`` limits of the parameters come in when they are needed: the search is without bounds
     until an iteration ends beyond one, and from there on, starting at the limit, within them. A run
@@ -73,10 +71,7 @@ class LBFGSB(Optimizer):
         self.ftol = ftol
         self.gtol = gtol
         self.max_line_search = max_line_search
-        self.start: Tensor | None = None
-        self.evaluations: list[Evaluation] = []
-        self.restarts: list[int] = []
-        self.dropped, self.lowest_dropped, self.bounded = 0, math.inf, False
+        self.record = Record()
 
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
@@ -111,20 +106,20 @@ class LBFGSB(Optimizer):
                 reason = f"max_steps={most} evaluations reached"
             elif session.out_of_time:
                 return session.ended_in_time()
-            ended = _flatten(_parameters(session.model))
-            again = session.end_round(self.lowest)
+            ended = values_of(_trained(session.model))
+            again = session.end_round(self.record.lowest)
             unfinished = session.step - session.round_start >= budget and session.step < most
             if last or not (again or unfinished):
                 return reason
-            if again or not torch.equal(ended, _flatten(_parameters(session.model))):
-                self.forget()
+            if again or not torch.equal(ended, values_of(_trained(session.model))):
+                self.record = Record()
                 session.round_start = session.step
             session.round = session.round + 1 if again else total - 1
             session.save()
 
     def _run_round(self, session: Session, budget: int) -> str:
         """One optimisation of ``budget`` evaluations at most."""
-        parameters = _parameters(session.model)
+        parameters = _trained(session.model)
         latest: list[Evidence] = []
         restored_seconds = session.seconds
         clock = time.perf_counter()
@@ -190,21 +185,20 @@ class LBFGSB(Optimizer):
         Raises:
             CheckpointError: a recorded run does not replay (other data, code or thread count).
         """
-        if self.start is None:
-            self.start = _flatten(parameters)
-        recorded = list(self.evaluations)
-        restarts = set(self.restarts)
-        self.evaluations = []
-        limits = _limits(parameters, lower)
-        start = np.maximum(self.start.numpy(), limits)
-        bounded = self.bounded or bool((start != self.start.numpy()).any())
+        record = self.record
+        if record.start is None:
+            record.start = values_of(parameters)
+        recorded, restarts = record.evaluations, set(record.restarts)
+        record.evaluations = []
+        limits = limits_of(parameters, lower)
+        start = np.maximum(record.start.numpy(), limits)
+        bounded = record.bounded or bool((start != record.start.numpy()).any())
         best_loss, best_point = np.inf, start.copy()
         most = max(RECORD_BYTES // (8 * max(1, start.size)), LEAST_RECORD * self.memory)
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal best_loss, best_point
-            place = len(self.evaluations)
-            count = self.dropped + place
+            place, count = len(record.evaluations), record.count
             if count >= max_evaluations:
                 raise _BudgetSpent
             checksum = float(np.sum(point))
@@ -217,9 +211,9 @@ class LBFGSB(Optimizer):
                     )
                 value, gradient = recorded[place][1], recorded[place][2]
             else:
-                _assign(parameters, torch.from_numpy(point))
+                assign(parameters, torch.from_numpy(point))
                 value, gradient = self._evaluate(parameters, loss, count, best_loss)
-            self.evaluations.append((checksum, value, gradient))
+            record.evaluations.append((checksum, value, gradient))
             if value < best_loss and bool((point >= limits).all()):
                 best_loss, best_point = value, point.copy()
             after_evaluation(count + 1, value, replayed)
@@ -228,19 +222,19 @@ class LBFGSB(Optimizer):
         def iterated(point: np.ndarray) -> None:
             if not bounded and bool((point < limits).any()):
                 raise _BeyondLimit(np.maximum(point, limits))
-            if len(self.evaluations) >= len(recorded):  # before, the loss's own state knows of it
-                _assign(parameters, torch.from_numpy(point))
+            if len(record.evaluations) >= len(recorded):  # before, the loss's own state knows of it
+                assign(parameters, torch.from_numpy(point))
                 after_iteration()
-            if len(self.evaluations) >= most:
+            if len(record.evaluations) >= most:
                 raise _RecordFull
 
         def again() -> bool:
-            count = self.dropped + len(self.evaluations)
+            count = record.count
             if count in restarts:
                 return True
-            if len(self.evaluations) < len(recorded) or not after_stall():
+            if len(record.evaluations) < len(recorded) or not after_stall():
                 return False
-            self.restarts.append(count)
+            record.restarts.append(count)
             return True
 
         try:
@@ -268,7 +262,7 @@ class LBFGSB(Optimizer):
                     continue
                 except _RecordFull:
                     point, best_loss = best_point.copy(), np.inf
-                    self._drop(point, bounded)
+                    record.begin_at(point, bounded)
                     recorded = []
                     continue
                 reason = str(result.message)
@@ -278,14 +272,8 @@ class LBFGSB(Optimizer):
         except _BudgetSpent:
             reason = f"max_steps={max_evaluations} evaluations reached"
         finally:
-            _assign(parameters, torch.from_numpy(best_point))
+            assign(parameters, torch.from_numpy(best_point))
         return reason
-
-    def _drop(self, point: np.ndarray, bounded: bool) -> None:
-        """Begin a new record at ``point``, the best one."""
-        self.lowest_dropped = self.lowest
-        self.dropped += len(self.evaluations)
-        self.start, self.evaluations, self.bounded = torch.from_numpy(point.copy()), [], bounded
 
     @staticmethod
     def _evaluate(
@@ -301,74 +289,25 @@ class LBFGSB(Optimizer):
             # makes the search step back. At the starting point there is nowhere to step back to.
             if count == 0:
                 raise
-            zero = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
-            return best + 1e3 * (1.0 + abs(best)), zero
-        gradient = torch.cat(
-            [
-                torch.zeros(p.numel(), dtype=torch.float64)
-                if p.grad is None
-                else p.grad.detach().reshape(-1).to("cpu", torch.float64)
-                for p in parameters
-            ]
-        )
+            return best + 1e3 * (1.0 + abs(best)), torch.zeros_like(values_of(parameters))
+        gradient = gradient_of(parameters)
         level = torch.tensor(float(value.detach()), dtype=torch.float64)
         sharing().from_first([level, gradient])
         return float(level), gradient
 
-    @property
-    def lowest(self) -> float:
-        """Lowest loss since the search began; infinite when there is none."""
-        return min((value for _, value, _ in self.evaluations), default=self.lowest_dropped)
-
-    def forget(self) -> None:
-        """Drop the record: the next ``minimise`` starts afresh, at the parameters as they are."""
-        self.start, self.evaluations, self.restarts = None, [], []
-        self.dropped, self.lowest_dropped, self.bounded = 0, math.inf, False
-
     def finish(self) -> bool:
         """As in ``Optimizer``: the record, of a gradient for every evaluation."""
-        found = bool(self.evaluations or self.dropped)
-        self.forget()
+        found = self.record.count > 0
+        self.record = Record()
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """The record's start and its evaluations: (P + 2) float64 numbers each."""
-        if self.start is None:
-            return {"start": None}
-        dropped = {
-            "dropped": self.dropped,
-            "lowest_dropped": self.lowest_dropped,
-            "bounded": self.bounded,
-            "restarts": torch.tensor(self.restarts, dtype=torch.int64),
-        }
-        if not self.evaluations:
-            return {"start": self.start, **dropped}
-        checksums, values, gradients = zip(*self.evaluations, strict=True)
-        return {
-            "start": self.start,
-            "checksums": torch.tensor(checksums, dtype=torch.float64),
-            "values": torch.tensor(values, dtype=torch.float64),
-            "gradients": torch.stack(gradients),
-            **dropped,
-        }
+        """The record."""
+        return self.record.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state_dict``; the next ``minimise`` replays it first."""
-        self.start = None if state["start"] is None else state["start"].to("cpu")
-        self.evaluations = []
-        self.restarts = state["restarts"].tolist() if "restarts" in state else []
-        self.dropped = state.get("dropped", 0)
-        self.lowest_dropped = state.get("lowest_dropped", math.inf)
-        self.bounded = state.get("bounded", False)
-        if "values" in state:
-            self.evaluations = list(
-                zip(
-                    state["checksums"].tolist(),
-                    state["values"].tolist(),
-                    state["gradients"].to("cpu").unbind(0),
-                    strict=True,
-                )
-            )
+        self.record = Record.of(state)
 
 
 class _BudgetSpent(Exception):
@@ -388,26 +327,5 @@ class _BeyondLimit(Exception):
         self.nearest = nearest
 
 
-def _limits(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None) -> np.ndarray:
-    """Least value of every entry (P,)."""
-    each = [-np.inf] * len(parameters) if lower is None else lower
-    sizes = [parameter.numel() for parameter in parameters]
-    return np.repeat(np.asarray(each, dtype=np.float64), sizes)
-
-
-def _parameters(model: Model) -> list[nn.Parameter]:
+def _trained(model: Model) -> list[nn.Parameter]:
     return [p for group in model.parameter_groups().values() for p in group]
-
-
-def _flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
-    parts = [p.detach().reshape(-1).to("cpu", torch.float64) for p in parameters]
-    return torch.cat(parts).clone()
-
-
-def _assign(parameters: Sequence[nn.Parameter], point: Tensor) -> None:
-    offset = 0
-    with torch.no_grad():
-        for parameter in parameters:
-            size = parameter.numel()
-            parameter.copy_(point[offset : offset + size].view_as(parameter))
-            offset += size

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpx.errors import ConfigError, class_name
 from gpx.inference.variational import WhitenedGaussian
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.linalg.replayed import Record, Replayed, recorded
 
 LONGEST = 1.0
 """Length of a step of the mean of q, in prior standard deviations, under noise that is not
@@ -44,6 +45,11 @@ class NaturalGradient(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
         self._scale, self._longest = 1.0, LONGEST
         self._distributions: list[WhitenedGaussian] = []
+        self._replayed: Replayed | None = None
+
+    def replay(self, record: Record = recorded) -> None:
+        """Steps are recorded once and replayed from now on (``gpx.linalg.replayed``)."""
+        self._replayed = Replayed(self._moved, record, self._places)
 
     def attach(self, model: nn.Module | None, scale: float) -> None:
         """Find the distributions whose parameters were given.
@@ -77,6 +83,22 @@ class NaturalGradient(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Move every distribution whose gradients are there; nothing is evaluated."""
         rate = self.param_groups[0]["lr"] * self._scale
+        gradients = [p.grad for q in self._distributions for p in q.parameters()]
+        given = [g for g in gradients if g is not None]
+        if self._replayed is not None and given and len(given) == len(gradients):
+            held = torch.full((), rate, dtype=torch.float64, device=given[0].device)
+            self._replayed(held, *given)
+            return
         for q in self._distributions:
             if q.mean.grad is not None:
                 q.natural_step(rate, self._longest)
+
+    def _moved(self, rate: Tensor, *gradients: Tensor) -> None:
+        """Every distribution by its gradients, and the rate ()."""
+        left = iter(gradients)
+        for q in self._distributions:
+            own = [next(left) for _ in q.parameters()]
+            q.natural_step(rate, self._longest, own)
+
+    def _places(self) -> object:
+        return tuple(p.data_ptr() for q in self._distributions for p in q.parameters())

@@ -63,6 +63,7 @@ class Session:
         self.round, self.round_start = 0, 0
         self.seconds, self.seconds_of_start = 0.0, 0.0
         self.budget = config.budget
+        self.cut_short: list[str] = []
         self.pending: dict[str, Any] = {}
         self.start_state: dict[str, Any] | None = None
         self.resumed = False
@@ -85,6 +86,11 @@ class Session:
         self.say(f"training ends for {reason}; the model is as good as they made it")
         return reason
 
+    def cut(self, what: str) -> None:
+        """Says that a part of the run ends early for ``trainer.budget``, and notes it."""
+        self.cut_short.append(what)
+        self.say(f"{what} ends early, for trainer.budget={self.budget:g} seconds")
+
     # -- checkpoints ------------------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
@@ -93,6 +99,7 @@ class Session:
             "step": self.step,
             "seconds": self.seconds,
             "seconds_of_start": self.seconds_of_start,
+            "cut_short": list(self.cut_short),
             "model": self.model.state_dict(),
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -131,6 +138,7 @@ class Session:
                 self.start_state = state["start"]
                 return
             self.seconds_of_start = state.get("seconds_of_start", 0.0)
+            self.cut_short = list(state.get("cut_short", ()))
             self.model.load_state_dict(state["model"])
             self.objective.load_state_dict(state["objective"])
             self.generator.set_state(state["generator"].cpu())

@@ -31,6 +31,7 @@ class FitResult:
         seconds: training time, all sessions of a resumed run together.
         seconds_of_start: share of it before the first step.
         reason: why training stopped.
+        cut_short: parts of the run that ``trainer.budget`` ended early, in words.
         state: contents of the last checkpoint.
     """
 
@@ -39,6 +40,7 @@ class FitResult:
     seconds_of_start: float
     reason: str
     state: dict[str, Any]
+    cut_short: tuple[str, ...] = ()
 
 
 OVERRUN = 0.1
@@ -125,7 +127,12 @@ class Trainer:
                 line += ": targets are taken for all but free of noise, which over-fits if not so"
             self.say(line)
         return FitResult(
-            session.step, session.seconds, session.seconds_of_start, reason, session.save()
+            session.step,
+            session.seconds,
+            session.seconds_of_start,
+            reason,
+            session.save(),
+            tuple(session.cut_short),
         )
 
     def _say_overrun(self, session: Session) -> None:
@@ -136,10 +143,7 @@ class Trainer:
         if start > budget and start > 0.5 * session.seconds:
             why = f"{start:.3g} s of them are its start, before the first step, which is finished"
         else:
-            why = (
-                "a step that has begun is finished, and chains go on until there are samples "
-                "enough to predict with"
-            )
+            why = "a step that has begun is finished, and there must be something to predict with"
         self.say(
             f"note: training took {session.seconds:.3g} seconds, above trainer.budget={budget:g}: "
             f"{why}"

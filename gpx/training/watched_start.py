@@ -14,6 +14,8 @@ from gpx.linalg.processes import sharing
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
+SHARE = 0.5
+"""Of ``trainer.budget``: a start that can end early does so then, and the rest is for training."""
 LINES = 10
 """A start says so often where it is."""
 
@@ -54,6 +56,23 @@ class WatchedStart:
             self._saved = now
         if stopped is not None:
             raise Interrupted(stopped)
+
+    def spent(self) -> bool:
+        """As in ``StartWatch``: ``SHARE`` of ``trainer.budget``, in all processes alike."""
+        session = self._session
+        if session.budget is None:
+            return False
+        (seconds,) = sharing().agreed(session.seconds + time.perf_counter() - self._began)
+        return seconds >= SHARE * session.budget
+
+    def cut_short(self, what: str) -> None:
+        """As in ``StartWatch``: said, and noted for metrics.json."""
+        session = self._session
+        session.cut_short.append(what)
+        session.say(
+            f"{what} ends early: the start has taken {SHARE:.0%} of trainer.budget="
+            f"{session.budget:g} seconds"
+        )
 
     def _tell(self, step: int, total: int, loss: float, now: float) -> None:
         before, then = self._told or (step - 1, self._began)

@@ -198,7 +198,7 @@ def test_what_cannot_be_calibrated():
     for make in (Temperature, Platt, Isotonic):
         with pytest.raises(DataError, match="no held-out rows to calibrate on"):
             make().fit(Categorical(torch.zeros(0, 4)), torch.zeros(0))
-    with pytest.raises(ConfigError, match="Platt is for binary and multiclass targets, and these"):
+    with pytest.raises(ConfigError, match="Platt is for binary, multiclass and ordinal targets"):
         Platt().require_task("regression")
     with pytest.raises(ConfigError, match=r"fraction=0\.7 of the training rows cannot be held out"):
         Isotonic(fraction=0.7)

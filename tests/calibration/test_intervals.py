@@ -126,7 +126,7 @@ def test_what_cannot_be_calibrated():
         Variance().fit(*problem(0))
     with pytest.raises(ConfigError, match=r"level=1\.0 of an interval"):
         Conformal(1.0)
-    with pytest.raises(ConfigError, match="takes one output, and there are several"):
+    with pytest.raises(ConfigError, match="takes one output, and there are 2"):
         Variance().fit(Normal(torch.zeros(3, 2), torch.ones(3, 2)), torch.zeros(3, 2))
     with pytest.raises(ConfigError, match="Variance is for regression targets, and these are bin"):
         Variance().require_task("binary")

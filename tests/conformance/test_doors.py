@@ -1,16 +1,18 @@
 """What every model, objective and posterior says to tensors that do not fit, or have no rows."""
 
+import re
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-from gpx.errors import ConfigError, DTypeError, GPXError, ShapeError
+from gpx.errors import ConfigError, DTypeError, GPXError, NotAvailable, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.means import Zero
-from gpx.methods.base.model import Model, Posterior
+from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
+from gpx.methods.base.posterior import Posterior
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
 from gpx.options.build import build, build_model
@@ -93,9 +95,21 @@ def trained(request):
         return Trained(model, objective, model.condition(x, y), x, y)
 
 
+def draws():
+    return torch.Generator().manual_seed(1)
+
+
+def starts(trained, x, y):
+    """What is done before the first step, where that is anything."""
+    model, objective = trained.model, trained.objective
+    if type(model).initialise is not Model.initialise:
+        yield lambda: model.initialise(x, y, generator=draws())
+    if type(objective).prepare is not Objective.prepare:
+        yield lambda: objective.prepare(model, x, y, generator=draws())
+
+
 def evidence(trained, x, y):
-    draws = torch.Generator().manual_seed(1)
-    return trained.objective.evidence(trained.model, x, y, generator=draws)
+    return trained.objective.evidence(trained.model, x, y, generator=draws())
 
 
 BAD_INPUTS = {
@@ -129,6 +143,7 @@ def test_inputs_that_do_not_fit(trained, fault):
     bad = change(trained.x)
     for call in (
         lambda: trained.model.condition(bad, trained.y),
+        *starts(trained, bad, trained.y),
         lambda: evidence(trained, bad, trained.y),
         lambda: trained.posterior.predict(bad),
         lambda: trained.posterior.predictive(bad, trained.model.likelihood),
@@ -143,10 +158,29 @@ def test_targets_that_do_not_fit(trained, fault):
     bad = change(trained.y)
     for call in (
         lambda: trained.model.condition(trained.x, bad),
+        *starts(trained, trained.x, bad),
         lambda: evidence(trained, trained.x, bad),
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+def test_what_a_posterior_gives_takes_its_precision_alone(trained):
+    """Sampled functions, joint covariances and further rows, where there are any."""
+    single, posterior = trained.x[:3].float(), trained.posterior
+    further = (single, trained.y[:3].float(), trained.model.likelihood)
+    refused = (DTypeError, NotAvailable)
+    with pytest.raises(refused, match=r"float32.*float64|float64.*float32|no joint covariance"):
+        posterior.joint_covariance(single)
+    with pytest.raises(refused, match=r"float32.*float64|takes no further rows"):
+        posterior.with_observations(*further)
+    said = None
+    try:
+        # functions of some are calculated in whatever precision they are asked in
+        assert posterior.sample_paths(2, generator=draws())(single).shape == (2, 3)
+    except GPXError as error:
+        said = str(error)
+    assert said is None or re.search("float32.*float64|float64.*float32|random Fourier", said)
 
 
 def test_models_of_one_output_refuse_several(trained):

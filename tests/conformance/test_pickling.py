@@ -66,10 +66,14 @@ KERNELS = {
 }
 LIKELIHOODS = {
     "Bernoulli": lambda: likelihoods.Bernoulli(),
+    "Beta": lambda: likelihoods.Beta(7.0),
     "Gaussian": lambda: likelihoods.Gaussian(0.2),
     "GaussianOutputs": lambda: likelihoods.GaussianOutputs(2, 0.2),
+    "Heteroscedastic": lambda: likelihoods.Heteroscedastic(0.2, 0.7),
     "MixedOutputs": lambda: likelihoods.MixedOutputs(2, 2, 0.2),
     "Laplace": lambda: likelihoods.Laplace(0.4),
+    "NegativeBinomial": lambda: likelihoods.NegativeBinomial(0.3),
+    "Ordinal": lambda: likelihoods.Ordinal(3, "probit"),
     "Poisson": lambda: likelihoods.Poisson(),
     "Softmax": lambda: likelihoods.Softmax(3),
     "StudentT": lambda: likelihoods.StudentT(0.3, 5.0),
@@ -112,6 +116,9 @@ def classes(likelihood):
 
 MODELS = {
     "ExactGP": lambda: models.ExactGP(**parts()),
+    "CoregionalGP": lambda: models.CoregionalGP(
+        **parts() | {"likelihood": likelihoods.GaussianOutputs(2)}
+    ),
     "ExactGP, iterative": lambda: models.ExactGP(**parts(), solver="iterative"),
     "SGPR": lambda: models.SGPR(**parts(), num_inputs=2, num_inducing=7),
     "EffectivePrior": lambda: models.EffectivePrior(**parts(), num_inputs=2, num_inducing=7),
@@ -264,6 +271,7 @@ def test_likelihoods(name, way):
     f = torch.linspace(-1, 1, 15).double()[: torch.Size(shape).numel()].reshape(shape)
     y = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]).double()
     y = y.long() if name == "Softmax" else y
+    y = 0.25 + 0.5 * y if name == "Beta" else y
     y = y if likelihood.num_outputs == 1 else torch.stack([y, 1.0 - y], 1)
     assert torch.equal(likelihood.log_prob(y, f), again.log_prob(y, f))
 
@@ -299,6 +307,8 @@ def trained(name):
 
 
 def targets(model):
+    if model.num_outputs > 1:
+        return torch.stack([Y, 1.0 - Y], 1)
     return (Y - 0.7).sign() if model.likelihood.task == "binary" else Y
 
 

@@ -12,7 +12,8 @@ import torch
 from gpx import models
 from gpx.errors import ConfigError, NotAvailable
 from gpx.linalg import UnconvergedWarning
-from gpx.methods.base.model import Model, Posterior
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Posterior
 
 NAMES = sorted(public_models.MODELS)
 WITH_COVARIANCE = {

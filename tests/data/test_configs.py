@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue
@@ -13,6 +12,7 @@ from gpx.data import DataSource
 from gpx.data.grids.file import EXTRA_GRIDS
 from gpx.data.sets.extra import EXTRA_SETS
 from gpx.data.sets.uci_sets import ALIASES, UCI_SETS
+from gpx.options.composition import composed as whole
 
 FOLDER = Path(__file__).parents[2] / "configs"
 NAMES = sorted(path.stem for path in (FOLDER / "data").glob("*.yaml"))
@@ -29,8 +29,7 @@ MANDATORY |= {"images": "path"}
 
 
 def composed(name: str, *overrides: str) -> DictConfig:
-    with initialize_config_dir(str(FOLDER), version_base="1.3"):
-        return compose(overrides=[f"+data={name}", *overrides]).data
+    return whole([f"data={name}", "approx=svgp", *overrides]).data
 
 
 def test_every_set_has_a_config() -> None:
@@ -79,3 +78,16 @@ def test_help_lists_the_sets_that_are_not_downloaded() -> None:
     assert names == said
     never = {name for name, known in UCI_SETS.items() if known.data is None}
     assert never | {*EXTRA_SETS, *EXTRA_GRIDS} <= set(names)
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "fields", "glyphs"])
+def test_labelled_images_choose_the_likelihood_of_classes(name: str) -> None:
+    """Where nobody else does: a network would regress on the labels without a word."""
+    for options, wanted in (
+        (["approx=svdkl"], "Softmax"),
+        (["approx=cnn_rf"], "Softmax"),
+        (["approx=svdkl", "likelihood=gaussian"], "Gaussian"),
+    ):
+        config = whole([f"data={name}", *options])
+        assert config.likelihood._target_ == f"gpx.likelihoods.{wanted}"
+    assert whole(["data=toy1d", "approx=svdkl"]).likelihood._target_ == "gpx.likelihoods.Gaussian"

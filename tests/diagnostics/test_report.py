@@ -12,7 +12,7 @@ from gpx.diagnostics.verdict import judge
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 
 
 @pytest.fixture(scope="module")

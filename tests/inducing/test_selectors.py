@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, DTypeError, ShapeError
 from gpx.inducing import (
+    AdaptiveRidgeLeverage,
     Determinantal,
     GreedyConditionalVariance,
     KMeans,
@@ -22,6 +23,7 @@ ALL = [
     SampledConditionalVariance,
     KMeans,
     Uniform,
+    AdaptiveRidgeLeverage,
     Determinantal,
     RidgeLeverage,
 ]
@@ -229,3 +231,12 @@ def test_names_in_configs():
         GreedyConditionalVariance(max_candidates=0)
     with pytest.raises(ConfigError, match="max_iterations"):
         KMeans(max_iterations=-1)
+
+
+@pytest.mark.parametrize("cls", [*ALL, AdaptiveRidgeLeverage])
+def test_inputs_in_another_precision_than_the_kernel_or_no_matrix(cls):
+    for x, own in ((data(), torch.float32), (data().float(), torch.float64)):
+        with pytest.raises(DTypeError, match=r"RBF: inputs are float.*numbers float.*or RBF"):
+            made(cls).select(x, kernel(own), 5)
+    with pytest.raises(ShapeError, match=r"RBF: inputs must be a matrix \(n, d\)"):
+        made(cls).select(data()[:, 0], kernel(), 5)

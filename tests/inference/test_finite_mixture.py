@@ -9,7 +9,7 @@ from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
 from gpx.operators import LowRankPlusDiagonal

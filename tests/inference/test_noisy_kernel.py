@@ -11,6 +11,7 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import EvidenceBound, conjugate_gradients, nystrom_preconditioner
 from gpx.linalg.matmul import set_matmul
+from gpx.linalg.thin_products import thin_product
 from gpx.means import Zero
 from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL
@@ -135,25 +136,20 @@ def test_eigenfunctions_take_far_fewer_steps_than_none_and_fewer_than_a_subset(l
     assert with_grid.report.iterations < with_subset.report.iterations
 
 
-class Recorded:
-    """A stored matrix that notes the precision of its product."""
-
-    def __init__(self, values, seen):
-        self.values, self.seen = values, seen
-
-    def __matmul__(self, right):
-        self.seen.append(("product", torch.get_float32_matmul_precision()))
-        return self.values @ right
-
-
 def test_tf32_is_for_products_of_a_solve_and_never_for_the_matrix(monkeypatch):
     seen, stored = [], Dense.stored
 
     def watched(self, entries):
         seen.append(("matrix", torch.get_float32_matmul_precision()))
-        return Recorded(stored(self, entries), seen)
+        return stored(self, entries)
+
+    def noted(*given, **options):
+        seen.append(("product", torch.get_float32_matmul_precision()))
+        return thin_product(*given, **options)
 
     monkeypatch.setattr(Dense, "stored", watched)
+    for where in ("gpx.inference.noisy_kernel", "gpx.backends.dense"):
+        monkeypatch.setattr(f"{where}.thin_product", noted)
     x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     system = NoisyKernel(RBF(2).double(), x, x.new_tensor(0.1), reduced=torch.float32)
     before = torch.get_float32_matmul_precision()

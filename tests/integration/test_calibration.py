@@ -2,11 +2,11 @@
 
 import json
 import math
-import signal
 
 import numpy as np
 import pytest
 import torch
+from stopped_runs import stopped_at
 
 import gpx
 from gpx.calibration import Temperature
@@ -16,8 +16,6 @@ from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, load, resume, run
-from gpx.training.interrupt import Interrupted
-from gpx.training.session import Session
 
 SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0"]
 CLASSES = [
@@ -62,20 +60,11 @@ def test_held_out_rows_are_not_trained_on(finished):
     assert folder.read_config().facts.num_train == 450
 
 
-def test_a_resumed_run_calibrates_alike(finished, tmp_path, monkeypatch):
+def test_a_resumed_run_calibrates_alike(finished, tmp_path):
     _, whole = finished
-    end_step = Session.end_step
-
-    def stop(session):
-        if session.step == 30:
-            session.guard.received = signal.SIGTERM
-        end_step(session)
-
     folder = RunFolder(tmp_path / "stopped")
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "end_step", stop)
-        with pytest.raises(Interrupted):
-            run(composed([*SMALL, *CLASSES]), folder)
+    with stopped_at(30):
+        run(composed([*SMALL, *CLASSES]), folder)
     resumed = resume(folder.path)
     for name in ("test.mnlp", "uncalibrated.mnlp", "calibration.temperature"):
         assert resumed[name] == whole[name]
@@ -177,7 +166,7 @@ def test_from_python(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        (["calibrate=temperature"], ConfigError, "Temperature is for binary and multiclass"),
+        (["calibrate=temperature"], ConfigError, "is for binary, multiclass and ordinal"),
         (["calibrate=variance", "calibrate.fraction=0.001"], DataError, "rows to calibrate on"),
         (["calibrate=variance", "calibrate.fraction=0.9"], ConfigError, "cannot be held out"),
         (

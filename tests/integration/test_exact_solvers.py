@@ -1,14 +1,11 @@
 """The three paths of approx=exact through train.py's own functions: record, resume, predict."""
 
-import signal
-
 import pytest
 import torch
 from hydra.utils import instantiate
+from stopped_runs import stopped_at
 
 from gpx.runs import RunFolder, load, resume, run
-from gpx.training.interrupt import Interrupted
-from gpx.training.session import Session
 
 SMALL = [
     "data=robot_arm",
@@ -37,9 +34,7 @@ UNCOUNTED = ("train.seconds", "memory.peak_mib")
     ],
     ids=["iterative", "iterative-adam", "barely_biased-adam"],
 )
-def test_resumed_equals_uninterrupted_and_predicts_after_loading(
-    composed, tmp_path, monkeypatch, options
-):
+def test_resumed_equals_uninterrupted_and_predicts_after_loading(composed, tmp_path, options):
     overrides = [*SMALL, *options]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
     solver = options[0].removeprefix("approx.solver=")
@@ -49,18 +44,9 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
     assert whole["predict.solver"] == "iterative"
     assert whole["predict.tolerance"] == 0.01
 
-    original = Session.end_step
-
-    def stop_at_three(session, *rest):
-        if session.step == 3:
-            session.guard.received = signal.SIGTERM
-        original(session, *rest)
-
     folder = RunFolder(tmp_path / "stopped")
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "end_step", stop_at_three)
-        with pytest.raises(Interrupted):
-            run(composed(*overrides), folder)
+    with stopped_at(3):
+        run(composed(*overrides), folder)
     found = resume(str(folder.path))
     for name in set(whole) - set(UNCOUNTED):
         assert found[name] == whole[name], name

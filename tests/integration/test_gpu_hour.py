@@ -157,3 +157,26 @@ def test_the_latest_row_of_a_name_is_the_tables(gpu_hour):
     assert "| 9 | 3 | a/b |" in table
     assert gpu_hour.ratio({"value": 3.0, "peer": 6.0, "better": "higher"}) == "0.5"
     assert gpu_hour.ratio({"value": 3.0}) == ""
+
+
+def test_three_calls_take_all_stages_in_the_time_of_each(gpu_hour):
+    """Ten minutes a command, half an hour in all with a start of a minute for each."""
+    stages = [stage for call in gpu_hour.CALLS for stage in call]
+    assert sorted(stages) == sorted(gpu_hour.LIMITS)
+    for call in gpu_hour.CALLS:
+        assert sum(gpu_hour.LIMITS[stage] for stage in call) <= gpu_hour.CALL_TOTAL <= 570
+    assert sum(gpu_hour.LIMITS.values()) + 3 * 60 < 30 * 60
+
+
+def test_a_call_runs_its_stages_and_their_rows_make_one_table(gpu_hour, monkeypatch, tmp_path):
+    folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, "raise SystemExit('none')")
+    arguments = [a for a in arguments if a not in ("--only", "ceilings")]
+    for call, stages in enumerate(gpu_hour.CALLS, 1):
+        own = [*arguments[:-1], str(folder / str(call)), "--call", str(call)]
+        assert gpu_hour.main(own) == 1
+        assert [row["stage"] for row in rows_of(folder / str(call))] == list(stages)
+    rows = "".join((folder / str(k) / "rows.jsonl").read_text() for k in (1, 2, 3))
+    (folder / "rows.jsonl").write_text(rows)
+    assert gpu_hour.main([*arguments, "--table"]) == 0
+    table = (folder / "RESULTS.md").read_text()
+    assert all(f"## {stage.capitalize()}" in table for stage in gpu_hour.LIMITS)

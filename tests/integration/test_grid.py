@@ -1,15 +1,12 @@
 """approx=grid through train.py's own functions: record, resume, predict."""
 
-import signal
-
 import numpy as np
 import pytest
 import torch
+from stopped_runs import stopped_at
 
 from gpx.errors import ConfigError, DataError
 from gpx.runs import RunFolder, load, resume, run
-from gpx.training.interrupt import Interrupted
-from gpx.training.session import Session
 
 SMALL = [
     "approx=grid",
@@ -34,26 +31,15 @@ UNCOUNTED = ("train.seconds", "memory.peak_mib")
     ],
     ids=["fill", "ignore", "penalize", "gcv", "fft"],
 )
-def test_resumed_equals_uninterrupted_and_predicts_after_loading(
-    composed, tmp_path, monkeypatch, options
-):
+def test_resumed_equals_uninterrupted_and_predicts_after_loading(composed, tmp_path, options):
     overrides = [*STRESS, *options]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
     assert whole["model.name"] == "GridGP"
     assert whole["train.gaps"] == (options[0][10:] if "gaps" in options[0] else "fill")
 
-    original = Session.end_step
-
-    def stop_at_three(session, *rest):
-        if session.step == 3:
-            session.guard.received = signal.SIGTERM
-        original(session, *rest)
-
     folder = RunFolder(tmp_path / "stopped")
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "end_step", stop_at_three)
-        with pytest.raises(Interrupted):
-            run(composed(*overrides), folder)
+    with stopped_at(3):
+        run(composed(*overrides), folder)
     again = resume(str(folder.path))
     assert {k: v for k, v in again.items() if k not in UNCOUNTED} == {
         k: v for k, v in whole.items() if k not in UNCOUNTED

@@ -25,6 +25,10 @@ CASES = {
         "trainer.batch_size=101",
         "trainer.dtype=float64",
     ],
+    "svgp with known noise": [
+        *("approx=svgp", "approx.num_inducing=20", "trainer.batch_size=101"),
+        *("trainer.dtype=float64", "data.noise=variance"),
+    ],
     "sgpr": ["approx=sgpr", "approx.num_inducing=20"],
     "cglb": [
         *("approx=cglb", "approx.num_inducing=20"),
@@ -56,7 +60,7 @@ def common(tmp_path_factory):
     x = draws.uniform(-3.0, 3.0, (800, 2))
     y = np.sin(2.0 * x[:, 0]) * x[:, 1] + 0.2 * draws.normal(size=800)
     path = tmp_path_factory.mktemp("data") / "rows.npz"
-    np.savez(path, x=x, y=y)
+    np.savez(path, x=x, y=y, variance=draws.uniform(0.0, 0.5, 800))
     return [*COMMON, f"data.path={path}"]
 
 
@@ -112,14 +116,30 @@ def test_a_shared_run_stops_and_goes_on_in_one_folder(tmp_path, common):
     assert json.loads((folder / "metrics.json").read_text())["train.steps"] >= 3
 
 
+SLOW_TO_SPEAK = """
+import time
+import gpx.commands.train as command
+
+said = command.print_error
+
+def print_error(error):
+    time.sleep(2.0)  # torchrun looks ten times a second whether a process is gone
+    said(error)
+
+command.print_error = print_error
+command.main()
+"""
+
+
 def test_methods_that_share_nothing_say_so(tmp_path, common):
-    started = torchrun(
-        ROOT / "train.py", "approx=qsgp", *common, f"hydra.run.dir={tmp_path / 'run'}"
-    )
+    """Also where the other process fails first: it stays until the first one has spoken."""
+    script = tmp_path / "train.py"
+    script.write_text(SLOW_TO_SPEAK)
+    started = torchrun(script, "approx=qsgp", *common, f"hydra.run.dir={tmp_path / 'run'}")
     _, errors = started.communicate(timeout=120)
     assert started.returncode != 0
     said = [line for line in errors.splitlines() if line.startswith("error:")]
-    assert len(said) == 1
+    assert len(said) == 1, errors
     assert "2 processes were started, and QuadruplyStochasticELBO does its work in one" in said[0]
 
 

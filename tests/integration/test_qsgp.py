@@ -1,14 +1,11 @@
 """Runs of approx=qsgp by the command's own defaults: which parts fit a likelihood, what they do."""
 
-import signal
-
 import pytest
 import torch
+from stopped_runs import stopped_at
 
 from gpx.options.choices import with_choices_made
 from gpx.runs import RunFolder, resume, run
-from gpx.training.interrupt import Interrupted
-from gpx.training.session import Session
 
 SITES = ("mean_field", "gpx.objectives.SiteBoundELBO", "gpx.training.FirstOrder")
 BLOCKS = (
@@ -81,7 +78,7 @@ def test_classes_under_a_gaussian_likelihood_are_said_aloud(composed, classes, t
     assert "take two values only; likelihood=bernoulli models classes" in said.out + said.err
 
 
-def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_path, monkeypatch):
+def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_path):
     overrides = [*classes, "trainer.max_steps=12", "objective.refresh_steps=4"]
     overrides += [
         "trainer.batch_size=50",
@@ -89,18 +86,9 @@ def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_pa
         "approx.basis.block_frequencies=10",
     ]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
-    original = Session.end_step
-
-    def stop(session):
-        if session.step == 6:
-            session.guard.received = signal.SIGTERM
-        original(session)
-
-    monkeypatch.setattr(Session, "end_step", stop)
     folder = RunFolder(tmp_path / "stopped")
-    with pytest.raises(Interrupted):
+    with stopped_at(6):
         run(composed(*overrides), folder)
-    monkeypatch.setattr(Session, "end_step", original)
     found = resume(str(folder.path))
     for name in ("train.evidence", "test.mnlp", "test.rmse", "train.steps"):
         assert found[name] == whole[name]

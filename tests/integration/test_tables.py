@@ -204,13 +204,17 @@ def test_weights_by_row(train, noisy):
         (("0.0", "x"), [], r"column 2 \('v'\): found text 'x', expected a number"),
         (
             (),
-            ["approx=svgp"],
-            "SVGP has one noise variance for all rows, .*data.noise= .*approx=",
+            ["approx=committee"],
+            "has one noise variance for all rows, .*noise= .*approx=",
         ),
         ((), ["approx.solver=iterative"], r"approx.solver=iterative takes one .*solver=cholesky"),
         ((), ["calibrate=variance"], "calibrate= takes one noise variance for all rows"),
         ((), ["trainer.certify=true"], "certify=true takes one noise variance for all rows"),
-        ((), ["likelihood=student_t", "approx=svgp"], "SVGP has one noise variance for all rows"),
+        (
+            (),
+            ["likelihood=student_t", "approx=svgp"],
+            "adds to that of the Gaussian likelihood of one output",
+        ),
         ((), ["likelihood=poisson", "approx=svgp"], "about the Gaussian noise of one number|count"),
     ],
 )

@@ -1,5 +1,6 @@
 """Sums, products and multiples."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,6 +37,46 @@ def test_a_float_becomes_a_learnable_part():
     assert isinstance(RBF() * 2.0, Scale)
     assert isinstance((RBF() + 2.0).parts[1], Constant)
     assert len(list((RBF() * 2.0).parameters())) == 3
+
+
+@pytest.mark.parametrize(
+    "number", [2, 2.0, np.float32(2), np.float64(2), np.int64(2), np.array(2.0), torch.tensor(2.0)]
+)
+def test_numbers_of_any_library_multiply_and_add_on_either_side(number):
+    kernel = RBF(2, 0.7, 1.3)
+    wanted = evaluate(kernel)
+    for multiple in (number * kernel, kernel * number):
+        assert isinstance(multiple, Scale)
+        torch.testing.assert_close(evaluate(multiple), 2 * wanted, rtol=1e-6, atol=0)
+    for total in (number + kernel, kernel + number):
+        assert {part.name for part in total.parts} == {"RBF", "Constant"}
+        torch.testing.assert_close(evaluate(total), wanted + 2, rtol=1e-6, atol=1e-6)
+
+
+def test_powers_are_products_with_itself():
+    kernel = RBF(2, 0.7, 1.3)
+    cube = kernel**3
+    torch.testing.assert_close(evaluate(cube), evaluate(kernel) ** 3)
+    assert len(list(cube.parameters())) == len(list(kernel.parameters()))
+    cube(X).to_dense().sum().backward()
+    log_scale = kernel.parametrizations.outputscale.original
+    # s^3 (...): the derivative in s is three times the value over s
+    (slope,) = torch.autograd.grad(kernel.outputscale, log_scale)
+    wanted = 3.0 * evaluate(kernel).pow(3).sum() / kernel.outputscale * slope
+    torch.testing.assert_close(log_scale.grad, wanted)
+    torch.testing.assert_close(evaluate(kernel ** np.int64(1)), evaluate(kernel))
+
+
+def test_what_multiplies_no_kernel_is_refused():
+    for power in (0, -1, 0.5, 2.0, "2"):
+        with pytest.raises(ConfigError, match=r"RBF \*\* .* whole numbers from 1 on"):
+            RBF() ** power
+    with pytest.raises(ConfigError, match="detach it"):
+        RBF() * torch.tensor(2.0, requires_grad=True)
+    for several in (np.ones(2), torch.ones(2), [2.0]):
+        for act in (lambda k, s=several: k * s, lambda k, s=several: s * k):
+            with pytest.raises(TypeError, match=r"operand|sequence"):
+                act(RBF())
 
 
 def test_each_part_selects_its_own_columns():

@@ -134,3 +134,60 @@ def test_sizes_that_make_no_sense_are_refused(outputs, latents):
     with pytest.raises(ConfigError, match="outputs"):
         MixedOutputs(outputs, latents)
     assert MixedOutputs(3).mixing.shape == (3, 3)
+
+
+def in_a_plane(noise):
+    """Five outputs of two functions of x (n, 1), with noise of deviations ``noise`` (5,)."""
+    draws = torch.Generator().manual_seed(4)
+    x = torch.rand(200, 1, generator=draws, dtype=torch.float64) * 6.0
+    functions = torch.cat([(2.0 * x).sin(), (3.0 * x).cos()], 1)
+    mixing = torch.randn(5, 2, generator=draws, dtype=torch.float64)
+    errors = torch.randn(200, 5, generator=draws, dtype=torch.float64)
+    return x, functions @ mixing.mT + errors * noise, mixing
+
+
+def test_fewer_latents_start_at_the_axes_of_the_targets_and_at_the_noise_these_leave():
+    noise = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]).double()
+    _, y, mixing = in_a_plane(noise)
+    made = MixedOutputs(5, num_latents=2, noise_variance=0.001).double()
+    made.start(y)
+    w = made.mixing.detach()
+    outside = y - y @ w @ torch.linalg.pinv(w)
+    torch.testing.assert_close(
+        made.noise_variance.detach(), outside.square().mean(0), rtol=1e-9, atol=0
+    )
+    # of all planes that one which leaves least
+    other = y - y @ mixing @ torch.linalg.pinv(mixing)
+    assert outside.square().sum() <= other.square().sum()
+    assert w.square().sum().item() == pytest.approx(5.0, rel=1e-12)
+    # noise that is larger already stays, and as many latents as outputs leave nothing
+    large = MixedOutputs(5, num_latents=2, noise_variance=2.0).double()
+    large.start(y)
+    torch.testing.assert_close(large.noise_variance.detach(), torch.full((5,), 2.0).double())
+    whole = MixedOutputs(5, noise_variance=0.001).double()
+    before = {name: value.clone() for name, value in whole.state_dict().items()}
+    whole.start(y)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_targets_in_a_plane_need_no_more_noise():
+    _, y, mixing = in_a_plane(torch.zeros(5).double())
+    made = MixedOutputs(5, num_latents=2, noise_variance=0.01).double()
+    made.start(y)
+    torch.testing.assert_close(made.noise_variance.detach(), torch.full((5,), 0.01).double())
+    w = made.mixing.detach()
+    torch.testing.assert_close(w @ torch.linalg.pinv(w) @ mixing, mixing, rtol=1e-8, atol=1e-8)
+
+
+def test_a_model_starts_its_likelihood():
+    x, y, _ = in_a_plane(torch.full((5,), 0.3).double())
+    made = SVGP(
+        kernel=RBF(1),
+        mean=Zero(),
+        likelihood=MixedOutputs(5, num_latents=2, noise_variance=0.001),
+        num_inputs=1,
+        num_inducing=10,
+    ).double()
+    made.initialise(x, y, generator=torch.Generator())
+    assert made.likelihood.noise_variance.min() > 0.02

@@ -5,6 +5,7 @@ import torch
 from scipy import stats
 from torch.distributions import (
     Categorical,
+    Geometric,
     Laplace,
     MixtureSameFamily,
     NegativeBinomial,
@@ -15,7 +16,7 @@ from torch.distributions import (
 
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
-from gpx.likelihoods.quantiles import cdf, cdf_before, central_interval, quantile
+from gpx.likelihoods.quantiles import cdf, cdf_before, central_interval, of_rows, quantile
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -54,6 +55,20 @@ def test_poisson(rate):
     torch.testing.assert_close(
         cdf_before(law, y) + law.log_prob(y.clamp_min(0.0)).exp() * (y >= 0), cdf(law, y)
     )
+
+
+@pytest.mark.parametrize("count", [0.2, 3.0, 1e6])
+def test_negative_binomial(count):
+    y, logits = torch.tensor([-1.0, 0.0, 3.0, 41.0]), torch.tensor([-2.0, -1.0, 0.5, 3.0])
+    law = NegativeBinomial(count, logits=logits)
+    theirs = stats.nbinom(count, torch.sigmoid(-logits).numpy())
+    expected = torch.from_numpy(theirs.cdf(y.numpy()))
+    torch.testing.assert_close(cdf(law, y), expected, rtol=1e-8, atol=1e-300)
+    some = of_rows(law, torch.tensor([2, 0]))
+    assert torch.equal(cdf(some, y[[2, 0]]), cdf(law, y)[[2, 0]])
+    if count < 10.0:
+        ends = torch.stack(central_interval(law, 0.95))
+        assert ends.tolist() == [theirs.ppf(0.025).tolist(), theirs.ppf(0.975).tolist()]
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -102,11 +117,11 @@ def test_intervals_are_quantiles_or_normal():
     assert same == central_interval(normal, 0.95)
 
 
-class PoissonByProbabilities(NegativeBinomial):
+class PoissonByProbabilities(Geometric):
     """Counts with probabilities alone, as most of torch's are."""
 
     def __init__(self, rate):
-        super().__init__(rate, probs=torch.full_like(rate, 0.5))
+        super().__init__(torch.full_like(rate, 0.5))
         self.same = Poisson(rate)
 
     @property

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg import cholesky, cholesky_in_place, upper_solve
+from gpx.linalg.cholesky import checks_deferred
 
 
 def positive(n=12, dtype=torch.float64):
@@ -104,3 +106,15 @@ def test_an_empty_matrix_needs_no_jitter():
 def test_types_without_factorisations_are_named(dtype):
     with pytest.raises(DTypeError, match="exist in float32 and float64"):
         cholesky(torch.eye(2, dtype=dtype))
+
+
+def test_a_factor_in_place_does_not_wait_where_checks_are_deferred():
+    matrix = positive()
+    with claimed_cuda() as waits, checks_deferred() as failed:
+        buffer = torch.empty_like(matrix).cuda()
+        upper, report = cholesky_in_place(filler(matrix.cuda())[0], buffer)
+        _, bad = cholesky_in_place(filler(-matrix.cuda())[0], buffer.clone(), ladder=(0.0,))
+        assert not waits
+        assert [bool(each) for each in failed] == [False, True]
+        torch.testing.assert_close((upper.mT @ upper).cpu(), matrix)
+    assert report.jitter == bad.jitter == 0.0

@@ -467,6 +467,53 @@ def test_records_of_steps_lie_in_few_blocks():
     torch.testing.assert_close(state.ratios.stacked(), want[:7])
 
 
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_the_residual_is_judged_once_a_step(preconditioned):
+    class Once(RelativeResidual):
+        judged = 0
+
+        def measure(self, residual):
+            self.judged += 1
+            return super().measure(residual)
+
+    matrix, rhs, stop = spd(40), randn(40, 3), Once(1e-8)
+    q = (lambda r: r / matrix.diagonal().unsqueeze(-1)) if preconditioned else None
+    found = conjugate_gradients(matrix, rhs, preconditioner=q, stop=stop, verify=False)
+    assert found.report.iterations > 5
+    assert stop.judged == found.report.iterations + 1
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 3), (2, 50, 3)])
+def test_long_inner_products_are_summed_in_parts(monkeypatch, shape):
+    matrix = spd(50, batch=shape[:-2])
+    rhs = randn(*shape)
+    want = conjugate_gradients(matrix.matmul, rhs, stop=RelativeResidual(1e-11))
+    monkeypatch.setattr("gpx.linalg.cg_iteration.ROWS", 8)
+    monkeypatch.setattr("gpx.linalg.cg_iteration.CACHED", 8)
+    found = conjugate_gradients(matrix.matmul, rhs, stop=RelativeResidual(1e-11))
+    torch.testing.assert_close(found.solution, want.solution, rtol=1e-10, atol=1e-12)
+
+
+def test_no_step_takes_memory_of_the_size_of_its_vectors():
+    """Beside what the product and the preconditioner return, which here are their own buffers."""
+    matrix, rhs = spd(400), randn(400, 5)
+    buffer = torch.empty_like(rhs)
+    state = CGIteration(
+        matrix, rhs, lambda r: torch.mul(r, 0.5, out=buffer), None, RelativeResidual(1e-30), None
+    )
+    state.begin()
+    state.step(looking=True)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        state.step(looking=True)
+    taken = [
+        event.nbytes()
+        for event in profile.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
+    assert taken
+    assert max(taken) < 400 * 8
+
+
 def test_no_direction_is_made_after_the_last_step():
     """As many preconditioner solves as steps, and half of one for the last coefficient."""
     z = randn(30, 4)

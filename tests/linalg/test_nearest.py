@@ -69,6 +69,17 @@ def test_least_columns_that_crowd_into_one_group_or_lie_in_the_rest() -> None:
     assert torch.equal(found, scores.argsort(1)[:, :k])
 
 
+@pytest.mark.parametrize("k", [3, 20])
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_least_columns_are_different_ones_where_scores_are_no_numbers(k, bad) -> None:
+    scores = torch.full((40, 1024), bad, dtype=torch.float64)
+    scores[:, 0], scores[:, 70] = 1.0, 0.5
+    found = nearest.least_columns(scores, k)
+    assert all(len(row.unique()) == k for row in found)
+    if bad == torch.inf:
+        assert torch.equal(found[:, :2], torch.tensor([[70, 0]]).expand(40, 2))
+
+
 @pytest.mark.parametrize("least_tree", [0, 1000])
 def test_one_query_finds_what_many_find(least_tree) -> None:
     x = 5.0 + torch.randn(500, 6, generator=GENERATOR, dtype=torch.float64)

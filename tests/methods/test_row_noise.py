@@ -204,6 +204,12 @@ RUNS = {
     "fitc": ("approx=fitc", "approx.num_inducing=8"),
     "dtc": ("approx=dtc", "approx.num_inducing=8"),
     "vecchia": ("approx=vecchia", "approx.num_neighbours=8", "approx.block_size=4"),
+    "svgp": ("approx=svgp", "approx.num_inducing=8", "trainer.batch_size=11"),
+    "swsgp": ("approx=swsgp", "approx.num_inducing=12", "approx.num_neighbours=4"),
+    "vnngp": ("approx=vnngp", "approx.num_neighbours=5", "trainer.batch_size=11"),
+    "dkl": ("approx=dkl", "approx.num_inducing=8", "approx.pretrain_steps=3"),
+    "deep_svgp": ("approx=deep_svgp", "approx.num_inducing=8", "trainer.batch_size=11"),
+    "deep_rf": ("approx=deep_rf", "approx.num_features=16", "trainer.batch_size=11"),
 }
 
 
@@ -246,3 +252,21 @@ def test_cglb_does_not_inherit_it():
     model = CGLB(**parts(), num_inputs=2, num_data=N, num_inducing=M)
     with pytest.raises(ConfigError, match="CGLB has one noise variance"):
         model.know_noise(KNOWN)
+
+
+CLASSES = (X[:, 0] + 0.2 * torch.randn(N, generator=DRAW, dtype=torch.float64) > 2.0).long().numpy()
+
+
+@pytest.mark.parametrize("options", [("approx=svgp", "approx.num_inducing=8"), ("approx=auto",)])
+def test_rows_of_classes_have_weights(options, tmp_path):
+    """Whole weights are repeated rows, in a run too: all rows in a batch, and Z on the same."""
+    weights = np.arange(N) % 3 + 1
+    held = (X[:4].numpy(), CLASSES[:4])
+    given = {"test": held, "quiet": True, "likelihood": "bernoulli"}
+    options = (*QUICK, *options, "trainer.batch_size=500")
+    fitted = gpx.fit(
+        X.numpy(), CLASSES, *options, weights=weights, folder=tmp_path / "weighed", **given
+    )
+    assert type(fitted.model.posterior).__name__ == "SVGPPosterior"  # what auto chooses, too
+    plain = gpx.fit(X.numpy(), CLASSES, *options, folder=tmp_path / "plain", **given)
+    assert fitted.metrics["test.mnlp"] != plain.metrics["test.mnlp"]

@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
-from torch.distributions import Categorical, Laplace, MixtureSameFamily, Normal, Poisson, StudentT
+from torch.distributions import (
+    Categorical,
+    Laplace,
+    MixtureSameFamily,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    StudentT,
+)
 
 from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.likelihoods import Laplace as LaplaceLikelihood
+from gpx.likelihoods import NegativeBinomial as NegativeBinomialLikelihood
 from gpx.likelihoods import Poisson as PoissonLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
 from gpx.likelihoods.quantiles import cdf
@@ -90,6 +99,33 @@ def test_counts(mean):
         probabilities = law.log_prob(many.expand(-1, 2)).exp().cumsum(0)
         expected = (probabilities - (many >= y).double()).square().sum(0)
         torch.testing.assert_close(crps(law, y), expected, rtol=precision, atol=0)
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_overdispersed_counts(mean):
+    """Against the sum over every count."""
+    latent, many = torch.tensor([mean, mean + 0.5]), torch.arange(20_000, dtype=torch.float64)
+    likelihood = NegativeBinomialLikelihood(0.3).double()
+    with torch.no_grad():
+        mixture = likelihood.predictive(latent, torch.tensor([0.1, 0.3]))
+        y = mixture.mean.floor() + torch.tensor([0.0, 5.0])
+        for law in (mixture, NegativeBinomial(torch.tensor([0.5, 3.0]), logits=latent)):
+            probabilities = law.log_prob(many[:, None].expand(-1, 2)).exp().cumsum(0)
+            expected = (probabilities - (many[:, None] >= y).double()).square().sum(0)
+            torch.testing.assert_close(crps(law, y), expected, rtol=1e-5, atol=0)
+
+
+def test_overdispersed_counts_far_from_zero():
+    """Beyond 4,096 steps are shares of where they are; the sum over every count is the truth."""
+    mean, variance = torch.tensor([7.0, 8.5]).double(), torch.tensor([0.3, 0.1]).double()
+    law = NegativeBinomialLikelihood(0.1).double().predictive(mean, variance)
+    y = torch.tensor([900.0, 6000.0]).double()
+    with torch.no_grad():
+        below = torch.stack([cdf(law, k.expand(2)) for k in torch.arange(60_000).double()])
+        passed = torch.arange(60_000)[:, None] >= y
+        want = (below - passed.double()).square().sum(0)
+        assert (1.0 - below[-1]).max() < 1e-6
+        torch.testing.assert_close(crps(law, y), want, rtol=1e-4, atol=0.0)
 
 
 def test_counts_in_single_precision(monkeypatch):

@@ -12,7 +12,8 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF, Categorical, Kumaraswamy, Matern32, MaternNu, Periodic, Stationary
 from gpx.kernels.over_axes import MultiOutput
 from gpx.options.build import build
-from gpx.options.module_node import node_of
+from gpx.options.composition import composed
+from gpx.options.module_node import chosen_modules, node_of
 
 X = torch.rand(7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -92,7 +93,7 @@ def test_what_was_assigned_is_what_counts():
     node = node_of(kernel, "kernel")
     assert node["kernels"][0]["lengthscale"] == pytest.approx(0.25, rel=1e-6)
     assert node["kernels"][1]["period"] == pytest.approx(7.0, rel=1e-6)
-    assert node["kernels"][1]["lengthscale"] == 1.0
+    assert node["kernels"][1]["lengthscale"] == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_replaced_part_is_what_counts():
@@ -193,3 +194,16 @@ def test_a_class_of_the_script_serves_where_nothing_is_kept(monkeypatch):
     with pytest.raises(ConfigError, match=r"this script or notebook .* keep=False"):
         node_of(script(), "kernel")
     assert node_of(script(), "kernel", kept=False)["_target_"] == "__main__.Script"
+
+
+def test_what_one_call_was_given_is_no_option_of_the_next():
+    before = composed(["approx=exact", "data=toy1d"]).kernel
+    with chosen_modules({"kernel": node_of(RBF(lengthscale=2.5), "kernel")}) as chosen:
+        assert composed(["approx=exact", "data=toy1d", *chosen]).kernel.lengthscale == 2.5
+    with pytest.raises(ConfigError, match="given"):
+        composed(["approx=exact", "data=toy1d", "kernel=given"])
+    with pytest.raises(ZeroDivisionError), chosen_modules({"kernel": node_of(RBF(), "kernel")}):
+        raise ZeroDivisionError
+    with pytest.raises(ConfigError, match="given"):
+        composed(["approx=exact", "data=toy1d", "kernel=given"])
+    assert composed(["approx=exact", "data=toy1d"]).kernel == before

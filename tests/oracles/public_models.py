@@ -71,6 +71,9 @@ MODELS = {
         solver="iterative",
         iterative=models.IterativeOptions(rank=20, variance="exact"),
     ),
+    "CoregionalGP": lambda: models.CoregionalGP(
+        **parts(Constant(), GaussianOutputs(2, 0.05))
+    ).double(),
     "SubsetOfData": lambda: gaussian(models.SubsetOfData, num_points=20),
     "EffectivePrior": lambda: points(models.EffectivePrior, num_data=NUM),
     "EffectivePrior of degenerate rank": lambda: points(models.EffectivePrior, prior="sor"),
@@ -211,6 +214,8 @@ MODELS = {
 
 OBJECTIVES = {
     "ExactMLL": ("ExactGP", objectives.ExactMLL),
+    "CoregionalMLL": ("CoregionalGP", objectives.CoregionalMLL),
+    "LeaveOneOut": ("ExactGP", objectives.LeaveOneOut),
     "MarginalLikelihood": ("ExactGP", objectives.MarginalLikelihood),
     "IterativeMLL": ("ExactGP iterative", objectives.IterativeMLL),
     "BarelyBiasedMLL": ("ExactGP iterative", objectives.BarelyBiasedMLL),

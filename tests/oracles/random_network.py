@@ -3,7 +3,8 @@
 import torch
 
 from gpx.errors import ShapeError
-from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.sparse.svgp import BoundTerms
 
 

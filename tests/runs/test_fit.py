@@ -77,7 +77,7 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
         ),
         (
             ("approx=elliptical_slice", "kernel=rbf", "optimizer.burn_in=2", "optimizer.thin=1"),
-            "a step that has begun is finished, and chains go on|its start",
+            "a step that has begun is finished, and there must be something|its start",
         ),
     ],
 )
@@ -389,8 +389,9 @@ def test_several_outputs(arrays, tmp_path, monkeypatch):
     (tmp_path / "plain").mkdir()
     monkeypatch.chdir(tmp_path / "plain")
     for bad, options, error, words in (
-        (y, QUICK, ConfigError, r"2 targets \(y1, y2\), SGPR with this likelihood takes 1"),
+        (y, QUICK, ConfigError, r"2 targets \(y1, y2\), SGPR .* takes 1: .* approx=coregional"),
         (y, (*QUICK, "likelihood=gaussian_outputs"), ConfigError, "SGPR models one output"),
+        (y, (*OUTPUTS, "calibrate=variance"), ConfigError, "takes one output, and there are 2"),
         (first, OUTPUTS, ConfigError, "two outputs or more, got 1"),
         (np.stack([first, first * np.nan], 1), OUTPUTS, DataError, r"\('y2'\): found nan"),
         (y[None], OUTPUTS, ShapeError, r"targets of shape \(1, 60, 2\)"),

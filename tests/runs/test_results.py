@@ -64,6 +64,12 @@ def test_worse_densities_than_those_of_a_baseline_are_said():
     assert len(summary(METRICS | classes | {"baseline.mean.mnlp": 0.7})) == 5
 
 
+def test_values_of_weights_too_far_apart_for_the_noise_are_said():
+    words = "12.3 times the noise variance"
+    assert any(words in line for line in summary(METRICS | {"train.misfit": 12.34}))
+    assert not any("noise variance" in line for line in summary(METRICS | {"train.misfit": 1.1}))
+
+
 def test_the_sparsity_of_discrete_weights_is_said():
     assert "zeros in a draw of the weights: 38.0 %" in summary(METRICS | {"predict.sparsity": 0.38})
 

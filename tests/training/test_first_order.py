@@ -1,6 +1,4 @@
-from dataclasses import dataclass, field
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
-from gpx.linalg.processes import Processes, sharing, work_shared
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
@@ -346,43 +343,3 @@ def test_settings_for_roles_of_other_models_are_left_unused():
     )
     optimizer.bind({"inducing": [nn.Parameter(torch.zeros(1))]}, 1)
     assert set(optimizer.optimisers) == {"inducing"}
-
-
-@dataclass(frozen=True)
-class Second(Processes):
-    """The second of two, whose messages are kept."""
-
-    number: int = 1
-    count: int = 2
-    sent: list = field(default_factory=list)
-
-    def add_up(self, *tensors):
-        self.sent.append([tensor.clone() for tensor in tensors])
-
-    def from_first(self, values):
-        self.sent.append([value.clone() for value in values])
-
-
-@pytest.mark.parametrize("kind", ["batch", "evidence"])
-def test_processes_share_a_batch_or_go_on_with_the_first_ones_gradient(kind):
-    weight = nn.Parameter(torch.tensor(2.0))
-    optimizer = FirstOrder({"hyperparameters": {"lr": 0.1}})
-    optimizer.bind({"hyperparameters": [weight]}, 10)
-    within = []
-
-    def evaluate(x, y):
-        within.append((len(x), sharing().count))
-        weight.grad = x.mean()
-        return (weight.detach() * x).mean(), {"fit": x.sum()}
-
-    session = SimpleNamespace(objective=SimpleNamespace(shared=kind))
-    x, second = torch.arange(1.0, 6.0), Second()
-    with work_shared(second):
-        loss, _ = optimizer._shared(session, evaluate)(x, x)
-    mine = x[2:] if kind == "batch" else x
-    # products of a part of the batch are no matter of the other process
-    assert within == [(3, 1) if kind == "batch" else (5, 2)]
-    share = len(mine) / 5
-    assert [len(tensors) for tensors in second.sent] == [3 if kind == "batch" else 2]
-    torch.testing.assert_close(loss, share * 2.0 * mine.mean())
-    torch.testing.assert_close(second.sent[0][-1], share * mine.mean())

@@ -49,7 +49,7 @@ def test_budget_is_exact_and_best_point_is_kept():
     reason = solver.minimise(
         parameters, lambda: rosenbrock(parameters), 7, lambda count, value, _: seen.append(value)
     )
-    assert len(seen) == len(solver.evaluations) == 7
+    assert len(seen) == len(solver.record.evaluations) == 7
     assert "max_steps=7" in reason
     assert rosenbrock(parameters).item() == min(seen)
 
@@ -86,8 +86,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(stop_at):
 
     resumed.minimise(second, loss, 30, lambda *_: None)
     assert values(second) == values(whole)
-    assert len(live) == len(reference.evaluations) - stop_at  # replayed ones cost nothing
-    for ours, theirs in zip(resumed.evaluations, reference.evaluations, strict=True):
+    assert len(live) == len(reference.record.evaluations) - stop_at  # replayed ones cost nothing
+    for ours, theirs in zip(resumed.record.evaluations, reference.record.evaluations, strict=True):
         assert ours[:2] == theirs[:2]
         assert torch.equal(ours[2], theirs[2])
 
@@ -105,14 +105,14 @@ def test_a_long_record_begins_anew_and_goes_on_bit_for_bit(monkeypatch, stop_at)
 
     def watch(count, value, replayed):
         assert not replayed
-        lengths.append(len(reference.evaluations))
+        lengths.append(len(reference.record.evaluations))
         assert count == len(lengths)
 
     reached = minimise(reference, whole, watch)
     assert reached == pytest.approx([1.0, 1.0], abs=1e-6)
     assert most <= max(lengths) < most + 20  # a line search runs to its end
-    assert reference.dropped > most
-    assert reference.lowest == rosenbrock(whole).item()
+    assert reference.record.dropped > most
+    assert reference.record.lowest == rosenbrock(whole).item()
 
     def interrupt(count, value, replayed):
         if count == stop_at:
@@ -125,8 +125,8 @@ def test_a_long_record_begins_anew_and_goes_on_bit_for_bit(monkeypatch, stop_at)
     second = LBFGSB(memory=3, ftol=0.0)
     second.load_state_dict(first.state_dict())
     assert minimise(second, fresh_parameters(), lambda *_: None) == reached
-    assert second.dropped == reference.dropped
-    assert second.lowest == reference.lowest
+    assert second.record.dropped == reference.record.dropped
+    assert second.record.lowest == reference.record.lowest
 
 
 def test_a_finished_search_keeps_no_gradients():
@@ -218,7 +218,7 @@ def test_limits_that_no_iteration_passes_change_no_bit():
         solver.minimise(
             parameters, lambda p=parameters: rosenbrock(p), 60, lambda *_: None, lower=lower
         )
-        paths.append(solver.evaluations)
+        paths.append(solver.record.evaluations)
     assert len(paths[0]) == len(paths[1])
     for free, limited in zip(*paths, strict=True):
         assert free[:2] == limited[:2]
@@ -306,9 +306,9 @@ def test_hooks_are_called_once_also_when_a_run_is_stopped_and_replayed(stop_at):
     whole, solver, state = fresh_parameters(), LBFGSB(ftol=1e-15, gtol=1e-8), Jumping()
     reason = minimise(solver, whole, state, lambda *_: None)
     assert state.frozen
-    assert solver.restarts
+    assert solver.record.restarts
     assert values(whole) == pytest.approx([1.0, 1.0], abs=1e-3)
-    assert len(solver.evaluations) > stop_at
+    assert len(solver.record.evaluations) > stop_at
 
     def stop(count, value, replayed):
         if count == stop_at:
@@ -321,8 +321,8 @@ def test_hooks_are_called_once_also_when_a_run_is_stopped_and_replayed(stop_at):
     second.load_state_dict(first.state_dict())
     assert minimise(second, fresh_parameters(), moving, lambda *_: None) == reason
     assert (moving.offset, moving.iterations) == (state.offset, state.iterations)
-    assert second.restarts == solver.restarts
-    assert [e[1] for e in second.evaluations] == [e[1] for e in solver.evaluations]
+    assert second.record.restarts == solver.record.restarts
+    assert [e[1] for e in second.record.evaluations] == [e[1] for e in solver.record.evaluations]
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,21 @@ from itertools import pairwise
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
+from recordings import FromTheHost, Recorder
 from torch import nn
 
 from gpx.errors import ConfigError
 from gpx.inference.variational import FullCholesky, MeanField, WhitenedGaussian
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Poisson, StudentT
+from gpx.linalg.cholesky import checks_deferred
+from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import SVGP
 from gpx.objectives import SVGPELBO
 from gpx.training.first_order import FirstOrder
-from gpx.training.natural_gradient import LONGEST
+from gpx.training.natural_gradient import LONGEST, NaturalGradient
 
 NATURAL = {
     "variational": {"algorithm": "natural", "lr": 1.0},
@@ -41,6 +45,7 @@ def model_of(likelihood, family=None):
         family=family,
         warm_start=False,
     ).double()
+    y = y if likelihood.num_outputs == 1 else torch.stack([y] * likelihood.num_outputs, 1)
     model.initialise(x, y, generator=torch.Generator().manual_seed(1))
     return model
 
@@ -211,3 +216,67 @@ def test_rates_above_one_are_refused(rate):
     optimizer = FirstOrder({**NATURAL, "variational": {"algorithm": "natural", "lr": rate}})
     with pytest.raises(ConfigError, match=r"variational: lr=.*at most 1"):
         optimizer.bind(model_of(Gaussian(0.1)).parameter_groups(), 10)
+
+
+def stepped(family, changes, record):
+    """Parameters of q after steps whose curvature grows by each of ``changes``, and the optimiser.
+
+    Rates differ from step to step.
+    """
+    q = family()
+    q.start(4, 2)
+    q.double()
+    model = nn.Module()
+    model.q, model.likelihood = q, Gaussian(0.1)
+    optimiser = NaturalGradient(q.parameters(), lr=0.5)
+    optimiser.attach(model, 1.0)
+    if record is not None:
+        optimiser.replay(record)
+    for step, change in enumerate(changes):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in q.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator).double()
+        list(q.parameters())[1].grad += change * (torch.eye(4) if family is FullCholesky else 1.0)
+        optimiser.param_groups[0]["lr"] = 0.5 / (step + 1)
+        optimiser.step()
+    return [p.detach().clone() for p in q.parameters()], optimiser
+
+
+@pytest.mark.parametrize("family", [FullCholesky, MeanField])
+def test_replayed_steps_are_those_that_run_as_they_are(family):
+    recorder, changes = Recorder(), [8.0] * 8
+    found, optimiser = stepped(family, changes, recorder)
+    expected, _ = stepped(family, changes, None)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert (recorder.recordings, recorder.replays) == (1, 8 - EAGER_STEPS)
+    assert optimiser._replayed.replays == 8 - EAGER_STEPS
+
+
+def test_a_replayed_step_without_a_positive_precision_is_made_again_as_it_is():
+    changes = [8.0] * (EAGER_STEPS + 1) + [-300.0] + [8.0] * 2
+    found, optimiser = stepped(FullCholesky, changes, Recorder())
+    expected, _ = stepped(FullCholesky, changes, None)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert optimiser._replayed.replays == 3  # all but the one that failed
+
+
+@pytest.mark.parametrize("family", [FullCholesky, MeanField])
+@pytest.mark.parametrize("curvature", [1.0, -40.0])
+def test_a_step_under_recording_neither_waits_nor_copies_from_the_host(family, curvature):
+    with claimed_cuda() as waits:
+        q = family()
+        q.start(4, 2)
+        q.double().cuda()
+        given = [torch.full_like(p, 0.1) for p in q.parameters()]
+        given[1] += curvature
+        rate = torch.ones((), dtype=torch.float64, device="cuda")
+        before = [p.detach().clone() for p in q.parameters()]
+        waits.clear()
+        with FromTheHost() as seen, checks_deferred() as noted:
+            q.natural_step(rate, LONGEST, given)
+        assert not waits
+        assert not seen.names
+        failed = [bool(note) for note in noted]
+        assert failed == ([curvature < 0.0] if family is FullCholesky else [])
+        same = [torch.equal(a, b) for a, b in zip(q.parameters(), before, strict=True)]
+        assert all(same) if any(failed) else not any(same)

@@ -20,6 +20,7 @@ from gpx.linalg import cholesky
 from gpx.linalg.cholesky import checks_deferred
 from gpx.linalg.replayed import EAGER_STEPS, MOST_FAILURES, recorded
 from gpx.means import Constant, Zero
+from gpx.methods.base.batch import Batch
 from gpx.models import QSGP, SVGP
 from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO
 from gpx.training.indexed_adagrad import IndexedAdagrad
@@ -181,7 +182,7 @@ def trained_by_samples(record, steps=9):
     torch.sparse.check_sparse_tensor_invariants.disable()  # as FirstOrder says it aloud
 
     def loss_of(x, y, *drawn):
-        evidence = objective.evidence_given(model, x, y, drawn)
+        evidence = objective.evidence_given(model, Batch(x, y), drawn)
         return evidence.value / -60, evidence.parts
 
     evaluate = ReplayedStep(loss_of, groups, record, owners=(model, objective), state=objective)
@@ -211,7 +212,7 @@ def test_a_buffer_that_is_replaced_is_another_recording():
     recorder = Recorder()
 
     def loss_of(x, y, *drawn):
-        evidence = objective.evidence_given(model, x, y, drawn)
+        evidence = objective.evidence_given(model, Batch(x, y), drawn)
         return evidence.value / -60, evidence.parts
 
     evaluate = ReplayedStep(loss_of, groups, recorder, owners=(objective,), state=objective)
@@ -219,7 +220,7 @@ def test_a_buffer_that_is_replaced_is_another_recording():
         for _ in range(EAGER_STEPS + 2):
             drawn = objective.step_draws(model, x, generator=generator)
             loss, _ = evaluate(x[:20], y[:20], *drawn)
-            wanted = objective.evidence_given(model, x[:20], y[:20], drawn).value / -60
+            wanted = objective.evidence_given(model, Batch(x[:20], y[:20]), drawn).value / -60
             assert float(loss) == pytest.approx(float(wanted.detach()), rel=1e-12)
         assert recorder.recordings == expected
         objective.anchor = objective.anchor + 0.1
@@ -232,7 +233,7 @@ def test_a_step_of_sampled_gradients_under_recording_neither_waits_nor_copies_fr
             drawn = objective.step_draws(model, x, generator=generator)
             waits.clear()
             with FromTheHost() as seen, checks_deferred() as noted:
-                (-objective.evidence_given(model, x, y, drawn).value).backward()
+                (-objective.evidence_given(model, Batch(x, y), drawn).value).backward()
         assert not waits
         assert not noted
         assert not seen.names

@@ -1,5 +1,6 @@
 """Steps of a start where several processes share the run."""
 
+import itertools
 import signal
 from types import SimpleNamespace
 
@@ -52,3 +53,19 @@ def test_the_pace_of_the_first_steps_does_not_count_the_start():
     session.step, session.seconds = 3, 77.6
     Session.report(session, 1.0, {}, {})
     assert [round(progress.seconds_per_step, 9) for progress in told] == [0.25, 0.1]
+
+
+def test_a_start_has_half_of_the_budget(monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(
+        "gpx.training.watched_start.time.perf_counter", lambda: float(next(seconds))
+    )
+    said = []
+    session = SimpleNamespace(budget=8.0, seconds=1.0, cut_short=[], say=said.append)
+    watch = WatchedStart(session)
+    assert [watch.spent() for _ in range(4)] == [False, False, True, True]  # 1 + 3 of 8 seconds
+    watch.cut_short("the search")
+    assert session.cut_short == ["the search"]
+    assert said == ["the search ends early: the start has taken 50% of trainer.budget=8 seconds"]
+    session.budget = None
+    assert not watch.spent()

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis
+from gpx.bases.base import Basis, Spent, never
 from gpx.bases.closed_forms import Waves
 from gpx.bases.fourier.importance_weights import (
     ImportanceWeights,
@@ -136,7 +136,13 @@ class ImportanceWeightedFourier(Basis):
         )
 
     def start(
-        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+        self,
+        x: Tensor,
+        residual: Tensor,
+        noise: Tensor,
+        *,
+        generator: torch.Generator,
+        spent: Spent = never,
     ) -> str:
         """Draw the frequencies for the kernel as it is now; ``generator`` is not used."""
         self.draw()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.bases.base import largest_divisor
+from gpx.bases.base import Spent, largest_divisor, never
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, scales_for
@@ -71,7 +71,13 @@ class GridFeatures(GridEigenfunctions):
         self._divide()
 
     def start(
-        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+        self,
+        x: Tensor,
+        residual: Tensor,
+        noise: Tensor,
+        *,
+        generator: torch.Generator,
+        spent: Spent = never,
     ) -> str:
         """Build the grid, choose its eigenfunctions; see ``choose_eigenfunctions``."""
         ratio = float(noise / self.factors.outputscale)
@@ -83,6 +89,7 @@ class GridFeatures(GridEigenfunctions):
             fit=self.noise_first,
             sweeps=self.search_sweeps,
             generator=generator,
+            spent=spent,
         )
         return chosen.note
 

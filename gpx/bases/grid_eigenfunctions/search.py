@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights, SufficientStatistics
@@ -65,6 +66,7 @@ def search_lengthscales(
     sweeps: int,
     *,
     generator: torch.Generator,
+    spent: Spent = never,
 ) -> Found:
     """Double and halve lengthscales as long as the evidence of the p leading functions rises.
 
@@ -83,6 +85,7 @@ def search_lengthscales(
         ratio: initial noise variance over outputscale.
         sweeps: over the inputs, at most; none begins after 300 evidences.
         generator: draws the rows.
+        spent: asked before every evidence; the search then ends at the best so far.
 
     Cost: 5 p^3 + O(d m p) multiply-adds per evidence, about 3 d of them in a sweep, whatever n.
     None where no lengthscale is learned.
@@ -95,13 +98,13 @@ def search_lengthscales(
     rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
     least, longest = _limits(basis, x)
     start = torch.cat([part.lengthscale.detach().reshape(-1) for part, _ in parts]).double()
-    search = _Search(basis, x[rows].double(), residual[rows].double(), least, longest)
+    search = _Search(basis, x[rows].double(), residual[rows].double(), least, longest, spent)
     first = search.begin(start, ratio)
     before = first
     for count in range(sweeps):
         search.sweep(jump=count == 0)
         little = search.value - before < NEGLIGIBLE_SWEEP * len(rows)
-        if little or search.evaluations >= MOST_EVALUATIONS:
+        if little or search.ended or search.evaluations >= MOST_EVALUATIONS:
             break
         before = search.value
     search.assign(search.best)
@@ -129,11 +132,17 @@ class _Search:
     """The best lengthscales so far, their evidence, and their ratio of noise to outputscale."""
 
     def __init__(
-        self, basis: GridEigenfunctions, x: Tensor, residual: Tensor, least: Tensor, longest: Tensor
+        self,
+        basis: GridEigenfunctions,
+        x: Tensor,
+        residual: Tensor,
+        least: Tensor,
+        longest: Tensor,
+        spent: Spent,
     ) -> None:
         self.basis, self.x, self.residual = basis, x, residual
         self.least, self.longest = least, longest
-        self.evaluations = 0
+        self.evaluations, self.spent, self.ended = 0, spent, False
 
     def begin(self, start: Tensor, ratio: float) -> float:
         """Start there; returns its evidence."""
@@ -169,6 +178,9 @@ class _Search:
 
     def _take(self, trial: Tensor) -> bool:
         """Move there if that gains enough; returns whether it did."""
+        self.ended = self.ended or self.spent()
+        if self.ended:
+            return False
         value, ratio = self._evaluate(trial)
         if not value > self.value + NEGLIGIBLE_MOVE * len(self.x):
             return False

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.search import best_scales, search_lengthscales
 from gpx.bases.sufficient_statistics import SufficientStatistics
@@ -62,6 +63,7 @@ def choose_eigenfunctions(
     fit: bool,
     sweeps: int,
     generator: torch.Generator,
+    spent: Spent = never,
 ) -> Chosen:
     """Place the grid and select the eigenfunctions of the kernel, or of one that suits them better.
 
@@ -72,6 +74,7 @@ def choose_eigenfunctions(
         fit: whether to raise lengthscales that the grid cannot resolve, and to search.
         sweeps: of that search, see ``search_lengthscales``.
         generator: of its rows.
+        spent: whether the search is to end where it is.
     """
     basis.place(x)
     raised = basis.raise_lengthscales(x) if fit else []
@@ -79,7 +82,9 @@ def choose_eigenfunctions(
     if raised:
         note += f"; lengthscales of {len(raised)} inputs raised to the spacing of the grid"
     if fit:
-        found = search_lengthscales(basis, x, residual, ratio, sweeps, generator=generator)
+        found = search_lengthscales(
+            basis, x, residual, ratio, sweeps, generator=generator, spent=spent
+        )
         gain = found.gain * found.rows
         if found.gain > 0.0:
             note += (

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpx.data.labels import Task
+from gpx.data.labels import Task, misfits
 from gpx.data.standardiser import EPS, SAFE
 from gpx.data.stream.parts import Parts
 from gpx.errors import DataError
+from gpx.likelihoods.base import of_classes
 
 CHUNK_BYTES = 2**22
 """Bytes of the files that are looked at together."""
@@ -83,7 +84,7 @@ def survey(
         digest.update(np.ascontiguousarray(raw).data)
         rows = raw.astype(np.float64)
         _check(parts, rows, start, task)
-        if task in ("binary", "multiclass"):
+        if of_classes(task):
             values = np.union1d(values, rows[:, parts.num_inputs :])
             if len(values) > MOST_LABELS:
                 raise DataError(
@@ -108,15 +109,14 @@ def _check(parts: Parts, rows: NDArray[np.float64], start: int, task: Task) -> N
             f"{parts.place(start + row, column)}: found {rows[row, column]:g}, expected a finite "
             f"number of at most {SAFE:g} in size"
         )
-    if task == "count":
-        y = rows[:, parts.num_inputs]
-        bad = (y < 0) | (y != np.round(y))
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise DataError(
-                f"{parts.place(start + row, parts.num_inputs)}: found {y[row]:g}, expected a count "
-                "(0, 1, 2, ...); choose another likelihood= for other targets"
-            )
+    y = rows[:, parts.num_inputs]
+    bad, expected = misfits(y, task)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(
+            f"{parts.place(start + row, parts.num_inputs)}: found {y[row]:g}, expected {expected}; "
+            "choose another likelihood= for other targets"
+        )
 
 
 class _Moments:

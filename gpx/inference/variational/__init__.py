@@ -1,7 +1,15 @@
 """Gaussian families over inducing variables, and the strategies that carry them to the function."""
 
 from gpx.inference.variational.distribution import FullCholesky, MeanField, WhitenedGaussian
-from gpx.inference.variational.optimum import GAUSSIAN, raise_noise, whitened_optimum, whitened_sums
+from gpx.inference.variational.optimum import (
+    GAUSSIAN,
+    OutputSums,
+    observed_sums,
+    raise_noise,
+    row_scale,
+    whitened_optimum,
+    whitened_sums,
+)
 from gpx.inference.variational.strategy import (
     InducingVariables,
     Strategy,
@@ -16,13 +24,16 @@ __all__ = [
     "FullCholesky",
     "InducingVariables",
     "MeanField",
+    "OutputSums",
     "Strategy",
     "StrategyTerms",
     "Unwhitened",
     "Whitened",
     "WhitenedGaussian",
     "Whitening",
+    "observed_sums",
     "raise_noise",
+    "row_scale",
     "whitened_optimum",
     "whitened_sums",
 ]

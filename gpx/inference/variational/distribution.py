@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.inference.variational.moments import factor_terms, gaussian_kl
+from gpx.linalg.cholesky import noted_checks
 
 
 class WhitenedGaussian(nn.Module, ABC):
@@ -76,7 +78,12 @@ class WhitenedGaussian(nn.Module, ABC):
             factor (p, M, M): lower triangular with a positive diagonal.
         """
 
-    def natural_step(self, rate: float, longest: float = math.inf) -> None:
+    def natural_step(
+        self,
+        rate: float | Tensor,
+        longest: float = math.inf,
+        gradients: Sequence[Tensor | None] | None = None,
+    ) -> None:
         """Move along the natural gradient of a loss whose gradients are in the parameters.
 
         The natural parameters of q take a step along the gradient in its moments m and S + m m^T:
@@ -89,6 +96,10 @@ class WhitenedGaussian(nn.Module, ABC):
                 Gaussian noise and all data leads to the optimum at once.
             longest: a longer step of the mean of a latent function is shortened to this length. In
                 v one is a prior standard deviation: no value of the function moves by more.
+            gradients: of the parameters in their order, where they are not those held there.
+
+        Inside ``checks_deferred`` nobody asks whether the first P is positive definite: where it is
+        not, that is noted and q stays as it is, for the step to be made again outside.
 
         Raises:
             NotAvailable: the family has no such step.
@@ -149,19 +160,28 @@ class FullCholesky(WhitenedGaussian):
             diagonal.log_()
 
     @torch.no_grad()
-    def natural_step(self, rate: float, longest: float = math.inf) -> None:
+    def natural_step(
+        self,
+        rate: float | Tensor,
+        longest: float = math.inf,
+        gradients: Sequence[Tensor | None] | None = None,
+    ) -> None:
         """As in ``WhitenedGaussian``, in float64; about 4 p M^3 operations."""
-        of_mean, of_raw = _gradients(self.mean, self.raw_factor)
-        factor, of_factor = self.root().double(), of_raw.tril()
+        of_mean, of_raw = _gradients((self.mean, self.raw_factor), gradients)
+        before = factor = self.root().double()
+        of_factor = of_raw.tril()
         diagonal = of_factor.diagonal(dim1=-2, dim2=-1)
         diagonal.div_(factor.diagonal(dim1=-2, dim2=-1))  # the parameter is its logarithm
         # in the basis of S: S^T P S = I, and 2 S^T (dloss / d S S^T) S is the symmetric part
         half = (factor.mT @ of_factor).tril()
         half.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        root = _upper_root(rate * (half + half.mT))
+        root, failed = _upper_root(rate * (half + half.mT))
         factor = torch.linalg.solve_triangular(root.mT, factor, upper=False, left=False)
         step = factor @ (factor.mT @ of_mean.unsqueeze(-1))
-        self.assign(self.mean - _shortened(rate * step.squeeze(-1), longest), factor)
+        mean = self.mean - _shortened(rate * step.squeeze(-1), longest)
+        if failed is not None:
+            mean, factor = torch.where(failed, self.mean, mean), torch.where(failed, before, factor)
+        self.assign(mean, factor)
 
 
 class MeanField(WhitenedGaussian):
@@ -202,9 +222,14 @@ class MeanField(WhitenedGaussian):
             self.log_scale.copy_(-torch.linalg.vector_norm(inverse, dim=-2).log())
 
     @torch.no_grad()
-    def natural_step(self, rate: float, longest: float = math.inf) -> None:
+    def natural_step(
+        self,
+        rate: float | Tensor,
+        longest: float = math.inf,
+        gradients: Sequence[Tensor | None] | None = None,
+    ) -> None:
         """As in ``WhitenedGaussian``; O(p M) operations."""
-        of_mean, of_scale = _gradients(self.mean, self.log_scale)
+        of_mean, of_scale = _gradients((self.mean, self.log_scale), gradients)
         change = rate * of_scale
         grown = torch.where(change > -1.0, 1.0 + change, 1.0 + change + 0.5 * change.square())
         variance = self.root().double().square() / grown
@@ -212,9 +237,11 @@ class MeanField(WhitenedGaussian):
         self.log_scale.copy_(0.5 * variance.log())
 
 
-def _gradients(*parameters: nn.Parameter) -> list[Tensor]:
-    """Of what was differentiated last, in float64."""
-    found = [parameter.grad for parameter in parameters]
+def _gradients(
+    parameters: Sequence[nn.Parameter], given: Sequence[Tensor | None] | None
+) -> list[Tensor]:
+    """Those given, or of what was differentiated last, in float64."""
+    found = [parameter.grad for parameter in parameters] if given is None else given
     return [
         torch.zeros_like(p, dtype=torch.float64) if g is None else g.double()
         for p, g in zip(parameters, found, strict=True)
@@ -227,15 +254,20 @@ def _shortened(step: Tensor, longest: float) -> Tensor:
     return step * (longest / length).clamp_max(1.0)
 
 
-def _upper_root(change: Tensor) -> Tensor:
+def _upper_root(change: Tensor) -> tuple[Tensor, Tensor | None]:
     """U (p, M, M), upper triangular, with U U^T = I + E, or I + E + E^2 / 2 where that is not
-    positive definite, for symmetric E = ``change``."""
+    positive definite, for symmetric E = ``change``; inside ``checks_deferred`` always the first,
+    and whether one of them () is none."""
     identity = torch.eye(change.shape[-1], dtype=change.dtype, device=change.device)
     lower, info = torch.linalg.cholesky_ex((identity + change).flip(-2, -1))
+    noted = noted_checks()
+    if noted is not None:
+        noted.append((info != 0).any())
+        return lower.flip(-2, -1), noted[-1]
     if bool(info.any()):
         # ((I + E)^2 + I) / 2 from the triangle of its root: squaring would lose small eigenvalues
         rows = torch.cat([identity + change, identity.expand_as(change)], dim=-2).flip(-1)
         triangle = torch.linalg.qr(rows, mode="r").R * math.sqrt(0.5)
         signs = triangle.diagonal(dim1=-2, dim2=-1).sign()
         lower = torch.where((info == 0)[:, None, None], lower, (signs.unsqueeze(-1) * triangle).mT)
-    return lower.flip(-2, -1)
+    return lower.flip(-2, -1), None

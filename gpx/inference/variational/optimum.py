@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from gpx.errors import DataError
 from gpx.inference.nystrom import BlockStore, NystromSums, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.inference.variational.strategy import InducingVariables
 from gpx.likelihoods import Gaussian, GaussianOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 
 GAUSSIAN = (Gaussian, GaussianOutputs)
@@ -18,26 +22,87 @@ SUMS_CHUNK = 2**16
 """Rows whose residuals are in memory together while sums over all data are taken."""
 
 
-def whitened_sums(variables: InducingVariables, mean: Mean, x: Tensor, y: Tensor) -> NystromSums:
+def row_scale(noise: RowNoise | None, likelihood: Gaussian | GaussianOutputs) -> Tensor | None:
+    """Factors (n,) that give rows the noise variance of the likelihood; None: they have it.
+
+    Args:
+        noise: what is known of the noise of each; of several outputs weights alone.
+    """
+    if noise is None:
+        return None
+    if likelihood.num_outputs > 1:
+        return noise.relative.double().rsqrt()
+    learned = likelihood.noise_variance.double()
+    return (learned / noise.like(learned).variance(learned)).sqrt()
+
+
+def whitened_sums(
+    variables: InducingVariables, mean: Mean, x: Tensor, y: Tensor, scale: Tensor | None = None
+) -> NystromSums:
     """What the optimal q(v) depends on, in float64: O(n M^2), memory free of n.
 
     Args:
         variables: u at the current hyperparameters.
         mean: prior mean of f.
         x (n, d), y (n,) or (n, p).
+        scale (n,): factors of rows, ``row_scale``; None: ones.
     """
     whitener, found = variables.whitener(), None
+    start = 0
     for rows, targets in zip(x.split(SUMS_CHUNK), y.split(SUMS_CHUNK), strict=True):
-        store = BlockStore(whitener, rows, dtype=torch.float64)
-        residual = targets - mean(rows).view(-1, *(1 for _ in y.shape[1:]))
-        part = nystrom_sums(store, residual)
+        own = None if scale is None else scale[start : start + len(rows)]
+        start += len(rows)
+        store = BlockStore(whitener, rows, dtype=torch.float64, scale=own)
+        column = (-1, *(1 for _ in y.shape[1:]))
+        residual = targets - mean(rows).view(column)
+        part = nystrom_sums(store, residual if own is None else residual * own.view(column))
         found = part if found is None else found.with_sums_of(part)
     assert found is not None  # there are rows
     return found
 
 
+class OutputSums(NamedTuple):
+    """Sums of each output over the rows that have a target of it.
+
+    Attributes:
+        each: p sums, of one output.
+        counts: rows of each.
+    """
+
+    each: list[NystromSums]
+    counts: list[int]
+
+    def outputs(self) -> list[NystromSums]:
+        """Those of each output alone."""
+        return self.each
+
+
+def observed_sums(
+    variables: InducingVariables, mean: Mean, x: Tensor, y: Tensor, scale: Tensor | None = None
+) -> OutputSums:
+    """``whitened_sums`` of each output over its own rows, where targets y (n, p) are missing (NaN).
+
+    Raises:
+        DataError: an output without any target.
+
+    Cost: p times that of ``whitened_sums``, or once where none is missing.
+    """
+    if y.ndim == 1 or not isinstance(y, Tensor) or not bool(y.isnan().any()):
+        found = whitened_sums(variables, mean, x, y, scale).outputs()
+        return OutputSums(found, [len(x)] * len(found))
+    each, counts = [], []
+    for j, targets in enumerate(y.unbind(1)):
+        rows = ~targets.isnan()
+        if not bool(rows.any()):
+            raise DataError(f"output {j} of {y.shape[1]} has no target in any row; leave it out")
+        own = None if scale is None else scale[rows]
+        each.append(whitened_sums(variables, mean, x[rows], targets[rows], own))
+        counts.append(int(rows.sum()))
+    return OutputSums(each, counts)
+
+
 def whitened_optimum(
-    sums: NystromSums, likelihood: Gaussian | GaussianOutputs
+    sums: NystromSums | OutputSums, likelihood: Gaussian | GaussianOutputs
 ) -> tuple[Tensor, Tensor]:
     """Mean (p, M) and lower factor (p, M, M) of the q(v) of highest bound at this noise."""
     noises = likelihood.noise_variance.double().view(-1)
@@ -46,7 +111,11 @@ def whitened_optimum(
 
 
 @torch.no_grad()
-def raise_noise(sums: NystromSums, num_data: int, likelihood: Gaussian | GaussianOutputs) -> None:
+def raise_noise(
+    sums: NystromSums | OutputSums,
+    num_data: int | list[int],
+    likelihood: Gaussian | GaussianOutputs,
+) -> None:
     """Set the noise variance to that of highest collapsed bound of every output, if larger.
 
     Hyperparameters fitted to a subset leave the noise too low for a sparse model, which must count
@@ -54,7 +123,10 @@ def raise_noise(sums: NystromSums, num_data: int, likelihood: Gaussian | Gaussia
     """
     current = likelihood.noise_variance
     noises = current.double().view(-1)
-    best = [best_noise(s, num_data, n) for s, n in zip(sums.outputs(), noises, strict=True)]
+    counts = num_data if isinstance(num_data, list) else [num_data] * len(noises)
+    best = [
+        best_noise(s, n, noise) for s, n, noise in zip(sums.outputs(), counts, noises, strict=True)
+    ]
     likelihood.noise_variance = torch.maximum(
         current, torch.stack(best).view_as(current).to(current.dtype)
     )

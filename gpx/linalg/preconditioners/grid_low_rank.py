@@ -89,7 +89,7 @@ class GridLowRankPlusNoise(Woodbury):
 
     def _project_block(self, block: Tensor) -> Tensor:
         grid = block.new_zeros(self._size, block.shape[-1])
-        grid.index_add_(0, self._cells, block * self._diagonal.rsqrt().unsqueeze(-1))
+        grid.index_add_(0, self._cells, block * self._inverse_root.unsqueeze(-1))
         low = kronecker_matmul([f.mT for f in self._factors], grid)[self._place]
         return self._weights.unsqueeze(-1) * low
 
@@ -101,7 +101,7 @@ class GridLowRankPlusNoise(Woodbury):
         box = low.new_zeros(math.prod(self._box), low.shape[-1])
         box[self._place] = self._weights.unsqueeze(-1) * low
         grid = kronecker_matmul(self._factors, box)
-        return grid[self._cells].mul_(self._diagonal.rsqrt().unsqueeze(-1))
+        return grid[self._cells].mul_(self._inverse_root.unsqueeze(-1))
 
     def _in_turns(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
         block = vectors.unsqueeze(-1) if vectors.ndim == 1 else vectors

@@ -12,6 +12,7 @@ from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.preconditioners.base import Preconditioner
 from gpx.linalg.preconditioners.diagonal import columns_times
+from gpx.linalg.thin_products import thin_product
 
 _GRAM_COLUMNS = 32768  # of the factor in float64 at a time
 
@@ -133,6 +134,7 @@ class Woodbury(Preconditioner):
             )
         # a constant stays a scalar, which costs nothing to keep or to apply
         self._diagonal = diagonal.reshape(()) if diagonal.numel() == 1 else diagonal
+        self._inverse_root = self._diagonal.rsqrt()
         super().__init__(rows, dtype, device, below_kernel=below_kernel)
 
     @property
@@ -149,15 +151,18 @@ class Woodbury(Preconditioner):
     def solve(self, vectors: Tensor) -> Tensor:
         """Q^{-1} times vectors."""
         self._check(vectors)
-        scaled = columns_times(self._diagonal.rsqrt(), vectors)
-        low = self._project(scaled)
-        low = _on_small(self.capacitance.solve, low)
-        return columns_times(self._diagonal.rsqrt(), scaled - self._expand(low))
+        constant = self._diagonal.ndim == 0  # which commutes with everything
+        scaled = vectors if constant else columns_times(self._inverse_root, vectors)
+        carried = self._expand(_on_small(self.capacitance.solve, self._project(scaled)))
+        rest = torch.sub(scaled, carried, out=carried)
+        if constant:
+            return rest.div_(self._diagonal)
+        return columns_times(self._inverse_root, rest)
 
     def quadratic_form(self, vectors: Tensor) -> Tensor:
         """As in ``Preconditioner``: half a solve."""
         self._check(vectors)
-        scaled = columns_times(self._diagonal.rsqrt(), vectors)
+        scaled = columns_times(self._inverse_root, vectors)
         seen = _on_small(self.capacitance.half_solve, self._project(scaled))
         return _squared(scaled) - _squared(seen)
 
@@ -174,8 +179,8 @@ class Woodbury(Preconditioner):
     def inverse_root_matmul(self, vectors: Tensor, *, transpose: bool = False) -> Tensor:
         """(I + A^T A)^{-1/2} D^{-1/2} times vectors, or its transpose times them."""
         if transpose:
-            return columns_times(self._diagonal.rsqrt(), self._power(vectors, -0.5))
-        return self._power(columns_times(self._diagonal.rsqrt(), vectors), -0.5)
+            return columns_times(self._inverse_root, self._power(vectors, -0.5))
+        return self._power(columns_times(self._inverse_root, vectors), -0.5)
 
     def _power(self, vectors: Tensor, exponent: float) -> Tensor:
         """(I + A^T A)^exponent times vectors."""
@@ -233,7 +238,7 @@ class LowRankPlusNoise(Woodbury):
         super().__init__(
             n, noise, dtype=factor.dtype, device=factor.device, below_kernel=below_kernel
         )
-        self._scaled = factor.detach() * self._diagonal.rsqrt()
+        self._scaled = factor.detach() * self._inverse_root
         gram = self._scaled.new_zeros(m, m, dtype=torch.float64)
         for start in range(0, n, _GRAM_COLUMNS):
             part = self._scaled[:, start : start + _GRAM_COLUMNS].double()
@@ -242,11 +247,16 @@ class LowRankPlusNoise(Woodbury):
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors: (m,) or (m, c)."""
-        return self._scaled @ vectors
+        return _product(self._scaled, vectors)
 
     def _expand(self, low: Tensor) -> Tensor:
         """A^T times low: (n,) or (n, c)."""
-        return self._scaled.mT @ low
+        return _product(self._scaled.mT, low)
+
+
+def _product(matrix: Tensor, vectors: Tensor) -> Tensor:
+    """A matrix times vectors (.,) or (., c), of any number of leading dimensions."""
+    return matrix @ vectors if vectors.ndim != 2 else thin_product(matrix, vectors)
 
 
 class ProductsPlusNoise(Woodbury):
@@ -299,11 +309,11 @@ class ProductsPlusNoise(Woodbury):
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors: (m,) or (m, c)."""
-        return _on_block(self._factor, vectors) * self._diagonal.rsqrt()
+        return _on_block(self._factor, vectors) * self._inverse_root
 
     def _expand(self, low: Tensor) -> Tensor:
         """A^T times low: (n,) or (n, c)."""
-        return _on_block(self._factor_transpose, low) * self._diagonal.rsqrt()
+        return _on_block(self._factor_transpose, low) * self._inverse_root
 
 
 def _on_block(function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """The contracts: what a model, a posterior, an objective and an optimiser of its own steps are."""
 
-from gpx.methods.base.model import Hyperparameters, Marginals, Model, Posterior
+from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.base.posterior import Marginals, Posterior
 
 __all__ = [
     "Evidence",

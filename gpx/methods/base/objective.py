@@ -15,6 +15,7 @@ from gpx.lazy_rows import LazyRows
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
+from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model, check_parts
 from gpx.priors import Priors
 from gpx.sampling.batches import batch_order
@@ -81,7 +82,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     place (one that is replaced costs a new recording); all that is drawn comes from
     ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
     takes_row_noise: ClassVar[bool] = False
-    """Whether it counts in what a model knows of the noise of each row (``Model.know_noise``)."""
+    """Whether it counts in what a model knows of the noise of each row (``Model.know_noise``); one
+    of mini-batches finds it in the batch (``evidence_of``)."""
 
     shared: ClassVar[Literal["batch", "evidence"] | None] = None
     """How several processes share the work (``gpx.linalg.processes``): ``batch``: the evidence of a
@@ -93,7 +95,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("evidence", "full_evidence"):
+        for method in ("prepare", "evidence", "full_evidence"):
             guard(cls, method, _check_data)
 
     @abstractmethod
@@ -113,17 +115,25 @@ class Objective(DataSized, Generic[ModelT], ABC):
                 precision or on another device than the model (checked for every subclass).
         """
 
+    def evidence_of(
+        self, model: ModelT, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """``evidence`` of a mini-batch that carries what is known of its rows.
+
+        Default: what its inputs and targets give. Those that ask which rows they are
+        (``batch.rows``), or count in their noise and weights (``batch.noise``), say more.
+        """
+        return self.evidence(model, batch.x, batch.y, generator=generator)
+
     def step_draws(
         self, model: ModelT, x: Tensor, *, generator: torch.Generator | None
     ) -> tuple[Tensor, ...]:
         """What ``evidence`` draws for a batch x (batch, d), of fixed shapes. Default: nothing."""
         return ()
 
-    def evidence_given(
-        self, model: ModelT, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...]
-    ) -> Evidence:
-        """``evidence`` for what ``step_draws`` gave. Default: ``evidence``."""
-        return self.evidence(model, x, y)
+    def evidence_given(self, model: ModelT, batch: Batch, drawn: tuple[Tensor, ...]) -> Evidence:
+        """``evidence_of`` a batch for what ``step_draws`` gave. Default: ``evidence_of``."""
+        return self.evidence_of(model, batch)
 
     def shared_for(self, model: ModelT, x: Tensor) -> Literal["batch", "evidence"] | None:
         """``shared`` for this model on x (n, d), where that decides. Default: ``shared``."""
@@ -160,8 +170,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:
             raise ConfigError(
                 f"{type(model).__name__} models one output and its likelihood has "
-                f"{likelihood.num_outputs}; choose another likelihood=, or model=SVGP(), "
-                "which takes several"
+                f"{likelihood.num_outputs}; choose another likelihood=, or model=CoregionalGP() or "
+                "model=SVGP(), which take several"
             )
         if not isinstance(likelihood, self.likelihoods):
             wanted = " or ".join(m.__name__ for m in self.likelihoods)
@@ -254,8 +264,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         order = batch_order(x, batch_size, seed)
         values = []
         for step in range(min(order.per_epoch, most)):
-            rows = order.rows(step)
-            values.append(self.evidence(model, x[rows], y[rows], generator=generator).value)
+            batch = Batch.of(model, x, y, order.rows(step))
+            values.append(self.evidence_of(model, batch, generator=generator).value)
         found = torch.stack(values)
         facts: Facts = {"evidence_batches": len(found)}
         if len(found) > 1:

@@ -67,6 +67,9 @@ class Session(Protocol):
     def ended_in_time(self) -> str:
         """Says that training ends for ``budget``; the reason in words."""
 
+    def cut(self, what: str) -> None:
+        """Told of a part of the run that ends early for ``budget``, in words; for metrics.json."""
+
     def timed(self) -> AbstractContextManager[None]:
         """What happens inside counts as training time."""
 

@@ -14,6 +14,8 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 
 ModelT = TypeVar("ModelT", bound=Model)
+PREPARING = 0.5
+"""Share of the time of training after which burn-in ends early."""
 
 
 class OwnSteps(Optimizer, Generic[ModelT]):
@@ -67,6 +69,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
                 if session.log_due(last=self.converged):
                     session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
                 session.end_step()
+                self._look_at_clock(session)
                 spent = session.out_of_time and self.serves(session.step)
                 if session.out_of_time and not spent and not late:
                     late = True
@@ -83,6 +86,16 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             reason += f", {self.outcome}"
             session.say(reason)
         return reason
+
+    def _look_at_clock(self, session: Session) -> None:
+        """Bring the end of a preparation forward where it would take all the time there is."""
+        start, budget = session.seconds_of_start, session.budget
+        if budget is None or self.serves(session.step):
+            return
+        if session.seconds >= start + PREPARING * (budget - start):
+            ended = self.hurry(session.step, session.max_steps)
+            if ended:
+                session.cut(ended)
 
     def evidence_at_end(
         self,
@@ -115,6 +128,17 @@ class OwnSteps(Optimizer, Generic[ModelT]):
     def serves(self, step: int) -> bool:
         """Whether there is something to predict with after ``step`` steps. Default: always."""
         return True
+
+    def hurry(self, step: int, limit: int) -> str:
+        """End what is done before there is something to predict with, such as burn-in.
+
+        Called after ``step`` of ``limit`` steps that took half of the time there is, where they do
+        not serve yet; more than once. What it changes is part of ``state_dict``.
+
+        Returns:
+            what ends early, for people; empty where nothing more can. Default: nothing.
+        """
+        return ""
 
     @abstractmethod
     def bind(self, model: ModelT, x: Tensor, seed: int) -> None:

@@ -33,6 +33,15 @@ class StartWatch(Protocol):
             Interrupted: the run was asked to stop; the state is in its checkpoint.
         """
 
+    def spent(self) -> bool:
+        """Whether the seconds that the run gives its start are spent; see ``cut_short``.
+
+        Never where the run has no budget, so that a start is then a function of the seed alone.
+        """
+
+    def cut_short(self, what: str) -> None:
+        """Told of a part of the start that ended for that, such as "the search of lengthscales"."""
+
 
 class Unwatched:
     """A start that nobody watches and that begins anew."""
@@ -44,3 +53,26 @@ class Unwatched:
         self, step: int, total: int, loss: Tensor, state: Callable[[], dict[str, Any]]
     ) -> None:
         """Nothing."""
+
+    def spent(self) -> bool:
+        """Never."""
+        return False
+
+    def cut_short(self, what: str) -> None:
+        """Nothing."""
+
+
+class Deadline:
+    """Asks a watch for the time, and remembers whether it was ever over.
+
+    Attributes:
+        passed: whether it was, so that whoever asked has ended early.
+    """
+
+    def __init__(self, watch: StartWatch) -> None:
+        self._watch, self.passed = watch, False
+
+    def __call__(self) -> bool:
+        """Whether what asks is to end where it is."""
+        self.passed = self.passed or self._watch.spent()
+        return self.passed

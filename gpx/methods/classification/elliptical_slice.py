@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
 from gpx.linalg import cholesky, require_memory
+from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence, Facts
-from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.classification.frame import Around, Frame, frame_of
 from gpx.methods.classification.model import num_arrays
 from gpx.methods.classification.sampled_model import SampledGP
@@ -29,7 +29,7 @@ MIXED = 1.05
 """R-hat above which the run warns; 1.01 is what its source asks of a result."""
 
 
-class EllipticalSlice(OwnSteps[SampledGP]):
+class EllipticalSlice(Chain[SampledGP]):
     """Several chains over latents and hyperparameters u, in coordinates that make both easy.
 
     f = m + L v with L L^T = K, and v = c + J^-T z in the ``Frame`` of Laplace's approximation at u:
@@ -108,14 +108,6 @@ class EllipticalSlice(OwnSteps[SampledGP]):
                     f"around=posterior needs a log-concave likelihood, which "
                     f"{class_name(likelihood)} is not; use around=prior"
                 )
-
-    def check_limit(self, limit: int) -> None:
-        """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
-        if limit < 2:
-            raise ConfigError(
-                f"max_steps={limit} is too few for a chain, which needs a step of burn-in and one "
-                "for a sample; raise it"
-            )
 
     def serves(self, step: int) -> bool:
         """From the fourth sample of a chain on."""
@@ -341,8 +333,10 @@ class EllipticalSlice(OwnSteps[SampledGP]):
             "history": torch.stack(self.history) if self.history else torch.zeros(0),
             "trace": torch.stack(self.trace) if self.trace else torch.zeros(0, self.chains),
             "evaluations": self.evaluations,
+            **self.schedule_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
         self.saved = dict(state)
+        self.load_schedule(state)

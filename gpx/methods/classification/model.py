@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, class_name
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Likelihood, of_classes
 from gpx.linalg import require_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -96,7 +96,7 @@ class LaplaceGP(DenseGP):
 
     Args:
         kernel, mean, likelihood: log-concave, with ``curvature``: Bernoulli with either link,
-            Softmax (any number of classes), Poisson.
+            Ordinal, Softmax (any number of classes), Poisson, NegativeBinomial.
         max_iterations: Newton steps at most.
 
     Cost: ten or so n^3 / 3 multiply-adds (p n^3 for p classes).
@@ -129,7 +129,8 @@ class ExpectationPropagationGP(DenseGP):
     approximations, at a few times the cost of Laplace's.
 
     Args:
-        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli.
+        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli,
+            Ordinal with the probit link.
         max_sweeps: over all sites, at most.
 
     Cost: ten to thirty n^3 multiply-adds.
@@ -179,8 +180,8 @@ def require_targets(likelihood: Likelihood, y: Tensor) -> None:
     """Raise DataError unless y (n,) is coded as ``likelihood.task`` says."""
     if likelihood.task == "binary":
         fits, expected = (y == 1.0) | (y == -1.0), "the classes -1 and 1"
-    elif likelihood.task == "multiclass":
-        last = likelihood.num_latents - 1
+    elif of_classes(likelihood.task):
+        last = likelihood.num_classes - 1
         fits = (y >= 0.0) & (y <= last) & (y == y.round())
         expected = f"the classes 0, 1, ..., {last}"
     elif likelihood.task == "count":

@@ -145,10 +145,10 @@ class LatentLikelihood(Objective[LatentModel]):
     made_for = "SampledGP"
 
     def check(self, model: LatentModel) -> None:
-        """As in ``Objective``; chains are for classes and counts."""
+        """As in ``Objective``; chains are for likelihoods without parameters."""
         super().check(model)
         likelihood = model.likelihood
-        if likelihood.task == "regression":
+        if next(likelihood.parameters(), None) is not None:
             raise ConfigError(
                 f"SampledGP keeps the parameters of a likelihood as they are, and those of "
                 f"{class_name(likelihood)} are to be learned: take model=ExactGP() or "

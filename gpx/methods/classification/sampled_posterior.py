@@ -17,7 +17,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.hyper_position import HyperPosition
 from gpx.sampling import SHARED, Frequencies, prior_functions
 

@@ -13,7 +13,7 @@ from gpx.backends import row_chunks
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions
 

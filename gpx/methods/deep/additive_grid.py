@@ -12,7 +12,7 @@ from gpx.kernels.for_inputs import for_inputs
 from gpx.kernels.stationary import Stationary
 from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.interpolation import RegularAxis, cubic_weights
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from gpx.bases.random_directions import Directions
 from gpx.inference.nystrom import NystromSums
-from gpx.inference.variational import raise_noise
+from gpx.inference.variational import raise_noise, row_scale
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import cholesky
 from gpx.means import Zero
+from gpx.methods.base.batch import in_order
 from gpx.methods.base.model import Hyperparameters
 from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.features import Frequency
@@ -206,13 +207,17 @@ class DeepGP(NetworkModel):
             clamped=like.bool(),
         )
         with draws_of(self.network, generator):
-            for rows, targets in zip(x.split(START_CHUNK), y.split(START_CHUNK), strict=True):
+            for rows, targets, _, known in in_order(self, x, y, START_CHUNK):
                 features = head.features(self.network.body(rows)).double()
                 target = targets.double()
+                scale = row_scale(known, self.likelihood)
+                if scale is not None:
+                    features, target = features * scale.unsqueeze(1), target * scale
                 sums.gram.addmm_(features.mT, features)
                 sums.projected.addmv_(features.mT, target)
                 sums.squared_residual.add_(target.square().sum())
-        raise_noise(sums, len(x), self.likelihood)
+        if self.row_noise is None:
+            raise_noise(sums, len(x), self.likelihood)
         noise = self.likelihood.noise_variance.double()
         precision = sums.gram / noise
         precision.diagonal().add_(1.0)

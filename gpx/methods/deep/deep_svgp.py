@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gpx.inference.variational import GAUSSIAN
+from gpx.inference.variational import GAUSSIAN, row_scale
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
@@ -152,4 +152,6 @@ class DeepSVGP(NetworkModel):
             inputs = x
             for layer in hidden:
                 inputs = layer.mean(inputs)
-            head.fit([(inputs, y)], len(x), self.likelihood)
+            scale = row_scale(self.row_noise, self.likelihood)
+            parts = [(inputs, y, scale)]
+            head.fit(parts, len(x), self.likelihood, noise=scale is None)

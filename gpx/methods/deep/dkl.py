@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.inducing import Selector
-from gpx.inference.variational import GAUSSIAN
+from gpx.inference.variational import GAUSSIAN, row_scale
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
@@ -115,16 +115,20 @@ class DKL(FeatureModel):
         features = torch.cat(list(self.body.features(few, generator)))
         self.layer.place(features, generator=generator, selector=self.selector)
         if self.warm_start and isinstance(self.likelihood, GAUSSIAN):
-            self.layer.fit(self._parts(x, y, generator), len(x), self.likelihood)
+            parts = self._parts(x, y, generator)
+            self.layer.fit(parts, len(x), self.likelihood, noise=self.row_noise is None)
 
     def _parts(
         self, x: Tensor, y: Tensor, generator: torch.Generator | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and targets of all rows, some rows at a time."""
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Features, targets and ``row_scale`` of all rows, some rows at a time."""
+        assert isinstance(self.likelihood, GAUSSIAN)
+        scale = row_scale(self.row_noise, self.likelihood)
         features = self.body.features(x, generator)
         start = 0
         for rows in features:
-            yield rows, y[start : start + len(rows)]
+            own = slice(start, start + len(rows))
+            yield rows, y[own], None if scale is None else scale[own]
             start += len(rows)
 
     @torch.no_grad()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 
 
 class Draws(NamedTuple):
@@ -23,18 +23,28 @@ class Draws(NamedTuple):
         joint: with ``shared``, whether values at several rows must have the joint law of q. A layer
             of weights has it; one of inducing points is as far from its mean at every row, in
             standard deviations, where that is not asked: then its marginals are exact.
+        record: takes down all numbers in the order drawn; None: nobody wants them.
+        known: numbers so taken down, which are given again; None: new ones are drawn.
     """
 
     generator: torch.Generator | None = None
     shared: bool = False
     joint: bool = False
+    record: list[Tensor] | None = None
+    known: Iterator[Tensor] | None = None
 
     def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normals in the dtype and on the device of ``like``."""
+        return self._drawn(lambda: self._normals(shape, like))
+
+    def _normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         return self._empty(shape, like).normal_(generator=self.generator).to(like.device)
 
     def kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         """Ones with ``probability``, else zeros, in the dtype and on the device of ``like``."""
+        return self._drawn(lambda: self._kept(shape, probability, like))
+
+    def _kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         images = len(shape) == 4
         if images:  # channels last, as images lie on a CPU; on every device, for the same draws
             shape = (shape[0], *shape[2:], shape[1])
@@ -42,6 +52,14 @@ class Draws(NamedTuple):
         uniform = self._empty(shape, like).uniform_(generator=self.generator)
         kept = uniform.lt_(probability).to(like.device)
         return kept.permute(0, 3, 1, 2) if images else kept
+
+    def _drawn(self, new: Callable[[], Tensor]) -> Tensor:
+        if self.known is not None:
+            return next(self.known)
+        found = new()
+        if self.record is not None:
+            self.record.append(found)
+        return found
 
     def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         device = like.device if self.generator is None else self.generator.device
@@ -134,6 +152,8 @@ def draws_of(
     *,
     shared: bool = False,
     joint: bool = False,
+    record: list[Tensor] | None = None,
+    known: Iterator[Tensor] | None = None,
 ) -> Iterator[None]:
     """Inside, the random layers of ``network`` draw from ``generator``; see ``Draws``.
 
@@ -143,7 +163,7 @@ def draws_of(
     before = [layer.draws for layer in layers]
     try:
         for layer in layers:
-            layer.draws = Draws(generator, shared, joint)
+            layer.draws = Draws(generator, shared, joint, record, known)
         yield
     finally:
         for layer, draws in zip(layers, before, strict=True):

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.model import Marginals
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.methods.base.batch import Batch, in_order, noise_of_all
 from gpx.methods.base.objective import Evidence, Kind, Objective
+from gpx.methods.base.posterior import Marginals
 from gpx.tensor_checks import check_at_least
 
 
@@ -59,6 +61,7 @@ class SampledELBO(Objective[Sampled]):
 
     batching = "minibatch"
     kind = "unbiased"
+    takes_row_noise = True
     models = (Sampled,)
     made_for = "DeepGP"
 
@@ -68,19 +71,39 @@ class SampledELBO(Objective[Sampled]):
         self.total, self.num_samples, self.expected = num_data, num_samples, expected
 
     def evidence(
-        self, model: Sampled, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: Sampled,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        noise: RowNoise | None = None,
     ) -> Evidence:
-        """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
-        return _evidence(model, self._fit(model, x, y, generator) * (self.total / x.shape[0]))
+        """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL).
 
-    def _fit(
-        self, model: Sampled, x: Tensor, y: Tensor, generator: torch.Generator | None
-    ) -> Tensor:
+        Args:
+            noise: what is known of the noise of these rows; None: of all rows what the model knows.
+
+        Raises:
+            ConfigError: the model knows something of each row, and some came without.
+        """
+        noise = noise_of_all(model, noise, len(x), self.total)
+        fit = self._fit(model, Batch(x, y, noise=noise), generator)
+        return _evidence(model, fit * (self.total / x.shape[0]))
+
+    def evidence_of(
+        self, model: Sampled, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As in ``Objective``, with the noise of its rows."""
+        return self.evidence(model, batch.x, batch.y, generator=generator, noise=batch.noise)
+
+    def _fit(self, model: Sampled, batch: Batch, generator: torch.Generator | None) -> Tensor:
+        likelihood, (x, y, _, noise) = model.likelihood, batch
         if self.expected:
             marginals = model.sample_marginals(x, self.num_samples, generator=generator)
-            return model.likelihood.expected_log_prob(y, *marginals).mean(0).sum()
+            return likelihood.expected_log_prob_of_rows(y, *marginals, noise).mean(0).sum()
         f = model.sample_latents(x, self.num_samples, generator=generator)
-        return model.likelihood.log_prob(y, f).mean(0).sum()
+        return likelihood.log_prob_of_rows(y, f, noise).mean(0).sum()
 
     @torch.no_grad()
     def full_evidence(
@@ -94,8 +117,8 @@ class SampledELBO(Objective[Sampled]):
     ) -> Evidence:
         """Unbiased estimate of the bound, streamed over all rows."""
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
-        for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
-            fit += self._fit(model, rows_x, rows_y, generator).double()
+        for batch in in_order(model, x, y, batch_size):
+            fit += self._fit(model, batch, generator).double()
         return _evidence(model, fit)
 
     def num_data(self, x: Tensor) -> int:

@@ -80,6 +80,7 @@ class FeatureModel(NetworkModel):
                 self.likelihood,
                 x,
                 y,
+                noise=self.row_noise,
                 steps=self.pretrain_steps,
                 generator=generator,
                 watch=watch,

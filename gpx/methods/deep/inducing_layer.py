@@ -27,7 +27,7 @@ from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.means import Zero
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import deviation
 from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
@@ -178,7 +178,8 @@ class InducingLayer(OutputLayer):
         """Set q to its optimum given Z, the kernel and Gaussian noise.
 
         Args:
-            parts: pieces (x, y) of all rows, x (b, d) inputs of the layer.
+            parts: pieces (x, y, scale) of all rows, x (b, d) inputs of the layer and scale (b,) as
+                in ``whitened_sums``.
             num_data: n, rows of all pieces.
             likelihood: whose noise is raised to that of highest bound first, with ``noise``.
 
@@ -186,8 +187,8 @@ class InducingLayer(OutputLayer):
         """
         assert isinstance(self.mean, Mean)
         sums = None
-        for x, y in parts:
-            part = whitened_sums(self.variables, self.mean, x, y)
+        for x, y, scale in parts:
+            part = whitened_sums(self.variables, self.mean, x, y, scale)
             sums = part if sums is None else sums.with_sums_of(part)
         assert sums is not None
         if noise:

@@ -11,7 +11,7 @@ from gpx.bases.random_directions import Directions
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.for_inputs import for_inputs
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import repeated
 from gpx.methods.deep.features import Frequency, layer_features
 from gpx.methods.deep.output_layer import check_columns

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
 from gpx.methods.deep.draws import draws_of, random_layers, total_kl
 from gpx.methods.deep.features import LearnedFeatures
@@ -41,6 +42,7 @@ class NetworkModel(Model):
     """
 
     kernel_of_inputs = False
+    takes_row_noise = True
 
     def __init__(
         self,
@@ -139,6 +141,7 @@ class NetworkModel(Model):
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Draw where layers begin; learned frequencies are at a draw of their prior already."""
+        self.likelihood.start(y)
         modules = list(self.network.modules())
         placed = {id(m.frequencies) for m in modules if isinstance(m, LearnedFeatures)}
         for layer in random_layers(self.network):

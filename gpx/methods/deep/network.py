@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import is_random, repeated
 from gpx.methods.deep.layer import GPLayer
 from gpx.methods.deep.output_layer import OutputLayer

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from torch import Tensor, nn
 
 from gpx.errors import ShapeError, class_name
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import RandomLayer, repeated
 
 

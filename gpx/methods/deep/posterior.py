@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -13,11 +14,12 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Sign
 from gpx.likelihoods.gaussian import NoisyOutputs
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.deep.draws import draws_of, held, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
 from gpx.methods.deep.network import Network
+from gpx.tensor_checks import check_inputs
 
 PREDICT_CHUNK = 512
 """Test rows per pass of a prediction."""
@@ -50,6 +52,21 @@ class NetworkPosterior(Posterior):
         self.network = network.requires_grad_(False)
         self.num_latents, self.num_samples, self.seed = num_latents, num_samples, seed
         self._num_inputs = num_inputs
+        self._fixed: list[list[Tensor]] | None = None
+
+    def fix(self) -> None:
+        """As in ``Posterior``: the numbers of every draw are taken down, and layers factorised."""
+        for layer in random_layers(self.network):
+            layer.hold()
+        some = next(self.network.parameters()).new_zeros(1, self._num_inputs)
+        fixed: list[list[Tensor]] = []
+        with torch.no_grad():
+            for number in range(self.draws_needed):
+                fixed.append([])
+                generator = self._generator(number)
+                with draws_of(self.network, generator, shared=True, record=fixed[-1]):
+                    self.network.marginals(some)
+        self._fixed = fixed
 
     @property
     def num_inputs(self) -> int:
@@ -80,6 +97,10 @@ class NetworkPosterior(Posterior):
         self, x: Tensor, number: int, of: Callable[[Tensor], Tensor], *, joint: bool = False
     ) -> Tensor:
         """``of`` each piece of rows of x at draw ``number``, as one tensor (..., n, p)."""
+        if self._fixed is not None and not joint:  # of all rows at once, without a generator
+            known = iter(self._fixed[number])
+            with draws_of(self.network, None, shared=True, known=known):
+                return of(x)
         if not len(x):  # layers need not take nothing at all
             return self._over_rows(x.new_zeros(1, x.shape[1]), number, of)[..., :0, :]
         parts = []
@@ -99,7 +120,7 @@ class NetworkPosterior(Posterior):
             return torch.stack(tuple(self.network.marginals(rows)))
 
         draws = range(self.draws_needed)
-        with held(self.network):
+        with held(self.network) if self._fixed is None else nullcontext():
             found = torch.stack([self._over_rows(x, number, pair) for number in draws], 1)
         if self.num_latents == 1:
             found = found.squeeze(3)
@@ -115,13 +136,17 @@ class NetworkPosterior(Posterior):
         """Mixture over draws of the law of y at x (n, d).
 
         Of classes it has the averaged probabilities (not those of averaged latent functions); of
-        more than two classes these are at drawn latent functions.
+        more than two classes without an order these are at drawn latent functions.
         """
         if self.draws_needed == 1:
             return super().predictive(x, likelihood)
         if likelihood.task == "multiclass":
             return Categorical(probs=self._class_probabilities(x, likelihood))
         mean, variance = self.components(x)
+        if likelihood.task == "ordinal":
+            law = likelihood.predictive(mean, variance)
+            assert isinstance(law, Categorical)
+            return Categorical(probs=law.probs.mean(0))
         if isinstance(likelihood, Bernoulli):
             if likelihood.probability == "median":
                 return super().predictive(x, likelihood)
@@ -136,7 +161,8 @@ class NetworkPosterior(Posterior):
             shares = Categorical(probs=share.unsqueeze(1).expand(-1, mean.shape[2], -1))
             return Independent(MixtureSameFamily(shares, parts), 1)
         return MixtureSameFamily(
-            Categorical(probs=share), likelihood.predictive(mean.mT, variance.mT)
+            Categorical(probs=share),
+            likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1)),
         )
 
     def _class_probabilities(self, x: Tensor, likelihood: Likelihood) -> Tensor:
@@ -159,6 +185,7 @@ class NetworkPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
+            check_inputs(self, x, self.num_inputs)
             with held(self.network):
                 found = torch.stack(
                     [self._over_rows(x, number, self.network, joint=True) for number in numbers]

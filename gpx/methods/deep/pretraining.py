@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from gpx.errors import DidNotConverge
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.methods.base.batch import Batch
 from gpx.methods.base.start import StartWatch
 from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.deep.model import NetworkModel
@@ -27,6 +29,7 @@ def pretrain(
     x: Tensor,
     y: Tensor,
     *,
+    noise: RowNoise | None = None,
     steps: int,
     generator: torch.Generator,
     watch: StartWatch,
@@ -38,6 +41,7 @@ def pretrain(
         size: outputs of the body.
         likelihood: of the targets; copied.
         x (n, d), y (n,): all training data.
+        noise: what is known of the noise of each row; None: nothing.
         steps: of Adam.
         generator: of batches and masks, on the data's device.
         watch: told of every step.
@@ -52,6 +56,7 @@ def pretrain(
     model = NetworkModel(
         Network(body, head), copy.deepcopy(likelihood), num_inputs=x.shape[1], predict_samples=1
     )
+    model.row_noise = noise
     objective = SampledELBO(len(x))
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     rows = min(BATCH, len(x))
@@ -73,13 +78,16 @@ def pretrain(
     with torch.enable_grad():
         while step < steps:
             chosen = torch.randint(len(x), (rows,), generator=generator, device=x.device)
-            found = objective.evidence(model, x[chosen], y[chosen], generator=generator)
+            found = objective.evidence_of(model, Batch.of(model, x, y, chosen), generator=generator)
             loss = -found.value / len(x)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             optimiser.step()
             step += 1
             watch.step(step, steps, loss.detach(), state)
+            if step < steps and watch.spent():
+                watch.cut_short(f"pretraining of the backbone, after {step} of {steps} steps,")
+                break
     if not bool(loss.isfinite()):
         raise DidNotConverge(
             f"pretraining of the backbone for {steps} steps ended with a loss that is no number; "

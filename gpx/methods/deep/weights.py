@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.linalg import cholesky
 from gpx.linalg.triangular import inverse_lower
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.tensor_checks import check_at_least

@@ -24,6 +24,7 @@ class DiscreteWeights(Protocol):
     likelihood: Gaussian
     logits: Tensor
     noise_logits: Tensor
+    totals: Tensor
 
     def bound(self, logits: Tensor | None = None) -> Bound:
         """The bound and its gradient."""
@@ -111,14 +112,18 @@ class DirectELBO(Objective[DiscreteWeights]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """``evidence``, and among its facts ``sweep_gain``: what a sweep of ascent would add, nats.
+        """``evidence``, and among its facts ``sweep_gain`` and ``misfit``.
 
-        The gradient of a softmax vanishes at every corner, the best and the others, so that it does
-        not tell whether the bound is at a maximum; a sweep does.
+        ``sweep_gain`` is what a sweep of ascent would add, in nats. The gradient of a softmax
+        vanishes at every corner, the best and the others, so that it does not tell whether the
+        bound is at a maximum; a sweep does. ``misfit`` is the expected squared error of a row
+        times the expected precision of the noise: far above one, the values of the weights are too
+        far apart for a noise this small, and the posterior too sure of itself.
         """
         found = self.evidence(model, x, y, generator=generator)
         gain = float(model.bound(model.swept()).value - found.value)
-        return replace(found, facts=found.facts | {"sweep_gain": gain})
+        misfit = -2.0 * float(found.parts["fit"] / model.totals[1])
+        return replace(found, facts=found.facts | {"sweep_gain": gain, "misfit": misfit})
 
     def num_data(self, x: Tensor) -> int:
         """Rows that x has; what the statistics hold may be more."""

@@ -18,7 +18,7 @@ from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.direct.mean_field import cumulants, drawn_codes
 
 

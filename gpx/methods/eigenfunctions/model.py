@@ -18,6 +18,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_gaussian
+from gpx.methods.base.start import Deadline, StartWatch, Unwatched
 from gpx.methods.eigenfunctions.evidence import fitted_weights
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.eigenfunctions.trial import best_start, set_scales
@@ -126,12 +127,19 @@ class GRIEF(Model):
         require_sums("num_eigenfunctions", self.basis.num_basis, x.device)
         return {}
 
-    @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Build the grid; then ``noise_first``.
 
         Cost: O(n log n d), and n p^2 / 2 + p^3 multiply-adds for ``noise_first``.
         """
+        self.initialise_watched(x, y, generator=generator, watch=Unwatched())
+
+    @torch.no_grad()
+    def initialise_watched(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
+    ) -> None:
+        """As ``initialise``; search and trial end early where the run has no more time for them."""
+        deadline = Deadline(watch)
         residual = y - self.mean(x)
         ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
         begin = {name: value.clone() for name, value in self.kernel.state_dict().items()}
@@ -143,14 +151,22 @@ class GRIEF(Model):
             fit=self.noise_first,
             sweeps=self.search_sweeps,
             generator=generator,
+            spent=deadline,
         )
-        if self.noise_first and self.trial_evaluations and gain < CLEAR_GAIN:
-            self._try(begin, x, y, generator)
+        if deadline.passed:
+            watch.cut_short("the search for lengthscales")
+        elif self.noise_first and self.trial_evaluations and gain < CLEAR_GAIN:
+            self._try(begin, x, y, generator, watch)
         if self.noise_first:
             self.note += set_scales(self.basis, self.likelihood, x, y - self.mean(x))
 
     def _try(
-        self, begin: dict[str, Tensor], x: Tensor, y: Tensor, generator: torch.Generator
+        self,
+        begin: dict[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator,
+        watch: StartWatch,
     ) -> None:
         """Train what the search found and what it began with for a while; keep the better."""
 
@@ -158,6 +174,7 @@ class GRIEF(Model):
             self.kernel.load_state_dict(begin)
             self.basis.raise_lengthscales(x)
 
+        deadline = Deadline(watch)
         found = {name: value.clone() for name, value in self.kernel.state_dict().items()}
         without_search()
         if all(torch.equal(found[k], v) for k, v in self.kernel.state_dict().items()):
@@ -175,7 +192,12 @@ class GRIEF(Model):
             [lambda: self.kernel.load_state_dict(found), without_search],
             evaluations,
             correction=self.correction,
+            spent=deadline,
         )
+        if deadline.passed:
+            watch.cut_short("the trial of both starts")
+            self.note += f", {('kept', 'undone')[best]} after as much of a trial as there was time"
+            return
         self.note += (
             f"; evidence/point of {len(rows)} rows after {evaluations} evaluations "
             f"{values[0]:+.4f} from there, {values[1]:+.4f} without the search, which is "

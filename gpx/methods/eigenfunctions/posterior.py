@@ -15,7 +15,7 @@ from gpx.bases.grid_eigenfunctions.products import ProductPlan
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 
 
 class GRIEFPosterior(InDoublePrecision, Posterior):

@@ -12,6 +12,7 @@ from scipy.optimize import Bounds, minimize
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.start import scales_for
@@ -25,6 +26,10 @@ SETTLED = 1e-7
 """A start counts as trained when an iteration raises the evidence by less than this share."""
 
 
+class _Spent(Exception):
+    """Ends an optimisation where it is."""
+
+
 def best_start(
     basis: GridEigenfunctions,
     mean: Mean,
@@ -35,6 +40,7 @@ def best_start(
     evaluations: int,
     *,
     correction: bool = False,
+    spent: Spent = never,
 ) -> tuple[int, list[float]]:
     """Train each start briefly; go on from the one whose evidence is then the largest.
 
@@ -49,6 +55,8 @@ def best_start(
         starts: each moves the kernel to a start.
         evaluations: of evidence and gradient, for each start (a line search may add a few).
         correction: of the model.
+        spent: asked before every evaluation but the first of each; what was trained is then
+            compared as it is, and no further start begins.
 
     Returns:
         which was the best, and the evidence per point that each came to.
@@ -59,13 +67,15 @@ def best_start(
     modules = nn.ModuleList([basis.kernel, mean, likelihood])
     x, y = x.double(), y.double()
     begin = _copied(modules)
-    found = []
+    found: list[tuple[float, dict[str, Tensor], Tensor]] = []
     for start in starts:
+        if found and spent():
+            break
         modules.load_state_dict(begin)
         start()
         basis.select()
         set_scales(basis, likelihood, x, y - mean(x).detach())
-        value = _train(basis, modules, x, y, evaluations, correction)
+        value = _train(basis, modules, x, y, evaluations, correction, spent)
         found.append((value, _copied(modules), basis.index.clone()))
     values = [value for value, _, _ in found]
     best = max(range(len(found)), key=lambda i: values[i])
@@ -95,6 +105,7 @@ def _train(
     y: Tensor,
     evaluations: int,
     correction: bool,
+    spent: Spent,
 ) -> float:
     """Evidence per point at the best parameters met, which are the ones kept."""
     parameters = [p for p in modules.parameters() if p.requires_grad]
@@ -104,6 +115,8 @@ def _train(
 
     def loss(point: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, place
+        if best > -math.inf and spent():
+            raise _Spent
         vector = torch.from_numpy(point).to(place)
         vector_to_parameters(vector, parameters)
         with torch.enable_grad():
@@ -123,7 +136,7 @@ def _train(
     sizes = [p.numel() for p in parameters]
     limits = np.repeat(lower_limits(modules, parameters), sizes)
     first = np.maximum(place.double().cpu().numpy(), limits)
-    with suppress(NotPositiveDefinite):  # of too long a line search: the best is kept
+    with suppress(NotPositiveDefinite, _Spent):  # of too long a line search: the best is kept
         minimize(
             loss,
             first,

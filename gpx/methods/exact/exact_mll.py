@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import torch
@@ -53,20 +54,46 @@ def log_marginal_likelihood(
         if not gradient:
             return terms, None, report
         inverse = inverse_from_factor(upper)
-        gathered = KernelGradient(kernel, x)
+
+        def weight(rows: slice, past: slice) -> Tensor:
+            return torch.addr(inverse[rows, past], alpha[rows], alpha[past], beta=-1.0)
+
         of_rows = 0.5 * (alpha.square() - inverse.diagonal())
-        trace = 0.5 * (torch.dot(alpha, alpha) - inverse.diagonal().sum())
-        for rows in row_blocks(n, n, x):
-            past = slice(0, rows.stop)
-            weight = torch.addr(inverse[rows, past], alpha[rows], alpha[past], beta=-1.0)
-            weight[:, rows] *= 0.5  # the strictly lower part stands for the upper one, too
-            gathered.add_data(rows, past, weight)
-            if report.relative:
-                gathered.add_diagonal(rows, (trace * report.relative / n).expand(weight.shape[0]))
-        noise_gradient = (
-            of_rows + trace * report.relative / n if noise.ndim else trace * (1.0 + report.relative)
-        )
-    return terms, LogDensityGradient(-alpha, noise_gradient, gathered), report
+        return terms, matrix_gradient(kernel, x, noise, -alpha, weight, of_rows, report), report
+
+
+def matrix_gradient(
+    kernel: Kernel,
+    x: Tensor,
+    noise: Tensor,
+    residual: Tensor,
+    weight: Callable[[slice, slice], Tensor],
+    diagonal: Tensor,
+    report: CholeskyReport,
+) -> LogDensityGradient:
+    """Gradient of a function of K = k(x, x) + noise, its jitter included, given G = d / dK.
+
+    Args:
+        kernel, x (n, d), noise () or (n,): what K is made of.
+        residual (n,): gradient with respect to the residuals.
+        weight: rows and columns -> 2 G there, a new tensor; asked for blocks of rows of the lower
+            triangle.
+        diagonal (n,): that of G.
+        report: of the factorisation of K.
+    """
+    n = x.shape[0]
+    gathered, trace = KernelGradient(kernel, x), diagonal.sum()
+    for rows in row_blocks(n, n, x):
+        past = slice(0, rows.stop)
+        block = weight(rows, past)
+        block[:, rows] *= 0.5  # the strictly lower part stands for the upper one, too
+        gathered.add_data(rows, past, block)
+        if report.relative:
+            gathered.add_diagonal(rows, (trace * report.relative / n).expand(block.shape[0]))
+    of_noise = (
+        diagonal + trace * report.relative / n if noise.ndim else trace * (1.0 + report.relative)
+    )
+    return LogDensityGradient(residual, of_noise, gathered)
 
 
 class GaussianRegression(Protocol):

@@ -21,12 +21,14 @@ from gpx.inference.exact_solver import (
 from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.inference.joint_law import JointLaw, Projected
+from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import CholeskyReport, cholesky_in_place, require_memory, upper_solve
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals
 from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
 
 BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
@@ -37,6 +39,15 @@ def row_blocks(n: int, width: int, like: Tensor) -> Iterator[slice]:
     """Slices of 0 .. n such that a block of ``width`` columns keeps to BLOCK_BYTES."""
     budget = BLOCK_BYTES.get(like.device.type, BLOCK_BYTES["cpu"])
     yield from row_slices(n, max(1, budget // (max(width, 1) * like.element_size())))
+
+
+@torch.no_grad()
+def kernel_matrix(kernel: Kernel, x: Tensor) -> Tensor:
+    """k(x, x) (n, n), made in blocks of rows: nothing else of that size is held."""
+    made = x.new_empty(len(x), len(x))
+    for rows in row_blocks(len(x), len(x), x):
+        made[rows] = kernel.evaluate(x[rows], x)
+    return made
 
 
 def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, CholeskyReport]:
@@ -101,6 +112,7 @@ class ExactGP(Model):
     Cost: see ``ExactMLL``, ``IterativeMLL`` and ``BarelyBiasedMLL``.
     """
 
+    takes_row_noise = True
     certifiable = True
     kernel: Kernel
     mean: Mean
@@ -152,7 +164,7 @@ class ExactGP(Model):
                 f"solver={self.solver} takes one noise variance for all rows, and noise= or "
                 "weights= give each row its own: take solver=cholesky, or leave them out"
             )
-        self.row_noise = noise
+        super().know_noise(noise)
 
     def condition(self, x: Tensor, y: Tensor) -> ExactPosterior | IterativePosterior:
         """Posterior given x (n, d) and y (n,).
@@ -222,6 +234,14 @@ class ExactPosterior(JointLaw, GaussianPosterior):
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
         return {"solver": "cholesky"}
+
+    @torch.no_grad()
+    def leave_one_out(self) -> LeftOut:
+        """Predictions of every training value given all others, at these hyperparameters.
+
+        Cost: that of ``LeftOut.of``; nothing is conditioned again.
+        """
+        return LeftOut.of(self._factor(), self.residual, upper=True)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

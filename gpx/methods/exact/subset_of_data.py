@@ -43,6 +43,7 @@ class SubsetOfData(Model):
     Cost: M^3 per evaluation, none of it depends on n; prediction M^2 per row.
     """
 
+    takes_row_noise = True
     data_sized: ClassVar[tuple[str, ...]] = ("rows",)
     kernel: Kernel
     mean: Mean
@@ -101,10 +102,6 @@ class SubsetOfData(Model):
             rows = nearest_centre(selection.points / unit, x / unit).unique()
         # two centres may have the same nearest row
         self.rows = filled_up(rows, self.num_points, x, generator)
-
-    def know_noise(self, noise: RowNoise) -> None:
-        """As in ``Model``: of all rows, chosen or not."""
-        self.row_noise = noise
 
     def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:
         """Posterior given the chosen rows of x (n, d) and y (n,).

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 
 CombinationRule = Literal["poe", "gpoe", "bcm", "rbcm", "grbcm"]
 

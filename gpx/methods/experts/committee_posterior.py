@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.linalg import cholesky
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.combination import Combination, CombinationRule, require_rule
 from gpx.methods.experts.evidence import HINT
 from gpx.methods.experts.members import BaseExpert, Members

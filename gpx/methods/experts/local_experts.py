@@ -16,7 +16,8 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import budget_in_bytes
 from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model, Posterior
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Posterior
 from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.experts.committee import ROWS_PER_EXPERT
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior

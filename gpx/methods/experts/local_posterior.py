@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.members import Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import ExpertsPosterior, RegionsPosterior

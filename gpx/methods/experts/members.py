@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.linalg import cholesky
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.evidence import HINT
 from gpx.methods.experts.rows import ExpertBatch
 

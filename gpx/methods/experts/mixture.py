@@ -17,8 +17,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import running_sum
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
 from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.evidence import ExpertsMLL, HasExperts
 from gpx.methods.experts.gates import Gates
 from gpx.methods.experts.local_experts import LocalExperts, Sharing

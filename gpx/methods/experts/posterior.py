@@ -13,11 +13,12 @@ from torch.distributions import Distribution, Normal
 from gpx.backends import row_chunks
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.padded_rows import batch_bytes
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.experts.members import BaseExpert, Members
 from gpx.methods.experts.parts import ExpertParts
-from gpx.methods.experts.rows import ExpertBatch, ExpertRows, batch_bytes
+from gpx.methods.experts.rows import ExpertBatch, ExpertRows
 
 MOST_ROWS = 2048
 """Test points that are predicted at a time, at most."""

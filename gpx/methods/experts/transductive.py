@@ -14,18 +14,19 @@ from gpx.inducing import Partition
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.neighbour_conditional import near_rows
+from gpx.inference.padded_rows import batch_bytes
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
 from gpx.methods.experts.local_posterior import expert_functions
 from gpx.methods.experts.members import Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import RegionsPosterior
-from gpx.methods.experts.rows import ARRAYS, ExpertBatch, batch_bytes
+from gpx.methods.experts.rows import ARRAYS, ExpertBatch
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least
 
@@ -144,7 +145,7 @@ class TransductivePosterior(RegionsPosterior):
             rows (t, m): of the training data, for every expert.
         """
         parts, inputs = self.parts, self.inputs[rows]
-        batch = ExpertBatch(self.regions.nearest(x), rows, None)
+        batch = ExpertBatch(rows, None, self.regions.nearest(x))
         made = Members.of(
             batch,
             inputs,

@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, allowed_memory
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.grid.axes import GRID_VECTORS, CartesianGrid, GriddedRows, unobserved, widened
 from gpx.methods.grid.factors import AxisKernels, split_kernel
 from gpx.methods.grid.gaps import Bracket, GapOptions, choose_gaps, solve_gaps

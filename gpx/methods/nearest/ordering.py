@@ -47,6 +47,22 @@ def blocks(x: Tensor, size: int) -> Tensor:
     return rows[(rows >= 0).any(1)]
 
 
+def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that are no copy of an earlier one (m,), in their order, and which of these each is.
+
+    Returns:
+        (m,) row numbers, and (n,) numbers of these: x[rows][places] is x.
+
+    Cost: O(n log n) comparisons of rows.
+    """
+    _, kind = x.unique(dim=0, return_inverse=True)
+    n, numbers = len(x), torch.arange(len(x), device=x.device)
+    first = torch.full((int(kind.max()) + 1,), n, device=x.device)
+    first = first.scatter_reduce_(0, kind, numbers, "amin")
+    rows, rank = first.sort()
+    return rows, torch.empty_like(rank).index_copy_(0, rank, numbers[: len(rows)])[kind]
+
+
 def maximin_order(points: Tensor) -> Tensor:
     """An order in which every point is about as far as possible from all before it: (m,).
 

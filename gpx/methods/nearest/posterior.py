@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.nearest.nearness import Nearness
 from gpx.methods.nearest.seen_points import SeenPoints
 from gpx.methods.nearest.single_input import SingleInput

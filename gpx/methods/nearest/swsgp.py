@@ -16,8 +16,10 @@ from gpx.inference.local_gaussian import half_log_determinant
 from gpx.inference.neighbour_conditional import LocalSystem, local_regression, local_system
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods.row_noise import training_noise
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.nearest.nearness import Nearness, nearest_inducing
 from gpx.methods.nearest.posterior import NearestPosterior
@@ -81,6 +83,7 @@ class SWSGP(Model):
     """
 
     streams = True
+    takes_row_noise = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
@@ -170,7 +173,8 @@ class SWSGP(Model):
         with torch.no_grad():
             self.inducing.copy_(points)
             self._start(x, y)
-            if self.warm_start and isinstance(self.likelihood, Gaussian):
+            fitted = self.warm_start and self.row_noise is None
+            if fitted and isinstance(self.likelihood, Gaussian):
                 self._raise_noise(self.likelihood, x, y, generator)
 
     def _raise_noise(
@@ -193,7 +197,7 @@ class SWSGP(Model):
         """q(u) = p(u), or where local regressions put it."""
         deviation = self.kernel.diagonal(self.inducing).sqrt()
         if self.warm_start and isinstance(self.likelihood, Gaussian):
-            noise, residual = self.likelihood.noise_variance, y - self.mean(x)
+            noise, residual = training_noise(self, x), y - self.mean(x)
             require_finite(residual)
             local = local_regression(self.kernel, noise, x, residual, self.inducing)
             self.q_mean.copy_(local.mean.unsqueeze(1))

@@ -10,6 +10,8 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.lazy_rows import LazyRows
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.methods.base.batch import Batch, in_order, noise_of_all
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.nearest.swsgp import LocalTerms
@@ -62,6 +64,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
     batching = "minibatch"
     streams = True
     kind = "estimate"
+    takes_row_noise = True
     models = (Local,)
     made_for = "SWSGP"
     data_sized: ClassVar[tuple[str, ...]] = ("table",)
@@ -77,7 +80,6 @@ class SWSGPObjective(StepCount, Objective[Local]):
         self.scope = scope
         self.refresh = refresh
         self.register_data_sized()
-        self._rows: Tensor | None = None
         self._x: Tensor | None = None
 
     def num_data(self, x: Tensor) -> int:
@@ -101,37 +103,59 @@ class SWSGPObjective(StepCount, Objective[Local]):
             self.table = model.nearest(x).int()
 
     def before_step(self, model: Local, x: Tensor, y: Tensor, rows: Tensor) -> None:
-        """Remember which rows the batch is of."""
-        self._rows, self._x = rows, x
+        """Remember where all the data are."""
+        self._x = x
 
     def after_step(self, model: Local) -> None:
         """Find the neighbours anew where it is time."""
         if self.count_step(self.refresh) and self._x is not None:
             self._fill_table(model, self._x)
 
-    def _near(self, model: Local, x: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _near(
+        self, model: Local, x: Tensor, rows: Tensor | None, generator: torch.Generator | None
+    ) -> Tensor:
         """(B, H), or (1, h) when all of the batch see the same."""
         if self.scope == "independent":
             data = x if self._x is None else self._x
             drawn = torch.randint(len(data), (len(x),), generator=generator, device=x.device)
             return model.nearest(data[drawn]).unique()[None]
-        rows = self._rows
-        if rows is not None and len(rows) == len(x) and self.table.numel():
+        if rows is not None and self.table.numel():
             return self.table[rows].long()
         near = model.nearest(x)
         return near.unique()[None] if self.scope == "batch" else near
 
     def evidence(
-        self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: Local,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        rows: Tensor | None = None,
+        noise: RowNoise | None = None,
     ) -> Evidence:
-        """Value with parts ``fit`` (expected log-likelihood) and ``complexity`` (mean KL)."""
-        near = self._near(model, x, generator)
-        self._rows = None
-        terms = model.local_terms(x, near)
+        """Value with parts ``fit`` (expected log-likelihood) and ``complexity`` (mean KL).
+
+        Args:
+            rows (b,): numbers of these rows among all, whose neighbours may be known already.
+            noise: what is known of the noise of these rows; None: of all rows what the model knows.
+
+        Raises:
+            ConfigError: the model knows something of each row, and some came without.
+        """
+        noise = noise_of_all(model, noise, len(x), self.total)
+        terms = model.local_terms(x, self._near(model, x, rows, generator))
         scale = self.total / x.shape[0]
-        fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
-        complexity = terms.kl.mean()
+        each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
+        fit, complexity = each.sum() * scale, terms.kl.mean()
         return Evidence(fit - complexity, self._kind(model), {"fit": fit, "complexity": complexity})
+
+    def evidence_of(
+        self, model: Local, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As in ``Objective``, of the rows that it holds."""
+        x, y, rows, noise = batch
+        return self.evidence(model, x, y, generator=generator, rows=rows, noise=noise)
 
     def _kind(self, model: Local) -> Kind:
         whole = model.num_neighbours == model.inducing.shape[0]
@@ -153,9 +177,10 @@ class SWSGPObjective(StepCount, Objective[Local]):
             return Evidence(found.value, found.kind, facts={"bound": False})
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         complexity = torch.zeros_like(fit)
-        for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
+        for rows_x, rows_y, _, noise in in_order(model, x, y, batch_size):
             terms = model.local_terms(rows_x, model.nearest(rows_x))
-            fit += model.likelihood.expected_log_prob(rows_y, *terms.marginals).sum().double()
+            each = model.likelihood.expected_log_prob_of_rows(rows_y, *terms.marginals, noise)
+            fit += each.sum().double()
             complexity += terms.kl.sum().double() / self.total
         whole = self._kind(model) == "unbiased"
         return Evidence(

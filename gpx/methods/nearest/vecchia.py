@@ -12,9 +12,9 @@ from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.neighbour_conditional import local_regression, near_coordinates
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.nearest.ordering import conditioning_groups
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least
@@ -47,6 +47,7 @@ class Vecchia(Model):
     Rue 2023 (block nearest-neighbour processes).
     """
 
+    takes_row_noise = True
     data_sized = ("given", "blocks")
     kernel: Kernel
     mean: Mean
@@ -117,10 +118,6 @@ class Vecchia(Model):
     def load_rounds_state(self, state: dict[str, Any]) -> None:
         """As in ``Model``."""
         self._round = state["round"]
-
-    def know_noise(self, noise: RowNoise) -> None:
-        """As in ``Model``."""
-        self.row_noise = noise
 
     def condition(self, x: Tensor, y: Tensor) -> VecchiaPosterior:
         """Posterior given x (n, d) and y (n,): it keeps them, and works when it is asked.

@@ -1,4 +1,4 @@
-"""The variational nearest-neighbour Gaussian process: inducing values at all the data."""
+"""The variational nearest-neighbour Gaussian process: an inducing value at every distinct input."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from gpx.inference.neighbour_conditional import local_regression, local_system, 
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods.row_noise import training_noise
 from gpx.linalg import Jacobi, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.base.required_likelihood import require_one_latent
-from gpx.methods.nearest.ordering import earlier_rows, maximin_order
+from gpx.methods.nearest.ordering import distinct_rows, earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.tensor_checks import check_at_least, check_not_negative
 
@@ -35,7 +37,8 @@ class RowTerms(NamedTuple):
 
     Attributes:
         marginals: of f there under q, (b,) each.
-        kl (b,): E_q(u_N) KL(q(u_j) || p(u_j | u_N)), N the row's neighbours before it, in nats.
+        kl (b,): E_q(u_N) KL(q(u_j) || p(u_j | u_N)), N the neighbours of the row's value before it,
+            in nats; shared equally by the rows of one input.
     """
 
     marginals: Marginals
@@ -43,18 +46,24 @@ class RowTerms(NamedTuple):
 
 
 class VNNGP(Model):
-    """Variational inference for the nearest-neighbour process, with inducing values at every row.
+    """Variational inference for the nearest-neighbour process, with a value at every input.
 
-    p(u) = prod_j p(u_j | u_N(j)), N(j) the k nearest rows before j in a maximin order, and
+    p(u) = prod_j p(u_j | u_N(j)), N(j) the k nearest inputs before j in a maximin order, and
     q(u) = prod_j N(m_j, s_j^2): the bound is a sum over rows, each a k x k problem, for
     mini-batches and any likelihood of one latent function. With a Gaussian likelihood the best
     q(u) has a closed form: m solves a sparse system, s_j^2 is the inverse of a diagonal entry of
     its matrix.
 
+    Rows of one input share one value: of two, independent under q and equal under p but for the
+    jitter, each would have the jitter's variance. A mean is trained in units of the deviation that
+    it started with (``unit``). What a mean that is off by e costs is e^2 over the variance that its
+    neighbours leave it, and among near inputs that is thousands of times smaller than elsewhere:
+    a step of one length for all is far too long for those.
+
     Args:
         kernel, mean, likelihood: parts of the model.
         num_inputs: d.
-        num_data: n, which is the number of inducing values.
+        num_data: n, rows of the data.
         num_neighbours: k, of the prior and of predictions.
         warm_start: Gaussian likelihood: start q(u) at the best one; otherwise at the one nearest
             to the prior, with zero mean.
@@ -62,8 +71,10 @@ class VNNGP(Model):
         jitter: variance added to u, relative to the kernel's.
 
     Attributes:
-        inducing (n, d), near (n, k): rows of the data, and the numbers of their neighbours before
+        inducing (m, d), near (m, k): distinct inputs, and the numbers of their neighbours before
             them, -1 where there are fewer.
+        value_of (n,), repeats (m,): which of them a row has, and how many rows have it.
+        unit (m,): deviations of q(u) at the start, or when the best one was last found.
 
     Raises:
         ConfigError: sizes below one or not whole, a negative jitter.
@@ -73,7 +84,8 @@ class VNNGP(Model):
     Source: Wu, Pleiss and Cunningham 2022.
     """
 
-    data_sized = ("inducing", "near")
+    data_sized = ("inducing", "near", "value_of", "repeats", "unit")
+    takes_row_noise = True
     why_no_streams = (
         "keeps a value, its neighbours and the inputs of every training row, so that its memory "
         "would grow with them"
@@ -83,6 +95,9 @@ class VNNGP(Model):
     likelihood: Likelihood
     inducing: Tensor
     near: Tensor
+    value_of: Tensor
+    repeats: Tensor
+    unit: Tensor
 
     def __init__(
         self,
@@ -108,7 +123,8 @@ class VNNGP(Model):
         self.refit = refit
         self.jitter = jitter
         self._shape = num_data, num_inputs
-        self.q_mean = nn.Parameter(torch.zeros(num_data, 1))
+        # of n rows, as many as there are distinct inputs are used
+        self.q_scaled_mean = nn.Parameter(torch.zeros(num_data, 1))
         self.q_log_deviation = nn.Parameter(torch.zeros(num_data, 1))
         self.register_data_sized()
 
@@ -125,23 +141,38 @@ class VNNGP(Model):
                 "{}".format(*self._shape, *x.shape)
             )
         with torch.no_grad():
-            points = near_coordinates(self.kernel, x.double())
+            first, self.value_of = distinct_rows(x)
+            self.inducing, self.repeats = x[first], self.value_of.bincount().to(x)
+            points = near_coordinates(self.kernel, self.inducing.double())
             order = maximin_order(points)
             near = earlier_rows(points, order[:, None], self.num_neighbours)
-            self.inducing = x.clone()
             self.near = torch.empty_like(near).index_copy_(0, order, near)
             if self.warm_start and isinstance(self.likelihood, Gaussian):
-                noise, residual = self.likelihood.noise_variance, y - self.mean(x)
+                noise, residual = training_noise(self, x), y - self.mean(x)
                 require_finite(residual)
-                local = local_regression(self.kernel, noise, x, residual, x)
-                self.q_mean.copy_(local.mean.unsqueeze(1))
-                self.fit_variational(x, y)
+                local = local_regression(self.kernel, noise, x, residual, self.inducing)
+                self._set(*self._best(x, y, local.mean)[:2])
             else:
                 # of all independent values those nearest to the prior: with its own variances they
                 # would not cancel in the weights of near neighbours, and f would reach far beyond
-                self.q_mean.zero_()
-                precision = self._precision_diagonal(*self._all_conditionals(), noisy=False)
-                self.q_log_deviation.copy_(-0.5 * precision.log().unsqueeze(1))
+                precision = self._precision_diagonal(*self._all_conditionals())
+                self._set(torch.zeros_like(precision), precision.rsqrt())
+
+    def _set(self, mean: Tensor, deviation: Tensor) -> None:
+        """q(u) = prod_j N(mean_j, deviation_j^2), and the unit that means are trained in."""
+        self.unit = deviation.to(self.inducing)
+        self.q_scaled_mean.zero_()[: len(mean)] = (mean / deviation).unsqueeze(1)
+        self.q_log_deviation.zero_()[: len(mean)] = deviation.log().unsqueeze(1)
+
+    @property
+    def q_mean(self) -> Tensor:
+        """m (m,), of the values less the prior mean."""
+        return self.unit * self.q_scaled_mean[: len(self.unit), 0]
+
+    @property
+    def q_deviation(self) -> Tensor:
+        """s (m,)."""
+        return self.q_log_deviation[: len(self.unit), 0].exp()
 
     @property
     def num_inputs(self) -> int:
@@ -149,62 +180,70 @@ class VNNGP(Model):
         return self._shape[1]
 
     @property
+    def closed_form(self) -> bool:
+        """Whether the best q(u) given the hyperparameters has one."""
+        return isinstance(self.likelihood, Gaussian)
+
+    @property
     def refits(self) -> bool:
         """Whether the posterior is that of the best q(u)."""
-        return self.refit and isinstance(self.likelihood, Gaussian)
+        return self.refit and self.closed_form
 
     # --- the prior, row by row -------------------------------------------------------------------
 
-    def conditionals(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """p(u_j | u_N(j)) of rows (b,): weights (b, k) and variances (b,).
+    def conditionals(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """p(u_j | u_N(j)) of values j (b,): weights (b, k) and variances (b,).
 
         Weights are zero where there is no neighbour. In float64, differentiable with respect to the
         kernel.
         """
-        near, x = self.near[rows], self.inducing.double()
+        near, x = self.near[values], self.inducing.double()
         variance = self.kernel.diagonal(self.inducing[:1]).double().mean().detach()
         jitter = self.jitter * variance
         system = local_system(
-            self.kernel, x[near.clamp_min(0)], x[rows].unsqueeze(1), jitter, near >= 0
+            self.kernel, x[near.clamp_min(0)], x[values].unsqueeze(1), jitter, near >= 0
         )
         return system.weights.squeeze(2), system.rest.squeeze(1) + jitter
 
     def row_terms(self, rows: Tensor) -> RowTerms:
         """q(f) at rows (b,) of the data and the divergence that each adds."""
-        weights, rest = self.conditionals(rows)
-        near = self.near[rows].clamp_min(0)
-        own_mean, own = (self._look_up(p, rows).double() for p in self._q)
-        means, others = (self._look_up(p, near).double() for p in self._q)
+        values = self.value_of[rows]
+        weights, rest = self.conditionals(values)
+        near = self.near[values].clamp_min(0)
+        own_mean, own = self._look_up(values)
+        means, others = self._look_up(near)
         variance = (2.0 * own).exp()
         gap = own_mean - (weights * means).sum(1)
         spread = (weights.square() * (2.0 * others).exp()).sum(1)
         kl = 0.5 * ((variance + gap.square() + spread) / rest - 1.0 + rest.log()) - own
-        x = self.inducing[rows]
+        kl = kl / self.repeats[values]
+        x = self.inducing[values]
         return RowTerms(Marginals(own_mean.to(x) + self.mean(x), variance.to(x)), kl.to(x))
 
-    @property
-    def _q(self) -> tuple[Tensor, Tensor]:
-        return self.q_mean, self.q_log_deviation
-
-    @staticmethod
-    def _look_up(values: Tensor, rows: Tensor) -> Tensor:
-        return embedding(rows, values, sparse=True).squeeze(-1)
+    def _look_up(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and logarithms of deviations of some values, with sparse gradients, in float64."""
+        scaled, log_deviation = (
+            embedding(values, p, sparse=True).squeeze(-1).double()
+            for p in (self.q_scaled_mean, self.q_log_deviation)
+        )
+        return scaled * self.unit[values].double(), log_deviation
 
     # --- the best q(u) under Gaussian noise ------------------------------------------------------
 
     def _all_conditionals(self) -> tuple[Tensor, Tensor]:
         size = max(1, CHUNK_BYTES // (8 * (self.num_neighbours + 1) ** 2))
-        rows = torch.arange(len(self.near), device=self.near.device)
-        parts = [self.conditionals(part) for part in rows.split(size)]
+        values = torch.arange(len(self.near), device=self.near.device)
+        parts = [self.conditionals(part) for part in values.split(size)]
         weights, rest = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
         return weights, rest
 
-    def _precision_diagonal(self, weights: Tensor, rest: Tensor, *, noisy: bool) -> Tensor:
-        """diag((I - B)^T F^{-1} (I - B)), and I / noise where values are ``noisy``."""
+    def _precision_diagonal(
+        self, weights: Tensor, rest: Tensor, told: Tensor | None = None
+    ) -> Tensor:
+        """diag((I - B)^T F^{-1} (I - B)), and the precision (m,) of what rows tell of values."""
         diagonal = 1.0 / rest
-        if noisy:
-            assert isinstance(self.likelihood, Gaussian)
-            diagonal = diagonal + 1.0 / self.likelihood.noise_variance.double()
+        if told is not None:
+            diagonal = diagonal + told
         near = self.near.clamp_min(0).flatten()
         return diagonal.index_add(0, near, (weights.square() / rest.unsqueeze(1)).flatten())
 
@@ -220,48 +259,50 @@ class VNNGP(Model):
 
         Cost: n k^3 operations, and n k for every iteration of conjugate gradients.
         """
-        mean, log_deviation, converged = self._best(x, y)
-        self.q_mean.copy_(mean)
-        self.q_log_deviation.copy_(log_deviation)
+        mean, deviation, converged = self._best(x, y, self.q_mean)
+        self._set(mean, deviation)
         return converged
 
-    def _best(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Means and logarithms of deviations (n, 1) of the best q(u); whether the solve ended."""
+    def _best(self, x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """Means and deviations (m,) of the best q(u), and whether the solve for it ended."""
         if not isinstance(self.likelihood, Gaussian):
             raise ConfigError(
                 "the best q(u) has a closed form for the Gaussian likelihood only, not "
                 f"{class_name(self.likelihood)}"
             )
         weights, rest = self._all_conditionals()
-        diagonal = self._precision_diagonal(weights, rest, noisy=True)
-        noise = self.likelihood.noise_variance.double()
+        precision_of_rows = training_noise(self, x).double().reciprocal().expand(len(y))
+        told = torch.zeros_like(rest).index_add_(0, self.value_of, precision_of_rows)
+        diagonal = self._precision_diagonal(weights, rest, told)
         near, flat = self.near.clamp_min(0), self.near.clamp_min(0).flatten()
 
         def precision(v: Tensor) -> Tensor:
-            gap = (v - torch.einsum("nk,nkc->nc", weights, v[near])) / rest.unsqueeze(1)
-            back = (weights.unsqueeze(2) * gap.unsqueeze(1)).flatten(0, 1)
-            return (gap + v / noise).index_add(0, flat, back, alpha=-1.0)
+            values = v.squeeze(1)  # index_add on columns takes ten times as long
+            gap = (values - (weights * values[near]).sum(1)) / rest
+            back = (weights * gap.unsqueeze(1)).flatten()
+            return (gap + values * told).index_add(0, flat, back, alpha=-1.0).unsqueeze(1)
 
-        residual = (y - self.mean(x)).double().unsqueeze(1)
+        residual = (y - self.mean(x)).double() * precision_of_rows
+        sums = torch.zeros_like(told).index_add_(0, self.value_of, residual)
         solved = conjugate_gradients(
             precision,
-            residual / noise,
+            sums.unsqueeze(1),
             preconditioner=Jacobi(diagonal),
-            x0=self.q_mean.double(),
+            x0=start.double().unsqueeze(1),
             stop=RelativeResidual(REFIT_TOLERANCE),
             max_iterations=REFIT_ITERATIONS,
             on_failure="return",
         )
-        return solved.solution, -0.5 * diagonal.log().unsqueeze(1), solved.report.converged
+        return solved.solution.squeeze(1), diagonal.rsqrt(), solved.report.converged
 
     # --- prediction ------------------------------------------------------------------------------
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
         """The posterior process of q: as trained, or the best one with ``refit``."""
-        mean, log_deviation, converged = *self._q, True
+        mean, deviation, converged = self.q_mean, self.q_deviation, True
         if self.refits:
-            mean, log_deviation, converged = self._best(x, y)
+            mean, deviation, converged = self._best(x, y, mean)
         if not converged:
             warnings.warn(
                 f"the solve for the best q(u) stopped after {REFIT_ITERATIONS} iterations, short "
@@ -274,8 +315,8 @@ class VNNGP(Model):
         posterior.keep(
             self.inducing,
             inducing=self.inducing,
-            q_mean=mean.squeeze(1),
-            q_root=log_deviation.squeeze(1).exp(),
+            q_mean=mean,
+            q_root=deviation,
         )
         return posterior
 
@@ -291,6 +332,6 @@ class VNNGP(Model):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``touched``: q(u), with sparse gradients; ``hyperparameters``: the rest."""
-        chosen = [self.q_mean, self.q_log_deviation]
+        chosen = [self.q_scaled_mean, self.q_log_deviation]
         rest = [p for p in self.parameters() if all(p is not q for q in chosen)]
         return {"touched": chosen, "hyperparameters": rest}

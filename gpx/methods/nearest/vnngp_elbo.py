@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.methods.base.batch import Batch, in_order, noise_of_all
+from gpx.methods.base.objective import Evidence, Kind, Objective
+from gpx.methods.base.step_count import StepCount
 from gpx.methods.nearest.vnngp import RowTerms
 from gpx.tensor_checks import check_at_least, check_num_data
 
@@ -20,12 +23,16 @@ class ByRows(Protocol):
 
     likelihood: Likelihood
     inducing: Tensor
+    closed_form: bool
 
     def row_terms(self, rows: Tensor) -> RowTerms:
         """q(f) at rows (b,) of the data and the divergence that each adds."""
 
+    def fit_variational(self, x: Tensor, y: Tensor) -> bool:
+        """Set q(u) to the best one, where that has a closed form."""
 
-class VNNGPELBO(Objective[ByRows]):
+
+class VNNGPELBO(StepCount, Objective[ByRows]):
     """(n / B) sum over the batch of E_q log p(y_j | f_j) - E_q KL(q(u_j) || p(u_j | u_N(j))).
 
     Kind: over uniformly drawn batches an unbiased estimate of a lower bound of the evidence of the
@@ -34,21 +41,29 @@ class VNNGPELBO(Objective[ByRows]):
 
     Args:
         num_data: n.
+        refresh: where the best q(u) has a closed form, steps after which q(u) is set to it anew;
+            0: never. Steps alone leave q(u) behind the hyperparameters, and what it then costs to
+            move these further holds them back.
 
-    Cost: O(B k^3) a step.
+    Raises:
+        ConfigError: sizes out of range.
+
+    Cost: O(B k^3) a step; O(n k^3) every ``refresh`` of them.
     Source: Wu, Pleiss and Cunningham 2022, section 3.
     """
 
     batching = "minibatch"
-    kind = "estimate"
+    kind: ClassVar[Kind] = "estimate"
+    takes_row_noise = True
     models = (ByRows,)
     made_for = "VNNGP"
 
-    def __init__(self, num_data: int) -> None:
+    def __init__(self, num_data: int, refresh: int = 100) -> None:
         super().__init__()
         check_at_least(1, num_data=num_data)
+        check_at_least(0, refresh=refresh)
         self.total = num_data
-        self._rows: Tensor | None = None
+        self.refresh = refresh
 
     def num_data(self, x: Tensor) -> int:
         """n, whatever the batch."""
@@ -61,33 +76,49 @@ class VNNGPELBO(Objective[ByRows]):
         check_num_data(self.total, x)
 
     def before_step(self, model: ByRows, x: Tensor, y: Tensor, rows: Tensor) -> None:
-        """Remember which rows the batch is of: inducing values are theirs."""
-        self._rows = rows
+        """Refit q(u) where it is time; a refit that its iterations end raises the bound, too."""
+        if self.count_step(self.refresh) and model.closed_form:
+            model.fit_variational(x, y)
 
     def evidence(
-        self, model: ByRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: ByRows,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        rows: Tensor | None = None,
+        noise: RowNoise | None = None,
     ) -> Evidence:
         """Bound with parts ``fit`` (expected log-likelihood) and ``complexity`` (divergence).
 
+        Args:
+            rows (b,): numbers of these rows among all: inducing values are theirs; None: all rows.
+            noise: what is known of the noise of these rows; None: of all rows what the model knows.
+
         Raises:
-            ConfigError: it was not told which rows of the training data these are.
+            ConfigError: some rows, without their numbers, or without their noise where the model
+                knows something of each row.
         """
-        rows, self._rows = self._rows, None
         if rows is None and len(x) == self.total:
             rows = torch.arange(self.total, device=x.device)
         if rows is None or len(rows) != len(x):
             raise ConfigError(
-                "VNNGPELBO has to know which rows of the training data a batch holds: call "
-                "before_step(model, x, y, rows) with all data first"
+                "VNNGPELBO has to know which rows of the training data a batch holds: give their "
+                "numbers as rows="
             )
-        return self._of_rows(model, rows, y)
-
-    def _of_rows(self, model: ByRows, rows: Tensor, y: Tensor) -> Evidence:
+        noise = noise_of_all(model, noise, len(x), self.total)
         terms = model.row_terms(rows)
         scale = self.total / len(rows)
-        fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
-        complexity = terms.kl.sum() * scale
+        each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
+        fit, complexity = each.sum() * scale, terms.kl.sum() * scale
         return Evidence(fit - complexity, self.kind, {"fit": fit, "complexity": complexity})
+
+    def evidence_of(
+        self, model: ByRows, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As in ``Objective``, of the rows that it holds."""
+        return self.evidence(model, batch.x, batch.y, rows=batch.rows, noise=batch.noise)
 
     @torch.no_grad()
     def full_evidence(
@@ -101,8 +132,8 @@ class VNNGPELBO(Objective[ByRows]):
     ) -> Evidence:
         """The bound itself, streamed over all rows, at the q(u) that was trained."""
         parts = {name: torch.zeros((), dtype=torch.float64) for name in ("fit", "complexity")}
-        for rows in torch.arange(len(x), device=x.device).split(batch_size):
-            found = self._of_rows(model, rows, y[rows])
-            for name, part in found.parts.items():
-                parts[name] = parts[name].to(part.device) + part.double() * len(rows) / self.total
+        for batch in in_order(model, x, y, batch_size):
+            share = len(batch.x) / self.total
+            for name, part in self.evidence_of(model, batch).parts.items():
+                parts[name] = parts[name].to(part.device) + part.double() * share
         return Evidence(parts["fit"] - parts["complexity"], self.kind, parts)

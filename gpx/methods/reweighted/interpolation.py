@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpx.bases.sufficient_statistics import normal_columns
 from gpx.linalg import cholesky
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.reweighted.weights import CompressedStatistics, ReweightedForm, ReweightedWeights
 
 

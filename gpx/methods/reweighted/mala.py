@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg.replayed import Record, Replayed, recorded
+from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Session
-from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.evidence import JointDensity, joint_density
 from gpx.methods.reweighted.model import Reweighted
 from gpx.sampling.convergence import effective_sample_size
@@ -29,7 +29,7 @@ ROWS = 4096
 """Rows whose features are held at once."""
 
 
-class MALA(OwnSteps[Reweighted]):
+class MALA(Chain[Reweighted]):
     """Metropolis-adjusted Langevin over the hyperparameters of a re-weighted basis.
 
     A step is one proposal. In burn-in the step size is adapted to the acceptance rate that suits
@@ -157,14 +157,6 @@ class MALA(OwnSteps[Reweighted]):
         information = self._free(self.form.weights(position[:-1], position[-1]).fisher())
         return 1.0 / (1.0 / self._free(self.priors.variances(position)) + information)
 
-    def check_limit(self, limit: int) -> None:
-        """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
-        if limit < 2:
-            raise ConfigError(
-                f"max_steps={limit} is too few for a chain, which needs a step of burn-in "
-                "and one for a sample; raise it"
-            )
-
     def serves(self, step: int) -> bool:
         """From the first sample on."""
         return step >= self.burn_in + self.thin
@@ -286,11 +278,13 @@ class MALA(OwnSteps[Reweighted]):
             "here": self.here._asdict(),
             "accepted": self.accepted,
             "trace": torch.tensor(self.trace, dtype=torch.float64),
+            **self.schedule_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
         self.saved = dict(state)
+        self.load_schedule(state)
 
 
 @torch.no_grad()

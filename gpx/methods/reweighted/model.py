@@ -19,6 +19,7 @@ from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
+from gpx.methods.base.start import Deadline, StartWatch, Unwatched
 from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
@@ -196,9 +197,16 @@ class Reweighted(ReweightedState, Model):
         require_sums("num_basis", self.basis.num_basis, x.device)
         return {}
 
-    @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the basis and sum over the data, once; weights start at the mode of their prior."""
+        self.initialise_watched(x, y, generator=generator, watch=Unwatched())
+
+    @torch.no_grad()
+    def initialise_watched(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
+    ) -> None:
+        """As ``initialise``; a search for the basis' lengthscales ends with the time for it."""
+        deadline = Deadline(watch)
         start = fix_functions(
             self.basis,
             x,
@@ -206,7 +214,10 @@ class Reweighted(ReweightedState, Model):
             self.noise_variance,
             generator=generator,
             unit_noise=self.is_probit,
+            spent=deadline,
         )
+        if deadline.passed:
+            watch.cut_short("the search for lengthscales")
         self._warned = False
         # labels are latent targets of their own signs, and the statistics are already theirs
         self.latents = (y - self.mean(x)).double() if self.is_probit else self.latents[:0]

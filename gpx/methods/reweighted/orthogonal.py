@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.bases.sufficient_statistics import normal_columns
 from gpx.linalg.householder import reflect, rotation_of
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.reweighted.weights import CompressedStatistics, ReweightedForm, ReweightedWeights
 
 

@@ -17,7 +17,7 @@ from gpx.bases.sufficient_statistics import (
 )
 from gpx.linalg import cholesky
 from gpx.linalg.triangular import inverse_lower, lower_matmul
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 
 RANK_TOLERANCE = 1e-13
 """Eigenvalues of Phi^T Phi below this times the largest are rounding."""

@@ -19,10 +19,9 @@ from gpx.inference.nystrom import BlockStore, NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import EvidenceBound, SolveReport, UnconvergedWarning, conjugate_gradients, lanczos
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model, no_joint_law
+from gpx.methods.base.posterior import Marginals, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least
@@ -60,6 +59,7 @@ class CGLB(SGPR):
     Source: Burt thesis, sections 4.3.3 and 4.4.2.
     """
 
+    takes_row_noise = False  # v is the solution at one noise variance
     auxiliary: Tensor
 
     def __init__(
@@ -102,10 +102,6 @@ class CGLB(SGPR):
         require_finite(y)
         super().initialise(x, y, generator=generator)
         self.auxiliary.zero_()
-
-    def know_noise(self, noise: RowNoise) -> None:
-        """As in ``Model``: refused, since v is the solution at one noise variance."""
-        Model.know_noise(self, noise)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> CGLBPosterior:

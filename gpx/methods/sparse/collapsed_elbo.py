@@ -23,6 +23,7 @@ from gpx.linalg.processes import ALONE, sharing
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.sparse.unit_noise import rows_of_one_noise
 
 
 class CollapsedTerms(NamedTuple):
@@ -93,10 +94,8 @@ def collapsed_elbo(
     x, own_residual = x[mine], residual.detach()[mine]
     with torch.no_grad():
         s = noise.detach().double()
-        constant, scale = (s.log() + LOG_TWO_PI) * (-0.5 if s.ndim else -0.5 * n), None
-        if s.ndim:
-            constant, scale, s = constant.sum(), s[mine].rsqrt(), s.new_ones(())
-            own_residual = own_residual * scale.to(own_residual)
+        constant = -0.5 * ((s.log() + LOG_TWO_PI).sum() if s.ndim else n * (s.log() + LOG_TWO_PI))
+        scale, own_residual, s = rows_of_one_noise(s[mine] if s.ndim else s, own_residual)
         gathered = KernelGradient(kernel, x, z, features, processes) if gradient else None
         gram = None if gathered is None else gathered.hold_inducing()
         whitener, report = factorise(

@@ -16,6 +16,7 @@ from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient, LogDensityTerms
 from gpx.inference.nystrom import BlockStore, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
+from gpx.inference.padded_rows import batch_bytes
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -23,12 +24,18 @@ from gpx.likelihoods.row_noise import training_noise
 from gpx.linalg import CholeskyReport, budget_in_bytes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.sparse.block_batches import WASTE, Batches, block_batches
 from gpx.methods.sparse.collapsed_elbo import (
     log_density_noise_gradient,
     nystrom_gradient,
     row_noise_gradient,
 )
 from gpx.methods.sparse.residual_noise import NOISE, EffectiveSums, Structure, effective_sums
+from gpx.methods.sparse.unit_noise import rows_of_one_noise
+
+CPU_BATCH = 2**20
+"""Bytes of the matrices of several blocks taken together on a CPU: larger blocks have no overhead
+to hide, and padding costs time."""
 
 BLOCK_ARRAYS = 6
 """Arrays of b x b that a block of b rows takes at once, with the derivative of its kernel."""
@@ -44,6 +51,7 @@ def effective_evidence(
     *,
     gradient: bool,
     bounds: Sequence[int] | None = None,
+    batch_room: int = 0,
     memory_budget: int = 2**30,
     jitter: float | None = None,
     features: InducingFeatures = POINTS,
@@ -69,6 +77,7 @@ def effective_evidence(
         structure: of D - s I; "blocks" needs ``bounds``, and rows in the order of blocks.
         gradient: whether to make the second pass over the data.
         bounds: 0, the row after each block, ..., n.
+        batch_room: numbers that the matrices of several blocks taken together may have.
         memory_budget: bytes of A, and then of D, kept between the passes; what does not fit is
             computed twice.
         jitter, features: see ``factorise``.
@@ -87,15 +96,19 @@ def effective_evidence(
         whitener, report = factorise(kernel, z, jitter, features=features, gram=gram)
         kept = memory_budget if gradient else 0
         s, n, target = noise.detach().double(), len(x), residual.detach()
-        scale = s.rsqrt() if s.ndim and structure == "none" else None
-        if scale is not None:
-            target = target * scale.to(target)
-        own_bounds = bounds if structure == "blocks" else None
+        scale = None
+        if structure == "none":  # elsewhere the noise of each row is a part of D
+            scale, target, _ = rows_of_one_noise(s, target)
+        batches, own_bounds = [], None
+        if structure == "blocks" and bounds is not None:
+            batches = block_batches(kernel, bounds, batch_room, x.device)
+            own_bounds = [0, *(end for end, _ in batches)]
         store = BlockStore(whitener, x, kept, bounds=own_bounds, scale=scale)
         if gathered is not None:
             store.hold(gathered.hold_cross, memory_budget)
-        keep = gradient and _bytes_of_parts(store, structure) <= memory_budget - store.kept_bytes
-        found = effective_sums(store, target, s, structure, keep_parts=keep)
+        held = _numbers_of_parts(len(x), bounds if batches else None) * store.dtype.itemsize
+        keep = gradient and held <= memory_budget - store.kept_bytes
+        found = effective_sums(store, target, s, structure, batches=batches, keep_parts=keep)
         inner = found.inner()
         sums = found.sums
         terms = LogDensityTerms(
@@ -119,16 +132,14 @@ def effective_evidence(
             )
         else:
             by_residual, by_noise = _gradient(
-                gathered, target, s, structure, store, found, inner, report.relative
+                gathered, target, s, structure, store, batches, found, inner, report.relative
             )
     return terms, LogDensityGradient(by_residual, by_noise, gathered), report
 
 
-def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:
-    """That D of all blocks of rows takes."""
-    each = [rows.stop - rows.start for rows in store.rows]
-    numbers = sum(b * b for b in each) if structure == "blocks" else 3 * sum(each)
-    return numbers * store.dtype.itemsize
+def _numbers_of_parts(n: int, bounds: Sequence[int] | None) -> float:
+    """That D of all n rows takes; where blocks are padded, at most."""
+    return 3 * n if bounds is None else WASTE * sum((b - a) ** 2 for a, b in pairwise(bounds))
 
 
 def _gradient(
@@ -137,6 +148,7 @@ def _gradient(
     s: Tensor,
     structure: Structure,
     store: BlockStore,
+    batches: Batches,
     found: EffectiveSums,
     inner: InnerFactor,
     jitter: float,
@@ -154,7 +166,8 @@ def _gradient(
     for number, (rows, block) in enumerate(store):
         known = found.parts[number] if found.parts else None
         own_noise = s[rows] if s.ndim else s
-        part = NOISE[structure](store, rows, block, own_noise) if known is None else known
+        batch = batches[number][1] if batches else None
+        part = NOISE[structure](store, rows, block, own_noise, batch) if known is None else known
         gap = residual[rows].to(store.dtype) - block @ low_mean
         weights = part.solve(gap.unsqueeze(1)).squeeze(1)
         by_residual[rows] = -weights.to(residual.dtype)
@@ -191,7 +204,7 @@ class EffectiveModel(Protocol):
     jitter: float | None
     structure: Structure
 
-    def block_order(self, x: Tensor) -> tuple[Tensor, list[int]]:
+    def block_order(self, x: Tensor, *, largest_first: bool = False) -> tuple[Tensor, list[int]]:
         """Order (n,) of x (n, d) by blocks, and where blocks begin and end in it."""
 
 
@@ -231,11 +244,13 @@ class EffectiveEvidence(Objective[EffectiveModel]):
             ConfigError: a block that does not fit the memory budget.
         """
         self.check(model)
-        residual, bounds, budget = y - model.mean(x), None, self.memory_budget
+        residual, bounds, budget, batch = y - model.mean(x), None, self.memory_budget, 0
         if model.structure == "blocks":
-            order, bounds = model.block_order(x)
+            order, bounds = model.block_order(x, largest_first=True)
             x, residual = x[order], residual[order]
-            budget -= self._block_memory(bounds, x)
+            batch = CPU_BATCH if x.device.type == "cpu" else batch_bytes(x.device)
+            batch = min(batch, budget // (2 * BLOCK_ARRAYS))
+            budget -= max(self._block_memory(bounds, x), BLOCK_ARRAYS * batch)
         noise = training_noise(model, residual)
         with values_made_once(x.device, model.kernel):
             terms, gradient, report = effective_evidence(
@@ -247,6 +262,7 @@ class EffectiveEvidence(Objective[EffectiveModel]):
                 model.structure,
                 gradient=torch.is_grad_enabled(),
                 bounds=bounds,
+                batch_room=batch // x.element_size(),
                 memory_budget=budget,
                 jitter=model.jitter,
                 features=model.features,

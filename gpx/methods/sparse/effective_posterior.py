@@ -17,7 +17,7 @@ from gpx.inference.joint_law import Projected
 from gpx.inference.nystrom import BlockStore
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, no_joint_law
+from gpx.methods.base.posterior import Marginals, no_joint_law
 from gpx.methods.sparse.residual_noise import BlockNoise
 from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
 from gpx.operators import LowRankPlusDiagonal

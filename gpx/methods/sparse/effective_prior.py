@@ -29,6 +29,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.residual_noise import Structure, effective_sums
+from gpx.methods.sparse.unit_noise import rows_of_one_noise
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
@@ -104,6 +105,7 @@ class EffectivePrior(Model):
             blocks for PIC.
     """
 
+    takes_row_noise = True
     data_sized = ("labels", "inducing_points")
     kernel: Kernel
     mean: Mean
@@ -207,10 +209,11 @@ class EffectivePrior(Model):
         """Whether ``initialise`` cuts the training rows into blocks."""
         return self.structure == "blocks" and not self._given
 
-    def block_order(self, x: Tensor) -> tuple[Tensor, list[int]]:
+    def block_order(self, x: Tensor, *, largest_first: bool = False) -> tuple[Tensor, list[int]]:
         """Order (n,) of the training inputs x (n, d) by blocks, and K + 1 places in it.
 
         Block k begins at place k and ends where the next begins; rows keep their old order in it.
+        With ``largest_first`` blocks are in the order of their sizes.
 
         Raises:
             ConfigError: ``initialise`` has not cut these rows into blocks.
@@ -221,7 +224,11 @@ class EffectivePrior(Model):
                 f"{len(labels)} training rows are in blocks and there are {len(x)}: call "
                 "initialise(x, y) with the rows to train on"
             )
-        ends: list[int] = torch.bincount(labels, minlength=len(self.regions)).cumsum(0).tolist()
+        sizes = torch.bincount(labels, minlength=len(self.regions))
+        if largest_first:
+            sizes, order = sizes.sort(descending=True, stable=True)
+            labels = order.argsort()[labels]
+        ends: list[int] = sizes.cumsum(0).tolist()
         return labels.argsort(stable=True), [0, *ends]
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -263,7 +270,7 @@ class EffectivePrior(Model):
                 f"prior={self.prior} takes one noise variance for all rows, and noise= or weights= "
                 "give each row its own: take prior=fitc, or leave them out"
             )
-        self.row_noise = noise
+        super().know_noise(noise)
 
     def place(self, points: Tensor) -> None:
         """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
@@ -284,8 +291,9 @@ class EffectivePrior(Model):
             order, bounds = self.block_order(x)
             x, residual = x[order], residual[order]
         noise = training_noise(self, x).double()
-        scale = noise.rsqrt() if noise.ndim and self.structure == "none" else None
-        target = residual if scale is None else residual * scale.to(residual)
+        scale, target = None, residual
+        if self.structure == "none":  # elsewhere the noise of each row is a part of D
+            scale, target, _ = rows_of_one_noise(noise, residual)
         store = BlockStore(whitener, x, bounds=bounds, scale=scale)
         inner = effective_sums(store, target, noise, self.structure).inner()
         posterior.fill(whitener, inner.factor, inner.weights)

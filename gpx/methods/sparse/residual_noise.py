@@ -13,10 +13,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.errors import NotPositiveDefinite
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, add_gram, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.linalg import cholesky
+from gpx.methods.sparse.block_batches import Batches, BlockBatch
 
 Structure = Literal["none", "diagonal", "blocks"]
 
@@ -33,8 +35,18 @@ class ResidualNoise(ABC):
     clamped: Tensor
 
     @abstractmethod
-    def __init__(self, store: BlockStore, rows: slice, block: Tensor, noise: Tensor) -> None:
-        """Of the rows of ``store.x`` with their block (b, M) of A^T and the noise () or (b,)."""
+    def __init__(
+        self,
+        store: BlockStore,
+        rows: slice,
+        block: Tensor,
+        noise: Tensor,
+        batch: BlockBatch | None = None,
+    ) -> None:
+        """Of the rows of ``store.x`` with their block (b, M) of A^T and the noise () or (b,).
+
+        Where D has several blocks, ``batch`` says which rows are whose.
+        """
 
     @abstractmethod
     def whiten(self, right: Tensor) -> Tensor:
@@ -78,7 +90,14 @@ class ResidualNoise(ABC):
 class DiagonalNoise(ResidualNoise):
     """D_nn = s + max(0, k(x_n, x_n) - [Q_xx]_nn)."""
 
-    def __init__(self, store: BlockStore, rows: slice, block: Tensor, noise: Tensor) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        rows: slice,
+        block: Tensor,
+        noise: Tensor,
+        batch: BlockBatch | None = None,
+    ) -> None:
         gap = store.whitener.kernel.diagonal(store.x[rows]).detach()
         self.explained = torch.linalg.vecdot(block, block)
         gap = gap.to(block.dtype) - self.explained
@@ -124,33 +143,65 @@ class DiagonalNoise(ResidualNoise):
 
 
 class BlockNoise(ResidualNoise):
-    """D = s I + K_bb - Q_bb of all pairs of rows of the block; no jitter."""
+    """D = s I + K_bb - Q_bb of all pairs of rows of a block b; no jitter.
 
-    def __init__(self, store: BlockStore, rows: slice, block: Tensor, noise: Tensor) -> None:
-        x = store.x[rows]
-        matrix = store.whitener.kernel.evaluate(x, x).detach().to(block.dtype)
-        matrix = torch.addmm(matrix, block, block.mT, alpha=-1.0)
-        self.trace = matrix.diagonal().double().sum()
+    Several blocks are one batch of matrices (g, p, p), padded with the identity.
+    """
+
+    def __init__(
+        self,
+        store: BlockStore,
+        rows: slice,
+        block: Tensor,
+        noise: Tensor,
+        batch: BlockBatch | None = None,
+    ) -> None:
+        self.batch, x = batch, store.x[rows]
+        kernel = store.whitener.kernel
+        own = kernel.evaluate(x, x) if batch is None else batch.covariances(kernel, x)
+        low = self._spread(block)
+        product = torch.addmm if batch is None else torch.baddbmm
+        matrix = product(own.detach().to(block.dtype), low, low.mT, alpha=-1.0)
+        diagonal = matrix.diagonal(dim1=-2, dim2=-1)
         self.clamped = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        matrix.diagonal().add_(noise.to(matrix.dtype))
-        self.factor, _ = cholesky(
-            matrix,
-            name=f"the residual covariance plus noise of a block of {len(x)} points",
-            ladder=(0.0,),
-            hint="a larger noise variance",
-        )
+        noise = noise.to(matrix.dtype)
+        if batch is None:
+            self.trace = diagonal.double().sum()
+            diagonal.add_(noise)
+        else:
+            self.trace = batch.zero_padding(diagonal).double().sum()
+            batch.covariance(matrix, noise.expand(len(matrix)), matrix)
+        self.factor = _factors(matrix, batch)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        return values if self.batch is None else self.batch.spread(values)
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        return values if self.batch is None else self.batch.gathered(values)
 
     def whiten(self, right: Tensor) -> Tensor:
         """By one triangular solve."""
-        return torch.linalg.solve_triangular(self.factor, right, upper=False)
+        right = self._spread(right)
+        return self._gathered(torch.linalg.solve_triangular(self.factor, right, upper=False))
 
     def solve(self, right: Tensor) -> Tensor:
         """By two."""
-        return torch.cholesky_solve(right, self.factor)
+        if self.batch is None:
+            return torch.cholesky_solve(right, self.factor)
+        half = torch.linalg.solve_triangular(self.factor, self._spread(right), upper=False)
+        return self._gathered(torch.linalg.solve_triangular(self.factor.mT, half, upper=True))
+
+    def _inverse(self) -> Tensor:
+        """D^{-1}; of several blocks on a GPU by solves: one call for all of them."""
+        if self.batch is None or self.factor.is_cpu:
+            return torch.cholesky_inverse(self.factor)
+        eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
+        root = torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)
+        return root.mT @ root
 
     def logdet(self) -> Tensor:
         """Of the Cholesky factor."""
-        return 2.0 * self.factor.diagonal().double().log().sum()
+        return 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).double().log().sum()
 
     def gradient(
         self,
@@ -162,16 +213,44 @@ class BlockNoise(ResidualNoise):
         curved: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """C = D^{-1} A^T B^{-1} A D^{-1} + p p^T. Cost: 1.5 b M^2 + 3 b^2 M + b^3."""
-        inverse = torch.cholesky_inverse(self.factor)
-        scaled = inverse @ block
+        low, weights = self._spread(block), self._spread(weights.unsqueeze(1))
+        inverse = self._inverse()
+        scaled = inverse @ low
         found = scaled @ complement
-        taken = torch.addr((scaled - found) @ scaled.mT, weights, weights)
+        taken = (scaled - found) @ scaled.mT
+        taken.addcmul_(weights, weights.mT)
         inverse -= taken
-        gathered.add_data(rows, rows, (-0.5 * inverse).to(gathered.x.dtype))
-        bent = taken @ block
-        add_gram(curved, block, bent)
+        diagonal = inverse.diagonal(dim1=-2, dim2=-1)
+        if self.batch is None:
+            gathered.add_data(rows, rows, (-0.5 * inverse).to(gathered.x.dtype))
+        else:
+            diagonal.copy_(self.batch.zero_padding(diagonal))
+            weight = (-0.5 * inverse).to(gathered.x.dtype)
+            gathered.add_groups(rows, self.batch.covariances, weight)
+        bent = taken @ low
+        add_gram(curved, low.flatten(0, -2), bent.flatten(0, -2))
         found -= bent
-        return found, inverse.diagonal().double()
+        return self._gathered(found), self._gathered(diagonal).double()
+
+
+def _factors(matrix: Tensor, batch: BlockBatch | None) -> Tensor:
+    """The Cholesky factors; a block that has none is named."""
+
+    def factor(part: Tensor) -> Tensor:
+        found, _ = cholesky(
+            part,
+            name=f"the residual covariance plus noise of a block of {part.shape[-1]} points",
+            ladder=(0.0,),
+            hint="a larger noise variance",
+        )
+        return found
+
+    try:
+        return factor(matrix)
+    except NotPositiveDefinite:
+        for own, size in zip(matrix, () if batch is None else batch.sizes, strict=False):
+            factor(own[:size, :size])
+        raise
 
 
 NOISE: dict[str, type[DiagonalNoise] | type[BlockNoise]] = {
@@ -207,6 +286,7 @@ def effective_sums(
     noise: Tensor,
     structure: Structure,
     *,
+    batches: Batches = (),
     keep_parts: bool = False,
 ) -> EffectiveSums:
     """One pass over the data: n M^2 multiply-adds; blocks of b rows add n b M + n b^2 / 3.
@@ -217,6 +297,7 @@ def effective_sums(
         noise () or (n,): s, float64, of all rows or of each; without residual the store then has
             1 / sqrt(s) for its scale, and so has the residual.
         structure: of D.
+        batches: of the blocks of D, where ``store`` hands out their rows together.
         keep_parts: whether the result holds every part of D: n numbers for the diagonal, the
             square of its size for each block.
 
@@ -236,8 +317,10 @@ def effective_sums(
     trace_error, squared, logdet = total.new_zeros(()), total.new_zeros(()), total.new_zeros(())
     clamped = torch.empty(len(x), dtype=torch.bool, device=x.device)
     parts: list[ResidualNoise] = []
-    for rows, block in store:
-        part = NOISE[structure](store, rows, block, noise[rows] if noise.ndim else noise)
+    for number, (rows, block) in enumerate(store):
+        batch = batches[number][1] if batches else None
+        own_noise = noise[rows] if noise.ndim else noise
+        part = NOISE[structure](store, rows, block, own_noise, batch)
         if keep_parts:
             parts.append(part)
         white, target = part.whiten(block), part.whiten(residual[rows].unsqueeze(1)).squeeze(1)

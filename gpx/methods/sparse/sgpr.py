@@ -28,6 +28,7 @@ from gpx.methods.sparse.certified_selection import (
     certified_selection,
 )
 from gpx.methods.sparse.sgpr_posterior import Certificate, SGPRPosterior
+from gpx.methods.sparse.unit_noise import rows_of_one_noise
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 
@@ -63,6 +64,7 @@ class SGPR(Model):
     """
 
     certifiable = True
+    takes_row_noise = True
     data_sized: ClassVar[tuple[str, ...]] = ("inducing_points",)  # M may change while training
     kernel: Kernel
     mean: Mean
@@ -161,7 +163,7 @@ class SGPR(Model):
                 "num_inducing=auto certifies with one noise variance for all rows, and noise= or "
                 "weights= give each row its own: give a number, or leave them out"
             )
-        self.row_noise = noise
+        super().know_noise(noise)
 
     def _select(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters."""
@@ -321,14 +323,9 @@ class SGPR(Model):
         posterior = self.new_posterior()
         whitener, report = self._factorise()
         noise, residual = training_noise(self, x).double(), y - self.mean(x)
-        if noise.ndim:  # rows scaled to noise of variance one
-            scale = noise.rsqrt()
-            store = BlockStore(whitener, x, scale=scale)
-            sums = nystrom_sums(store, residual * scale.to(residual))
-            inner = InnerFactor(sums, noise.new_ones(()))
-        else:
-            sums = nystrom_sums(BlockStore(whitener, x), residual)
-            inner = InnerFactor(sums, noise)
+        rows = rows_of_one_noise(noise, residual)
+        sums = nystrom_sums(BlockStore(whitener, x, scale=rows.scale), rows.residual)
+        inner = InnerFactor(sums, rows.noise)
         if self.automatic:
             certifier = replace(self._certifier(x, y), kernel=posterior.kernel)
             own = Whitener(posterior.kernel, whitener.z, whitener.factor)

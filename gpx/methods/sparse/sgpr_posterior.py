@@ -15,7 +15,7 @@ from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.certified_selection import KLCertifier
 from gpx.sampling import SHARED, ConditionedFunctions, Frequencies, prior_functions
 

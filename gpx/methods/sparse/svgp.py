@@ -12,24 +12,28 @@ from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
 from gpx.inducing.base import inducing_for, settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.nystrom import NystromSums
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.variational import (
     GAUSSIAN,
     FullCholesky,
     InducingVariables,
+    OutputSums,
     Strategy,
     Whitened,
     WhitenedGaussian,
+    observed_sums,
     raise_noise,
+    row_scale,
     whitened_optimum,
-    whitened_sums,
 )
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.model import Model
+from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
 from gpx.tensor_checks import check_at_least, check_not_negative
 
@@ -53,7 +57,8 @@ class SVGP(Model):
 
     u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian. The p latent functions of a likelihood
     share kernel, mean function and Z, and have a q(v) each: several outputs (the likelihood
-    ``GaussianOutputs``) are modelled each for itself, for the kernel work of one.
+    ``GaussianOutputs``) are modelled each for itself, for the kernel work of one. With them, and
+    with ``MixedOutputs``, a row may lack some of its targets, which are NaN.
 
     Args:
         kernel, mean, likelihood: parts of the model.
@@ -83,6 +88,7 @@ class SVGP(Model):
     certifiable = True
     streams = True
     fixed_shapes = True
+    takes_row_noise = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
@@ -133,6 +139,11 @@ class SVGP(Model):
         self.q = copy.deepcopy(family).start(size, likelihood.num_latents)
 
     @property
+    def takes_missing_targets(self) -> bool:  # type: ignore[override]
+        """As in ``Model``: with Gaussian noise of several outputs."""
+        return isinstance(self.likelihood, NoisyOutputs)
+
+    @property
     def num_outputs(self) -> int:
         """As many as the likelihood has."""
         return self.likelihood.num_outputs
@@ -146,7 +157,7 @@ class SVGP(Model):
         """Choose inducing points among the data; start q(v) at its optimum where it is known.
 
         Raises:
-            DataError: fewer data than inducing points.
+            DataError: fewer data than inducing points, or targets of one output not finite.
             ConfigError: x has another number of columns than ``num_inputs``.
         """
         if x.shape[1] != self._num_inputs:
@@ -154,14 +165,22 @@ class SVGP(Model):
                 f"the model was made for {self._num_inputs} inputs, the data have "
                 f"{x.shape[1]}; set num_inputs={x.shape[1]}"
             )
+        if isinstance(y, Tensor) and self.likelihood.num_outputs == 1:
+            require_finite(y)
         points = self.features.choose(
             x, self.kernel, self.inducing.shape[0], selector=self.selector, generator=generator
         )
         if not self.features.trainable:
             self._resize(points.shape)
         self.place(points)
+        self._start_likelihood(x, y)
         if self.warm_start and isinstance(self.likelihood, GAUSSIAN):
             self._warm_start(self.likelihood, x, y)
+
+    @torch.no_grad()
+    def _start_likelihood(self, x: Tensor, y: Tensor) -> None:
+        if self.likelihood.task == "regression":
+            self.likelihood.start(y - self.mean(x).view(-1, *(1 for _ in y.shape[1:])))
 
     def _resize(self, shape: torch.Size) -> None:
         """Room for features of another number or width than asked for; q(v) is the prior again."""
@@ -189,9 +208,13 @@ class SVGP(Model):
 
     @torch.no_grad()
     def _warm_start(self, likelihood: Gaussian | GaussianOutputs, x: Tensor, y: Tensor) -> None:
-        """Noise variance, never below what it is, and q(v) of highest collapsed bound."""
+        """Noise variance, never below what it is, and q(v) of highest collapsed bound.
+
+        Where the noise of each row is known in part, what is not starts as it is.
+        """
         sums = self._sums(x, y)
-        raise_noise(sums, len(x), likelihood)
+        if self.row_noise is None:
+            raise_noise(sums, sums.counts, likelihood)
         self._assign_optimum(self.q, sums)
 
     @torch.no_grad()
@@ -213,10 +236,12 @@ class SVGP(Model):
     def _variables(self) -> InducingVariables:
         return InducingVariables(self.kernel, self.inducing, self.jitter, self.features)
 
-    def _sums(self, x: Tensor, y: Tensor) -> NystromSums:
-        return whitened_sums(self._variables, self.mean, x, y)
+    def _sums(self, x: Tensor, y: Tensor) -> OutputSums:
+        assert isinstance(self.likelihood, GAUSSIAN)
+        scale = row_scale(self.row_noise, self.likelihood)
+        return observed_sums(self._variables, self.mean, x, y, scale)
 
-    def _assign_optimum(self, q: WhitenedGaussian, sums: NystromSums) -> None:
+    def _assign_optimum(self, q: WhitenedGaussian, sums: OutputSums) -> None:
         assert isinstance(self.likelihood, GAUSSIAN)
         self._assign(q, *whitened_optimum(sums, self.likelihood))
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from gpx.constraints import values_made_once
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.methods.base.batch import Batch, in_order, noise_of_all
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.sparse.svgp import BoundTerms
 from gpx.tensor_checks import check_at_least
@@ -42,6 +44,7 @@ class SVGPELBO(Objective[Variational]):
     kind = "unbiased"
     fixed_shapes = True
     shared = "batch"
+    takes_row_noise = True
     models = (Variational,)
     made_for = "SVGP"
 
@@ -51,19 +54,42 @@ class SVGPELBO(Objective[Variational]):
         self.total = num_data
 
     def evidence(
-        self, model: Variational, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: Variational,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        noise: RowNoise | None = None,
     ) -> Evidence:
-        """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
+        """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL).
+
+        Args:
+            noise: what is known of the noise of these rows; None: of all rows what the model knows.
+
+        Raises:
+            ConfigError: the model knows something of each row, and some came without.
+        """
+        noise = noise_of_all(model, noise, len(x), self.total)
         scale = self.total / x.shape[0]
         with values_made_once(y.device, model):
             terms = model.bound_terms(x)
-            fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
+            each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
+            fit = each.sum() * scale
         return Evidence(
             value=fit - terms.kl,
             kind="unbiased",
             parts={"fit": fit, "complexity": terms.kl},
             report=terms.report,
         )
+
+    def evidence_of(
+        self, model: Variational, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As in ``Objective``, with the noise of its rows."""
+        if batch.noise is None:  # a subclass may write ``evidence`` as ``Objective`` has it
+            return self.evidence(model, batch.x, batch.y, generator=generator)
+        return self.evidence(model, batch.x, batch.y, generator=generator, noise=batch.noise)
 
     @torch.no_grad()
     def full_evidence(
@@ -81,9 +107,9 @@ class SVGPELBO(Objective[Variational]):
         higher still.)
         """
         total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
-            evidence = self.evidence(model, rows_x, rows_y)
-            share = rows_x.shape[0] / self.total
+        for batch in in_order(model, x, y, batch_size):
+            evidence = self.evidence_of(model, batch)
+            share = len(batch.x) / self.total
             total += share * evidence.parts["fit"].double()
         kl = evidence.parts["complexity"]
         return Evidence(

@@ -16,7 +16,7 @@ from gpx.inference.variational.paths import conditioned_paths
 from gpx.kernels.base import Kernel
 from gpx.linalg.triangular import lower_matmul
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, no_joint_law
+from gpx.methods.base.posterior import Marginals, no_joint_law
 from gpx.sampling import SHARED, Frequencies
 
 PREDICT_CHUNK = 4096

@@ -22,8 +22,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
 from gpx.means.base import Mean
-from gpx.methods.base.model import Posterior
 from gpx.methods.base.objective import Evidence, Kind, Objective
+from gpx.methods.base.posterior import Posterior
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
 
 ARRAYS = 4

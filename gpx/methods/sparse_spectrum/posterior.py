@@ -13,8 +13,9 @@ from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
+from gpx.tensor_checks import check_inputs
 
 
 class SparseSpectrumPosterior(InDoublePrecision, Posterior):
@@ -88,6 +89,7 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
+            check_inputs(self, x, self.num_inputs)
             parts = [functions(x[rows], weights.to(x.dtype)) for rows in self._blocks(x)]
             found = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
             return found + self.mean(x)

@@ -29,9 +29,37 @@ def sample_columns(
     device: torch.device,
 ) -> Tensor:
     """Numbers of blocks (L,) with about ``size`` columns: at least one block, at most all."""
-    blocks = basis.num_blocks
-    length = min(blocks, max(1, round(size / basis.block_size)))
+    blocks, length = basis.num_blocks, _length(basis, size)
     return sample_blocks(blocks, length, sampling, generator=generator, device=device)
+
+
+def sample_lists(
+    basis: Basis,
+    columns: int,
+    diagonal_columns: int,
+    sampling: Sampling,
+    *,
+    generator: torch.Generator | None,
+    device: torch.device,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Two independent lists, drawn together, and one of another size, as ``sample_columns``."""
+    blocks, shape = basis.num_blocks, (2, _length(basis, columns))
+    if sampling == "stratified":
+        first, second = _stratified(blocks, shape, generator, device)
+    elif sampling == "with_replacement":
+        first, second = torch.randint(blocks, shape, generator=generator, device=device)
+    else:
+        first, second = (
+            sample_blocks(blocks, shape[1], sampling, generator=generator, device=device)
+            for _ in range(2)
+        )
+    last = sample_columns(basis, diagonal_columns, sampling, generator=generator, device=device)
+    return first, second, last
+
+
+def _length(basis: Basis, size: int) -> int:
+    """Blocks with about ``size`` columns."""
+    return min(basis.num_blocks, max(1, round(size / basis.block_size)))
 
 
 def sample_blocks(
@@ -56,12 +84,20 @@ def sample_blocks(
     No host synchronisation. Source: Evans and Nair 2020 (QSGP); strata are ours.
     """
     if sampling == "stratified":
-        position = torch.rand(size, generator=generator, device=device, dtype=torch.float64)
-        position += torch.arange(size, device=device)
-        return (position * (num_blocks / size)).long().clamp_max(num_blocks - 1)
+        return _stratified(num_blocks, (size,), generator, device)
     if sampling == "with_replacement":
         return torch.randint(num_blocks, (size,), generator=generator, device=device)
     return torch.randperm(num_blocks, generator=generator, device=device)[:size]
+
+
+def _stratified(
+    num_blocks: int, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
+) -> Tensor:
+    """Lists along the last axis."""
+    size = shape[-1]
+    position = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+    position += torch.arange(size, device=device)
+    return position.mul_(num_blocks / size).long().clamp_max_(num_blocks - 1)
 
 
 def multiplicity(blocks: Tensor) -> Tensor:

@@ -150,7 +150,7 @@ class ControlVariate(StepCount, DataSized):
         family: MeanFieldWeights,
         pair: Tensor,
         factors: Tensor,
-        target: Tensor,
+        target: Tensor | None,
         num_data: int,
         selected: SelectedBlocks | None = None,
     ) -> Tensor:
@@ -159,7 +159,7 @@ class ControlVariate(StepCount, DataSized):
         Args:
             pair (2 L,): the two block lists, one after the other.
             factors (2 L W, 1 + K): rows of [mu - anchor, dense C] there, with gradient.
-            target (): n / batch (B / L)^2 sum of products on the mini-batch; for ``auto`` only.
+            target (): n / batch (B / L)^2 sum of products on the mini-batch; None unless ``auto``.
             num_data: n.
             selected: ``pair`` as selected from ``basis``, where that is done already.
         """
@@ -172,34 +172,37 @@ class ControlVariate(StepCount, DataSized):
             selected = basis.selected(pair, self.support)
         length = pair.shape[0] // 2
         at_left, at_right = selected.of(self.frozen_basis(basis)).split((length, length))
-        half = factors.shape[0] // 2
+        on_left, on_right = factors.chunk(2)
         kept: list[Tensor] = []
-        right = at_right.products(self.support, factors[half:], kept)
+        right = at_right.products(self.support, on_right, kept)
         ratio = basis.num_blocks / length
         per_row = num_data / self.rows_used
         direction = correction_direction(self.projection, right, ratio)
-        form, left = at_left.form(self.support, factors[:half], direction, kept)
+        form, left = at_left.form(self.support, on_left, direction, kept)
         correction = per_row * corrected_form(form, self.projection, left, right, ratio)
-        expected = per_row * self.projection.square().sum()
-        factor = self._coefficient(target.detach() - expected, -correction.detach())
+        if self.coefficient == "auto":
+            assert target is not None
+            expected = per_row * self.projection.square().sum()
+            factor = self._estimated(target.detach() - expected, -correction.detach())
+            correction = factor * correction
+        elif self.coefficient != 1.0:
+            correction = float(self.coefficient) * correction
         if torch.is_grad_enabled():
             self._remember(family, pair, [(at_left, kept[1]), (at_right, kept[0])])
-        return factor * correction
+        return correction
 
     @property
     def rows_used(self) -> int:
         """Support rows actually drawn: ``rows``, or n when that is less."""
         return 0 if self.support is None else self.support.shape[0]
 
-    def _coefficient(self, target: Tensor, sampled: Tensor) -> Tensor | float:
-        """Coefficient of this step; with ``auto`` from the steps before it.
+    def _estimated(self, target: Tensor, sampled: Tensor) -> Tensor:
+        """Coefficient of this step from the steps before it, for ``auto``.
 
         Cov(T - E, S) / E[S^2] of the centred control variate S (mean zero by construction) and the
         target less the tracked expectation E, which takes most of the trend of a training run out.
         Zero, which is no control variate, until two steps are known.
         """
-        if self.coefficient != "auto":
-            return float(self.coefficient)
         assert self.moments is not None
         weight, mean_t, mean_s, cross, square = self.moments.clone().unbind()
         covariance = cross * weight - mean_t * mean_s
@@ -275,3 +278,10 @@ def anchor_at(anchor: Tensor, blocks: Tensor) -> Tensor:
         return anchor.new_zeros(blocks.shape[0], anchor.shape[1])
     inside = blocks < anchor.shape[0]
     return anchor[torch.where(inside, blocks, 0)] * inside[:, None]
+
+
+def less_in_first(block: Tensor, column: Tensor) -> Tensor:
+    """``block`` (r, c) whose first column is less ``column`` (r, 1)."""
+    if block.shape[1] == 1:
+        return block - column
+    return torch.cat((block[:, :1] - column, block[:, 1:]), dim=1)

@@ -13,7 +13,7 @@ from gpx.inference.iterative_posterior import BLOCK_BYTES, IterativePosterior
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.posterior import Marginals
 
 WeightVariance = Literal["augmented", "mean_field", "projection", "collapsed"]
 RULE_NAMES: dict[str, VarianceName] = {"projection": "lanczos", "collapsed": "sgpr"}

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.backends import row_slices
 from gpx.bases.base import Basis
 from gpx.linalg.memory import working_memory
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.weight_space.block_diagonal import CellCovariance
 from gpx.methods.weight_space.cells import Cells
 

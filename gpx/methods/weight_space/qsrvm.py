@@ -18,7 +18,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.weight_space.chevron import ChevronWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import MeanFieldWeights

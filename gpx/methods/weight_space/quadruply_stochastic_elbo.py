@@ -13,13 +13,15 @@ from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.batch import Batch
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
-from gpx.methods.weight_space.block_sampling import Sampling, check_sampling, sample_columns
+from gpx.methods.weight_space.block_sampling import Sampling, check_sampling, sample_lists
 from gpx.methods.weight_space.control_variate import (
     Coefficient,
     ControlVariate,
     anchor_at,
     factor_rows,
+    less_in_first,
 )
 from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted_values
 from gpx.methods.weight_space.model import WeightsOnBasis
@@ -208,11 +210,8 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         diagonal = (
             DEFAULT_DIAGONAL_COLUMNS if self.diagonal_columns is None else self.diagonal_columns
         )
-        i, j, r = (
-            sample_columns(model.basis, size, self.sampling, generator=generator, device=device)
-            for size in (columns, columns, diagonal)
-        )
-        return i, j, r
+        sizes = columns, diagonal
+        return sample_lists(model.basis, *sizes, self.sampling, generator=generator, device=device)
 
     def _check_snapshot(self, model: WeightsOnBasis) -> None:
         if self.moment.numel() == 0:
@@ -238,7 +237,8 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
         self.check(model)
-        return self.evidence_given(model, x, y, self.step_draws(model, x, generator=generator))
+        drawn = self.step_draws(model, x, generator=generator)
+        return self.evidence_given(model, Batch(x, y), drawn)
 
     def step_draws(
         self, model: WeightsOnBasis, x: Tensor, *, generator: torch.Generator | None
@@ -247,11 +247,11 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         return self.draw(model, generator=generator, device=x.device)
 
     def evidence_given(
-        self, model: WeightsOnBasis, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...]
+        self, model: WeightsOnBasis, batch: Batch, drawn: tuple[Tensor, ...]
     ) -> Evidence:
         """The estimate for given lists of blocks."""
-        with values_made_once(y.device, model):
-            return self.estimate(model, x, y, *drawn)
+        with values_made_once(batch.y.device, model):
+            return self.estimate(model, batch.x, batch.y, *drawn)
 
     @property
     def left(self) -> object:
@@ -288,16 +288,16 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         )
         at_i, at_j = at_pair.split((length, length))
         factors = factor_rows(family, pair, sparse=True)
-        precision = basis.block_precision(pair).to(factors.dtype)
+        of_lists = basis.block_precision(lists[: 2 * length + r.shape[0]]).to(factors.dtype)
+        precision, precision_r = of_lists.split((factors.shape[0], r.shape[0] * basis.block_size))
         prior = 0.5 * ratio * (precision[:, None] * factors.square()).sum()
         delta = factors
         residual = y
         if self.anchor.shape[0]:
-            shift = anchor_at(self.anchor, pair).reshape(-1, 1)
-            delta = torch.cat((factors[:, :1] - shift, factors[:, 1:]), dim=1)
-        half = delta.shape[0] // 2
+            delta = less_in_first(factors, anchor_at(self.anchor, pair).reshape(-1, 1))
+        delta_i, delta_j = delta.chunk(2)
         # list i is evaluated last, when all that its product meets is known
-        right = at_j.products(x, delta[half:])
+        right = at_j.products(x, delta_j)
         direction = per_row * ratio**2 * right
         if self.snapshot:
             constant = self.misfit
@@ -308,28 +308,34 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
             constant = per_row * residual.square().sum()
             pull = per_row * ratio * residual
             linear = -(pull @ right[:, 0])
-            direction = torch.cat((direction[:, :1] - pull[:, None], direction[:, 1:]), dim=1)
+            direction = less_in_first(direction, pull[:, None])
         # the quadratic term, and without a snapshot the linear term of list i
-        products, left = at_i.form(x, delta[:half], direction)
+        products, left = at_i.form(x, delta_i, direction)
         if self.control.rows:
-            quadratic = per_row * ratio**2 * (left * right.detach()).sum()
+            wanted = self.control.coefficient == "auto"
+            quadratic = per_row * ratio**2 * (left * right.detach()).sum() if wanted else None
             products = products + self.control.correction(
                 basis, family, pair, delta, quadratic, self.total, at_pair
             )
 
         # diagonal columns of C
-        active = family.is_diagonal_column(r)
         log_scale = model.log_scales(r, sparse=True)
-        square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
+        square = (2.0 * log_scale).exp()
+        log_dense: Tensor | float = 0.0
+        if family.num_dense:
+            active = family.is_diagonal_column(r)
+            square, log_scale = (
+                torch.where(active, square, 0.0),
+                torch.where(active, log_scale, 0.0),
+            )
+            log_dense = family.log_dense_diagonal().sum()
         column = per_row * at_r.column_squares(x).view_as(square)
         if torch.is_grad_enabled():
             expected = self.total * basis.mean_column_square()
             self._seen = r, (column / expected).detach()
-        precision_r = basis.block_precision(r).view_as(square)
         trace = ratio_r * (square * column).sum()
-        prior = prior + ratio_r * (square * precision_r).sum()
-        log_factor = ratio_r * torch.where(active, log_scale, 0.0).sum()
-        log_factor = log_factor + family.log_dense_diagonal().sum()
+        prior = prior + ratio_r * (square * precision_r.view_as(square)).sum()
+        log_factor = ratio_r * log_scale.sum() + log_dense
         log_precision = 0.5 * ratio * precision.log().sum()
 
         fit = -0.5 * (constant + linear + products) / noise

@@ -11,8 +11,8 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.bases.frozen import flat_parameters, frozen_basis, put_parameters
 from gpx.data_sized import DataSized
-from gpx.methods.base.model import Posterior
 from gpx.methods.base.objective import Evidence
+from gpx.methods.base.posterior import Posterior
 from gpx.methods.weight_space.control_variate import factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.model import WeightsOnBasis

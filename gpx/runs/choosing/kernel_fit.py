@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import DidNotConverge, NotPositiveDefinite
-from gpx.inference.leave_one_out import leave_one_out_log_density
+from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
@@ -179,7 +179,7 @@ class Judge:
         covariance = model.kernel.evaluate(self.x, self.x)
         covariance.diagonal().add_(model.likelihood.noise_variance)
         factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
-        return float(leave_one_out_log_density(factor, y - model.mean(self.x)).mean())
+        return float(LeftOut.of(factor, y - model.mean(self.x)).log_density().mean())
 
 
 def with_values(node: Node, part: Any) -> Node:

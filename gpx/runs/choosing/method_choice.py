@@ -151,12 +151,13 @@ METHODS: Sequence[Method] = (
         seconds=lambda f: 200.0,
         memory=_small,
         why=lambda f: "images of several classes: a convolutional network with a GP for a head",
+        row_noise=True,
     ),
     Method(
         "laplace",
         takes=lambda f: (
             f.form != "stream"
-            and f.task in ("binary", "count")
+            and f.task in ("binary", "ordinal", "count")
             and f.log_concave
             and f.num_train <= LAPLACE_ROWS
         ),
@@ -170,6 +171,7 @@ METHODS: Sequence[Method] = (
         seconds=lambda f: 200.0,
         memory=_small,
         why=lambda f: _why_svgp(f),
+        row_noise=True,
     ),
 )
 """In the order in which they are tried."""

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import target_marginals
-from gpx.runs.predictor import Prediction, Predictor
+from gpx.likelihoods.base import of_classes
+from gpx.runs.prediction import Prediction
+from gpx.runs.predictor import Predictor
 
 TRACED_ROWS = 5
 """Rows that the program is traced at; it takes any number of rows."""
@@ -82,7 +84,7 @@ def require_numbers(predictor: Predictor, form: str) -> None:
         predictor: what is to be written.
         form: the ``format=`` that asks.
     """
-    if predictor.likelihood.task in ("binary", "multiclass"):
+    if of_classes(predictor.likelihood.task):
         raise ConfigError(
             f"format={form} writes mean and standard deviation, and {predictor.target_name} is a "
             "class; train on a target that is a number"
@@ -119,7 +121,7 @@ def program_of(
             why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
             f"format={form} cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
-            "qsgp, ski, vecchia, swsgp, reweighted or exact"
+            "qsgp, ski, vecchia, swsgp, reweighted, deep_rf or exact"
         ) from error
 
 

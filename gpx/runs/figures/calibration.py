@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.diagnostics.calibration import coverage_curve, pit
+from gpx.likelihoods.base import of_classes
 from gpx.metrics import class_log_probabilities, ece, reliability
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def calibration_figures(
     """
     if not data.num_test:
         return {}
-    if data.task in ("binary", "multiclass"):
+    if of_classes(data.task):
         return {"reliability": _reliability(data, predictive, before)}
     try:
         found = _curves(data, predictive)

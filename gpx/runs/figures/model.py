@@ -66,7 +66,8 @@ def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figu
     x = predictor.placed(grid)
     draws = stream(0, "figure", x.device)
     with torch.no_grad():
-        paths = predictor.posterior.sample_paths(PATHS, generator=draws)(x)
+        latents = predictor.posterior.sample_paths(PATHS, generator=draws)(x)
+        paths, _ = predictor.likelihood.outputs(latents, torch.zeros_like(latents))
     return figures.sampled_functions(
         (_inputs(data, data.train_x)[:, 0], _targets(data, data.train_y)),
         _inputs(data, grid)[:, 0],

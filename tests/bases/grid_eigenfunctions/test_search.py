@@ -204,3 +204,28 @@ def test_no_sweep_begins_after_the_most_evaluations(monkeypatch):
     bounded = basis_of(x, 20, **start)
     assert run(bounded, x, y, 9) == one
     torch.testing.assert_close(bounded.kernel.lengthscale, single.kernel.lengthscale)
+
+
+def test_a_search_ends_at_the_best_so_far_when_it_is_told():
+    """After k evidences it stands where the best of them is, which more of them only raise."""
+    x, y = data()
+    whole = basis_of(x, 20, ard_num_dims=4)
+    found = run(whole, x, y)
+    gains = []
+    for most in (0, 3, found.evaluations):
+        basis, ends = basis_of(x, 20, ard_num_dims=4), iter([False] * most + [True] * 999)
+        cut = search_lengthscales(
+            basis,
+            x,
+            y,
+            0.1,
+            3,
+            generator=torch.Generator(),
+            spent=ends.__next__,
+        )
+        assert cut.evaluations == min(most + 1, found.evaluations)
+        gains.append(cut.gain)
+    assert gains[0] == 0.0
+    assert gains == sorted(gains)
+    assert gains[-1] == found.gain
+    assert torch.equal(basis.kernel.lengthscale, whole.kernel.lengthscale)

@@ -274,3 +274,25 @@ def test_what_does_not_fit():
         LatentLikelihood().check(SampledGP(**parts(Gaussian())))
     with pytest.raises(ConfigError, match="prior_deviation=-1"):
         SampledGP(kernel=RBF(1), mean=Constant(), likelihood=Bernoulli(), prior_deviation=-1.0)
+
+
+def test_burn_in_that_is_ended_early_leaves_samples():
+    x, y = points(12)
+    model = SampledGP(**parts(Bernoulli())).double()
+    model.initialise(x, y, generator=torch.Generator())
+    chain = EllipticalSlice(chains=2, burn_in=1000, iterations=400, thin=4)
+    chain.bind(model, x, 0)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(6):
+        chain.step(step, x, y, generator=generator)
+    assert not chain.serves(6)
+    assert chain.hurry(6, 1400).startswith("burn-in, after 6 of 1000 steps")
+    assert (chain.burn_in, chain.thin) == (6, 1)
+    assert chain.hurry(7, 1400) == ""  # there is nothing more to end
+    again = EllipticalSlice(burn_in=1000)
+    again.load_state_dict(chain.state_dict())
+    assert (again.burn_in, again.thin) == (6, 1)
+    for step in range(6, 10):
+        chain.step(step, x, y, generator=generator)
+    assert chain.serves(10)
+    assert len(model.samples) == 2 * 4

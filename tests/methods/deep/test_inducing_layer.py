@@ -139,8 +139,8 @@ def test_the_optimum_for_gaussian_noise_in_pieces():
     x, likelihood = inputs(20), Gaussian(0.3)
     y = x.sin().sum(1)
     made, whole = layer(mean=Zero()), layer(mean=Zero())
-    made.fit(zip(x.split(6), y.split(6), strict=True), 20, likelihood, noise=False)
-    whole.fit([(x, y)], 20, likelihood, noise=False)
+    made.fit(zip(x.split(6), y.split(6), [None] * 4, strict=True), 20, likelihood, noise=False)
+    whole.fit([(x, y, None)], 20, likelihood, noise=False)
     torch.testing.assert_close(made.q.mean, whole.q.mean)
     other = SVGP(
         kernel=made.kernel,

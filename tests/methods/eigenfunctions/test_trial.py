@@ -105,3 +105,49 @@ def test_the_model_compares_the_search_with_what_it_began_with(monkeypatch):
         assert torch.equal(model.basis.index, searched.basis.index)
     else:
         assert torch.equal(model.basis.index, plain.basis.index)
+
+
+class Until:
+    """A watch of a start whose time is over after some looks at it."""
+
+    def __init__(self, looks):
+        self.looks, self.told = looks, []
+
+    def spent(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def cut_short(self, what):
+        self.told.append(what)
+
+
+def test_a_trial_without_time_compares_what_there_is():
+    basis, mean, likelihood, x, y = problem()
+    for looks, count in ((0, 1), (5, 1), (500, 2)):
+        watch = Until(looks)
+        begun = starts_of(basis)
+        best, values = trial.best_start(basis, mean, likelihood, x, y, begun, 15, spent=watch.spent)
+        assert len(values) == count
+        assert values[best] == max(values)
+        value, _ = eigenfunction_evidence(
+            basis, x, y - mean(x), likelihood.noise_variance, correction=False
+        )
+        assert float(value.detach()) / 60 == pytest.approx(values[best], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("looks", "what"),
+    [(2, ["the search for lengthscales"]), (10_000, [])],
+    ids=["no time", "time enough"],
+)
+def test_a_start_without_time_is_a_start_all_the_same(looks, what):
+    _, mean, likelihood, x, y = problem()
+    model = GRIEF(
+        kernel=RBF(ard_num_dims=3), mean=mean, likelihood=likelihood, num_inputs=3,
+        num_eigenfunctions=15, grid=GridOptions(points_per_dim=6),
+    ).double()  # fmt: skip
+    watch = Until(looks)
+    model.initialise_watched(x, y, generator=torch.Generator(), watch=watch)
+    assert watch.told == what
+    marginals = model.condition(x, y).predict(x)
+    assert float((marginals.mean - y).square().mean()) < float(y.var())

@@ -4,31 +4,14 @@ import statistics
 
 import pytest
 import torch
+from barely_biased_problem import problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.inference.noisy_kernel import PreconditionedKernel
-from gpx.kernels import Matern32
-from gpx.likelihoods import Gaussian
 from gpx.linalg import BlockLanczos, block_gauss, probe_vectors
-from gpx.means import Zero
 from gpx.methods.exact.barely_biased import barely_biased_log_marginal_likelihood, quadrature_modes
-from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL
-
-
-def problem(rank=8, n=60, noise=0.02):
-    torch.manual_seed(0)
-    x = torch.randn(n, 2, dtype=torch.float64)
-    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
-    model = ExactGP(
-        kernel=Matern32(ard_num_dims=2, lengthscale=[0.8, 1.5], outputscale=1.4),
-        mean=Zero(),
-        likelihood=Gaussian(noise),
-        solver="barely_biased",
-        iterative=IterativeOptions(rank=rank),
-    ).double()
-    return model, x, y
 
 
 def system_of(model, x):

@@ -2,29 +2,12 @@
 
 import pytest
 import torch
+from barely_biased_problem import problem
 
 from gpx.errors import ConfigError
-from gpx.kernels import Matern32
-from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
-from gpx.means import Zero
 from gpx.methods.exact import barely_biased_mll as module
-from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import BarelyBiasedMLL, ExactMLL
-
-
-def problem(rank=8, n=60, noise=0.02):
-    torch.manual_seed(0)
-    x = torch.randn(n, 2, dtype=torch.float64)
-    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
-    model = ExactGP(
-        kernel=Matern32(ard_num_dims=2, lengthscale=[0.8, 1.5], outputscale=1.4),
-        mean=Zero(),
-        likelihood=Gaussian(noise),
-        solver="barely_biased",
-        iterative=IterativeOptions(rank=rank),
-    ).double()
-    return model, x, y
 
 
 def test_a_larger_bound_takes_fewer_steps():

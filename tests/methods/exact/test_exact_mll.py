@@ -2,6 +2,7 @@
 
 import math
 
+import golden_g1 as g1
 import pytest
 import torch
 
@@ -124,14 +125,8 @@ def test_block_size_does_not_matter(monkeypatch):
 
 
 def test_golden_value():
-    x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
-    y = (2 * x).sin() + 0.3 * (7 * x).cos()
-    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian()).double()
-    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
-    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
-    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
     with torch.no_grad():
-        evidence = ExactMLL().evidence(model, x[:, None], y)
+        evidence = ExactMLL().evidence(g1.exact_model(ExactGP), g1.x[:, None], g1.y)
     assert float(evidence.value) == pytest.approx(-12.33457183, rel=1e-8)
     assert float(evidence.parts["fit"]) == pytest.approx(-0.5 * 173.1094506, rel=1e-8)
     assert float(evidence.parts["complexity"]) == pytest.approx(0.5 * 516.0157202, rel=1e-8)

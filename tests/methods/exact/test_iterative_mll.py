@@ -69,15 +69,7 @@ def test_expectation_over_the_probes_is_the_exact_value_and_gradient(enumerated,
 
 
 def test_golden_g1_evidence(enumerated):
-    model = ExactGP(
-        kernel=RBF(lengthscale=0.7, outputscale=1.3),
-        mean=Zero(),
-        likelihood=Gaussian(0.05),
-        iterative=IterativeOptions(rank=20),
-    ).double()
-    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
-    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
-    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
+    model = g1.exact_model(ExactGP, iterative=IterativeOptions(rank=20))
     with torch.no_grad():
         got = IterativeMLL(tolerance=1e-12).evidence(model, g1.x[:, None], g1.y)
     assert got.value.item() == pytest.approx(-12.33457183, rel=1e-8)

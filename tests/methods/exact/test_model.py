@@ -3,6 +3,7 @@
 import math
 
 import dense_gaussian_process as dense
+import golden_g1 as g1
 import numpy as np
 import pytest
 import torch
@@ -13,17 +14,6 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Linear, Zero
 from gpx.methods.exact import model as exact_module
 from gpx.models import ExactGP
-
-
-def golden():
-    """Golden problem G1: 200 points on [0, 10]."""
-    x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
-    y = (2 * x).sin() + 0.3 * (7 * x).cos()
-    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian()).double()
-    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
-    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
-    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
-    return model, x[:, None], y
 
 
 def random_problem(seed=0, n=60, dtype=torch.float64):
@@ -39,7 +29,7 @@ def random_problem(seed=0, n=60, dtype=torch.float64):
 
 
 def test_golden_posterior():
-    model, x, y = golden()
+    model, x, y = g1.exact_model(ExactGP), g1.x[:, None], g1.y
     at = torch.tensor([[5.03], [10.4]], dtype=torch.float64)
     mean, variance = model.condition(x, y).predict(at)
     expected_mean = torch.tensor([-0.5932219766, 1.683908528], dtype=torch.float64)
@@ -151,7 +141,7 @@ def test_cuda_agrees_with_cpu():
 def test_predictive_intervals_cover_as_often_as_they_say():
     """200 functions from the prior with noise; observations at new points in the 95 % interval."""
     generator = torch.Generator().manual_seed(0)
-    model, x, _ = golden()
+    model, x = g1.exact_model(ExactGP), g1.x[:, None]
     x, at = x[::5], torch.linspace(0.1, 9.9, 20, dtype=torch.float64)[:, None]
     both = torch.cat([x, at])
     with torch.no_grad():

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
+from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.means import Constant
-from gpx.models import SVGP, ExactGP, SubsetOfData
+from gpx.means import Constant, Zero
+from gpx.models import QSGP, ExactGP, SubsetOfData
 from gpx.objectives import ExactMLL, SubsetEvidence
 
 N = 12
@@ -136,8 +137,8 @@ def test_other_solvers_refuse(problem, solver):
 
 def test_other_models_refuse(problem):
     noise = problem[3]
-    sparse = SVGP(
-        kernel=RBF(2), mean=Constant(), likelihood=Gaussian(), num_inputs=2, num_inducing=3
+    weights = QSGP(
+        kernel=RBF(2), mean=Zero(), likelihood=Gaussian(), basis=RandomFourier, num_basis=4
     )
-    with pytest.raises(ConfigError, match=r"SVGP has one noise variance .*model=ExactGP\(\)"):
-        sparse.know_noise(noise)
+    with pytest.raises(ConfigError, match=r"QSGP has one noise variance .*model=ExactGP\(\)"):
+        weights.know_noise(noise)

@@ -3,11 +3,25 @@
 import pytest
 import torch
 
-from gpx.methods.nearest.ordering import blocks, conditioning_groups, earlier_rows, maximin_order
+from gpx.methods.nearest.ordering import (
+    blocks,
+    conditioning_groups,
+    distinct_rows,
+    earlier_rows,
+    maximin_order,
+)
 
 
 def points(n, d=3, seed=0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def test_distinct_rows_keep_their_order():
+    x = points(30)
+    x[[4, 9, 29, 17]] = x[[2, 2, 2, 16]]
+    rows, places = distinct_rows(x)
+    assert rows.tolist() == [i for i in range(30) if i not in (4, 9, 17, 29)]
+    assert torch.equal(x[rows][places], x)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100, 257])

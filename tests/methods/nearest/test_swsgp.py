@@ -10,6 +10,7 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
+from gpx.methods.base.batch import Batch
 from gpx.methods.nearest.nearness import nearest_inducing
 from gpx.models import SWSGP, VNNGP, NearestPosterior
 from gpx.objectives import SWSGPObjective
@@ -321,7 +322,7 @@ def test_fixed_inducing_points_have_their_neighbours_found_once():
     assert objective.table.shape == (NUM, 4)
     rows = torch.tensor([3, 30, 11])
     objective.before_step(made, x, y, rows)
-    got = objective.evidence(made, x[rows], y[rows]).value
+    got = objective.evidence_of(made, Batch.of(made, x, y, rows)).value
     torch.testing.assert_close(got, free.evidence(made, x[rows], y[rows]).value)
     with torch.no_grad():
         made.kernel.lengthscale = torch.tensor([5.0, 0.1]).double()

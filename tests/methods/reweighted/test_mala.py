@@ -1,5 +1,6 @@
 """Type-I inference: the chain against its prior, quadrature, and itself."""
 
+import itertools
 import math
 from functools import partial
 
@@ -19,7 +20,7 @@ from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import Reweighted, WeightPriors
 from gpx.sampling import effective_sample_size
-from gpx.training import MALA
+from gpx.training import MALA, Trainer, TrainerConfig
 
 
 def model_of(phi, y, priors):
@@ -253,3 +254,54 @@ def test_a_burn_in_beyond_the_run_is_shortened_with_a_warning(steps, options, bu
         chain = run(model, steps, phi, y, **options)
     assert len(chain.trace) == min(steps - burn_in, options.get("iterations", steps))
     assert len(model.samples) == kept
+
+
+class OfStatistics:
+    """Stands in for an objective: the chain makes its steps without one."""
+
+    batching = "full"
+
+    def num_data(self, x):
+        return len(x)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def trained_within(budget, folder, monkeypatch, **options):
+    seconds = itertools.count()
+    phi, y = problem()
+    said = []
+    with monkeypatch.context() as patch:
+        patch.setattr("gpx.training.session.time.perf_counter", lambda: float(next(seconds)))
+        config = TrainerConfig(max_steps=100_000, checkpoint_seconds=1e9, budget=budget)
+        trainer = Trainer(config, 0, folder / "checkpoint.pt", say=said.append)
+        chain = MALA(**options)
+        found = trainer.fit(
+            model_of(phi, y, WeightPriors()), OfStatistics(), chain, phi, y,
+            evaluate=dict, initialise=lambda watch: None,
+        )  # fmt: skip
+    return found, chain, said
+
+
+def test_burn_in_ends_where_it_would_take_all_the_time(tmp_path, monkeypatch):
+    found, chain, said = trained_within(200.0, tmp_path, monkeypatch, burn_in=10_000)
+    assert found.reason.startswith("trainer.budget=200 seconds: ")
+    assert found.seconds < 205.0
+    assert len(found.cut_short) == 1
+    assert found.cut_short[0].startswith(f"burn-in, after {chain.burn_in} of 10000 steps")
+    assert any("burn-in, after" in line and "trainer.budget=200" in line for line in said)
+    assert 0.4 < chain.burn_in / found.steps < 0.6
+    assert chain.thin == 1
+    assert len(chain.model.samples) == found.steps - chain.burn_in
+    again = MALA(burn_in=10_000)
+    again.load_state_dict(found.state["optimizer"])
+    assert (again.burn_in, again.thin) == (chain.burn_in, 1)
+    # where there is time for burn-in, and for samples, nothing is cut
+    options = {"burn_in": 20, "thin": 5, "iterations": 500}
+    found, chain, _ = trained_within(200.0, tmp_path / "b", monkeypatch, **options)
+    assert (found.cut_short, chain.burn_in, chain.thin) == ((), 20, 5)
+    assert "schedule" not in chain.state_dict()

@@ -2,6 +2,7 @@
 
 import math
 
+import golden_g1 as g1
 import pytest
 import torch
 from hypothesis import given, settings
@@ -42,22 +43,7 @@ def problem(kernel=None, n=60, m=10, noise=0.07, seed=0, **options):
 
 def golden():
     """Fixture G1: 200 points on [0, 10], 20 inducing points."""
-    x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
-    y = (2 * x).sin() + 0.3 * (7 * x).cos()
-    model = CGLB(
-        kernel=RBF(lengthscale=0.7),
-        mean=Zero(),
-        likelihood=Gaussian(),
-        num_inputs=1,
-        num_inducing=20,
-        num_data=200,
-    ).double()
-    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
-    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
-    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
-    with torch.no_grad():
-        model.inducing_points.copy_(x[5::10, None])
-    return model, x[:, None], y
+    return g1.sparse_model(CGLB, num_data=200), g1.x[:, None], g1.y
 
 
 def at(model, x, y, v, form="trace_error", budget=2**30):

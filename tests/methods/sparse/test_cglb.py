@@ -2,6 +2,7 @@
 
 import io
 
+import golden_g1 as g1
 import pytest
 import torch
 
@@ -143,24 +144,10 @@ def test_exact_variances_of_many_points_take_one_matrix_and_one_preconditioner(m
 
 
 def test_golden_prediction():
-    x = torch.arange(200, dtype=torch.float64)[:, None] * (10.0 / 199.0)
-    y = (2 * x[:, 0]).sin() + 0.3 * (7 * x[:, 0]).cos()
-    model = CGLB(
-        kernel=RBF(),
-        mean=Zero(),
-        likelihood=Gaussian(),
-        num_inputs=1,
-        num_data=200,
-        num_inducing=20,
-        solver=AuxiliarySolver(epsilon=1e-14, max_iterations=1000),
-    ).double()
-    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
-    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
-    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
-    with torch.no_grad():
-        model.inducing_points.copy_(x[5::10])
+    solver = AuxiliarySolver(epsilon=1e-14, max_iterations=1000)
+    model = g1.sparse_model(CGLB, num_data=200, solver=solver)
     at = torch.tensor([[5.03], [10.4]], dtype=torch.float64)
-    mean, variance = model.condition(x, y).predict(at)
+    mean, variance = model.condition(g1.x[:, None], g1.y).predict(at)
     want = torch.tensor([-0.5932219766, 1.683908528], dtype=torch.float64)
     torch.testing.assert_close(mean, want, rtol=1e-7, atol=0)
     want = torch.tensor([0.004180522695, 0.3537315899], dtype=torch.float64)

@@ -1,6 +1,7 @@
 """Sparse regression: posterior against dense algebra, golden values, start, checkpoints."""
 
 import dense_gaussian_process as dense
+import golden_g1 as g1
 import numpy as np
 import pytest
 import torch
@@ -13,21 +14,6 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Linear, Zero
 from gpx.models import SGPR, ExactGP
 from gpx.objectives import CollapsedELBO
-
-
-def golden():
-    """Golden problem G1: 200 points on [0, 10], 20 inducing points."""
-    x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
-    y = (2 * x).sin() + 0.3 * (7 * x).cos()
-    model = SGPR(
-        kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=20
-    ).double()
-    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
-    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
-    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
-    with torch.no_grad():
-        model.inducing_points.copy_(x[5::10, None])
-    return model, x[:, None], y
 
 
 def problem(seed=0, n=80, m=15, dtype=torch.float64, **options):
@@ -48,9 +34,9 @@ def problem(seed=0, n=80, m=15, dtype=torch.float64, **options):
 
 
 def test_golden_posterior():
-    model, x, y = golden()
+    model = g1.sparse_model(SGPR)
     at = torch.tensor([[5.03], [10.4]], dtype=torch.float64)
-    mean, variance = model.condition(x, y).predict(at)
+    mean, variance = model.condition(g1.x[:, None], g1.y).predict(at)
     expected_mean = torch.tensor([-0.5943785215, 1.408125971], dtype=torch.float64)
     expected_variance = torch.tensor([0.004180522695, 0.3537315899], dtype=torch.float64)
     torch.testing.assert_close(mean, expected_mean, rtol=1e-8, atol=0)

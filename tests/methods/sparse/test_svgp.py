@@ -242,7 +242,7 @@ def test_sampled_paths_have_the_posterior_moments_and_are_functions():
 def test_sampled_paths_of_several_latents():
     x = _inputs(30)
     model = _model(Softmax(3))
-    model.initialise(x, torch.zeros(30), generator=_generator())
+    model.initialise(x, x[:, 0], generator=_generator())
     posterior = _randomise(model).condition(x, x[:, 0])
     values = posterior.sample_paths(1000, generator=_generator(2))(x[:4])
     assert values.shape == (1000, 4, 3)
@@ -284,7 +284,7 @@ def test_errors_in_one_sentence():
     with pytest.raises(ConfigError, match=r"^num_data=9\.5: expected a whole number$"):
         _model(num_data=9.5)
     with pytest.raises(ConfigError, match="made for 2 inputs, the data have 3"):
-        _model().initialise(_inputs(30, 3), torch.zeros(30), generator=_generator())
+        _model().initialise(_inputs(30, 3), _inputs(30)[:, 0], generator=_generator())
     with pytest.raises(ConfigError, match="Gaussian likelihood only, not StudentT"):
         _model(StudentT()).fit_variational(_inputs(30), torch.zeros(30))
 

@@ -10,7 +10,9 @@ from gpx.inference.variational import FullCholesky, MeanField, Unwhitened
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant, Zero
+from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence
 from gpx.methods.sparse.collapsed_elbo import collapsed_elbo
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
 from gpx.models import SVGP
@@ -260,3 +262,15 @@ def test_optimal_q_over_any_features_has_the_collapsed_bound(features, strategy)
         assert set(model.parameter_groups()) == {"variational", "hyperparameters"}
         with pytest.raises(ConfigError, match="sampled functions need inducing points"):
             posterior.sample_paths(2, generator=_generator())
+
+
+def test_a_subclass_may_write_evidence_without_noise_of_rows():
+    class Halved(SVGPELBO):
+        def evidence(self, model, x, y, *, generator=None):
+            found = super().evidence(model, x, y, generator=generator)
+            return Evidence(found.value / 2, "estimate")
+
+    model = SVGP(kernel=RBF(), mean=Constant(), likelihood=Gaussian(), num_inputs=1, num_inducing=3)
+    x, y = torch.linspace(0.0, 1.0, 8)[:, None], torch.ones(8)
+    want = SVGPELBO(8).evidence(model, x, y).value / 2
+    assert torch.equal(Halved(8).evidence_of(model, Batch(x, y)).value, want)

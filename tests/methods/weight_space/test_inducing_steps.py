@@ -54,7 +54,8 @@ def test_average_error_certifies_fitted_values_and_the_bound_in_fewer_steps():
 def test_products_that_float32_cannot_carry_are_float64():
     """Repeated inputs and a prior variance of 1e6 noise variances: rounding is above the noise."""
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)).repeat(10, 1).float()
-    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(400, generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(1))
+    y = (torch.sin(2 * x[:, 0]) + 0.1 * noise).float()
     kernel, likelihood = RBF(2, 3.0, 1e4), Gaussian(0.01)
     model = QSGPInducing(kernel, Zero(), likelihood, num_data=400, num_inputs=2, rank=10).float()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))

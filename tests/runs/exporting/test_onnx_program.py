@@ -29,6 +29,7 @@ KINDS = {
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "ski": ["approx=ski"],
     "exact": ["approx=exact"],
+    "deep_rf": ["approx=deep_rf", "approx.num_features=20", "approx.predict_samples=4"],
 }
 
 

@@ -1,0 +1,81 @@
+"""Gaussian noise whose variance varies with the inputs, by a latent function of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.constraints import FLOOR, positive_parameter
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import LOG_TWO_PI, Gaussian
+from gpx.likelihoods.quadrature import GaussHermite
+from gpx.likelihoods.scale_mixture import scale_mixture
+
+
+class Heteroscedastic(Likelihood):
+    """y = f + e, e ~ N(0, noise_variance exp(spread g)), with latent functions f and g.
+
+    A model gives both its kernel and its mean function, so that noise varies over the same
+    lengthscales as the function; how much it varies, and about which variance, is learned here.
+    ``expected_log_prob`` is a closed form. The density is not log-concave in f and g together.
+
+    Args:
+        noise_variance: initial variance of the noise where g is 0, in squared target units;
+            learned.
+        spread: initial standard deviation of the logarithm of the noise variance over that of g, no
+            unit; learned.
+        num_nodes: normals in the predictive mixture.
+
+    Sources: Lazaro-Gredilla and Titsias 2011; Saul et al. 2016, for inducing points.
+    """
+
+    log_concave = False
+    task = "regression"
+    num_latents = 2
+    noise_variance: Tensor
+    spread: Tensor
+
+    def __init__(
+        self, noise_variance: float = 0.1, spread: float = 1.0, num_nodes: int = 20
+    ) -> None:
+        super().__init__()
+        positive_parameter(self, "noise_variance", noise_variance)
+        positive_parameter(self, "spread", spread)
+        self.quadrature = GaussHermite(num_nodes)
+
+    def output(self, place: int) -> Gaussian:
+        """The likelihood of noise of one variance."""
+        noise = self.noise_variance.detach()
+        return Gaussian(float(noise), FLOOR).to(noise)
+
+    @torch.no_grad()
+    def start_at(self, noise_variance: float) -> None:
+        """Noise of this variance where g is 0, at least just above its floor."""
+        here = self.noise_variance
+        self.noise_variance = here.new_tensor(max(noise_variance, 2.0 * FLOOR))
+
+    def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of f, (..., n)."""
+        return mean[..., 0], variance[..., 0]
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """Normal log-density of y (n,), with f and g (..., n, 2) -> (..., n)."""
+        log_noise = self.noise_variance.log() + self.spread * f[..., 1]
+        return -0.5 * (LOG_TWO_PI + log_noise + (y - f[..., 0]).square() * (-log_noise).exp())
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Closed form: E exp(-s g) = exp(-s m + s^2 v / 2), and g is independent of f; (..., n)."""
+        log_noise = self.noise_variance.log() + self.spread * mean[..., 1]
+        precision = (0.5 * self.spread.square() * variance[..., 1] - log_noise).exp()
+        square = (y - mean[..., 0]).square() + variance[..., 0]
+        return -0.5 * (LOG_TWO_PI + log_noise + square * precision)
+
+    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
+        """Mixture of normals of one mean, their noise variances at quadrature nodes of g.
+
+        Heavier-tailed than a normal law where g is uncertain.
+        """
+        g = self.quadrature.points(mean[..., 1], variance[..., 1]).movedim(0, -1)
+        own = self.noise_variance * (self.spread * g).exp()
+        weights = self.quadrature.weights.to(own).log()
+        return scale_mixture(mean[..., 0], variance[..., 0], own, weights)

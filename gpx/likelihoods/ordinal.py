@@ -1,0 +1,176 @@
+"""Classes in an order, between cut points on the axis of one latent function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical
+from torch.nn.functional import softplus
+from torch.special import log_ndtr
+
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError, NotAvailable
+from gpx.likelihoods.base import Curvature, Likelihood, Tilted, require_labels
+from gpx.likelihoods.bernoulli import Link
+from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
+
+
+class Ordinal(Likelihood):
+    """P(y <= c | f) = link(b_c - f) with cut points b_0 < ... < b_{C-2}, y = 0 ... C - 1.
+
+    The latent function is seen through noise of unit scale, logistic or normal, and the class says
+    between which cut points it was. Cut points are learned; they start where f ~ N(0, 1) makes all
+    classes about as likely. With the logit link log p is a sum of two log-sigmoids and a term
+    without f, so that its quadrature is that of ``GaussLogistic``, within 2.5e-5 for any latent
+    mean and variance.
+
+    Args:
+        num_classes: C, at least three.
+        link: ``logit`` or ``probit``.
+        num_nodes: quadrature nodes of the expectations.
+        order: of targets that are texts, these texts from the lowest class to the highest; None:
+            targets are numbers.
+
+    Attributes:
+        first_cut (): b_0. gaps (C - 2,): between a cut point and the next; positive.
+
+    Raises:
+        ConfigError: fewer than three classes, or another number of them than ``order`` has.
+
+    Source: Chu and Ghahramani 2005.
+    """
+
+    log_concave = True
+    task = "ordinal"
+    gaps: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        link: Link = "logit",
+        num_nodes: int = 20,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if num_classes < 3:
+            raise ConfigError(
+                f"an order says something of three classes or more, got {num_classes}: take "
+                "likelihood=Bernoulli() for two"
+            )
+        if link not in ("logit", "probit"):
+            raise ConfigError(f"unknown link {link!r}; expected logit or probit")
+        if order is not None and len(order) != num_classes:
+            raise ConfigError(f"order names {len(order)} classes, and there are {num_classes}")
+        self.num_classes = num_classes
+        self.link = link
+        self.order = None if order is None else tuple(order)
+        self.quadrature = (GaussLogistic if link == "logit" else GaussHermite)(num_nodes)
+        shares = torch.arange(1, num_classes, dtype=torch.float64) / num_classes
+        # of f and the noise together
+        width = math.sqrt(1.0 + (math.pi**2 / 3.0 if link == "logit" else 1.0))
+        cuts = width * math.sqrt(2.0) * torch.erfinv(2.0 * shares - 1.0)
+        self.first_cut = nn.Parameter(cuts[0].to(torch.get_default_dtype()))
+        positive_parameter(self, "gaps", cuts.diff())
+
+    @property
+    def cut_points(self) -> Tensor:
+        """b (C - 1,), increasing."""
+        return torch.cat([self.first_cut.view(1), self.first_cut + self.gaps.cumsum(0)])
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log P(y | f), accurate in both tails; (..., n)."""
+        if self.link == "probit":
+            return self._log_interval(y, f, torch.ones_like(f))
+        lower, upper, above, below = self._ends(y)
+        rises, falls = above * softplus(lower - f), below * softplus(f - upper)
+        return self._log_width(y) - rises - falls
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """E ``log_prob`` by quadrature; (..., n)."""
+        if isinstance(self.quadrature, GaussHermite):
+            return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
+        lower, upper, above, below = self._ends(y)
+        rises = above * self.quadrature.softplus(lower - mean, variance)
+        falls = below * self.quadrature.softplus(mean - upper, variance)
+        return self._log_width(y) - rises - falls
+
+    def predictive(self, mean: Tensor, variance: Tensor) -> Categorical:
+        """Probabilities of the classes, in closed form for probit, by quadrature for logit."""
+        if isinstance(self.quadrature, GaussLogistic):
+            rest = self.cut_points - mean.unsqueeze(-1)
+            variances = variance.unsqueeze(-1).expand_as(rest)
+            below = self.quadrature.sigmoid(rest, variances)
+            last = self.quadrature.sigmoid(-rest[..., -1:], variances[..., -1:])
+            probs = torch.cat([below[..., :1], below.diff(dim=-1), last], -1)
+        else:
+            scale = (1.0 + variance.clamp_min(0.0)).sqrt()
+            each = [torch.full_like(mean, c) for c in range(self.num_classes)]
+            probs = torch.stack([self._log_interval(y, mean, scale).exp() for y in each], -1)
+        return Categorical(probs=probs.clamp_min(torch.finfo(probs.dtype).eps))
+
+    def curvature(self, y: Tensor, f: Tensor) -> Curvature:
+        """Closed forms, of differences of logistic functions or of normal densities."""
+        if self.link == "probit":
+            return self._interval_curvature(y, f, torch.ones_like(f))
+        lower, upper, above, below = self._ends(y)
+        rise, fall = above * torch.sigmoid(lower - f), below * torch.sigmoid(f - upper)
+        information = rise * torch.sigmoid(f - lower) + fall * torch.sigmoid(upper - f)
+        return Curvature(rise - fall, information)
+
+    def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
+        """With the probit link: the law of y at a mean and cut points shrunk by sqrt(1 + variance).
+
+        Raises:
+            NotAvailable: the logit link.
+        """
+        if self.link == "logit":
+            raise NotAvailable(
+                "the Ordinal likelihood knows its moments (tilted) with link='probit' only, and "
+                "expectation propagation needs them; take that, model=LaplaceGP() or model=SVGP()"
+            )
+        scale = (1.0 + variance).sqrt()
+        return Tilted(self._log_interval(y, mean, scale), *self._interval_curvature(y, mean, scale))
+
+    def _ends(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Cut points below and above the class, and whether it has them (1 or 0), each (n,).
+
+        Where it has none the value is another cut point: infinity has no gradient.
+        """
+        require_labels(self, y, self.num_classes)
+        cuts, label = self.cut_points, y.long()
+        lower, upper = cuts[(label - 1).clamp_min(0)], cuts[label.clamp_max(len(cuts) - 1)]
+        return lower, upper, (label > 0).to(cuts), (label < len(cuts)).to(cuts)
+
+    def _log_width(self, y: Tensor) -> Tensor:
+        """log(1 - exp(-(upper - lower))), zero for the lowest and the highest class; (n,)."""
+        inside = (y.long() - 1).clamp(0, len(self.gaps) - 1)
+        found = torch.log(-torch.expm1(-self.gaps[inside]))
+        return torch.where((y > 0) & (y < self.num_classes - 1), found, 0.0)
+
+    def _log_interval(self, y: Tensor, f: Tensor, scale: Tensor) -> Tensor:
+        """log(Phi((upper - f) / scale) - Phi((lower - f) / scale)); (..., n)."""
+        lower, upper, above, below = self._ends(y)
+        left, right = (lower - f) / scale, (upper - f) / scale
+        # both on the side where Phi is small; ends that are not there are replaced
+        turned = left + right > 0.0
+        near, far = torch.where(turned, -left, right), torch.where(turned, -right, left)
+        top, bottom = log_ndtr(near), log_ndtr(far)
+        both = (above * below).bool().expand_as(top)
+        gap = torch.where(both, bottom - top, -1.0).clamp_max(-torch.finfo(top.dtype).tiny)
+        one = log_ndtr(torch.where(above.bool(), -left, right))
+        return torch.where(both, top + torch.log(-torch.expm1(gap)), one)
+
+    def _interval_curvature(self, y: Tensor, f: Tensor, scale: Tensor) -> Curvature:
+        """Derivatives of ``_log_interval`` in f."""
+        lower, upper, above, below = self._ends(y)
+        total = self._log_interval(y, f, scale) + 0.5 * math.log(2.0 * math.pi)
+        left, right = (lower - f) / scale, (upper - f) / scale
+        at_left = above * torch.exp((-0.5 * left.square() - total) * above)
+        at_right = below * torch.exp((-0.5 * right.square() - total) * below)
+        gradient = at_left - at_right
+        # one minus a variance; rounding may leave it just outside in the far tails
+        information = (gradient.square() + right * at_right - left * at_left).clamp(0.0, 1.0)
+        return Curvature(gradient / scale, information / scale.square())

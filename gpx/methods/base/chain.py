@@ -1,0 +1,55 @@
+"""Steps of Markov chains: burn-in, then every so many-th state is a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from gpx.errors import ConfigError
+from gpx.methods.base.model import Model
+from gpx.methods.base.own_steps import OwnSteps
+
+ModelT = TypeVar("ModelT", bound=Model)
+
+
+class Chain(OwnSteps[ModelT]):
+    """Own steps that sample.
+
+    Attributes:
+        burn_in: steps before the first sample.
+        iterations: steps after burn-in.
+        thin: steps between samples.
+        hurried: whether burn-in ended early, so that these are other than was asked for.
+    """
+
+    burn_in: int
+    iterations: int
+    thin: int
+    hurried = False
+
+    def check_limit(self, limit: int) -> None:
+        """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
+        if limit < 2:
+            raise ConfigError(
+                f"max_steps={limit} is too few for a chain, which needs a step of burn-in and one "
+                "for a sample; raise it"
+            )
+
+    def hurry(self, step: int, limit: int) -> str:
+        """As in ``OwnSteps``: burn-in ends, and as many samples as asked for fit as many steps."""
+        if step >= self.burn_in:
+            return ""
+        wanted, self.burn_in = self.burn_in, step
+        self.thin = max(1, min(self.thin, step // (self.iterations // self.thin)))
+        self.hurried = True
+        return f"burn-in, after {step} of {wanted} steps (then every {self.thin}. is a sample),"
+
+    def schedule_state(self) -> dict[str, Any]:
+        """A part of ``state_dict``: what ``hurry`` changed, where it did."""
+        return {"schedule": (self.burn_in, self.thin)} if self.hurried else {}
+
+    def load_schedule(self, state: Mapping[str, Any]) -> None:
+        """Restore ``schedule_state``."""
+        if "schedule" in state:
+            self.burn_in, self.thin = state["schedule"]
+            self.hurried = True

@@ -1,0 +1,195 @@
+"""The posterior of several outputs that are regressed on together."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal
+
+from gpx.errors import ConfigError, DataError
+from gpx.kernels.base import Kernel
+from gpx.kernels.over_axes import Coregionalisation
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.means.base import Mean
+from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
+from gpx.methods.exact.model import row_blocks
+from gpx.sampling import SHARED, Frequencies, prior_functions
+
+
+class CoregionalPosterior(Posterior):
+    """Exact posterior process of p outputs with covariance B_ij k(x, x').
+
+    Its state is the training inputs, the residuals and the weights: O(n (d + p)). What variances
+    and samples need beside them is made anew when they are first asked for.
+
+    Args:
+        kernel, mean, likelihood, between: of ``CoregionalGP``; copied.
+
+    Attributes:
+        inputs (n, d), residual (n, p): the data; NaN where a target is missing.
+        alpha (n, p): (B (x) K + noise)^{-1} residual, zero where a target is missing.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha")
+    derived: ClassVar[tuple[str, ...]] = ("_made",)
+    inputs: Tensor
+    residual: Tensor
+    alpha: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: GaussianOutputs,
+        between: Coregionalisation,
+    ) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        self.between = copy.deepcopy(between).requires_grad_(False)
+        self.register_data_sized()
+        self._made: OutputsSystem | None = None
+
+    @torch.no_grad()
+    def condition_(self, x: Tensor, y: Tensor) -> None:
+        """Condition on x (n, d) and y (n, p), NaN where a target is missing.
+
+        Raises:
+            DataError: infinite targets, or none at all.
+        """
+        residual = y - self.mean(x)[:, None]
+        require_no_infinity(residual)
+        self._made = None
+        self.keep(x, inputs=x, residual=residual)
+        self.keep(x, alpha=self._system().solve(self.residual))
+
+    def _system(self) -> OutputsSystem:
+        if self._made is None:
+            noise = self.likelihood.noise_variance
+            x, y = self.inputs, self.residual
+            if bool(y.isnan().any()):
+                self._made = ObservedOutputs(self.kernel, x, y, self.between, noise)
+            else:
+                self._made = CompleteOutputs(self.kernel, x, self.between.matrix(), noise)
+        return self._made
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        missing = int(self.residual.isnan().sum())
+        made = self._made
+        jitter = made.report.jitter if isinstance(made, ObservedOutputs) else 0.0
+        return {
+            "solver": "cholesky of observed targets" if missing else "eigendecomposition",
+            "missing_targets": missing,
+            "jitter": jitter,
+        }
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance (t, p) of the outputs without noise at x (t, d).
+
+        Cost: n^2 multiply-adds per row, p N^2 with missing targets.
+        """
+        mean, covariance = self.joint_outputs(x)
+        return Marginals(mean, covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0))
+
+    @torch.no_grad()
+    def joint_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (t, p) and covariance (t, p, p) of the outputs without noise, each row for itself.
+
+        Cost: that of ``predict``.
+        """
+        system, between = self._system(), self.between.matrix()
+        p = len(between)
+        mean, covariance = x.new_empty(len(x), p), x.new_empty(len(x), p, p)
+        for rows in row_blocks(len(x), self.alpha.numel(), x):
+            cross = self.kernel.evaluate(x[rows], self.inputs)
+            mean[rows] = self.mean(x[rows])[:, None] + cross @ self.alpha @ between
+            prior = self.kernel.diagonal(x[rows])[:, None, None] * between
+            covariance[rows] = prior - system.explained(cross)
+        return mean, covariance
+
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """Law of the p targets of each row, whose errors go together as their functions do."""
+        if not isinstance(likelihood, GaussianOutputs):
+            return super().predictive(x, likelihood)
+        with torch.no_grad():
+            mean, covariance = self.joint_outputs(x)
+            noise = likelihood.noise_variance.to(mean)
+            return MultivariateNormal(mean, covariance + noise.diag(), validate_args=False)
+
+    def with_observations(
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | GaussianOutputs,
+        noise: RowNoise | None = None,
+    ) -> Posterior:
+        """As in ``Posterior``, for y (m, p): all rows are conditioned on anew.
+
+        Raises:
+            ConfigError: noise of rows, which has no place beside that of each output.
+        """
+        if noise is not None:
+            raise ConfigError(
+                "CoregionalGP has one noise variance for each output, and noise= gives each of the "
+                "further rows its own: leave it out"
+            )
+        made = CoregionalPosterior(self.kernel, self.mean, self.likelihood, self.between)
+        targets = self.residual + self.mean(self.inputs)[:, None]
+        made.condition_(torch.cat([self.inputs, x]), torch.cat([targets, y]))
+        return made
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t, p) by pathwise conditioning.
+
+        Prior functions of k from random Fourier features, mixed by B's root and corrected at the
+        data (Wilson et al. 2020). Exact in the mean; elsewhere as ``frequencies`` says.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+
+        Cost: O(num p n^2) once, O(num p n) per row.
+        """
+        p, (n, d) = self.likelihood.num_outputs, self.inputs.shape
+        plain = prior_functions(
+            self.kernel, num * p, d, generator=generator, frequencies=frequencies
+        )
+        root = self.between.root.tril()
+
+        def prior(x: Tensor) -> Tensor:
+            return plain(x).view(num, p, len(x)).mT @ root.mT
+
+        like = self.residual
+        noise = torch.randn(num, n, p, generator=generator, dtype=like.dtype, device=like.device)
+        noise *= self.likelihood.noise_variance.sqrt()
+        weights = self._system().solve(self.residual - prior(self.inputs) - noise)
+        weights = weights @ self.between.matrix()
+
+        def paths(x: Tensor) -> Tensor:
+            change = self.kernel.evaluate(x, self.inputs) @ weights
+            return prior(x) + change + self.mean(x)[:, None]
+
+        return paths
+
+
+def require_no_infinity(residual: Tensor) -> None:
+    """Raise DataError where y - m(x) (n, p) is infinite; NaN is a missing target."""
+    wrong = residual.isinf()
+    if bool(wrong.any()):
+        row, output = wrong.nonzero()[0].tolist()
+        raise DataError(
+            f"{int(wrong.sum())} targets are infinite, the first in row {row} of output {output}; "
+            "remove them, or make them NaN, which stands for a missing target"
+        )

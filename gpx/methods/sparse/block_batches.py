@@ -1,0 +1,108 @@
+"""Blocks of consecutive rows taken together, as one batch of small matrices.
+
+One by one, blocks of tens of rows are calls whose arithmetic takes less time than the calling: a
+few dozen launches each on a GPU, and on a CPU as many times the overhead of an operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from gpx.inference.batched_covariance import batched_covariances, fused_profile
+from gpx.inference.padded_rows import PaddedRows
+from gpx.kernels.base import Kernel
+
+WASTE = 1.5
+"""Most numbers that the padded matrices of a batch have, over those of its blocks."""
+
+
+@dataclass(frozen=True)
+class BlockBatch(PaddedRows):
+    """Several blocks of rows that follow each other, padded to the longest of them.
+
+    Rows are counted from the first of the batch.
+
+    Attributes:
+        sizes: rows of every block.
+        places (b,): where each of the b rows is among the padded ones; None where nothing is
+            padded.
+    """
+
+    sizes: tuple[int, ...]
+    places: Tensor | None
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], device: torch.device) -> BlockBatch:
+        """Blocks of these sizes, none of them zero."""
+        count, longest, total = len(sizes), max(sizes), sum(sizes)
+        if min(sizes) == longest:
+            rows = torch.arange(total, device=device).view(count, longest)
+            return cls(rows, None, tuple(sizes), None)
+        firsts = [0, *accumulate(sizes[:-1])]
+        known = torch.tensor([firsts, list(sizes)], device=device)
+        first, size = known[0].unsqueeze(1), known[1].unsqueeze(1)
+        place = torch.arange(longest, device=device)
+        mask = place < size
+        # how far the padding of the blocks before has moved the rows of each
+        shift = torch.arange(count, device=device) * longest - known[0]
+        shift = shift.repeat_interleave(known[1], output_size=total)
+        return cls(
+            torch.where(mask, place, 0) + first,
+            mask,
+            tuple(sizes),
+            torch.arange(total, device=device) + shift,
+        )
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values (b, c) of the rows by blocks (g, p, c), with zeros in the place of padding."""
+        shape = (*self.rows.shape, values.shape[1])
+        if self.places is None:
+            return values.view(shape)
+        found = values.new_zeros(self.rows.numel(), values.shape[1])
+        return found.index_copy_(0, self.places, values).view(shape)
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """Values (g, p, ...) of the blocks by rows (b, ...)."""
+        flat = values.flatten(0, 1)
+        return flat if self.places is None else flat[self.places]
+
+    def covariances(self, kernel: Kernel, x: Tensor) -> Tensor:
+        """k within every block (g, p, p) of the rows x (b, d), differentiable; any in padding."""
+        return batched_covariances(kernel, x[self.rows])
+
+
+Batches = Sequence[tuple[int, BlockBatch | None]]
+"""Where each batch ends, and its blocks; None for one block alone."""
+
+
+def block_batches(
+    kernel: Kernel, bounds: Sequence[int], room: int, device: torch.device
+) -> list[tuple[int, BlockBatch | None]]:
+    """Blocks that follow each other, as many to a batch as ``room`` and ``WASTE`` allow.
+
+    Args:
+        kernel: one whose matrices are not made in batches has one block to a batch.
+        bounds: 0, the row after each block, ..., n; nothing is left of empty ones. Where larger
+            blocks come first, least is padded.
+        room: numbers that the padded matrices of a batch may have, unless one block has more.
+        device: of the rows.
+    """
+    together = fused_profile(kernel) is not None or kernel.has_formula
+    groups: list[list[int]] = []
+    squares = longest = 0
+    for size in (stop - start for start, stop in pairwise(bounds) if stop > start):
+        squares, longest = squares + size**2, max(longest, size)
+        numbers = 0 if not groups else (len(groups[-1]) + 1) * longest**2
+        if together and groups and numbers <= min(room, WASTE * squares):
+            groups[-1].append(size)
+        else:
+            groups.append([size])
+            squares, longest = size**2, size
+    ends = accumulate(map(sum, groups))
+    alone = (BlockBatch.of(sizes, device) if len(sizes) > 1 else None for sizes in groups)
+    return list(zip(ends, alone, strict=True))

@@ -1,0 +1,74 @@
+"""Draws from a posterior: of functions, and of targets around them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.calibration import Recalibration
+from gpx.errors import NotAvailable
+from gpx.likelihoods import Likelihood
+from gpx.models import Posterior
+from gpx.sampling.seeds import derive_seed, global_randomness, stream
+
+
+@torch.no_grad()
+def drawn_functions(
+    posterior: Posterior, x: Tensor, num: int, *, seed: int, jointly: bool
+) -> Tensor:
+    """``num`` functions at x (n, d): (num, n), or (num, n, p) for p latent functions.
+
+    Args:
+        seed: the same one gives the same functions at any x, unless ``jointly``.
+        jointly: draw from the joint law at x; see ``joint_draws``.
+
+    Raises:
+        ConfigError: the kernel has no features to draw functions from.
+        NotAvailable: ``jointly``, and the posterior has no joint law in closed form.
+    """
+    generator = stream(seed, "sampled functions", x.device)
+    if jointly:
+        return joint_draws(posterior, x, num, generator=generator)
+    return posterior.sample_paths(num, generator=generator)(x)
+
+
+def require_law_given_function(
+    posterior: Posterior, likelihood: Likelihood, calibration: Recalibration | None
+) -> None:
+    """Raise NotAvailable where targets given a function have no law that is known."""
+    if posterior.has_own_noise and likelihood.task == "regression":
+        why = "the noise is uncertain or differs between experts"
+    elif calibration is not None:
+        why = "recalibration"
+    else:
+        return
+    raise NotAvailable(
+        f"targets cannot be drawn around a function here ({why}); draw functions with "
+        "targets=False, or take the law of each target from predict"
+    )
+
+
+@torch.no_grad()
+def drawn_targets(likelihood: Likelihood, f: Tensor, *, seed: int) -> Tensor:
+    """One target around every value of the functions f (num, n, ...), float64 on the CPU."""
+    rows = f.reshape(f.shape[0] * f.shape[1], *f.shape[2:])
+    with global_randomness(derive_seed(seed, "sampled noise")):
+        y = likelihood.predictive(rows, torch.zeros_like(rows)).sample()
+    return y.reshape(*f.shape[:2], *y.shape[1:]).double().cpu()
+
+
+def joint_draws(posterior: Posterior, x: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
+    """Draws (num, n) from the joint normal law of the function at x (n, d), of its precision.
+
+    Raises:
+        NotAvailable: the posterior has no joint law in closed form.
+
+    Cost: n^3, from eigenvectors: no jitter, and negative eigenvalues, which are rounding, are zero.
+    """
+    covariance = posterior.joint_covariance(x).double()
+    values, vectors = torch.linalg.eigh(covariance)
+    normals = torch.randn(
+        num, len(x), generator=generator, dtype=torch.float64, device=covariance.device
+    )
+    deviations = (normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
+    return posterior.predict(x).mean + deviations.to(x)

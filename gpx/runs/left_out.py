@@ -1,0 +1,65 @@
+"""Training rows predicted from all others, in the data's own units."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpx.data import Standardiser
+from gpx.errors import NotAvailable, class_name
+from gpx.models import ExactPosterior, Posterior
+
+
+class LeftOutRows(NamedTuple):
+    """Every training row predicted from all others, in the data's own units.
+
+    Attributes:
+        target (n,): of the rows, in the order in which the run trained on them.
+        mean (n,), std (n,): of the prediction, observation noise included.
+        log_density (n,): of the target under it, in nats; minus their mean is the MNLP.
+    """
+
+    target: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    log_density: NDArray[np.float64]
+
+
+@torch.no_grad()
+def left_out_rows(posterior: Posterior, scaler: Standardiser, normal: bool) -> LeftOutRows:
+    """Leave-one-out predictions of an exact Gaussian process; nothing is fitted again.
+
+    Args:
+        posterior, scaler: of a model.
+        normal: whether its predictions are the posterior's, in another unit only.
+
+    Raises:
+        NotAvailable: another posterior than that of exact inference by Cholesky, or predictions
+            that are not normal.
+
+    Cost: n^3 operations and one n x n array.
+    """
+    if not isinstance(posterior, ExactPosterior):
+        raise NotAvailable(
+            "leave-one-out predictions need an exact Gaussian process that is solved by Cholesky, "
+            f"and this model predicts by {class_name(posterior)}: train with model=ExactGP() and "
+            "solver=cholesky"
+        )
+    if not normal:
+        raise NotAvailable(
+            "leave-one-out predictions are normal, and those of this model are recalibrated or of "
+            "a transformed target"
+        )
+    left = posterior.leave_one_out()
+    target = (posterior.residual + posterior.mean(posterior.inputs)).double().cpu()
+    residual, variance = left.residual.double().cpu(), left.variance.double().cpu()
+    own_unit = scaler.target_scale.double().cpu().log()
+    return LeftOutRows(
+        scaler.original_mean(target).numpy(),
+        scaler.original_mean(target - residual).numpy(),
+        scaler.original_std(variance.sqrt()).numpy(),
+        (left.log_density().double().cpu() - own_unit).numpy(),
+    )

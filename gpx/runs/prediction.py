@@ -1,0 +1,59 @@
+"""What is told of a prediction, in the data's own units: numbers with intervals, or classes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.distributions import Distribution
+
+from gpx.data import Standardiser
+from gpx.data.labels import Label
+from gpx.likelihoods.quantiles import central_interval
+
+
+class Prediction(NamedTuple):
+    """Predictive distribution of y per row, in the data's own units.
+
+    Attributes:
+        mean (n,), std (n,): of y, observation noise included; (n, p) for p > 1 outputs.
+        lower (n,), upper (n,): ends of the central 95 % interval, shaped alike; of several outputs
+            each holds its own with that probability.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+class ClassPrediction(NamedTuple):
+    """Predictive distribution of the class per row, in the data's own labels.
+
+    Attributes:
+        label (n,): of the most probable class; texts where the classes have names.
+        probability (n, C): of every class, in the order of ``Predictor.labels``.
+    """
+
+    label: NDArray[Any]
+    probability: NDArray[np.float64]
+
+
+def summary(law: Distribution, scaler: Standardiser) -> Prediction:
+    """Moments and interval, in the data's own units, of a law of standardised targets."""
+    ends = central_interval(law, 0.95)
+    mean, lower, upper = (scaler.original_mean(t.double().cpu()) for t in (law.mean, *ends))
+    std = scaler.original_std(law.stddev.double().cpu())
+    return Prediction(mean.numpy(), std.numpy(), lower.numpy(), upper.numpy())
+
+
+def class_summary(law: Distribution, labels: tuple[Label, ...]) -> ClassPrediction:
+    """Most probable label and probabilities, of a law of the codes of classes."""
+    probability = law.probs.double().cpu()  # type: ignore[attr-defined]
+    if probability.ndim == 1:  # of the class coded 1, the larger label
+        probability = torch.stack([1.0 - probability, probability], dim=1)
+    else:  # those of a float32 model add to one as well as float32 does
+        probability = probability / probability.sum(1, keepdim=True)
+    return ClassPrediction(np.array(labels)[probability.argmax(1).numpy()], probability.numpy())

@@ -1,0 +1,31 @@
+"""The record of a trained mean field: how large errors are beside the noise."""
+
+import pytest
+import torch
+
+from gpx.bases import RandomFourier
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import Direct
+from gpx.objectives import DirectELBO
+
+
+@pytest.mark.parametrize("extra", [0, 3])
+def test_misfit_is_the_expected_squared_error_in_noise_variances(extra):
+    draws = torch.Generator().manual_seed(0)
+    x = torch.rand(9 + extra, 1, generator=draws, dtype=torch.float64)
+    y = (6.0 * x[:, 0]).sin()
+    made = Direct(
+        kernel=RBF(1), mean=Zero(), likelihood=Gaussian(0.01), basis=RandomFourier, num_basis=6
+    ).double()
+    made.initialise(x[:9], y[:9], generator=draws)
+    if extra:  # rows that came later count as well
+        made.add_rows(x[9:], y[9:])
+    q, values = made.logits.detach().softmax(-1), made.values()
+    mean = q @ values
+    variance = q @ values.square() - mean.square()
+    features = (made.basis(x) * made.scale).detach()
+    error = ((y - features @ mean).square() + features.square() @ variance).mean()
+    facts = DirectELBO().full_evidence(made, x[:9], y[:9], batch_size=1).facts
+    assert facts["misfit"] == pytest.approx(float(error) / 0.01, rel=1e-9)

@@ -1,0 +1,303 @@
+"""Several outputs regressed on together, against the dense covariance B (x) K + noise."""
+
+import copy
+import io
+from collections import Counter
+
+import pytest
+import torch
+from claimed_cuda import claimed_cuda
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite, ShapeError
+from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian, GaussianOutputs, target_marginals
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.means import Constant
+from gpx.methods.exact import coregional_mll, coregional_system
+from gpx.methods.exact.coregional import target_correlations
+from gpx.models import CoregionalGP, ExactGP
+from gpx.objectives import CoregionalMLL, ExactMLL
+
+N, D, P = 12, 2, 3
+NOISE = torch.tensor([0.1, 0.3, 0.05], dtype=torch.float64)
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def problem(missing=0.0, rank=P):
+    generator = draws(1)
+    x = torch.randn(N, D, generator=generator).double()
+    y = torch.randn(N, P, generator=generator).double()
+    y[torch.rand(N, P, generator=generator) < missing] = torch.nan
+    kernel = RBF(D, lengthscale=1.3, outputscale=1.5)
+    model = CoregionalGP(kernel=kernel, mean=Constant(0.3), likelihood=GaussianOutputs(P)).double()
+    model.likelihood.noise_variance = NOISE
+    root = torch.randn(P, P, generator=generator).double().tril()
+    root[:, rank:] = 0.0
+    model.between.root.data = root
+    return model, x, y
+
+
+def dense(model, x, y):
+    """Covariance (N, N) and residual (N,) of the targets that are there, and which they are."""
+    gram, noise = model.kernel.evaluate(x), model.likelihood.noise_variance
+    matrix = torch.kron(model.between.matrix(), gram) + torch.kron(
+        noise.diag(), torch.eye(len(x), dtype=x.dtype)
+    )
+    residual = (y - model.mean(x)[:, None]).mT.reshape(-1)
+    seen = ~residual.isnan()
+    return matrix[seen][:, seen], residual[seen], seen
+
+
+CASES = {
+    "complete": {},
+    "a third missing": {"missing": 0.3},
+    "one function shared by all": {"rank": 1},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evidence_and_gradient_are_those_of_the_dense_covariance(case):
+    model, x, y = problem(**CASES[case])
+    x.requires_grad_()
+    found = CoregionalMLL().evidence(model, x, y)
+    matrix, residual, _ = dense(model, x, y)
+    zeros = torch.zeros_like(residual).detach()
+    want = torch.distributions.MultivariateNormal(zeros, matrix).log_prob(residual)
+    torch.testing.assert_close(found.value, want, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(sum(found.parts.values()), want.detach(), rtol=1e-12, atol=1e-12)
+    parameters = [*model.parameters(), x]
+    slopes = torch.autograd.grad(found.value, parameters)
+    expected = torch.autograd.grad(want, parameters)
+    for slope, right in zip(slopes, expected, strict=True):
+        assert right.abs().max() > 1e-3
+        torch.testing.assert_close(slope, right, rtol=1e-9, atol=1e-9)
+    assert found.kind == "exact"
+    assert found.facts["missing_targets"] == int(y.isnan().sum())
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_posterior_is_that_of_the_dense_covariance(case):
+    model, x, y = problem(**CASES[case])
+    new = torch.randn(5, D, generator=draws(2)).double()
+    matrix, residual, seen = dense(model, x, y)
+    between = model.between.matrix()
+    cross = torch.kron(between, model.kernel.evaluate(new, x))[:, seen]
+    mean = (cross @ torch.linalg.solve(matrix, residual)).view(P, 5).mT + model.mean(new)[:, None]
+    prior = torch.kron(between, model.kernel.evaluate(new))
+    covariance = prior - cross @ torch.linalg.solve(matrix, cross.mT)
+    each = torch.stack([covariance.view(P, 5, P, 5)[:, i, :, i] for i in range(5)])
+
+    posterior = model.condition(x, y)
+    found = posterior.predict(new)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.variance, each.diagonal(dim1=1, dim2=2), atol=1e-9, rtol=1e-9)
+    law = posterior.predictive(new, model.likelihood)
+    torch.testing.assert_close(law.covariance_matrix, each + NOISE.diag(), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(target_marginals(law).mean, mean, rtol=1e-9, atol=1e-9)
+
+    buffer = io.BytesIO()
+    torch.save(posterior.state_dict(), buffer)
+    buffer.seek(0)
+    again = model.new_posterior()
+    again.load_state_dict(torch.load(buffer, weights_only=True))
+    assert torch.equal(again.predict(new).mean, found.mean)
+    torch.testing.assert_close(again.predict(new).variance, found.variance)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@torch.no_grad()
+def test_sampled_functions_have_mean_and_covariance_of_the_posterior(missing):
+    model, x, y = problem(missing)
+    posterior = model.condition(x, y)
+    new = torch.randn(4, D, generator=draws(2)).double()
+    mean, covariance = posterior.joint_outputs(new)
+    paths = posterior.sample_paths(4_000, generator=draws(3))
+    values = paths(new)
+    assert values.shape == (4_000, 4, P)
+    torch.testing.assert_close(paths(new[:2]), values[:, :2])
+    error = values - mean
+    scatter = covariance.diagonal(dim1=1, dim2=2).sqrt() / 4_000**0.5
+    assert (error.mean(0).abs() < 5.0 * scatter + 0.02).all()
+    sampled = torch.einsum("kti,ktj->tij", error, error) / 4_000
+    # the 2,048 shared frequencies leave some per cent of the prior's variance
+    torch.testing.assert_close(sampled, covariance, rtol=0.05, atol=0.05)
+
+
+def test_outputs_that_share_nothing_are_exact_gps_of_their_own():
+    model, x, y = problem()
+    model.between.root.data = torch.eye(P, dtype=torch.float64)
+    alone = [
+        ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood.output(j))
+        for j in range(P)
+    ]
+    want = sum(ExactMLL().evidence(each, x, y[:, j]).value for j, each in enumerate(alone))
+    torch.testing.assert_close(CoregionalMLL().evidence(model, x, y).value, want)
+    new = x[:3] + 0.1
+    found = model.condition(x, y).predict(new)
+    for j, each in enumerate(alone):
+        right = each.condition(x, y[:, j]).predict(new)
+        torch.testing.assert_close(found.mean[:, j], right.mean)
+        torch.testing.assert_close(found.variance[:, j], right.variance)
+
+
+def test_a_missing_target_says_as_much_as_one_of_boundless_noise():
+    model, x, y = problem()
+    gone = y.clone()
+    gone[1:, 1] = torch.nan
+    model.likelihood.noise_variance = torch.where(torch.arange(P) == 1, 1e12, NOISE)
+    found = model.condition(x, gone).predict(x[:3])
+    want = model.condition(x, y).predict(x[:3])
+    torch.testing.assert_close(found.mean, want.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.variance, want.variance, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_may_be_added_and_one_may_hold_no_target():
+    model, x, y = problem(missing=0.3)
+    y[0] = torch.nan
+    first = model.condition(x[:8], y[:8])
+    grown = first.with_observations(x[8:], y[8:], model.likelihood)
+    whole = model.condition(x, y)
+    for got, want in zip(grown.predict(x), whole.predict(x), strict=True):
+        torch.testing.assert_close(got, want)
+    without = model.condition(x[1:], y[1:])
+    torch.testing.assert_close(without.predict(x).mean, whole.predict(x).mean)
+    assert len(first.inputs) == 8
+    known = RowNoise(torch.ones(4).double(), torch.ones(4).double())
+    with pytest.raises(ConfigError, match="one noise variance for each output, and noise= gives"):
+        first.with_observations(x[8:], y[8:], model.likelihood, known)
+
+
+def test_an_output_with_few_targets_leans_on_the_one_it_goes_with():
+    generator = draws(4)
+    x = torch.linspace(-2.0, 2.0, 60).double()[:, None]
+    f = (3.0 * x[:, 0]).sin()
+    y = torch.stack([f, -f], 1) + 0.05 * torch.randn(60, 2, generator=generator).double()
+    truth = -f
+    y[6:, 1] = torch.nan
+    model = CoregionalGP(
+        kernel=Matern32(lengthscale=0.7), mean=Constant(), likelihood=GaussianOutputs(2, 0.05)
+    ).double()
+    model.initialise(x, y, generator=draws())
+    assert model.between.matrix()[0, 1] < -0.4
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(40):
+        optimizer.zero_grad()
+        (-CoregionalMLL().evidence(model, x, y).value / 60).backward()
+        optimizer.step()
+    error = model.condition(x, y).predict(x).mean[:, 1] - truth
+    assert error.square().mean().sqrt() < 0.1  # alone it would be some 0.7 away from its six rows
+
+
+def test_correlations_are_those_of_the_rows_that_have_both():
+    y = torch.randn(50, 3, generator=draws()).double()
+    y[:, 2] += y[:, 0]
+    want = torch.corrcoef(y.mT) * 50 / 55
+    want.fill_diagonal_(1.0)
+    torch.testing.assert_close(target_correlations(y), want)
+    y[:20, 0] = torch.nan
+    y[20:, 1] = torch.nan  # no row has both
+    found = target_correlations(y)
+    torch.testing.assert_close(found[0, 1], torch.zeros(()).double())
+    assert found[0, 2] > 0.4
+    assert torch.linalg.eigvalsh(found).min() > -1e-12
+    torch.testing.assert_close(target_correlations(y + 1e9), found, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.diagonal(), torch.ones(3).double())
+
+
+def test_what_does_not_fit_is_said():
+    model, x, y = problem()
+    with pytest.raises(ConfigError, match="several outputs with Gaussian noise"):
+        CoregionalGP(kernel=RBF(), mean=Constant(), likelihood=Gaussian())
+    for wrong in (1.0, -0.1):
+        with pytest.raises(ConfigError, match=f"^correlation={wrong} must be at least 0 and below"):
+            CoregionalGP(
+                kernel=RBF(), mean=Constant(), likelihood=GaussianOutputs(2), correlation=wrong
+            )
+    with pytest.raises(ShapeError):
+        model.condition(x, y[:, 0])
+    infinite = y.clone()
+    infinite[3, 1] = torch.inf
+    for call in (model.condition, lambda a, b: CoregionalMLL().evidence(model, a, b)):
+        with pytest.raises(DataError, match="1 targets are infinite, the first in row 3 of output"):
+            call(x, infinite)
+        with pytest.raises(DataError, match="every target is missing"):
+            call(x, torch.full_like(y, torch.nan))
+        lacking = y.clone()
+        lacking[:, 1] = torch.nan
+        with pytest.raises(DataError, match="output 1 of 3 has no target in any row"):
+            call(x, lacking)
+    assert copy.deepcopy(model.condition(x, y)).facts()["solver"] == "eigendecomposition"
+
+
+class Arrays(TorchDispatchMode):
+    """Counts results of ``size`` numbers that are in new memory, by operation."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.made, self.places = size, Counter(), set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for each in tree_leaves(found):
+            if isinstance(each, torch.Tensor) and each.numel() == self.size:
+                place = each.untyped_storage().data_ptr()
+                if place not in self.places:
+                    self.places.add(place)
+                    self.made[function.overloadpacket.__name__] += 1
+        return found
+
+
+def test_an_evaluation_holds_three_arrays_of_rows_by_rows(monkeypatch):
+    model, x, y = problem()
+    gram = model.kernel.evaluate(x).detach()
+    rows = [slice(i, i + 1) for i in range(N)]  # no block of the gradient is of that size
+    monkeypatch.setattr(coregional_mll, "row_blocks", lambda *_: rows)
+    monkeypatch.setattr(coregional_mll, "kernel_matrix", lambda *_: gram)
+    noise, between = model.likelihood.noise_variance.detach(), model.between.matrix().detach()
+    with Arrays(N * N) as counted:
+        counted.places.add(gram.data_ptr())
+        coregional_mll.complete_log_density(model.kernel, x, y, between, noise, gradient=True)
+    assert counted.made == Counter(new_empty=1, zeros_like=1)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_a_gpu_is_waited_for_as_often_whatever_the_number_of_outputs(missing):
+    found = []
+    for outputs in (2, 5):
+        x, y = torch.randn(8, 1, generator=draws()), torch.randn(8, outputs, generator=draws())
+        y[torch.rand(8, outputs, generator=draws(1)) < missing] = torch.nan
+        with claimed_cuda() as waits:
+            model = CoregionalGP(
+                kernel=RBF(), mean=Constant(), likelihood=GaussianOutputs(outputs)
+            ).to("cuda")
+            x, y = x.cuda(), y.cuda()
+            waits.clear()
+            CoregionalMLL().evidence(model, x, y)
+            found.append(waits.total())
+    assert found[0] == found[1] < 8
+
+
+@pytest.mark.parametrize("devices", [(), ("cpu",)])
+def test_a_factor_that_rounding_denies_is_told_of(devices, monkeypatch):
+    monkeypatch.setattr(coregional_mll, "WAITS_COST", devices)
+    x = torch.linspace(0.0, 1.0, 40)[:, None]
+    y = torch.randn(40, 2, generator=draws())
+    model = CoregionalGP(
+        kernel=RBF(lengthscale=3.0), mean=Constant(), likelihood=GaussianOutputs(2, 1e-6, 1e-9)
+    )
+    matrix = r"independent output \d plus unit noise \(40 x 40, float32\) is not positive definite"
+    with torch.no_grad(), pytest.raises(NotPositiveDefinite, match=matrix):
+        CoregionalMLL().evidence(model, x, y)
+
+
+def test_an_eigendecomposition_beyond_memory_is_refused(monkeypatch):
+    model, x, y = problem()
+    monkeypatch.setattr(coregional_system, "EIGEN_ARRAYS", 2**60)
+    with pytest.raises(ConfigError, match=r"eigendecomposition .* of 12 training points needs"):
+        model.condition(x, y)

@@ -1,0 +1,54 @@
+"""Leave-one-out predictions in the data's own units, against a model without each row."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from gpx.data import Standardiser
+from gpx.errors import NotAvailable
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import SGPR, ExactGP
+from gpx.runs.predictor import Predictor
+
+
+@pytest.fixture
+def trained():
+    draws = torch.Generator().manual_seed(0)
+    x = 100 + 10 * torch.randn(12, 2, generator=draws, dtype=torch.float64)
+    y = 5000 + 20 * (x[:, 0] - 100) + 40 * torch.randn(12, generator=draws, dtype=torch.float64)
+    scaler, _ = Standardiser.fit(x, y, scale_targets=True)
+    model = ExactGP(kernel=RBF(ard_num_dims=2), mean=Constant(), likelihood=Gaussian(0.1)).double()
+    return model, scaler, x, y
+
+
+def predictor(model, scaler, x, y):
+    posterior = model.condition(scaler.transform_inputs(x), scaler.transform_targets(y))
+    return Predictor(posterior, model.likelihood, scaler, ("east", "north"), "height")
+
+
+def test_each_row_is_predicted_as_by_a_model_of_the_others(trained):
+    model, scaler, x, y = trained
+    left = predictor(*trained).leave_one_out()
+    np.testing.assert_allclose(left.target, y)
+    for i in range(12):
+        rest = torch.arange(12) != i
+        without = predictor(model, scaler, x[rest], y[rest]).predict(x[i : i + 1].numpy())
+        np.testing.assert_allclose(left.mean[i], without.mean[0], rtol=1e-9)
+        np.testing.assert_allclose(left.std[i], without.std[0], rtol=1e-9)
+        density = stats.norm(without.mean[0], without.std[0]).logpdf(float(y[i]))
+        np.testing.assert_allclose(left.log_density[i], density, rtol=1e-8)
+
+
+def test_other_posteriors_and_laws_have_none(trained):
+    _, scaler, x, y = trained
+    parts = {"kernel": RBF(), "mean": Constant(), "likelihood": Gaussian(0.1)}
+    sparse = SGPR(**parts, num_inducing=4, num_inputs=2).double()
+    with pytest.raises(NotAvailable, match="solved by Cholesky, and this model predicts by SGPRPo"):
+        predictor(sparse, scaler, x, y).leave_one_out()
+    recalibrated = predictor(*trained)
+    recalibrated.calibration = lambda law: law
+    with pytest.raises(NotAvailable, match="recalibrated"):
+        recalibrated.leave_one_out()
