@@ -2,11 +2,12 @@
 
     python experiments/reweighted/uci.py --quick                     # two sets, one fold
     python experiments/reweighted/uci.py --data servo yacht --splits 0 1 2
+    python experiments/reweighted/uci.py --start whole_set           # as published, see below
     python experiments/reweighted/uci.py --table                     # only write the table again
 
 Protocol (Evans thesis, section 5.4.2, table 5.1): published 10-fold splits, squared exponential
-with one lengthscale per input fitted as an exact GP to min(n, 1000) rows (--start says what else
-is done to it) and kept, 1000 GRIEF functions on 10 nodes an input, log-normal hyper-priors of mode
+with one lengthscale per input fitted as an exact GP to min(n, 1000) rows (--start says of what, and
+what else is done to it; ``../whole_set.py`` is how the published errors come out) and kept, 1000 GRIEF functions on 10 nodes an input, log-normal hyper-priors of mode
 1 and variance 100 on the prior variance of every weight and of variance 0.04 on the noise, MALA.
 Published chains have 10,000 steps after 1000 of burn-in and keep every 50th; ours are as long as
 --iterations says. Folds that have a row are not repeated.
@@ -30,6 +31,7 @@ import torch
 from cells import Cells
 from gpx_runs import trained
 from record import Rows, tally, write
+from whole_set import scaler_of, whole_set_kernel
 
 from gpx.errors import GPXError
 
@@ -75,6 +77,7 @@ START = {
     "search": ["init=constants", "approx.basis.search_sweeps=3"],
     "shared": ["kernel.ard_num_dims=null"],
     "parsimonious": ["init=parsimonious"],
+    "whole_set": [],
 }
 """Where the kernel comes from: see the notes of the table."""
 
@@ -101,6 +104,8 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
         f"kernel.lengthscale={lengthscale}",
         *START[options.start],
     ]
+    if options.start == "whole_set":
+        overrides += whole_set_kernel(name).options(scaler_of(name, split), squared=False)
     if inference == "type1_mala":
         overrides += [
             f"optimizer.burn_in={options.burn_in}",
@@ -145,6 +150,7 @@ def table(cells: Rows, folder: Path | None) -> None:
     order = list(PUBLISHED)
     fitted = {key[0] for key in groups if key[1] == "type1_mala" and key[4] == "fitted"}
     rows, within, beyond, partial, useless = [], {}, {}, [], []
+    published: dict[str, bool] = {}
     for key in sorted(groups, key=lambda k: (order.index(k[0]), *map(str, k[1:]))):
         folds = groups[key]
         name, inference, _, structure, start = key
@@ -155,7 +161,10 @@ def table(cells: Rows, folder: Path | None) -> None:
         wanted = "fitted" if name in fitted else "exact"
         judged = chain and structure == "diagonal" and start == wanted
         near = mean <= one + max(0.1 * one, one_spread)
-        passed = near if judged or (chain and start in ONE) else None
+        as_published = chain and structure == "diagonal" and start == "whole_set"
+        if as_published:
+            published[name] = near
+        passed = near if judged or as_published or (chain and start in ONE) else None
         trivial = statistics.fmean(f["trivial"] for f in folds)
         if judged:
             (within if n <= LARGEST else beyond)[name] = near
@@ -209,7 +218,13 @@ def table(cells: Rows, folder: Path | None) -> None:
         "for all inputs (kernel.ard_num_dims=null); parsimonious: that where a lengthscale for "
         "each gains less evidence than it costs (init=parsimonious). The kernel stays from then "
         "on: where the exact GP over-fits, so does what starts from it.",
-        "Why autos is outside: 25 lengthscales of the exact GP are fitted to 143 rows. That GP "
+        "whole_set: as fitted, from one kernel a set of min(n, 1000) of all its rows, those of the "
+        "test fold among them. The source does not say which rows the kernel is fitted to, and "
+        "this reading gives its errors where the training rows of a fold do not: autos, fertility, "
+        "challenger, elevators; it is also that of tables 7.1 and 7.2 (experiments/direct). It "
+        "flatters errors, since test targets have a part in the kernel, and is not what "
+        "approx=reweighted does.",
+        "Why autos is outside otherwise: 25 lengthscales of the exact GP are fitted to 143 rows. That GP "
         "itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
         "Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
         "inputs does (shared, within the bound; parsimonious finds it from the training rows, "
@@ -224,15 +239,20 @@ def table(cells: Rows, folder: Path | None) -> None:
         "exact GP is no better than the mean, either: the inputs say next to nothing. "
         "Targets of elevators, forest and keggundirected are "
         "logarithms: so are their errors.",
-        "Why elevators is outside: three folds (5, 7, 8), which the start from the exact GP of "
+        "Why elevators is outside otherwise: three folds (5, 7, 8), which the start from the exact GP of "
         "1,000 rows loses; with lengthscales searched for the functions (search) two of these "
         "end at 0.091 and 0.095, not 0.154 and 0.133.",
         f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
     wanted = sum(known[0] <= LARGEST for known in PUBLISHED.values())
+    outside = ", ".join(name for name, near in published.items() if not near) or "none"
     checks = {
-        f"type-I within max(10 %, one published standard deviation) on {sum(within.values())} of "
+        f"as published (whole_set): type-I within max(10 %, one published standard deviation) on "
+        f"{sum(published.values())} of {len(published)} sets run (outside: {outside})": all(
+            published.values()
+        ),
+        f"kernels of training rows: type-I within max(10 %, one published standard deviation) on {sum(within.values())} of "
         f"{len(within)} sets run, of {wanted} with up to {LARGEST:,} rows (outside: "
         f"{', '.join(name for name, near in within.items() if not near) or 'none'})": all(
             within.values()
