@@ -6,11 +6,12 @@
     python experiments/reweighted/uci.py --table                     # only write the table again
 
 Protocol (Evans thesis, section 5.4.2, table 5.1): published 10-fold splits, squared exponential
-with one lengthscale per input fitted as an exact GP to min(n, 1000) rows (--start says of what, and
-what else is done to it; ``../whole_set.py`` is how the published errors come out) and kept, 1000 GRIEF functions on 10 nodes an input, log-normal hyper-priors of mode
-1 and variance 100 on the prior variance of every weight and of variance 0.04 on the noise, MALA.
-Published chains have 10,000 steps after 1000 of burn-in and keep every 50th; ours are as long as
---iterations says. Folds that have a row are not repeated.
+with one lengthscale per input fitted as an exact GP to min(n, 1000) rows and kept (--start says to
+which rows, and what else is done to it; the published errors come out with ``../whole_set.py``),
+1000 GRIEF functions on 10 nodes an input, log-normal hyper-priors of mode 1 and variance 100 on the
+prior variance of every weight and of variance 0.04 on the noise, MALA. Published chains have 10,000
+steps after 1000 of burn-in and keep every 50th; ours are as long as --iterations says. Folds that
+have a row are not repeated.
 """
 
 from __future__ import annotations
@@ -224,8 +225,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         "challenger, elevators; it is also that of tables 7.1 and 7.2 (experiments/direct). It "
         "flatters errors, since test targets have a part in the kernel, and is not what "
         "approx=reweighted does.",
-        "Why autos is outside otherwise: 25 lengthscales of the exact GP are fitted to 143 rows. That GP "
-        "itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
+        "Why autos is outside otherwise: 25 lengthscales of the exact GP are fitted to 143 rows. "
+        "That GP itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
         "Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
         "inputs does (shared, within the bound; parsimonious finds it from the training rows, "
         "where 24 further lengthscales gain some 15 nats and cost 60). Fertility has 100 rows, ten "
@@ -239,8 +240,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         "exact GP is no better than the mean, either: the inputs say next to nothing. "
         "Targets of elevators, forest and keggundirected are "
         "logarithms: so are their errors.",
-        "Why elevators is outside otherwise: three folds (5, 7, 8), which the start from the exact GP of "
-        "1,000 rows loses; with lengthscales searched for the functions (search) two of these "
+        "Why elevators is outside otherwise: three folds (5, 7, 8), which the start from the exact "
+        "GP of 1,000 rows loses; with lengthscales searched for the functions (search) two of these "
         "end at 0.091 and 0.095, not 0.154 and 0.133.",
         f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
@@ -252,8 +253,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         f"{sum(published.values())} of {len(published)} sets run (outside: {outside})": all(
             published.values()
         ),
-        f"kernels of training rows: type-I within max(10 %, one published standard deviation) on {sum(within.values())} of "
-        f"{len(within)} sets run, of {wanted} with up to {LARGEST:,} rows (outside: "
+        "kernels of training rows: type-I within max(10 %, one published standard deviation) on "
+        f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} rows (outside: "
         f"{', '.join(name for name, near in within.items() if not near) or 'none'})": all(
             within.values()
         )
