@@ -226,8 +226,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         "flatters errors, since test targets have a part in the kernel, and is not what "
         "approx=reweighted does.",
         "Why autos is outside otherwise: 25 lengthscales of the exact GP are fitted to 143 rows. "
-        "That GP itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
-        "Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
+        "That GP itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A "
+        "la Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
         "inputs does (shared, within the bound; parsimonious finds it from the training rows, "
         "where 24 further lengthscales gain some 15 nats and cost 60). Fertility has 100 rows, ten "
         "a fold: means of seven folds and of ten are 5 % apart, and a chain of the published "
@@ -241,8 +241,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         "Targets of elevators, forest and keggundirected are "
         "logarithms: so are their errors.",
         "Why elevators is outside otherwise: three folds (5, 7, 8), which the start from the exact "
-        "GP of 1,000 rows loses; with lengthscales searched for the functions (search) two of these "
-        "end at 0.091 and 0.095, not 0.154 and 0.133.",
+        "GP of 1,000 rows loses; with lengthscales searched for the functions (search) two of "
+        "these end at 0.091 and 0.095, not 0.154 and 0.133.",
         f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
@@ -254,8 +254,8 @@ def table(cells: Rows, folder: Path | None) -> None:
             published.values()
         ),
         "kernels of training rows: type-I within max(10 %, one published standard deviation) on "
-        f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} rows (outside: "
-        f"{', '.join(name for name, near in within.items() if not near) or 'none'})": all(
+        f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} rows "
+        f"(outside: {', '.join(name for name, near in within.items() if not near) or 'none'})": all(
             within.values()
         )
         and len(within) == wanted,
