@@ -226,8 +226,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         "flatters errors, since test targets have a part in the kernel, and is not what "
         "approx=reweighted does.",
         "Why autos is outside otherwise: 25 lengthscales of the exact GP are fitted to 143 rows. "
-        "That GP itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A "
-        "la Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
+        "That GP itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts "
+        "(A la Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
         "inputs does (shared, within the bound; parsimonious finds it from the training rows, "
         "where 24 further lengthscales gain some 15 nats and cost 60). Fertility has 100 rows, ten "
         "a fold: means of seven folds and of ten are 5 % apart, and a chain of the published "
@@ -254,8 +254,8 @@ def table(cells: Rows, folder: Path | None) -> None:
             published.values()
         ),
         "kernels of training rows: type-I within max(10 %, one published standard deviation) on "
-        f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} rows "
-        f"(outside: {', '.join(name for name, near in within.items() if not near) or 'none'})": all(
+        f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} "
+        f"rows (outside: {', '.join(name for name, near in within.items() if not near) or 'none'})": all(
             within.values()
         )
         and len(within) == wanted,
