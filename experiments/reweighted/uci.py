@@ -247,18 +247,14 @@ def table(cells: Rows, folder: Path | None) -> None:
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
     wanted = sum(known[0] <= LARGEST for known in PUBLISHED.values())
-    outside = ", ".join(name for name, near in published.items() if not near) or "none"
     checks = {
         f"as published (whole_set): type-I within max(10 %, one published standard deviation) on "
-        f"{sum(published.values())} of {len(published)} sets run (outside: {outside})": all(
+        f"{sum(published.values())} of {len(published)} sets run (outside: {outside(published)})": all(
             published.values()
         ),
         "kernels of training rows: type-I within max(10 %, one published standard deviation) on "
         f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} "
-        f"rows (outside: {', '.join(name for name, near in within.items() if not near) or 'none'})": all(
-            within.values()
-        )
-        and len(within) == wanted,
+        f"rows (outside: {outside(within)})": all(within.values()) and len(within) == wanted,
         **{
             f"{name}, beyond {LARGEST:,} rows, within the same of the published": near
             for name, near in beyond.items()
@@ -270,6 +266,11 @@ def table(cells: Rows, folder: Path | None) -> None:
         ),
     }
     write(folder, "uci", "UCI regression, type-I and type-II", notes, rows, checks)
+
+
+def outside(near: dict[str, bool]) -> str:
+    """Names of the sets that are not."""
+    return ", ".join(name for name, fine in near.items() if not fine) or "none"
 
 
 def _mean(folds: list[dict[str, Any]], name: str) -> float | None:
