@@ -249,9 +249,8 @@ def table(cells: Rows, folder: Path | None) -> None:
     wanted = sum(known[0] <= LARGEST for known in PUBLISHED.values())
     checks = {
         f"as published (whole_set): type-I within max(10 %, one published standard deviation) on "
-        f"{sum(published.values())} of {len(published)} sets run (outside: {outside(published)})": all(
-            published.values()
-        ),
+        f"{sum(published.values())} of {len(published)} sets run "
+        f"(outside: {outside(published)})": all(published.values()),
         "kernels of training rows: type-I within max(10 %, one published standard deviation) on "
         f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} "
         f"rows (outside: {outside(within)})": all(within.values()) and len(within) == wanted,
