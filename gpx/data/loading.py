@@ -22,6 +22,9 @@ from gpx.likelihoods.row_noise import RowNoise
 
 logger = logging.getLogger(__name__)
 
+FEWEST_TARGETS = 2
+"""Training rows that have a target, of each of several: the least that have a spread."""
+
 
 def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) -> Dataset:
     """Read, split and standardise a data set.
@@ -55,6 +58,7 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
     x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
+    _require_targets_in_training(table, train)
     if task == "ordinal":
         require_all_classes(train_y, labels, table.where)
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
@@ -91,7 +95,7 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
 
 def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Coding | None) -> str:
     """What is known of the data set, and hints about options of its source that are not used."""
-    notes = [table.notes]
+    notes = [table.notes, _missing_targets(table)]
     if getattr(source, "id", "") is None:
         notes.append(row_counter(table.x, table.input_names))
     if coding is not None:
@@ -100,6 +104,27 @@ def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Co
     if task == "regression" and plain and getattr(source, "target_transform", "") is None:
         notes.append(skewed_target(table.y[train], table.target_name))
     return "; ".join(filter(None, notes))
+
+
+def _missing_targets(table: Table) -> str:
+    """How many cells of several targets are missing, by target; empty: none."""
+    missing = np.isnan(table.y)
+    if not table.target_names or not missing.any():
+        return ""
+    pairs = zip(table.target_names, missing.sum(axis=0), strict=True)
+    listed = ", ".join(f"{name} {count:,}" for name, count in pairs if count)
+    return f"of {len(missing):,} rows some lack a target, which is left out cell by cell: {listed}"
+
+
+def _require_targets_in_training(table: Table, train: Rows) -> None:
+    """Raise DataError for one of several targets that training rows say next to nothing of."""
+    for place, name in enumerate(table.target_names):
+        there = int(np.isfinite(table.y[train, place]).sum())
+        if there < FEWEST_TARGETS:
+            raise DataError(
+                f"{table.where}: the target {name!r} has {there} values in training rows, expected "
+                f"at least {FEWEST_TARGETS}; leave it out"
+            )
 
 
 def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform | None:

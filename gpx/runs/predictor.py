@@ -163,7 +163,7 @@ class Predictor:
 
         Args:
             inputs (m, d): as for ``predict``.
-            targets (m,): in the data's own unit.
+            targets (m,), or (m, p): in the data's own unit; NaN where one of several is missing.
             noise (m,): known variances of their noise, as for ``predict``.
 
         Returns:
@@ -171,15 +171,17 @@ class Predictor:
 
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``, of targets too.
-            ConfigError: noise beside a transform of the targets.
-            NotAvailable: the noise is not Gaussian or of several targets, predictions are
-                recalibrated, or the posterior takes no further rows.
+            ConfigError: noise beside a transform of the targets, or of several.
+            NotAvailable: the noise is not Gaussian, predictions are recalibrated, or the posterior
+                takes no further rows, or none of several targets (``CoregionalGP`` does).
 
         Cost: of an exact Gaussian process n^2 m, one with M inducing points M^2 m, and m^3.
         """
         x = self._standardised(inputs)
-        likelihood = conditionable(self.likelihood, self.target_names, self.calibration)
-        y = standardised_targets(targets, len(x), self.scaler, self.target_transform)
+        likelihood = conditionable(self.likelihood, self.calibration)
+        y = standardised_targets(
+            targets, len(x), self.scaler, self.target_transform, self.target_names
+        )
         made = copy.copy(self)
         made.posterior = self.posterior.with_observations(
             x, y.to(x), likelihood, self._row_noise(noise, x)

@@ -32,6 +32,7 @@ from gpx.runs.data import (
     hold_out,
     likelihood_task,
     load_run_data,
+    require_all_targets,
     require_outputs,
     with_facts,
 )
@@ -269,6 +270,7 @@ def _model_and_objective(
     objective.to(device)
     objective.check(model)
     require_outputs(data, model.num_outputs, f"{type(model).__name__} with this likelihood")
+    require_all_targets(data, model, objective)
     classes, taken = data.num_classes, model.likelihood.num_classes
     # a cut point that no class is beyond has nothing to be learned from
     if classes > taken or (data.task == "ordinal" and classes < taken):
@@ -324,6 +326,7 @@ def _far_targets(y: Tensor) -> int:
 
 
 def _two_values(targets: Tensor) -> bool:
+    targets = targets[~targets.isnan()]
     low, high = targets.min(), targets.max()
     return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 

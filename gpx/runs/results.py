@@ -76,12 +76,13 @@ def draw_results(
     numbers = [f"_{place + 1}" if data.target_names else "" for place in range(len(names))]
     shown = list(enumerate(zip(numbers, names, strict=True)))
     observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
-    drawn = {
-        f"predicted_against_observed{number}": figures.predicted_against_observed(
-            observed[:, place], *output(predicted, place), name
-        )
-        for place, (number, name) in shown
-    }
+    drawn = {}
+    for place, (number, name) in shown:
+        there = ~np.isnan(observed[:, place])
+        if there.any():
+            drawn[f"predicted_against_observed{number}"] = figures.predicted_against_observed(
+                observed[there, place], *(part[there] for part in output(predicted, place)), name
+            )
     if data.num_inputs == 1:
         low, high = float(data.train_x.min()), float(data.train_x.max())
         margin = 0.05 * (high - low)

@@ -57,8 +57,8 @@ def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
         if bool(lacking.any()):
             raise DataError(
                 f"{class_name(model)}: {int(lacking.sum())} of {y.numel()} targets are missing "
-                "(NaN); leave these rows out, or take model=SVGP() with GaussianOutputs() or "
-                "MixedOutputs(), which leaves out the cells alone"
+                "(NaN); leave these rows out, or take model=CoregionalGP(), or model=SVGP() with "
+                "GaussianOutputs() or MixedOutputs(), which leave out the cells alone"
             )
 
 

@@ -81,6 +81,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
     place (one that is replaced costs a new recording); all that is drawn comes from
     ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
+    takes_missing_targets: ClassVar[bool] = False
+    """Whether some of several targets of a row may be missing, NaN."""
     takes_row_noise: ClassVar[bool] = False
     """Whether it counts in what a model knows of the noise of each row (``Model.know_noise``); one
     of mini-batches finds it in the batch (``evidence_of``)."""

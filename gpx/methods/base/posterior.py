@@ -15,7 +15,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import NotAvailable, class_name
 from gpx.inducing.features import InducingFeatures
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.tensor_checks import check_alike, check_at_least, check_inputs, guard
 
@@ -101,12 +101,16 @@ class Posterior(DataSized, ABC):
         raise no_joint_law(self)
 
     def with_observations(
-        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
     ) -> Posterior:
         """A posterior that knows further rows, too; hyperparameters stay, and so does this one.
 
         Args:
-            x (m, d), y (m,): the rows, standardised as the training data were.
+            x (m, d), y (m,) or (m, p): the rows, standardised as the training data were.
             likelihood: its noise variance is that of the rows.
             noise: what is known of the noise of each row; None: nothing.
 

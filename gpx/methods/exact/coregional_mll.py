@@ -159,6 +159,7 @@ class CoregionalMLL(Objective[CoregionalModel]):
 
     batching = "full"
     kind = "exact"
+    takes_missing_targets = True
     models = (CoregionalModel,)
     made_for = "CoregionalGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (GaussianOutputs,)
