@@ -4,8 +4,8 @@
     python experiments/auto/several_targets.py --table      # the table of the cells measured so far
 
 What approx=auto goes by where rows have several targets. A cell is one call of ``gpx.fit`` in a
-process of its own, with kernel=rbf, without baselines, figures and TensorBoard, on one thread. Cells
-are kept in several_targets_cells.jsonl, so that a stopped script goes on where it was.
+process of its own, with kernel=rbf, without baselines, figures and TensorBoard, on one thread.
+Cells are kept in several_targets_cells.jsonl, so that a stopped script goes on where it was.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ def table(found: list[dict[str, Any]]) -> None:
             "a random tenth of the rows is tested, whose targets are all there. targets: cells of",
             f"the training rows that are there; with holes {100 * MISSING:.0f} % are missing at",
             "random. weather: two targets of 35 Canadian stations; arm: the place of a simulated",
-            "hand, with noise; wine: its target and two of its inputs, of the other nine. kernel=rbf.",
+            "hand, with noise; wine: its target and two of its inputs, of the nine others.",
+            "kernel=rbf.",
         ],
         rows,
         {f"{text} ({sum(first)} of {len(first)})": all(first) if first else None},

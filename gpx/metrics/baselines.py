@@ -66,8 +66,8 @@ def baselines(
 
     Returns:
         For each baseline the metrics of ``gpx.metrics.evaluate``; several outputs are predicted
-        each for itself, from the rows that have it. ``seconds`` is what fitting and predicting took, and ``rows`` is there
-        where fewer than all training rows were used.
+        each for itself, from the rows that have it. ``seconds`` is what fitting and predicting
+        took, and ``rows`` is there where fewer than all training rows were used.
 
     Cost: O(n d^2) for the linear model; for neighbours a tree search at d <= 32, beyond
     that O(n_test n d); O(n d) a tree.

@@ -14,9 +14,10 @@ from torch.distributions import Distribution
 
 from gpx.calibration import Recalibration
 from gpx.data import Dataset
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
+from gpx.methods.base.model import refused_of_rows
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model
@@ -183,6 +184,11 @@ def prepare(
 
     with categories_said(config):
         model, objective = _model_and_objective(config, data, device, dtype)
+    if objective.batching == "full" and options.batch_size != TrainerConfig.batch_size:
+        console.say(
+            f"note: trainer.batch_size={options.batch_size} has no effect: "
+            f"{class_name(objective)} takes all rows at every step"
+        )
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
@@ -204,9 +210,9 @@ def prepare(
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
         if not objective.takes_row_noise:
+            refused = refused_of_rows(data.train_noise)
             raise ConfigError(
-                f"objective {type(objective).__name__} takes one noise variance for all rows, and "
-                "data.noise= or data.weights= give each row its own: choose another objective="
+                f"objective {class_name(objective)} {refused}, or choose another objective="
             )
     held_out = None
     if calibration is not None and kept is not None:

@@ -110,6 +110,7 @@ def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, 
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,
+        "data.task": data.task,
         "data.num_test": data.num_test,
         "memory.peak_mib": peak_memory_mib(state.device),
     }

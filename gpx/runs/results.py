@@ -105,6 +105,14 @@ LARGE_MISFIT = 2.0
 """Expected squared error in noise variances, beyond which error bars are no longer meant."""
 
 
+SCALES = {
+    "regression": " (standardised targets)",
+    "count": " (counts, as they are)",
+    "proportion": " (shares, as they are)",
+}
+"""What the targets of each task are in test metrics; of classes there is nothing to say."""
+
+
 def summary(metrics: Mapping[str, Any]) -> list[str]:
     """The lines a person reads at the end: a table of model and baselines, evidence, cost.
 
@@ -119,7 +127,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
-            "test metrics" if classes else "test metrics (standardised targets)",
+            f"test metrics{SCALES.get(metrics.get('data.task', 'regression'), '')}",
             " " * width + "".join(column.rjust(10) for column in columns),
         ]
     else:

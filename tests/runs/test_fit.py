@@ -406,7 +406,7 @@ def test_several_outputs(arrays, tmp_path, monkeypatch):
 def test_an_objective_that_does_not_fit_cglb_is_named(arrays, tmp_path, monkeypatch):
     """Options that the model takes from its objective have defaults where another lacks them."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"objective ExactMLL needs a model with .*, got CGLB"):
+    with pytest.raises(ConfigError, match=r"ExactMLL needs ExactGP, or a model with .*, got CGLB"):
         gpx.fit(*arrays, "approx=cglb", "objective=exact_mll", "trainer.device=cpu")
 
 
