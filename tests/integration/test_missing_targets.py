@@ -151,7 +151,7 @@ def test_one_target_is_never_missing(train, table):
 def test_a_target_that_training_rows_hardly_have(train, table):
     x, y = X[:30], Y[:30].copy()
     y[np.flatnonzero(np.isfinite(y[:, 1]))[1:], 1] = np.nan
-    with pytest.raises(DataError, match="the target 'y2' has [01] values in training rows"):
+    with pytest.raises(DataError, match=r"the target 'y2' has [01] values in training rows"):
         gpx.fit(x, y, "approx=coregional", *QUICK, *QUIET, quiet=True, keep=False)
     with pytest.raises(DataError, match="all 30 rows have no target"):
         gpx.fit(x, y * np.nan, "approx=coregional", *QUICK, *QUIET, quiet=True, keep=False)

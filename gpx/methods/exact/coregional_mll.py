@@ -178,8 +178,8 @@ def warn_of_rounding(kernel: Kernel, x: Tensor, between: Tensor, noise: Tensor) 
 class CoregionalMLL(Objective[CoregionalModel]):
     """Log marginal likelihood of a ``CoregionalGP``: of the targets that are there.
 
-    Exactness: exact; in float32 up to rounding that is warned of (``ROUNDING``). Cost: ``complete_log_density``; with missing targets ``ExactMLL``'s on the
-    observed ones.
+    Exactness: exact; in float32 up to rounding that is warned of (``ROUNDING``). Cost:
+    ``complete_log_density``; with missing targets ``ExactMLL``'s on the observed ones.
     """
 
     batching = "full"

@@ -266,3 +266,17 @@ def test_without_data_q_starts_at_the_independent_values_nearest_to_the_prior():
 def test_sizes_that_make_no_sense(options, message):
     with pytest.raises(ConfigError, match=message):
         model(*data(), **options)
+
+
+def test_a_model_that_has_seen_no_data_says_so():
+    x, y = data()
+    made = VNNGP(
+        kernel=Matern52(), mean=Constant(), likelihood=Gaussian(), num_inputs=2, num_data=NUM
+    ).double()
+    for call in (
+        lambda: VNNGPELBO(NUM).evidence(made, x, y),
+        lambda: made.fit_variational(x, y),
+        lambda: made.condition(x, y),
+    ):
+        with pytest.raises(ConfigError, match=r"knows no neighbours yet: call initialise\(x, y"):
+            call()
