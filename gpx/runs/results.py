@@ -76,7 +76,7 @@ def draw_results(
     numbers = [f"_{place + 1}" if data.target_names else "" for place in range(len(names))]
     shown = list(enumerate(zip(numbers, names, strict=True)))
     observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
-    drawn = {}
+    drawn: dict[str, Figure] = {}
     for place, (number, name) in shown:
         there = ~np.isnan(observed[:, place])
         if there.any():
@@ -105,12 +105,8 @@ LARGE_MISFIT = 2.0
 """Expected squared error in noise variances, beyond which error bars are no longer meant."""
 
 
-SCALES = {
-    "regression": " (standardised targets)",
-    "count": " (counts, as they are)",
-    "proportion": " (shares, as they are)",
-}
-"""What the targets of each task are in test metrics; of classes there is nothing to say."""
+AS_THEY_ARE = {"count": "counts, as they are", "proportion": "shares, as they are"}
+"""What targets are in test metrics, of tasks that do not standardise them."""
 
 
 def summary(metrics: Mapping[str, Any]) -> list[str]:
@@ -120,6 +116,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         metrics: contents of metrics.json.
     """
     classes = "test.accuracy" in metrics
+    scale = AS_THEY_ARE.get(metrics.get("data.task", ""), "standardised targets")
     shown = ("accuracy", "mae", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
     columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
@@ -127,7 +124,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
-            f"test metrics{SCALES.get(metrics.get('data.task', 'regression'), '')}",
+            "test metrics" if classes else f"test metrics ({scale})",
             " " * width + "".join(column.rjust(10) for column in columns),
         ]
     else:

@@ -130,7 +130,7 @@ METHODS: Sequence[Method] = (
     Method(
         "coregional",
         takes=lambda f: f.form != "stream" and f.gaussian_outputs and f.joint_rows <= f.exact_rows,
-        seconds=lambda f: 4.0 + 1.1e-8 * f.joint_rows**3,
+        seconds=lambda f: 2.0 + 3e-9 * f.joint_rows**3,
         memory=lambda f: 32.0 * (f.observed or f.num_train) ** 2,
         why=lambda f: (
             f"{f.num_outputs} targets of {f.num_train:,} rows"
