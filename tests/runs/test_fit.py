@@ -393,7 +393,7 @@ def test_several_outputs(arrays, tmp_path, monkeypatch):
         (y, (*QUICK, "likelihood=gaussian_outputs"), ConfigError, "SGPR models one output"),
         (y, (*OUTPUTS, "calibrate=variance"), ConfigError, "takes one output, and there are 2"),
         (first, OUTPUTS, ConfigError, "two outputs or more, got 1"),
-        (np.stack([first, first * np.nan], 1), OUTPUTS, DataError, r"\('y2'\): found nan"),
+        (np.stack([first, first * np.nan], 1), OUTPUTS, DataError, "'y2' has 0 values in training"),
         (y[None], OUTPUTS, ShapeError, r"targets of shape \(1, 60, 2\)"),
     ):
         with pytest.raises(error, match=words):
