@@ -80,8 +80,9 @@ def draw_results(
     for place, (number, name) in shown:
         there = ~np.isnan(observed[:, place])
         if there.any():
+            mean, lower, upper = (part[there] for part in output(predicted, place))
             drawn[f"predicted_against_observed{number}"] = figures.predicted_against_observed(
-                observed[there, place], *(part[there] for part in output(predicted, place)), name
+                observed[there, place], mean, lower, upper, name
             )
     if data.num_inputs == 1:
         low, high = float(data.train_x.min()), float(data.train_x.max())
