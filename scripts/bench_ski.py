@@ -44,6 +44,7 @@ from gpx.models import SKI
 from gpx.objectives import SKIEvidence
 from gpx.operators import BlockToeplitz, Interpolation, Kronecker, Toeplitz
 from gpx.runs.environment import peak_memory_mib
+from gpx.training.allocator import keep_freed_memory
 
 NOISE = 0.01
 PEER = "GPyTorch RBF float64"
@@ -152,6 +153,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
+    keep_freed_memory()  # as training runs do
     d, size, device = arguments.inputs, arguments.grid, arguments.device
     x, y = (t.to(device) for t in problem(arguments.rows, d))
     print(

@@ -257,12 +257,17 @@ class EigenPart(LowRankPart):
         found = gram_of_pairs(self.vectors, self.columns, moments)
         return found.mul_(self.roots).mul_(self.roots.unsqueeze(1))
 
-    def axis_gradients(self, matrix: Tensor) -> list[Tensor]:
-        """Gradient of tr(M V^T K V) by the matrix of each axis, for M (r, r).
+    def axis_gradients(self, half: Tensor) -> list[Tensor]:
+        """Gradient of tr((I - H^T H) C^+T K C^+) by the matrix of each axis, C^+ = V diag(1 / roots).
 
-        V^T K V is diagonal, so that only entries of M with equal columns of all other axes count.
+        V^T K V is diagonal, so that only entries with equal columns of all other axes count: for H
+        (r, r) the inverse of a Cholesky factor, H^T H is never formed.
+
+        Cost: r sum_l c_l r multiply-adds and as many look-ups, a c_l-th of H^T H.
         """
         assert self.values is not None
+        # rows of H^T / roots, and one of zeros for columns that are not there
+        turned = torch.cat([(half / self.roots).mT, half.new_zeros(1, len(half))])
         found = []
         for axis, v in enumerate(self.vectors):
             own, scale = self.columns[:, axis], torch.ones_like(self.roots)
@@ -272,12 +277,12 @@ class EigenPart(LowRankPart):
                     others = others * len(values) + self.columns[:, i]
                     scale = scale * values[self.columns[:, i]]
             kinds, group = torch.unique(others, return_inverse=True)
-            # which row of M has these columns; none: -1
-            row = own.new_full((len(kinds), v.shape[1]), -1)
-            row[group, own] = torch.arange(len(own), device=own.device)
-            weight = torch.where(row >= 0, scale[row], 0.0)
-            blocks = matrix[row.unsqueeze(2), row.unsqueeze(1)] * (row >= 0).unsqueeze(1)
-            inner = (blocks * weight.unsqueeze(2)).sum(0)
+            row = own.new_full((v.shape[1], len(kinds)), -1)
+            row[own, group] = torch.arange(len(own), device=own.device)
+            weight = scale.new_empty(len(kinds), 1).index_copy_(0, group, scale.unsqueeze(1))
+            seen = turned[row]
+            inner = (seen * weight).flatten(1) @ seen.flatten(1).mT.neg()
+            inner.diagonal().index_add_(0, own, scale / self.roots.square())
             found.append(v @ inner @ v.mT)
         return found
 
