@@ -263,27 +263,26 @@ class EigenPart(LowRankPart):
         V^T K V is diagonal, so that only entries with equal columns of all other axes count: for H
         (r, r) the inverse of a Cholesky factor, H^T H is never formed.
 
-        Cost: r sum_l c_l r multiply-adds and as many look-ups, a c_l-th of H^T H.
+        Cost: r^2 sum_l c_l multiply-adds and, but for a factor of c_l, as many look-ups.
         """
         assert self.values is not None
-        # rows of H^T / roots, and one of zeros for columns that are not there
-        turned = torch.cat([(half / self.roots).mT, half.new_zeros(1, len(half))])
+        # rows of H^T, and one of zeros for columns that are not there
+        turned = torch.cat([half.mT, half.new_zeros(1, len(half))])
         found = []
-        for axis, v in enumerate(self.vectors):
-            own, scale = self.columns[:, axis], torch.ones_like(self.roots)
+        for axis, (v, values) in enumerate(zip(self.vectors, self.values, strict=True)):
+            own = self.columns[:, axis]
             others = torch.zeros_like(own)
-            for i, values in enumerate(self.values):
+            for i, size in enumerate(self._box):
                 if i != axis:
-                    others = others * len(values) + self.columns[:, i]
-                    scale = scale * values[self.columns[:, i]]
+                    others = others * size + self.columns[:, i]
             kinds, group = torch.unique(others, return_inverse=True)
             row = own.new_full((v.shape[1], len(kinds)), -1)
             row[own, group] = torch.arange(len(own), device=own.device)
-            weight = scale.new_empty(len(kinds), 1).index_copy_(0, group, scale.unsqueeze(1))
-            seen = turned[row]
-            inner = (seen * weight).flatten(1) @ seen.flatten(1).mT.neg()
-            inner.diagonal().index_add_(0, own, scale / self.roots.square())
-            found.append(v @ inner @ v.mT)
+            seen = turned[row].flatten(1)
+            inner = torch.bincount(own, minlength=len(values)).diag() - seen @ seen.mT
+            # other axes' eigenvalues cancel against the roots
+            scale = values.rsqrt()
+            found.append(v @ (inner * scale * scale.unsqueeze(1)) @ v.mT)
         return found
 
     def axis_gradients_within(self, values: Tensor) -> list[Tensor]:
