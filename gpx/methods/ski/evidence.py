@@ -65,7 +65,7 @@ class SKIEvidence(Objective[GatheredRows]):
 
     - "lanczos": quadrature with random probes. The preconditioner carries all of K_UU that is above
       the noise where the kernel is smooth, and there is then next to no scatter over the probes:
-      two of them do where it leaves out a hundredth of a nat (several axes: 1e-5 nats a row, if
+      two of them do where it leaves out a hundredth of a nat (several axes: 5e-5 nats a row, if
       that is more, and at most one; a few hundredths of it are scatter).
       For rough kernels a control variate about halves the standard error, more probes are drawn
       until the standard error is as asked for (``accuracy``), a warning says where ``most_probes``

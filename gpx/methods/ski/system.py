@@ -26,7 +26,7 @@ from gpx.operators import Interpolated, Interpolation
 NEGLIGIBLE = 1e-2
 """Trace error of the low-rank part, summed over the data in noise variances, at which more of it
 would change the log-determinant by less than that many nats."""
-LEFT_OF_ROW, MOST_LEFT = 1e-5, 1.0
+LEFT_OF_ROW, MOST_LEFT = 5e-5, 1.0
 """The same by row, and at most, where another vector of that part costs more than it saves."""
 FACTOR_BYTES = 1 << 30
 """Of a low-rank part kept as an array, on the grid and at the rows; limits its rank."""
