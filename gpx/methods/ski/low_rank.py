@@ -258,7 +258,7 @@ class EigenPart(LowRankPart):
         return found.mul_(self.roots).mul_(self.roots.unsqueeze(1))
 
     def axis_gradients(self, half: Tensor) -> list[Tensor]:
-        """Gradient of tr((I - H^T H) R^{-1} V^T K V R^{-1}) by the matrix of each axis, R the roots.
+        """Gradient of tr((I - H^T H) R^{-1} V^T K V R^{-1}) by each axis's matrix, R the roots.
 
         V^T K V is diagonal, so that only entries with equal columns of all other axes count: for H
         (r, r) the inverse of a Cholesky factor, H^T H is never formed.
