@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.linalg.triangular import inverse_lower, lower_transpose_matmul
 from gpx.methods.ski.covariance import AxisCovariance
 from gpx.methods.ski.low_rank import EigenPart, PivotedPart
 from gpx.methods.ski.system import SKISystem
@@ -40,28 +39,28 @@ def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     w, part, q = system.weights_alone, system.part, system.preconditioner
     noise, probes = system.noise.detach(), u.shape[1]
     wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
-    half = inverse_lower(q.capacitance.factor)  # H with H^T H = B^{-1}
-    diagonal = half.square().sum(0)
+    inverse = torch.cholesky_inverse(q.capacitance.factor)
     by_noise = (u * z).sum() / probes - (z * z).sum() / probes
-    by_noise = by_noise + (len(u) - part.rank + diagonal.sum()) / noise
+    by_noise = by_noise + (len(u) - part.rank + inverse.diagonal().sum()) / noise
     if isinstance(part, WavePart):
         estimated = [g / probes for g in system.covariance.gradient(wu, wz)]
-        exact = [part.gradient(1.0 - diagonal, wz)]
+        exact = [part.gradient(1.0 - inverse.diagonal(), wz)]
     elif isinstance(part, EigenPart):
         # I - B^{-1} cancels where a root is small, and dK is small there, too
+        inner = inverse.neg_()
+        inner.diagonal().add_(1.0)
+        inner.div_(part.roots).div_(part.roots.unsqueeze(1))
         if isinstance(system.covariance, AxisCovariance):
             estimated = system.covariance.gradient(wu / probes, wz)
             within = part.axis_gradients_within(wz)
-            own = zip(part.axis_gradients(half), within, strict=True)
+            own = zip(part.axis_gradients(inner), within, strict=True)
             exact = [whole - seen / probes for whole, seen in own]
         else:
             inside = part.within(wz)
             estimated = system.covariance.gradient(
                 torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
             )
-            inner = lower_transpose_matmul(half, half).neg_()
-            inner.diagonal().add_(1.0)
-            exact = [part.lag_gradient(inner.div_(part.roots).div_(part.roots.unsqueeze(1)))]
+            exact = [part.lag_gradient(inner)]
     else:
         assert isinstance(part, PivotedPart)
         estimated = system.covariance.gradient((wu - wz) / probes, wz)

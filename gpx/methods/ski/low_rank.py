@@ -257,32 +257,28 @@ class EigenPart(LowRankPart):
         found = gram_of_pairs(self.vectors, self.columns, moments)
         return found.mul_(self.roots).mul_(self.roots.unsqueeze(1))
 
-    def axis_gradients(self, half: Tensor) -> list[Tensor]:
-        """Gradient of tr((I - H^T H) R^{-1} V^T K V R^{-1}) by each axis's matrix, R the roots.
+    def axis_gradients(self, matrix: Tensor) -> list[Tensor]:
+        """Gradient of tr(M V^T K V) by the matrix of each axis, for M (r, r).
 
-        V^T K V is diagonal, so that only entries with equal columns of all other axes count: for H
-        (r, r) the inverse of a Cholesky factor, H^T H is never formed.
-
-        Cost: r^2 sum_l c_l multiply-adds and, but for a factor of c_l, as many look-ups.
+        V^T K V is diagonal, so that only entries of M with equal columns of all other axes count.
         """
         assert self.values is not None
-        # rows of H^T, and one of zeros for columns that are not there
-        turned = torch.cat([half.mT, half.new_zeros(1, len(half))])
         found = []
-        for axis, (v, values) in enumerate(zip(self.vectors, self.values, strict=True)):
-            own = self.columns[:, axis]
+        for axis, v in enumerate(self.vectors):
+            own, scale = self.columns[:, axis], torch.ones_like(self.roots)
             others = torch.zeros_like(own)
-            for i, size in enumerate(self._box):
+            for i, values in enumerate(self.values):
                 if i != axis:
-                    others = others * size + self.columns[:, i]
+                    others = others * len(values) + self.columns[:, i]
+                    scale = scale * values[self.columns[:, i]]
             kinds, group = torch.unique(others, return_inverse=True)
-            row = own.new_full((v.shape[1], len(kinds)), -1)
-            row[own, group] = torch.arange(len(own), device=own.device)
-            seen = turned[row].flatten(1)
-            inner = torch.bincount(own, minlength=len(values)).diag() - seen @ seen.mT
-            # other axes' eigenvalues cancel against the roots
-            scale = values.rsqrt()
-            found.append(v @ (inner * scale * scale.unsqueeze(1)) @ v.mT)
+            # which row of M has these columns; none: -1
+            row = own.new_full((len(kinds), v.shape[1]), -1)
+            row[group, own] = torch.arange(len(own), device=own.device)
+            weight = torch.where(row >= 0, scale[row], 0.0)
+            blocks = matrix[row.unsqueeze(2), row.unsqueeze(1)] * (row >= 0).unsqueeze(1)
+            inner = (blocks * weight.unsqueeze(2)).sum(0)
+            found.append(v @ inner @ v.mT)
         return found
 
     def axis_gradients_within(self, values: Tensor) -> list[Tensor]:

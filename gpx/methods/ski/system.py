@@ -61,6 +61,7 @@ class SKISystem:
         weights, weights_alone: W, and without a graph.
         base, matrix: K and A.
         part: C (r, m).
+        left_out: ``negligible``.
         preconditioner: Q = W C^T C W^T + noise I, near A.
 
     Cost: m r^2 + n r^2 once, or far less where K is a Kronecker product.
@@ -159,7 +160,7 @@ class SKISystem:
         """Standard error of log |A| by probes where C is complete and rows lie evenly.
 
         What is left out of A / noise, of a trace T and a largest eigenvalue t at most, has a
-        Frobenius norm of (t T)^{1/2} at most. T at most, however they lie.
+        Frobenius norm of (t T)^{1/2} at most, and one of T.
         """
         largest = self.left_out if self._largest_left is None else self._largest_left
         return math.sqrt(2.0 * min(largest, self.left_out) * self.left_out / probes)

@@ -108,10 +108,7 @@ def test_trace_gradients_are_those_of_autograd(d, kernel):
     leaves = [t.detach().requires_grad_() for t in covariance.tensors]
     if isinstance(covariance, AxisCovariance):
         operator = AxisCovariance(covariance.grid, leaves).operator
-        half = torch.randn(12, 12, generator=generator, dtype=torch.float64)
-        inner = (torch.eye(12, dtype=torch.float64) - half.mT @ half) / part.roots
-        inner = inner / part.roots.unsqueeze(1)
-        found = part.axis_gradients(half)
+        found = part.axis_gradients(inner)
     else:
         operator = LagCovariance(covariance.grid, *leaves).operator
         found = [part.lag_gradient(inner)]
