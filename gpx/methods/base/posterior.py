@@ -92,6 +92,11 @@ class Posterior(DataSized, ABC):
         that of one of several experts. ``predictive`` knows it."""
         return False
 
+    def own_hyperparameters(self) -> dict[str, Tensor] | None:
+        """Of each of several parts, in natural units by dotted name, where ``kernel``, ``mean`` and
+        likelihood only say where these started; None: those are what was learned."""
+        return None
+
     def joint_covariance(self, x: Tensor) -> Tensor:
         """Covariance (n, n) of the latent function at x (n, d), without observation noise.
 
