@@ -37,9 +37,9 @@ def test_a_disk_that_is_full_or_read_only_names_the_file_that_was_asked_for(
     def refuses(**options):
         raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".file.tmp"))
 
-    with limited_files(1000), pytest.raises(OSError, match="too large") as full:
-        with atomic_file(target) as file:
-            file.write(bytes(5000))
+    too_large = pytest.raises(OSError, match="too large")
+    with limited_files(1000), too_large as full, atomic_file(target) as file:
+        file.write(bytes(5000))
     assert full.value.filename == str(target)
     monkeypatch.setattr("gpx.atomic_file.tempfile.mkstemp", refuses)
     with pytest.raises(OSError, match="Read-only") as refused, atomic_file(target):

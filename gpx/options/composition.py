@@ -101,11 +101,13 @@ def require_no_dashes(arguments: Sequence[str], config_folder: Path) -> None:
         ConfigError: how it is written, or that there is no such option.
     """
     for argument in arguments:
-        name, equals, value = argument.removeprefix("--").partition("=")
+        name, _, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or name in FLAGS:
             continue
         if name in known_names(config_folder):
-            raise ConfigError(f"{argument}: options have no dashes; write {name}={value or 'VALUE'}")
+            raise ConfigError(
+                f"{argument}: options have no dashes; write {name}={value or 'VALUE'}"
+            )
         raise ConfigError(
             f"{argument}: options have no dashes, and {_explain_unknown(name, config_folder, ())}"
         )
