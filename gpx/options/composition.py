@@ -158,11 +158,7 @@ def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> 
         unknown_key = re.search(r"Key '([^']+)' is not in struct", f"{text}\n{cause}")
         if unknown_group or unknown_key:
             name = (unknown_group or unknown_key).group(1)  # type: ignore[union-attr]
-            name = _full_key(text, cause) or name
-            # of aprox.num_inducing=5 Hydra names aprox alone
-            names = [text.partition("=")[0] for text in overrides]
-            name = next((each for each in names if each.startswith(f"{name}.")), name)
-            return _explain_unknown(name, config_folder, overrides)
+            return _explain_unknown(_full_key(text, cause) or name, config_folder, overrides)
     lines = [line.strip() for line in f"{cause or text}".splitlines() if line.strip()]
     key = _full_key(text, cause)
     if "Cannot merge" in lines[0]:  # {...} where [...] stands, or the other way round
@@ -225,6 +221,8 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
     if near and owners[near[0]] and here and near[0] not in here:
         return f"there is no option {name}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
+    whole = (text.partition("=")[0] for text in overrides)
+    name = next((each for each in whole if each.startswith(f"{name}.")), name)  # Hydra says aprox
     return f"there is no option {name}; {_suggest(name, here or sorted(owners))}"
 
 
