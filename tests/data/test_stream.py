@@ -275,7 +275,8 @@ def test_files_that_a_new_user_brings(tmp_path, pairs):
     np.save(tmp_path / "none.npy", table[:0])
     (pairs / "._x_000.npy").write_bytes(b"of a file system")
     for name in ("csv", "npz"):
-        with pytest.raises(DataError, match=rf"t.{name} is no file of a stream.* use data={name},"):
+        use = rf"use data={name.upper()}File\(\),"
+        with pytest.raises(DataError, match=rf"t.{name} is no file of a stream.* {use}"):
             load(Stream(str(tmp_path / f"t.{name}")), task="regression")
     with pytest.raises(DataError, match=r"none.npy holds no rows$"):
         load(Stream(str(tmp_path / "none.npy")), task="regression")
