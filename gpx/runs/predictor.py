@@ -116,7 +116,7 @@ class Predictor:
             if of_all is None or not isinstance(likelihood, Gaussian):
                 return self.posterior.predictive(x, likelihood)
             known = of_all if rows is None else of_all.of(rows.to(of_all.known.device))
-            return known.predictive(*self.posterior.predict(x), likelihood.noise_variance)
+            return self.posterior.predictive_of_rows(x, likelihood, known)
 
         return over_gaps(law, x, self.coding, self.scaler)
 
