@@ -279,3 +279,4 @@ def test_a_part_of_a_batch_carries_its_share():
     assert torch.equal(part.y, Y[[0, 3]])
     assert torch.equal(part.noise.known, KNOWN.known[[0, 3]])
     assert torch.equal(part.noise.relative, KNOWN.relative[[0, 3]])
+    assert Batch(X, Y).part(slice(2))[2:] == (None, None)
