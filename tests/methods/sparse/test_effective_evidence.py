@@ -242,6 +242,25 @@ def test_the_noise_of_blocks_is_kept_for_the_gradient_where_it_fits(structure, n
         assert len(made) == passes * len(set(map(str, made)))
 
 
+@pytest.mark.parametrize("structure", ["none", "diagonal"])
+def test_noise_of_rows_has_one_gradient_whether_its_parts_are_kept_or_made_again(
+    structure, monkeypatch
+):
+    monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", 13 * 12 * 8)
+    model, x, y = problem("fitc", n=60)
+    noise, found = torch.linspace(0.05, 0.4, 60).double(), []
+    for budget in (0, 2**30):
+        _, gradient, _ = effective_evidence(
+            *(model.kernel, x, model.inducing_points, (y - model.mean(x)).detach()),
+            *(noise, structure),
+            gradient=True,
+            memory_budget=budget,
+        )
+        found.append([gradient.residual, gradient.noise, *gradient.kernel.gradients()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
 def test_a_block_beyond_the_memory_budget_is_said():
     model, x, y = problem("pitc", blocks=1)
     with pytest.raises(ConfigError, match=r"largest block has 70 of 70 .*ask for more blocks"):
