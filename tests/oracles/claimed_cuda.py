@@ -322,6 +322,7 @@ def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
         "synchronize": None, "empty_cache": None, "max_memory_allocated": 0,
         "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (memory, memory),
         "reset_peak_memory_stats": None, "get_device_capability": (9, 0),
+        "is_current_stream_capturing": False,
     }  # fmt: skip
     future = torch.__future__
     before = future.get_overwrite_module_params_on_conversion()
