@@ -59,7 +59,7 @@ class CGBlocks:
     def __init__(self, state: CGIteration, steps: int, recordings: Recordings) -> None:
         self.state, self.steps, self._recordings = state, steps, recordings
         self._replayed = Replayed(self._made, recordings.record, self._places, eager=0)
-        self._eager = 0
+        self._eager = 1  # so many steps are made one by one before the first block
 
     @property
     def replays(self) -> int:

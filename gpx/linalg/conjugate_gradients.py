@@ -24,6 +24,10 @@ from gpx.linalg.cg_iteration import CGIteration, Product
 from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
 
+EARLY = 2
+"""Steps between looks at the host in the first ten on a device: from a good start, or with a good
+preconditioner, a solve takes a few, and a step is far more than a wait."""
+
 REFRESH_REDUCED = 25
 """Steps between recomputations of the residual from its definition, where products run in a lower
 precision than the recurrences."""
@@ -102,8 +106,8 @@ def conjugate_gradients(
         max_iterations: most steps.
         product_dtype: dtype in which the products of the steps are asked for (float32 under float64
             recurrences); ``matmul`` must take both. True residuals use ``rhs``'s own dtype.
-        check_every: steps between looks at the host; default 1 on a CPU, 10 elsewhere. Converged
-            sides stop changing at once either way. On a GPU so many steps are recorded as a CUDA
+        check_every: steps between looks at the host; default 1 on a CPU, 10 elsewhere but 2 before
+            the tenth. Converged sides stop changing at once either way. On a GPU so many steps are recorded as a CUDA
             graph in the fourth such block of a solve and replayed, to the same bits; inside
             ``gpx.linalg.replayed.solves_recorded(None)`` they are not.
         refresh_every: steps between replacements of the residual by the true one (one more product
@@ -137,8 +141,9 @@ def conjugate_gradients(
         if count is not None and count < least:
             raise ConfigError(f"{name}={count} must be at least {least}")
     reduced = product_dtype is not None and product_dtype != rhs.dtype
+    early = check_every
     if check_every is None:
-        check_every = 1 if rhs.device.type == "cpu" else 10
+        check_every, early = (1, 1) if rhs.device.type == "cpu" else (10, EARLY)
     if refresh_every is None and reduced:
         refresh_every = REFRESH_REDUCED
     with torch.no_grad(), ExitStack() as at_end:
@@ -152,12 +157,14 @@ def conjugate_gradients(
         done, best, stagnated = 0, math.inf, False
         while True:
             while done < max_iterations:
-                if done % check_every == 0 and not bool(state.active.any()):
+                due = done % (early if done < check_every else check_every) == 0
+                if due and not bool(state.active.any()):
                     break
                 end = max_iterations
                 if refresh_every:
                     end = min(end, (done // refresh_every + 1) * refresh_every)
-                if blocks is not None and done % check_every == 0 and done + check_every <= end:
+                whole = done >= check_every and done % check_every == 0
+                if blocks is not None and whole and done + check_every <= end:
                     blocks.advance()
                     done += check_every
                 else:

@@ -125,6 +125,16 @@ def test_short_solves_pay_for_no_recording_and_blocks_fill_many_records(states):
         assert recorder.replays == -(-tight.report.iterations // 10) - EAGER_STEPS
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+def test_the_host_looks_every_second_step_of_the_first_ten(steps):
+    """A good start, or a good preconditioner, is not paid for with ten products."""
+    values = torch.arange(1.0, steps + 1.0, dtype=torch.float64).repeat(20)
+    with claimed_cuda():
+        found = conjugate_gradients(values.diag().cuda(), torch.ones_like(values).cuda())
+    assert found.report.iterations == steps
+    assert found.products == steps + steps % 2 + 1  # the last one is the true residual
+
+
 def test_another_operator_is_recorded_anew_and_solved_itself(states):
     with claimed_cuda():
         recorder = Recorder()
