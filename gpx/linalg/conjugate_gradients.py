@@ -107,9 +107,9 @@ def conjugate_gradients(
         product_dtype: dtype in which the products of the steps are asked for (float32 under float64
             recurrences); ``matmul`` must take both. True residuals use ``rhs``'s own dtype.
         check_every: steps between looks at the host; default 1 on a CPU, 10 elsewhere but 2 before
-            the tenth. Converged sides stop changing at once either way. On a GPU so many steps are recorded as a CUDA
-            graph in the fourth such block of a solve and replayed, to the same bits; inside
-            ``gpx.linalg.replayed.solves_recorded(None)`` they are not.
+            the tenth. Converged sides stop changing at once either way. On a GPU so many steps are
+            recorded as a CUDA graph in the fourth such block of a solve and replayed, to the same
+            bits; inside ``gpx.linalg.replayed.solves_recorded(None)`` they are not.
         refresh_every: steps between replacements of the residual by the true one (one more product
             each); default never, or 25 when ``product_dtype`` is lower.
         restart: also start from the steepest descent again at each refresh (as published for
