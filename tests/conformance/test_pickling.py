@@ -62,6 +62,7 @@ KERNELS = {
     "Sum": lambda: rbf() + kernels.Linear(active_dims=[1]) + 0.5,
     "Product": lambda: rbf() * kernels.Periodic(None, active_dims=[0]),
     "Categorical": lambda: kernels.Categorical([[0], [1]], [0.6, 0.9], 1.3),
+    "ChangePoints": lambda: kernels.ChangePoints([rbf(), rbf()], [0.3], 4.0, axis=1),
     "Warped": lambda: kernels.Warped(rbf(), kernels.Kumaraswamy(2, [0.7, 1.4], 0.8)),
 }
 LIKELIHOODS = {
