@@ -141,9 +141,10 @@ def conjugate_gradients(
         if count is not None and count < least:
             raise ConfigError(f"{name}={count} must be at least {least}")
     reduced = product_dtype is not None and product_dtype != rhs.dtype
-    early = check_every
     if check_every is None:
         check_every, early = (1, 1) if rhs.device.type == "cpu" else (10, EARLY)
+    else:
+        early = check_every
     if refresh_every is None and reduced:
         refresh_every = REFRESH_REDUCED
     with torch.no_grad(), ExitStack() as at_end:
