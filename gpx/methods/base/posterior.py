@@ -41,7 +41,7 @@ class Posterior(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("predict", "predictive", "joint_covariance"):
+        for method in ("predict", "predictive", "predictive_of_rows", "joint_covariance"):
             guard(cls, method, _check_prediction)
         guard(cls, "with_observations", _check_observations)
         guard(cls, "sample_paths", _check_number)
@@ -70,6 +70,15 @@ class Posterior(DataSized, ABC):
         with torch.no_grad():
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
+
+    def predictive_of_rows(self, x: Tensor, likelihood: Gaussian, noise: RowNoise) -> Distribution:
+        """``predictive`` of rows whose noise is known in part, or that stand for several each.
+
+        Args:
+            noise: of every row of x.
+        """
+        with torch.no_grad():
+            return noise.predictive(*self.predict(x), likelihood.noise_variance)
 
     def fix(self) -> None:
         """Derive now what ``predict`` derives from the state; before ``torch.export`` only.
