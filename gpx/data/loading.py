@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpx.data.columns.coding import Coding
 from gpx.data.dataset import Dataset
 from gpx.data.hints import averaged_gaps, row_counter, skewed_target
-from gpx.data.labels import Task, encode_targets, require_all_classes
+from gpx.data.labels import Task, encode_targets, order_of_numbers, require_all_classes
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
 from gpx.data.table import Table
@@ -46,6 +46,8 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
     """
     made = source.dataset(task)
     if made is not None:
+        if order is not None:
+            raise order_of_numbers(made.name, made.target_name)
         return made
     table = source.table()
     train, test = source.split_rows(table)

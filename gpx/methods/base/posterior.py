@@ -41,7 +41,7 @@ class Posterior(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("predict", "predictive", "joint_covariance"):
+        for method in ("predict", "predictive", "predictive_of_rows", "joint_covariance"):
             guard(cls, method, _check_prediction)
         guard(cls, "with_observations", _check_observations)
         guard(cls, "sample_paths", _check_number)
@@ -71,6 +71,15 @@ class Posterior(DataSized, ABC):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
+    def predictive_of_rows(self, x: Tensor, likelihood: Gaussian, noise: RowNoise) -> Distribution:
+        """``predictive`` of rows whose noise is known in part, or that stand for several each.
+
+        Args:
+            noise: of every row of x.
+        """
+        with torch.no_grad():
+            return noise.predictive(*self.predict(x), likelihood.noise_variance)
+
     def fix(self) -> None:
         """Derive now what ``predict`` derives from the state; before ``torch.export`` only.
 
@@ -91,6 +100,11 @@ class Posterior(DataSized, ABC):
         """Whether numbers given f are other than the likelihood says: their noise is uncertain, or
         that of one of several experts. ``predictive`` knows it."""
         return False
+
+    def own_hyperparameters(self) -> dict[str, Tensor] | None:
+        """Of each of several parts, in natural units by dotted name, where ``kernel``, ``mean`` and
+        likelihood only say where these started; None: those are what was learned."""
+        return None
 
     def joint_covariance(self, x: Tensor) -> Tensor:
         """Covariance (n, n) of the latent function at x (n, d), without observation noise.

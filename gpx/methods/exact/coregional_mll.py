@@ -144,11 +144,7 @@ def complete_log_density(
         return terms, None
     weight.addmm_(solved * (0.5 * outputs.variances), solved.mT)
     gathered = KernelGradient(kernel, x)
-    for rows in row_blocks(n, n, x):
-        past = slice(0, rows.stop)
-        block = 2.0 * weight[rows, past]
-        block[:, rows] *= 0.5  # the strictly lower part stands for the upper one, too
-        gathered.add_data(rows, past, block)
+    gathered.add_symmetric(row_blocks(n, n, x), lambda rows, past: 2.0 * weight[rows, past])
     unmix = outputs.unmix
     inner = solved.mT @ gram @ solved - torch.stack(gram_traces).diag()
     alpha = solved @ unmix.mT
