@@ -118,6 +118,13 @@ def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> Non
 
 def _export(arguments: list[str]) -> None:
     """``format=``: the predictor itself, and a line on its size."""
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if name in OPTIONS and name not in EXPORT_OPTIONS:
+            raise ConfigError(
+                f"{name}= does not go with format=, which writes the model and no predictions: "
+                "leave it out"
+            )
     options = read_options(
         arguments, EXPORT_OPTIONS, required=("run", "output"), script=command("predict")
     )

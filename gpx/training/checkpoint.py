@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,18 @@ def load_checkpoint(
     Args:
         path: of the file.
         device: where its tensors go.
-        mapped: leave tensors in the file until they are used, for a look at everything else.
+        mapped: leave tensors in the file until they are used, for a look at everything else;
+            their checksums are not compared.
 
     Raises:
-        CheckpointError: the file is missing, truncated, or not one of ours; one sentence.
+        CheckpointError: the file is missing, truncated, damaged, or not one of ours; one sentence.
+
+    Cost: the file is read twice, the first time for its checksums, which torch does not compare.
     """
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}")
     try:
+        damaged = None if mapped else _damaged_part(path)
         with warnings.catch_warnings():  # torch warns of foreign pickles before it refuses them
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
@@ -61,6 +66,11 @@ def load_checkpoint(
             f"{path} cannot be read as a checkpoint: it is truncated or was not written by gpx "
             "(nothing was changed; restore the file, or start a new run)"
         ) from error
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path} is damaged: its part {damaged} differs from its checksum (nothing was "
+            "changed; restore the file, or start a new run)"
+        )
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise CheckpointError(
@@ -68,3 +78,12 @@ def load_checkpoint(
             "nothing was changed)"
         )
     return state
+
+
+def _damaged_part(path: Path) -> str | None:
+    """The first part of torch's archive whose bytes are not those that were written; None: all are.
+
+    A flipped bit of a tensor is a number like any other: without this it would be predicted with.
+    """
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()

@@ -1,6 +1,7 @@
 """Noise and weights of rows in mini-batches: dense processes, enumeration and repeated rows."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -224,6 +225,35 @@ def test_under_gaussian_noise_f_is_inferred_as_from_repeated_rows(likelihood):
         torch.testing.assert_close(weighed.posterior, plain.posterior, rtol=1e-8, atol=1e-8)
 
 
+def test_a_network_predicts_weighed_rows_by_the_mixture_over_its_draws():
+    """Weights of one change nothing; others scale the noise of every part of the mixture."""
+    model = DeepGP(
+        kernel=RBF(2, [0.8, 1.3], 1.7),
+        likelihood=Gaussian(0.11),
+        num_inputs=2,
+        num_features=8,
+        depth=2,
+        predict_samples=5,
+    ).double()
+    model.initialise(X, Y, generator=draws())
+    posterior = model.condition(X, Y)
+    ones = RowNoise(torch.zeros(len(NEW)).double(), torch.ones(len(NEW)).double())
+    plain = posterior.predictive(NEW, model.likelihood)
+    found = posterior.predictive_of_rows(NEW, model.likelihood, ones)
+    y = torch.linspace(-1, 1, len(NEW)).double()
+    torch.testing.assert_close(found.log_prob(y), plain.log_prob(y))
+    assert not isinstance(found, torch.distributions.Normal)
+
+    mean, variance = posterior.components(NEW)
+    noise = torch.linspace(0.1, 0.7, len(NEW)).double()
+    learned = model.likelihood.noise_variance.detach()
+    known = RowNoise(noise, 2.0 * ones.relative)
+    parts = torch.distributions.Normal(mean, (variance + noise + 2.0 * learned).sqrt())
+    expected = parts.log_prob(y).logsumexp(0) - math.log(5)
+    found = posterior.predictive_of_rows(NEW, model.likelihood, known)
+    torch.testing.assert_close(found.log_prob(y), expected)
+
+
 def test_rows_without_their_noise_are_refused():
     for make, kind in MADE.values():
         model = make()
@@ -249,3 +279,4 @@ def test_a_part_of_a_batch_carries_its_share():
     assert torch.equal(part.y, Y[[0, 3]])
     assert torch.equal(part.noise.known, KNOWN.known[[0, 3]])
     assert torch.equal(part.noise.relative, KNOWN.relative[[0, 3]])
+    assert Batch(X, Y).part(slice(2))[2:] == (None, None)

@@ -92,6 +92,9 @@ def test_functions_of_one_seed_are_the_same_everywhere(predictor):
     whole = model.sample(x.numpy(), 3, seed=5)
     np.testing.assert_allclose(model.sample(x[7:9].numpy(), 3, seed=5), whole[:, 7:9], rtol=1e-9)
     assert not np.allclose(model.sample(x.numpy(), 3, seed=6), whole)
+    for num, seed in ((0, 5), (3, -1), (3, 2**63)):
+        with pytest.raises(ConfigError, match=f"num={num} must be at least 1, and seed={seed} a"):
+            model.sample(x.numpy(), num, seed=seed)
     before = torch.random.get_rng_state()
     model.sample(x.numpy(), 2, targets=True)
     assert torch.equal(torch.random.get_rng_state(), before)

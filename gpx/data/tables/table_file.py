@@ -38,7 +38,9 @@ class TableFile(DataSource):
             for in ``root`` when that is given.
         test_path: a file of rows to test on, with the same columns; None: a fold of the rows.
         missing: what becomes of missing values: ``refuse``, ``drop`` (the row is left out) or
-            ``mean`` (the training mean, and an input that says so); see ``Coding``.
+            ``mean`` (the training mean, and an input that says so); see ``Coding``. Cells of
+            several targets may be empty unless it is ``drop``: they stay missing (NaN), and rows
+            without any target are left out.
         categories: columns of categories; ``auto``: those whose cells are texts; ``kernel``: the
             same, which the kernel of a run then compares (``gpx.runs.categorical_kernel``).
         dates: columns of dates; ``auto``: those most of whose cells look like ISO dates.

@@ -14,6 +14,7 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Sign
 from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.deep.draws import draws_of, held, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
@@ -164,6 +165,15 @@ class NetworkPosterior(Posterior):
             Categorical(probs=share),
             likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1)),
         )
+
+    @torch.no_grad()
+    def predictive_of_rows(self, x: Tensor, likelihood: Gaussian, noise: RowNoise) -> Distribution:
+        """As in ``Posterior``: the mixture over draws, as ``predictive``."""
+        if self.draws_needed == 1:
+            return super().predictive_of_rows(x, likelihood, noise)
+        mean, variance = self.components(x)
+        own = noise.like(mean).variance(likelihood.noise_variance.to(mean))
+        return gaussian_mixture(Marginals(mean, variance + own))
 
     def _class_probabilities(self, x: Tensor, likelihood: Likelihood) -> Tensor:
         """Mean over draws of P(y = c | f), (n, C)."""

@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
+from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
@@ -130,7 +130,7 @@ class CoregionalPosterior(Posterior):
         self,
         x: Tensor,
         y: Tensor,
-        likelihood: Gaussian | GaussianOutputs,
+        likelihood: Gaussian | NoisyOutputs,
         noise: RowNoise | None = None,
     ) -> Posterior:
         """As in ``Posterior``, for y (m, p): all rows are conditioned on anew.

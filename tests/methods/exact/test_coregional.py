@@ -2,7 +2,9 @@
 
 import copy
 import io
+import warnings
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import torch
@@ -301,3 +303,20 @@ def test_an_eigendecomposition_beyond_memory_is_refused(monkeypatch):
     monkeypatch.setattr(coregional_system, "EIGEN_ARRAYS", 2**60)
     with pytest.raises(ConfigError, match=r"eigendecomposition .* of 12 training points needs"):
         model.condition(x, y)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("noise", "dtype", "warned"),
+    [(0.1, torch.float32, False), (1e-5, torch.float32, True), (1e-5, torch.float64, False)],
+)
+def test_digits_that_float32_lacks_are_warned_of(missing, noise, dtype, warned):
+    model, x, y = problem(missing)
+    model.likelihood.noise_variance = torch.full((P,), noise, dtype=torch.float64)
+    model.kernel.outputscale = 30.0
+    model, x, y = model.to(dtype), x.to(dtype), y.to(dtype)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with suppress(NotPositiveDefinite):  # of what is warned of
+            CoregionalMLL().evidence(model, x, y)
+    assert any("float32 has too few digits" in str(w.message) for w in found) == warned
