@@ -67,6 +67,7 @@ class Session:
         self.pending: dict[str, Any] = {}
         self.start_state: dict[str, Any] | None = None
         self.resumed = False
+        self.ended: str | None = None
         self.saved_step: int | None = None
         self.unlogged: tuple[Tensor, Mapping[str, Tensor]] | None = None
         self._say = say
@@ -109,6 +110,7 @@ class Session:
                 "start": self.round_start,
                 "model": self.model.rounds_state(),
             },
+            **({} if self.ended is None else {"ended": self.ended}),
             **self.extra_state,
         }
         if sharing().number == 0:
@@ -143,6 +145,7 @@ class Session:
             self.objective.load_state_dict(state["objective"])
             self.generator.set_state(state["generator"].cpu())
             self.pending = state["optimizer"]
+            self.ended = state.get("ended")  # of an optimiser that has dropped what it goes on from
             if "rounds" in state:
                 rounds = state["rounds"]
                 self.round, self.round_start = rounds["round"], rounds["start"]
