@@ -47,8 +47,9 @@ class MixedOutputs(NoisyOutputs):
         count = num_outputs if num_latents is None else num_latents
         super().__init__(num_outputs, count, noise_variance, noise_floor)
         if not 2 <= count <= num_outputs:
+            allowed = "2" if num_outputs == 2 else f"2 to {num_outputs}"
             raise ConfigError(
-                f"num_latents={count} of {num_outputs} mixed outputs: expected 2 to {num_outputs}"
+                f"num_latents={count} of {num_outputs} mixed outputs: expected {allowed}"
             )
         places = torch.arange(num_outputs, dtype=torch.float64)[:, None] + 0.5
         waves = (math.pi / num_outputs * places * torch.arange(count)).cos()

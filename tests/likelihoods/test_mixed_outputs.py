@@ -191,3 +191,10 @@ def test_a_model_starts_its_likelihood():
     ).double()
     made.initialise(x, y, generator=torch.Generator())
     assert made.likelihood.noise_variance.min() > 0.02
+
+
+def test_two_outputs_have_one_number_of_latents():
+    with pytest.raises(ConfigError, match=r"num_latents=1 of 2 mixed outputs: expected 2$"):
+        MixedOutputs(2, num_latents=1)
+    with pytest.raises(ConfigError, match=r"expected 2 to 3$"):
+        MixedOutputs(3, num_latents=1)
