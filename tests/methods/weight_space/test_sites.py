@@ -20,7 +20,7 @@ from gpx.objectives import exact_site_elbo
 
 ROWS = 40
 LATENT_VARIANCE = 0.3
-
+from gpx.likelihoods import NegativeBinomial
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -185,3 +185,9 @@ def test_likelihoods_without_such_sites_are_refused():
         check_site(StudentT())
     with pytest.raises(ConfigError, match="site_passes=-1 at least 0"):
         problem(site_passes=-1)
+
+
+def test_the_hint_names_likelihoods_of_counts_that_it_takes():
+    check_site(NegativeBinomial())
+    with pytest.raises(ConfigError, match=r"Poisson\(\) or NegativeBinomial\(\), or model=SVGP"):
+        check_site(StudentT())
