@@ -41,7 +41,8 @@ class _Block(NamedTuple):
 
 STATE = ("gamma", "slope", "measure", "active")
 KEPT = ("measures", "actives", "curvatures", "step_sizes", "ratios")
-"""What an iteration has of a block's, in its order: as it is now, and the records of its steps."""
+"""Attributes of ``CGIteration`` for the fields of ``_Block``, in its order: current values, and
+records with a row for each step."""
 
 
 class CGBlocks:
