@@ -304,7 +304,7 @@ def test_a_stopped_fit_goes_on(arrays, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_one_sentence(arrays, tmp_path, limited_files):
-    words = r"run cannot be written: File too large; .* resume="
+    words = r"checkpoint.pt cannot be written: File too large; .* resume="
     with limited_files(4000), pytest.raises(WriteError, match=words):
         gpx.fit(*arrays, *QUICK, folder=tmp_path / "run")
     metrics = resume(tmp_path / "run")

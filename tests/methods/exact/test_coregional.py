@@ -282,7 +282,7 @@ def test_a_gpu_is_waited_for_as_often_whatever_the_number_of_outputs(missing):
             waits.clear()
             CoregionalMLL().evidence(model, x, y)
             found.append(waits.total())
-    assert found[0] == found[1] < 8
+    assert found[0] == found[1] <= 8  # one of them: whether float32 has the digits
 
 
 @pytest.mark.parametrize("devices", [(), ("cpu",)])
@@ -294,7 +294,8 @@ def test_a_factor_that_rounding_denies_is_told_of(devices, monkeypatch):
         kernel=RBF(lengthscale=3.0), mean=Constant(), likelihood=GaussianOutputs(2, 1e-6, 1e-9)
     )
     matrix = r"independent output \d plus unit noise \(40 x 40, float32\) is not positive definite"
-    with torch.no_grad(), pytest.raises(NotPositiveDefinite, match=matrix):
+    told = pytest.warns(UserWarning, match="too few digits")
+    with torch.no_grad(), told, pytest.raises(NotPositiveDefinite, match=matrix):
         CoregionalMLL().evidence(model, x, y)
 
 
