@@ -121,10 +121,22 @@ class CoregionalPosterior(Posterior):
         """Law of the p targets of each row, whose errors go together as their functions do."""
         if not isinstance(likelihood, GaussianOutputs):
             return super().predictive(x, likelihood)
-        with torch.no_grad():
-            mean, covariance = self.joint_outputs(x)
-            noise = likelihood.noise_variance.to(mean)
-            return MultivariateNormal(mean, covariance + noise.diag(), validate_args=False)
+        return self._law(x, likelihood.noise_variance)
+
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
+        """As ``predictive``; a row of weight w has a w-th of the noise in every target."""
+        if not isinstance(likelihood, GaussianOutputs):
+            return super().predictive_of_rows(x, likelihood, noise)
+        return self._law(x, likelihood.noise_of_rows(noise))
+
+    @torch.no_grad()
+    def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
+        """Of the targets at x (t, d), with noise variances (p,) or (t, p)."""
+        mean, covariance = self.joint_outputs(x)
+        noisy = covariance + torch.diag_embed(noise.to(mean))
+        return MultivariateNormal(mean, noisy, validate_args=False)
 
     def with_observations(
         self,
