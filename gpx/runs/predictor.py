@@ -23,11 +23,7 @@ from gpx.likelihoods.base import class_numbers, of_classes
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import coded_inputs
-from gpx.runs.function_draws import (
-    drawn_functions,
-    drawn_targets,
-    require_law_given_function,
-)
+from gpx.runs.function_draws import drawn_functions, drawn_targets, require_law_given_function
 from gpx.runs.further_rows import conditionable, row_noise, standardised_targets
 from gpx.runs.gaps import over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
