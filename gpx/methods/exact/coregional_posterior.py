@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
@@ -123,8 +124,8 @@ class CoregionalPosterior(Posterior):
             return super().predictive(x, likelihood)
         with torch.no_grad():
             mean, covariance = self.joint_outputs(x)
-            noise = likelihood.noise_variance.to(mean)
-            return MultivariateNormal(mean, covariance + noise.diag(), validate_args=False)
+            factor = factor_of_rows(covariance.double(), likelihood.noise_variance.double())
+            return MultivariateNormal(mean, scale_tril=factor.to(mean), validate_args=False)
 
     def with_observations(
         self,
@@ -182,6 +183,21 @@ class CoregionalPosterior(Posterior):
             return prior(x) + change + self.mean(x)[:, None]
 
         return paths
+
+
+def factor_of_rows(covariance: Tensor, noise: Tensor) -> Tensor:
+    """Cholesky factors (t, p, p) of covariances of functions (t, p, p) plus noise (p,), float64.
+
+    Covariances that were taken in float32 may have eigenvalues further below zero than the noise is
+    above it: those count as zero.
+    """
+    name = "the covariance of the targets of a row"
+    try:
+        return cholesky(covariance + noise.diag(), name=name, ladder=(0.0,))[0]
+    except NotPositiveDefinite:
+        values, vectors = torch.linalg.eigh(covariance)
+        known = (vectors * values.clamp_min(0.0).unsqueeze(-2)) @ vectors.mT
+        return cholesky(known + noise.diag(), name=name)[0]
 
 
 def require_no_infinity(residual: Tensor) -> None:
