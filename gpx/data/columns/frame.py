@@ -170,7 +170,7 @@ def plain_values(values: Any, name: str) -> Values:
 
 def _of_objects(array: NDArray[Any], name: str) -> Values:
     """A column of Python's own objects: numbers where all of them are, dates where they all are."""
-    absent = np.array([_absent(value) for value in array], dtype=bool)
+    absent = np.array([absent(value) for value in array], dtype=bool)
     given = array[~absent]
     if any(isinstance(value, complex) for value in given):
         raise DTypeError(f"the column {name!r} must hold real numbers (found a complex one)")
@@ -193,7 +193,7 @@ def _of_objects(array: NDArray[Any], name: str) -> Values:
     )
 
 
-def _absent(value: Any) -> bool:
+def absent(value: Any) -> bool:
     """None, NaN, NaT, or pandas.NA, which is equal to nothing and to which nothing can be said."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
