@@ -73,11 +73,11 @@ class SVGP(Model):
             of another kind are placed by themselves and not trained.
         family: of q: ``FullCholesky`` (None) or ``MeanField``; copied.
         strategy: which variables q is over; None: ``Whitened``, v itself.
-        warm_start: with a Gaussian likelihood, start the noise variance and q(v) where the
-            collapsed bound is highest given Z and the kernel (one pass over the data); otherwise
-            q(v) starts at the prior.
-        refit: with a Gaussian likelihood, ``condition`` gives the posterior of the optimal q(v) at
-            the trained Z and hyperparameters (one more pass over the data), whose bound is never
+        warm_start: with Gaussian noise, of mixed outputs too, start the noise variance and q(v)
+            where the collapsed bound is highest given Z and the kernel (one pass over the data);
+            otherwise q(v) starts at the prior.
+        refit: with Gaussian noise, ``condition`` gives the posterior of the optimal q(v) at the
+            trained Z and hyperparameters (one more pass over the data), whose bound is never
             below that of the last stochastic iterate; otherwise the posterior of q(v) as trained.
         jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
 
