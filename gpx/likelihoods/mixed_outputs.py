@@ -11,6 +11,7 @@ from torch.distributions import LowRankMultivariateNormal
 from gpx.constraints import FLOOR
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import NoisyOutputs, observed
+from gpx.likelihoods.row_noise import RowNoise
 
 
 class MixedOutputs(NoisyOutputs):
@@ -85,9 +86,11 @@ class MixedOutputs(NoisyOutputs):
         """W m, and W^2 v with the squares of entries, (..., n, p)."""
         return mean @ self.mixing.mT, variance @ self.mixing.square().mT
 
-    def predictive(self, mean: Tensor, variance: Tensor) -> LowRankMultivariateNormal:
+    def predictive_of_rows(
+        self, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> LowRankMultivariateNormal:
         """N(W m, W diag(v) W^T + noise): errors of outputs go together as their functions do."""
         factor = self.mixing * variance.clamp_min(0).sqrt().unsqueeze(-2)
         centre = mean @ self.mixing.mT
-        noise = self.noise_variance.expand_as(centre)
-        return LowRankMultivariateNormal(centre, factor, noise, validate_args=False)
+        own = self.noise_of_rows(noise).expand_as(centre)
+        return LowRankMultivariateNormal(centre, factor, own, validate_args=False)
