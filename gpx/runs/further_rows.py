@@ -13,7 +13,6 @@ from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError, class_n
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.models import Posterior
 from gpx.runs.arrays import columns_by_name, real_array
 
 
@@ -40,15 +39,6 @@ def conditionable(
         f"rows can be added where the noise is Gaussian, and this model has {why}: "
         "train again with them"
     )
-
-
-def require_noise_that_adds(posterior: Posterior, noise: RowNoise) -> None:
-    """Raise NotAvailable where noise is known of rows and the posterior has noise of its own."""
-    if noise.known.any() and posterior.has_own_noise:
-        raise NotAvailable(
-            "known noise adds to one noise variance, and that of this model is uncertain or "
-            "differs between experts: leave noise= out"
-        )
 
 
 def standardised_targets(

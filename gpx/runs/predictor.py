@@ -25,12 +25,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import coded_inputs
 from gpx.runs.function_draws import drawn_functions, drawn_targets, require_law_given_function
-from gpx.runs.further_rows import (
-    conditionable,
-    require_noise_that_adds,
-    row_noise,
-    standardised_targets,
-)
+from gpx.runs.further_rows import conditionable, row_noise, standardised_targets
 from gpx.runs.gaps import over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
 from gpx.runs.left_out import LeftOutRows, left_out_rows
@@ -96,7 +91,6 @@ class Predictor:
 
         Raises:
             ConfigError: known noise under another likelihood than a Gaussian.
-            NotAvailable: known noise beside a posterior's own (``has_own_noise``).
         """
         found = self.modelled(x, noise)
         return self.in_targets(found if self.calibration is None else self.calibration(found))
@@ -112,8 +106,6 @@ class Predictor:
         likelihood = self.likelihood
         if noise is not None and not isinstance(likelihood, Gaussian) and noise.known.any():
             raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
-        if noise is not None:
-            require_noise_that_adds(self.posterior, noise)
 
         def law(x: Tensor, rows: Tensor | None) -> torch.distributions.Distribution:
             # under other noise weights say how much rows teach, not how they scatter

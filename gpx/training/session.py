@@ -87,6 +87,12 @@ class Session:
         self.say(f"training ends for {reason}; the model is as good as they made it")
         return reason
 
+    @property
+    def given_more_steps(self) -> bool:
+        """Whether training that ended at its last step was allowed further ones since."""
+        at_last = self.ended is not None and self.ended.startswith("max_steps=")
+        return at_last and self.step < self.max_steps
+
     def cut(self, what: str) -> None:
         """Says that a part of the run ends early for ``trainer.budget``, and notes it."""
         self.cut_short.append(what)

@@ -118,7 +118,7 @@ class Trainer:
                     initialise(WatchedStart(session))
                 (session.seconds,) = sharing().agreed(session.seconds)
                 session.seconds_of_start = session.seconds
-            if session.ended is None:
+            if session.ended is None or session.given_more_steps:
                 reason = optimizer.run(session)
             else:
                 reason = session.ended

@@ -413,3 +413,7 @@ def test_finished_training_is_evaluated_again_and_goes_no_further(tmp_path, caps
         kept = load_checkpoint(folder.checkpoint)["model"]
         assert all(torch.equal(kept[name], weights[name]) for name in weights)
     assert "training is finished" in "".join(capsys.readouterr())
+    more = folder.config.read_text().replace("max_steps: 3", "max_steps: 6")
+    folder.config.write_text(more)
+    folder.metrics.unlink()
+    assert resume(folder.path)["train.steps"] > before["train.steps"]

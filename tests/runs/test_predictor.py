@@ -315,12 +315,3 @@ def test_numbers_in_a_row_are_rows_of_one_input():
         np.testing.assert_array_equal(one.predict(given).mean, want)
     np.testing.assert_array_equal(one.predict(0.5).mean, one.predict([[0.5]]).mean)
     assert one.predict([0.5]).mean.shape == (1,)
-
-
-def test_known_noise_beside_a_posteriors_own_is_refused(predictor, monkeypatch):
-    """It would be added to the one noise variance of the likelihood, which is not the model's."""
-    model, x, _ = predictor
-    monkeypatch.setattr(type(model.posterior), "has_own_noise", True)
-    model.predict(x[:3])
-    with pytest.raises(NotAvailable, match="uncertain or differs between experts: leave noise="):
-        model.predict(x[:3], noise=[1.0, 2.0, 3.0])

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
@@ -135,8 +136,8 @@ class CoregionalPosterior(Posterior):
     def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
         """Of the targets at x (t, d), with noise variances (p,) or (t, p)."""
         mean, covariance = self.joint_outputs(x)
-        noisy = covariance + torch.diag_embed(noise.to(mean))
-        return MultivariateNormal(mean, noisy, validate_args=False)
+        factor = factor_of_rows(covariance.double(), noise.double())
+        return MultivariateNormal(mean, scale_tril=factor.to(mean), validate_args=False)
 
     def with_observations(
         self,
@@ -194,6 +195,24 @@ class CoregionalPosterior(Posterior):
             return prior(x) + change + self.mean(x)[:, None]
 
         return paths
+
+
+def factor_of_rows(covariance: Tensor, noise: Tensor) -> Tensor:
+    """Cholesky factors (t, p, p) of covariances of functions (t, p, p) plus noise, float64.
+
+    Covariances that were taken in float32 may have eigenvalues further below zero than the noise is
+    above it: those count as zero.
+
+    Args:
+        noise (p,) or (t, p): variances.
+    """
+    name = "the covariance of the targets of a row"
+    try:
+        return cholesky(covariance + torch.diag_embed(noise), name=name, ladder=(0.0,))[0]
+    except NotPositiveDefinite:
+        values, vectors = torch.linalg.eigh(covariance)
+        known = (vectors * values.clamp_min(0.0).unsqueeze(-2)) @ vectors.mT
+        return cholesky(known + torch.diag_embed(noise), name=name)[0]
 
 
 def require_no_infinity(residual: Tensor) -> None:
