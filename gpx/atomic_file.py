@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of writing for want of room, which do not say where."""
 
 
 @contextmanager
@@ -21,10 +25,14 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         path: target; its folder is made.
 
     Raises:
-        OSError: the folder cannot be made or written to.
+        OSError: the folder cannot be made or written to, or the disk is full; it names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        error.filename = str(path)  # nobody has asked for the sibling
+        raise
     part = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -33,5 +41,9 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         part.chmod(0o644)  # mkstemp makes files for its owner's eyes only
         os.replace(part, path)
+    except OSError as error:
+        if error.filename is None and error.errno in FULL:
+            error.filename = str(path)
+        raise
     finally:
         part.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ class DataSized(nn.Module):
         data_sized: names of buffers (or parameters) of this very module.
         derived: names of plain attributes that are worked out from the state when they are first
             asked for, and None until then: they are None again once the state is another, or in
-            another precision, or elsewhere.
+            another precision, or elsewhere, and in copies and pickles.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ()
@@ -44,6 +44,9 @@ class DataSized(nn.Module):
     def _forget_derived(self) -> None:
         for name in self.derived:
             setattr(self, name, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, **dict.fromkeys(self.derived)}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self._forget_derived()

@@ -18,17 +18,22 @@ A machine that is held for half an hour in commands of at most ten minutes takes
 three calls, each of which ends within nine minutes; where only a folder comes back from each, the
 ``rows.jsonl`` of all of them, one after the other in one file, give the table by ``--table``.
 
-The machine that this is made for has Python 3.12, torch 2.11 (CUDA 13.0), Triton 3.6, gpytorch and
-linear_operator with what they need, pytest, and no network. Missing are Hydra and, for KeOps, its
-two packages. They are carried as wheels. antlr4 exists as source only, which ``pip download`` with
-``--only-binary=:all:`` refuses: ``pip wheel`` builds it where there is a network, and all five are
-pure Python, for any version of it (pykeops compiles at its first use, with the machine's nvcc):
+The machine that this is made for has Python 3.12 on x86-64, torch 2.11 (CUDA 13.0), Triton 3.6,
+gpytorch and linear_operator with what they need, pytest, and no network. What is missing there for
+runs (Hydra and what it takes, tqdm), tests (hypothesis) and KeOps is carried as wheels, 3 MiB in
+all. Three packages exist as source only, which ``pip download`` with ``--only-binary=:all:``
+refuses: ``pip wheel`` builds them where there is a network, pure Python for any version of it
+(pykeops compiles at its first use, with the machine's nvcc):
 
-    python -m pip wheel --no-deps -w .whl hydra-core==1.3.2 omegaconf==2.3.0 \\
+    python -m pip wheel --no-deps -w .whl \\
         antlr4-python3-runtime==4.9.3 pykeops==2.3 keopscore==2.3
+    python -m pip download --no-deps --only-binary=:all: --python-version 3.12 \\
+        --platform manylinux2014_x86_64 -d .whl hydra-core==1.3.2 omegaconf==2.3.0 \\
+        pyyaml tqdm packaging pybind11 hypothesis sortedcontainers
     python -m pip install -q --no-index --no-deps --target /tmp/site .whl/*.whl  # in every call
     export PYTHONPATH=/tmp/site
 
+Runs write no TensorBoard events and no figures here, so tensorboard and matplotlib can stay away.
 gpx itself need not be installed. The data lie in ``$GPX_DATA`` (kin40k; runs whose data are not
 found say so in their row).
 """

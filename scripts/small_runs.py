@@ -1,5 +1,9 @@
 """Small runs of every approximation and its main choices: name -> options of the command line."""
 
+from pathlib import Path
+
+TABLE = Path(__file__).resolve().parents[1] / "tests" / "conformance" / "outputs.csv"
+OUTPUTS = f"data=csv data.path={TABLE} data.target=[zinc,lead]"
 ARM = "data=robot_arm data.num_points=600"
 LEARNED = "approx=reweighted inference=type2 approx.priors=null"
 GRID = "approx=grid data=grid_stress data.field=rastrigin data.shape=[12,12] trainer.max_steps=3"
@@ -11,6 +15,14 @@ RUNS = {
     "exact barely biased": f"{ARM} approx=exact approx.solver=barely_biased",
     "exact grief preconditioner": (
         f"{ARM} {ITERATIVE} approx.iterative.preconditioner=grief approx.iterative.rank=20"
+    ),
+    "exact left out": f"{ARM} approx=exact objective=loo",
+    "coregional": f"{OUTPUTS} approx=coregional",
+    "svgp outputs": f"{OUTPUTS} approx=svgp likelihood=gaussian_outputs approx.num_inducing=20",
+    "svgp mixed outputs": f"{OUTPUTS} approx=svgp likelihood=mixed_outputs approx.num_inducing=20",
+    "svgp varying noise": f"{ARM} approx=svgp likelihood=heteroscedastic approx.num_inducing=20",
+    "svgp order": (
+        "data=digits data.train_size=200 approx=svgp likelihood=ordinal approx.num_inducing=20"
     ),
     "sgpr": f"{ARM} approx=sgpr approx.num_inducing=20 trainer.certify=true",
     "svgp many inducing points": f"{ARM} approx=svgp approx.num_inducing=300",

@@ -1,3 +1,5 @@
+import errno
+
 import pytest
 
 from gpx.atomic_file import atomic_file
@@ -25,3 +27,22 @@ def test_an_exception_keeps_the_old_file_and_leaves_nothing(tmp_path):
         interrupted()
     assert target.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_disk_that_is_full_or_read_only_names_the_file_that_was_asked_for(
+    tmp_path, limited_files, monkeypatch
+):
+    target = tmp_path / "file"
+
+    def refuses(**options):
+        raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".file.tmp"))
+
+    too_large = pytest.raises(OSError, match="too large")
+    with limited_files(1000), too_large as full, atomic_file(target) as file:
+        file.write(bytes(5000))
+    assert full.value.filename == str(target)
+    monkeypatch.setattr("gpx.atomic_file.tempfile.mkstemp", refuses)
+    with pytest.raises(OSError, match="Read-only") as refused, atomic_file(target):
+        pass
+    assert refused.value.filename == str(target)
+    assert not any(tmp_path.iterdir())

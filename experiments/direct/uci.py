@@ -15,7 +15,7 @@
 Protocol (Evans thesis, section 7.6): published 10-fold splits, squared exponential with one
 lengthscale per input from an exact GP on min(n, 1000) rows and kept, 2000 random Fourier features,
 15 values to three prior deviations, noise variance of that fit, L-BFGS for 1000 evaluations. As
-published (``--start whole_set --method plain``, see ``whole_set.py``) the kernel is one for all
+published (``--start whole_set --method plain``, see ``../whole_set.py``) the kernel is one for all
 folds and the deviation of the function its signal variance. Otherwise the kernel is fitted to the
 rows of the fold, and in the same row are the exact posterior of Gaussian weights on the same
 functions, SGPR, a linear and a nearest-neighbour model. Table 7.2 has a mixture of five with a

@@ -2,14 +2,16 @@
 
     python experiments/reweighted/uci.py --quick                     # two sets, one fold
     python experiments/reweighted/uci.py --data servo yacht --splits 0 1 2
+    python experiments/reweighted/uci.py --start whole_set           # as published, see below
     python experiments/reweighted/uci.py --table                     # only write the table again
 
 Protocol (Evans thesis, section 5.4.2, table 5.1): published 10-fold splits, squared exponential
-with one lengthscale per input fitted as an exact GP to min(n, 1000) rows (--start says what else
-is done to it) and kept, 1000 GRIEF functions on 10 nodes an input, log-normal hyper-priors of mode
-1 and variance 100 on the prior variance of every weight and of variance 0.04 on the noise, MALA.
-Published chains have 10,000 steps after 1000 of burn-in and keep every 50th; ours are as long as
---iterations says. Folds that have a row are not repeated.
+with one lengthscale per input fitted as an exact GP to min(n, 1000) rows and kept (--start says to
+which rows, and what else is done to it; the published errors come out with ``../whole_set.py``),
+1000 GRIEF functions on 10 nodes an input, log-normal hyper-priors of mode 1 and variance 100 on the
+prior variance of every weight and of variance 0.04 on the noise, MALA. Published chains have 10,000
+steps after 1000 of burn-in and keep every 50th; ours are as long as --iterations says. Folds that
+have a row are not repeated.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import torch
 from cells import Cells
 from gpx_runs import trained
 from record import Rows, tally, write
+from whole_set import scaler_of, whole_set_kernel
 
 from gpx.errors import GPXError
 
@@ -75,6 +78,7 @@ START = {
     "search": ["init=constants", "approx.basis.search_sweeps=3"],
     "shared": ["kernel.ard_num_dims=null"],
     "parsimonious": ["init=parsimonious"],
+    "whole_set": [],
 }
 """Where the kernel comes from: see the notes of the table."""
 
@@ -101,6 +105,8 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
         f"kernel.lengthscale={lengthscale}",
         *START[options.start],
     ]
+    if options.start == "whole_set":
+        overrides += whole_set_kernel(name).options(scaler_of(name, split), squared=False)
     if inference == "type1_mala":
         overrides += [
             f"optimizer.burn_in={options.burn_in}",
@@ -145,6 +151,7 @@ def table(cells: Rows, folder: Path | None) -> None:
     order = list(PUBLISHED)
     fitted = {key[0] for key in groups if key[1] == "type1_mala" and key[4] == "fitted"}
     rows, within, beyond, partial, useless = [], {}, {}, [], []
+    published: dict[str, bool] = {}
     for key in sorted(groups, key=lambda k: (order.index(k[0]), *map(str, k[1:]))):
         folds = groups[key]
         name, inference, _, structure, start = key
@@ -155,7 +162,10 @@ def table(cells: Rows, folder: Path | None) -> None:
         wanted = "fitted" if name in fitted else "exact"
         judged = chain and structure == "diagonal" and start == wanted
         near = mean <= one + max(0.1 * one, one_spread)
-        passed = near if judged or (chain and start in ONE) else None
+        as_published = chain and structure == "diagonal" and start == "whole_set"
+        if as_published and n <= LARGEST:
+            published[name] = near
+        passed = near if judged or as_published or (chain and start in ONE) else None
         trivial = statistics.fmean(f["trivial"] for f in folds)
         if judged:
             (within if n <= LARGEST else beyond)[name] = near
@@ -209,9 +219,15 @@ def table(cells: Rows, folder: Path | None) -> None:
         "for all inputs (kernel.ard_num_dims=null); parsimonious: that where a lengthscale for "
         "each gains less evidence than it costs (init=parsimonious). The kernel stays from then "
         "on: where the exact GP over-fits, so does what starts from it.",
-        "Why autos is outside: 25 lengthscales of the exact GP are fitted to 143 rows. That GP "
-        "itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
-        "Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
+        "whole_set: as fitted, from one kernel a set of min(n, 1000) of all its rows, those of the "
+        "test fold among them. The source does not say which rows the kernel is fitted to, and "
+        "this reading gives its errors where the training rows of a fold do not: autos, fertility, "
+        "challenger, elevators; it is also that of tables 7.1 and 7.2 (experiments/direct). It "
+        "flatters errors, since test targets have a part in the kernel, and is not what "
+        "approx=reweighted does.",
+        "Why autos is outside otherwise: 25 lengthscales of the exact GP are fitted to 143 rows. "
+        "That GP itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts "
+        "(A la Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
         "inputs does (shared, within the bound; parsimonious finds it from the training rows, "
         "where 24 further lengthscales gain some 15 nats and cost 60). Fertility has 100 rows, ten "
         "a fold: means of seven folds and of ten are 5 % apart, and a chain of the published "
@@ -224,20 +240,25 @@ def table(cells: Rows, folder: Path | None) -> None:
         "exact GP is no better than the mean, either: the inputs say next to nothing. "
         "Targets of elevators, forest and keggundirected are "
         "logarithms: so are their errors.",
-        "Why elevators is outside: three folds (5, 7, 8), which the start from the exact GP of "
-        "1,000 rows loses; with lengthscales searched for the functions (search) two of these "
-        "end at 0.091 and 0.095, not 0.154 and 0.133.",
+        "Why elevators is outside otherwise: three folds (5, 7, 8), which the start from the exact "
+        "GP of 1,000 rows loses; with lengthscales searched for the functions (search) two of "
+        "these end at 0.091 and 0.095, not 0.154 and 0.133.",
+        "Why keggundirected is outside: two test rows of 6,360 (first fold) lie 26 and 20 standard "
+        "deviations from every training row, where the mean is off by 8.4 and 7.0 with a stated "
+        "standard deviation of 15 and 14. With the fitted start and the short chain an RMSE of "
+        "0.180 is 0.116 without these two, below the published 0.134; the MNLP hardly sees them.",
         f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
     wanted = sum(known[0] <= LARGEST for known in PUBLISHED.values())
-    checks = {
-        f"type-I within max(10 %, one published standard deviation) on {sum(within.values())} of "
-        f"{len(within)} sets run, of {wanted} with up to {LARGEST:,} rows (outside: "
-        f"{', '.join(name for name, near in within.items() if not near) or 'none'})": all(
-            within.values()
-        )
-        and len(within) == wanted,
+    checks: dict[str, bool | None] = {
+        "as published (whole_set): type-I within max(10 %, one published standard deviation) on "
+        f"{sum(published.values())} of {len(published)} sets run, of {wanted} with up to "
+        f"{LARGEST:,} rows (outside: {outside(published)})": all(published.values())
+        and (len(published) == wanted or None),
+        "kernels of training rows: type-I within max(10 %, one published standard deviation) on "
+        f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} "
+        f"rows (outside: {outside(within)})": all(within.values()) and len(within) == wanted,
         **{
             f"{name}, beyond {LARGEST:,} rows, within the same of the published": near
             for name, near in beyond.items()
@@ -249,6 +270,11 @@ def table(cells: Rows, folder: Path | None) -> None:
         ),
     }
     write(folder, "uci", "UCI regression, type-I and type-II", notes, rows, checks)
+
+
+def outside(near: dict[str, bool]) -> str:
+    """Names of the sets that are not."""
+    return ", ".join(name for name, fine in near.items() if not fine) or "none"
 
 
 def _mean(folds: list[dict[str, Any]], name: str) -> float | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpx.backends.entries import Entries, gradients
 from gpx.errors import BackendUnavailable
+from gpx.linalg.replayed import refuse_recording
 
 WIDTHS = (1, 2, 4, 8, 16)
 """Columns that one compiled formula multiplies. KeOps compiles anew for every width (seconds), so
@@ -103,6 +104,7 @@ def _blocks(vectors: Tensor) -> tuple[Tensor, ...]:
 
 def _product(entries: Entries, right: Tensor) -> Tensor:
     """K @ right for at most ``WIDTHS[-1]`` columns, differentiable in ``entries``."""
+    refuse_recording("KeOps launches its kernels by itself, on a stream of its own")
     n1, n2 = entries.shape
     columns = right.shape[1]
     if n1 == 0 or n2 == 0:

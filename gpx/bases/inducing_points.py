@@ -108,7 +108,7 @@ class TrainingPoints(InducingPoints):
     ) -> str:
         """Draw the centres from x (n, d)."""
         draw_centres(self.centres, x, generator)
-        return super().start(x, residual, noise, generator=generator)
+        return super().start(x, residual, noise, generator=generator, spent=spent)
 
 
 def draw_centres(centres: Tensor, x: Tensor, generator: torch.Generator) -> None:

@@ -52,7 +52,7 @@ class Recalibration(DataSized, ABC):
             listed = f"{', '.join(others)} and {last}" if others else last
             raise ConfigError(
                 f"calibration {type(self).__name__} is for {listed} targets, "
-                f"and these are {task}; choose another calibrate=, or none"
+                f"and these are {task}; choose another calibration=, or none"
             )
 
     def require_one_output(self, count: int) -> None:
@@ -60,7 +60,7 @@ class Recalibration(DataSized, ABC):
         if count != 1:
             raise ConfigError(
                 f"calibration {type(self).__name__} takes one output, and there are {count}; "
-                "leave calibrate= out"
+                "leave calibration= out"
             )
 
     def require_enough(self, count: int) -> None:
@@ -101,7 +101,7 @@ def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Te
     if count < 2 or total - count < 2:
         raise DataError(
             f"fraction={fraction:g} of {total} training rows are {count} rows to calibrate on; "
-            "expected 2 or more, and as many to train on: raise it, or leave calibrate= out"
+            "expected 2 or more, and as many to train on: raise it, or leave calibration= out"
         )
     mask = torch.zeros(total, dtype=torch.bool)
     mask[torch.randperm(total, generator=generator)[:count]] = True
@@ -121,13 +121,13 @@ def require_classes(y: Tensor, kept: Tensor) -> None:
     if len(held) == 1:
         raise DataError(
             f"all {int(kept.sum())} held-out rows are of one class, which says nothing of how "
-            "others are predicted; raise the fraction that calibrate= holds out, or leave it out"
+            "others are predicted; raise the fraction that calibration= holds out, or leave it out"
         )
     missing = [int(label) for label in y.unique() if not bool((left == label).any())]
     if missing:
         raise DataError(
             f"all rows of class {missing[0]} are held out, so that there are none to train on; "
-            "lower fraction, or leave calibrate= out"
+            "lower fraction, or leave calibration= out"
         )
 
 

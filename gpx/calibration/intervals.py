@@ -45,7 +45,7 @@ class Spread(Recalibration):
             ConfigError: several outputs, or a law that has no such shape.
         """
         require_rows(y)
-        self.require_one_output(y[0].numel() * math.prod(predictive.event_shape))
+        self.require_one_output(max(y[0].numel(), math.prod(predictive.event_shape)))
         factor = torch.as_tensor(self.best_factor(predictive, y))
         self.factor.copy_(factor.clamp_min(LEAST_FACTOR))
 

@@ -22,7 +22,7 @@ from gpx.commands.mistakes import said_of_file
 from gpx.errors import ConfigError, GPXError, ProcessLost
 from gpx.installation import command
 from gpx.linalg.processes import sharing
-from gpx.options.composition import check_choices, explain
+from gpx.options.composition import check_choices, explain, require_no_dashes
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import with_kernel_expressions
 from gpx.runs.folder import RunFolder
@@ -56,6 +56,7 @@ def main() -> None:
     _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
+        require_no_dashes(arguments, CONFIGS)
         arguments = with_kernel_expressions(arguments, [CONFIGS, *_own_folders(arguments)])
         sys.argv[1:] = arguments
         check_choices(arguments, CONFIGS)
@@ -77,7 +78,7 @@ def main() -> None:
         print("stopped at once, without a new checkpoint", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except RunFailed as error:  # runs in other processes are not in the list
-        count = f"{len(_failed)} runs" if _failed else "runs"
+        count = f"{len(_failed)} run{'s' * (len(_failed) > 1)}" if _failed else "runs"
         _fail(f"{count} of the sweep failed, for example: {error}")
     except GPXError as error:
         _fail(error)

@@ -25,8 +25,9 @@ class Dataset:
         split: which split.
         task: of the likelihood, see ``gpx.likelihoods.Likelihood``.
         train_x (n, d), train_y (n,), test_x (t, d), test_y (t,): float64, targets (n, p) and
-            (t, p) where there are p > 1. Inputs are standardised for every task, targets for
-            regression only; binary targets are -1 or 1, classes 0..C-1, counts as they are.
+            (t, p) where there are p > 1, NaN where one of these is missing. Inputs are standardised
+            for every task, targets for regression only; binary targets are -1 or 1, classes 0..C-1,
+            counts as they are.
         scaler: carries predictions back to the data's own units.
         input_names, target_name: in the order of the columns.
         labels: for classes, the original label of each class, ascending; otherwise empty.
@@ -91,6 +92,11 @@ class Dataset:
     def num_outputs(self) -> int:
         """Number of targets p."""
         return len(self.target_names) or 1
+
+    @property
+    def missing_targets(self) -> int:
+        """Cells of the training targets that are missing; those of rows in files never are."""
+        return 0 if self.sample is not None else int(self.train_y.isnan().sum())
 
     @property
     def num_classes(self) -> int:

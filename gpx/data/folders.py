@@ -23,6 +23,8 @@ def existing_file(path: str | Path) -> Path:
     found = Path(path).expanduser()
     if found.is_file():
         return found
+    if not found.parts:
+        raise DataError("path= is empty: name the file to read")
     if found.is_dir():
         raise DataError(f"{found} is a folder, expected a file")
     if found.exists():

@@ -57,6 +57,10 @@ def skewed_target(y: Floats, name: str) -> str:
 
 
 def _skewness(values: Floats) -> float:
-    """Third central moment over the cube of the standard deviation."""
+    """Third central moment over the cube of the standard deviation, in any unit; 0 of constants."""
     centred = values - values.mean()
+    largest = np.abs(centred).max()
+    if largest == 0.0:  # logarithms of large numbers that hardly differ
+        return 0.0
+    centred = centred / largest
     return float((centred**3).mean() / np.sqrt((centred**2).mean()) ** 3)

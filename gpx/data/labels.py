@@ -43,10 +43,7 @@ def encode_targets(
     if table.class_names:
         return _encode_names(table, task, order)
     if order is not None:
-        raise DataError(
-            f"{table.where}: the target ({table.target_name!r}) holds numbers, whose order is "
-            "their own: leave Ordinal.order out"
-        )
+        raise order_of_numbers(table.where, table.target_name)
     if task == "regression":
         return y, ()
     if task not in get_args(Task):
@@ -86,6 +83,14 @@ def encode_targets(
             "expected at least two classes"
         )
     return np.searchsorted(np.array(values), y).astype(np.float64), values
+
+
+def order_of_numbers(where: str, target_name: str) -> DataError:
+    """The error of an order that is given for targets that are numbers."""
+    return DataError(
+        f"{where}: the target ({target_name!r}) holds numbers, whose order is their own: leave "
+        "Ordinal.order out"
+    )
 
 
 def misfits(y: Floats, task: Task) -> tuple[np.ndarray, str]:

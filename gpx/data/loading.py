@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpx.data.columns.coding import Coding
 from gpx.data.dataset import Dataset
 from gpx.data.hints import averaged_gaps, row_counter, skewed_target
-from gpx.data.labels import Task, encode_targets, require_all_classes
+from gpx.data.labels import Task, encode_targets, order_of_numbers, require_all_classes
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
 from gpx.data.table import Table
@@ -21,6 +21,9 @@ from gpx.errors import DataError
 from gpx.likelihoods.row_noise import RowNoise
 
 logger = logging.getLogger(__name__)
+
+FEWEST_TARGETS = 2
+"""Training rows that have a target, of each of several: the least that have a spread."""
 
 
 def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) -> Dataset:
@@ -43,6 +46,8 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
     """
     made = source.dataset(task)
     if made is not None:
+        if order is not None:
+            raise order_of_numbers(made.name, made.target_name)
         return made
     table = source.table()
     train, test = source.split_rows(table)
@@ -55,6 +60,7 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
     x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
+    _require_targets_in_training(table, train)
     if task == "ordinal":
         require_all_classes(train_y, labels, table.where)
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
@@ -91,7 +97,7 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
 
 def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Coding | None) -> str:
     """What is known of the data set, and hints about options of its source that are not used."""
-    notes = [table.notes]
+    notes = [table.notes, _missing_targets(table)]
     if getattr(source, "id", "") is None:
         notes.append(row_counter(table.x, table.input_names))
     if coding is not None:
@@ -100,6 +106,27 @@ def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Co
     if task == "regression" and plain and getattr(source, "target_transform", "") is None:
         notes.append(skewed_target(table.y[train], table.target_name))
     return "; ".join(filter(None, notes))
+
+
+def _missing_targets(table: Table) -> str:
+    """How many cells of several targets are missing, by target; empty: none."""
+    missing = np.isnan(table.y)
+    if not table.target_names or not missing.any():
+        return ""
+    pairs = zip(table.target_names, missing.sum(axis=0), strict=True)
+    listed = ", ".join(f"{name} {count:,}" for name, count in pairs if count)
+    return f"of {len(missing):,} rows some lack a target, which is left out cell by cell: {listed}"
+
+
+def _require_targets_in_training(table: Table, train: Rows) -> None:
+    """Raise DataError for one of several targets that training rows say next to nothing of."""
+    for place, name in enumerate(table.target_names):
+        there = int(np.isfinite(table.y[train, place]).sum())
+        if there < FEWEST_TARGETS:
+            raise DataError(
+                f"{table.where}: the target {name!r} has {there} values in training rows, expected "
+                f"at least {FEWEST_TARGETS}; leave it out"
+            )
 
 
 def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform | None:

@@ -46,7 +46,8 @@ class Standardiser(nn.Module):
         """Statistics of training rows: mean and population standard deviation.
 
         Args:
-            x (n, d), y (n,) or (n, p): training rows, float64.
+            x (n, d), y (n,) or (n, p): training rows, float64; NaN where one of several targets is
+                missing, and each column's statistics are those of the rows that have it.
             scale_targets: False leaves targets as they are.
 
         Returns:
@@ -60,7 +61,7 @@ class Standardiser(nn.Module):
         scaler.input_scale.copy_(scale)
         target_constant = torch.zeros(targets.shape[1], dtype=torch.bool)
         if scale_targets:
-            mean, scale, target_constant = _statistics(targets)
+            mean, scale, target_constant = _observed_statistics(targets)
             scaler.target_mean.copy_(mean.view_as(scaler.target_mean))
             scaler.target_scale.copy_(scale.view_as(scaler.target_scale))
         return scaler, torch.cat([constant, target_constant])
@@ -91,6 +92,15 @@ class Standardiser(nn.Module):
     def original_std(self, std: Tensor) -> Tensor:
         """Standard deviation, (..., n) or (..., n, p), standardised -> own unit, float64."""
         return std.to(torch.float64) * self.target_scale.to(std.device)
+
+
+def _observed_statistics(columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``_statistics`` of each column's own values where some are missing (NaN), never all."""
+    if not bool(columns.isnan().any()):
+        return _statistics(columns)
+    each = [_statistics(column[~column.isnan()][:, None]) for column in columns.unbind(1)]
+    mean, scale, constant = (torch.cat(parts) for parts in zip(*each, strict=True))
+    return mean, scale, constant
 
 
 def _statistics(columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:

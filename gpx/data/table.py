@@ -19,7 +19,8 @@ class Table:
     Attributes:
         name: of the data set.
         x (n, d): inputs.
-        y (n,), or (n, p) for p > 1 outputs: targets; class labels and counts as numbers too.
+        y (n,), or (n, p) for p > 1 outputs: targets; class labels and counts as numbers too. One of
+            several may be missing in a row, NaN; a row has one at least.
         input_names: d names.
         target_name: name of the target; of several, one for all of them.
         target_names: for several outputs, p different names; otherwise empty.
@@ -104,7 +105,9 @@ class Table:
 
     def _check_finite(self) -> None:
         bad_x = ~np.isfinite(self.x) if self.coding is None else np.isinf(self.x)
-        bad_y = ~np.isfinite(self.y)
+        bad_y = np.isinf(self.y) if self.target_names else ~np.isfinite(self.y)
+        if self.target_names:  # a row without any says nothing
+            bad_y |= np.isnan(self.y).all(axis=1, keepdims=True)
         if not (bad_x.any() or bad_y.any()):
             return
         row = int(np.flatnonzero(bad_x.any(axis=1) | bad_y.reshape(len(bad_y), -1).any(axis=1))[0])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Posterior
@@ -57,7 +57,11 @@ class GaussianPosterior(Posterior):
         require_finite(self.residual)
 
     def with_observations(
-        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
     ) -> Posterior:
         """As in ``Posterior``: all rows are conditioned on anew."""
         made = copy.deepcopy(self)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class IterativePosterior(GaussianPosterior):
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (*GaussianPosterior.data_sized, "alpha", "mean_error")
+    derived: ClassVar[tuple[str, ...]] = ("_system", "_rule")
     alpha: Tensor
     mean_error: Tensor
 
@@ -180,7 +181,3 @@ class IterativePosterior(GaussianPosterior):
         prior, gap = self.prior_paths(num, generator, frequencies)
         weights = self._solve(gap.mT.double())[0].mT
         return ConditionedFunctions(prior, weights, self.inputs, self.kernel, self.mean)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self._system, self._rule = None, None
-        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -9,9 +9,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.errors import NotAvailable, class_name
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
 from gpx.methods.base.posterior import Marginals, Posterior
@@ -103,9 +104,22 @@ class JointLaw(Posterior):
 
     @torch.no_grad()
     def with_observations(
-        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
     ) -> Posterior:
-        """As in ``Posterior``: ``Conditioned``."""
+        """As in ``Posterior``: ``Conditioned``.
+
+        Raises:
+            NotAvailable: there are several outputs.
+        """
+        if isinstance(likelihood, NoisyOutputs):
+            raise NotAvailable(
+                f"{class_name(self)} takes further rows of one target, and these have "
+                f"{likelihood.num_outputs}: train again with them, or take model=CoregionalGP()"
+            )
         learned = likelihood.noise_variance.to(x)
         variances = learned.expand(len(x)) if noise is None else noise.like(x).variance(learned)
         return Conditioned.of(self, x, y, variances)

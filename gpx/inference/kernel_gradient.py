@@ -6,7 +6,7 @@ and a stationary kernel, at a third of the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,21 @@ class KernelGradient:
             left, right = self._leaf(rows), self._leaf(columns)
             block = self.kernel.evaluate(left, right)
         self._pull(block, weight, (rows, left), (columns, right))
+
+    def add_symmetric(
+        self, blocks: Iterable[slice], doubled: Callable[[slice, slice], Tensor]
+    ) -> None:
+        """Add k(x, x) with a symmetric weight (n, n), by blocks of rows of the lower triangle.
+
+        Args:
+            blocks: of rows, which cover all of them.
+            doubled: rows and columns -> twice the weight there; a new tensor, which is written to.
+        """
+        for rows in blocks:
+            past = slice(0, rows.stop)
+            block = doubled(rows, past)
+            block[:, rows] *= 0.5  # the strictly lower part stands for the upper one, too
+            self.add_data(rows, past, block)
 
     def add_groups(
         self, rows: slice, covariances: Callable[[Kernel, Tensor], Tensor], weight: Tensor

@@ -64,6 +64,7 @@ class NoisyKernel:
         backend: BackendName | None = None,
     ) -> None:
         self.kernel, self.x, self.noise = kernel, x, noise.detach()
+        self._noises: dict[torch.dtype, Tensor] = {}  # by the dtype of the vectors
         self._memory_budget = memory_budget
         self._full: KernelMatrix = kernel(x, memory_budget=memory_budget, backend=backend)
         self._reduced: KernelMatrix | None = None
@@ -89,7 +90,9 @@ class NoisyKernel:
         matrix = self._matrix(vectors.dtype)
         block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
         product = matrix.computed(lambda engine: self._times(engine, matrix, block))
-        product = product.addcmul_(block, self.noise.to(block.dtype))
+        if vectors.dtype not in self._noises:
+            self._noises[vectors.dtype] = self.noise.to(vectors.dtype)
+        product = product.addcmul_(block, self._noises[vectors.dtype])
         return product.squeeze(1) if vectors.ndim == 1 else product
 
     def _times(self, engine: Any, matrix: KernelMatrix, block: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.kernels.categorical import Categorical
+from gpx.kernels.change_points import ChangePoints
 from gpx.kernels.constant import Constant
 from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.cosine import Cosine
@@ -25,6 +26,7 @@ __all__ = [
     "ArcCosine",
     "AxisProduct",
     "Categorical",
+    "ChangePoints",
     "Constant",
     "Convolutional",
     "Cosine",

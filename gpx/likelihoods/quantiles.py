@@ -72,8 +72,10 @@ def cdf_before(law: Distribution, y: Tensor) -> Tensor:
     return cdf(law, y.ceil() - 1.0) if is_count(law) else cdf(law, y)
 
 
-def of_rows(law: Distribution, rows: Tensor) -> Distribution:
+def of_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Distribution:
     """The law of some rows of the batch, given their indices (m,).
+
+    Of a batch (n, p): of single targets, given their rows (m,) and their outputs (m,).
 
     Raises:
         NotImplementedError: neither normal, Laplace, Student's t, beta, Poisson, negative binomial,

@@ -26,10 +26,11 @@ ROWS = 1024
 class CGIteration:
     """The vectors of the recurrence, which step by step queues device work and reads nothing back.
 
-    Blocks lie by columns. Beside the product and the preconditioner a step takes no memory of their
-    size and passes twelve times over such a block, reading or writing (fourteen times with a
-    preconditioner). Every right-hand side is scaled to entries below two, so that no inner product
-    under- or overflows (a float32 column of norm 1e-20 would look solved by zero).
+    Blocks lie by columns, and stay where they are in memory from ``begin`` on. Beside the product
+    and the preconditioner a step takes no memory of their size and passes twelve times over such a
+    block, reading or writing (fourteen times with a preconditioner). Every right-hand side is
+    scaled to entries below two, so that no inner product under- or overflows (a float32 column of
+    norm 1e-20 would look solved by zero).
     """
 
     def __init__(
@@ -163,18 +164,18 @@ class CGIteration:
         """
         self._disturb()
         true = self.rhs - self.product(self.x)
-        self.r = torch.where(self.active.unsqueeze(-2), true, self.r)
+        torch.where(self.active.unsqueeze(-2), true, self.r, out=self.r)
         s = self.precondition(self.r)
         self.gamma = self._inner(self.r, s)
         if restart:
-            self.p = s.clone()
+            self.p.copy_(s)
         self.slope = self._inner(self.p, self.r)
         self.observe()
 
     def verify(self) -> float:
         """Judge the true residual; wake the sides that fail the rule and return their worst."""
         stuck = self.flat() | self.broken()
-        self.r = self.rhs - self.product(self.x)
+        torch.sub(self.rhs, self.product(self.x), out=self.r)
         wanted = self.preconditioner is None or not self.stop.norm_alone
         if wanted or bool((self.gamma < 0.0).any()):
             self.gamma = self._inner(self.r, self.precondition(self.r))
@@ -185,7 +186,7 @@ class CGIteration:
     def restart(self) -> None:
         """Go on along the steepest descent from the current residual."""
         self._disturb()
-        self.p = self.precondition(self.r).clone()
+        self.p.copy_(self.precondition(self.r))
         self.gamma = self.slope = self._inner(self.r, self.p)
 
     def flat(self) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,9 +19,14 @@ from gpx.errors import (
     NotPositiveDefinite,
     ShapeError,
 )
+from gpx.linalg.cg_blocks import blocks_of
 from gpx.linalg.cg_iteration import CGIteration, Product
 from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
+
+EARLY = 2
+"""Steps between looks at the host in the first ten on a device: from a good start, or with a good
+preconditioner, a solve takes a few, and a step is far more than a wait."""
 
 REFRESH_REDUCED = 25
 """Steps between recomputations of the residual from its definition, where products run in a lower
@@ -100,8 +106,10 @@ def conjugate_gradients(
         max_iterations: most steps.
         product_dtype: dtype in which the products of the steps are asked for (float32 under float64
             recurrences); ``matmul`` must take both. True residuals use ``rhs``'s own dtype.
-        check_every: steps between looks at the host; default 1 on a CPU, 10 elsewhere. Converged
-            sides stop changing at once either way.
+        check_every: steps between looks at the host; default 1 on a CPU, 10 elsewhere but 2 before
+            the tenth. Converged sides stop changing at once either way. On a GPU so many steps are
+            recorded as a CUDA graph in the fourth such block of a solve and replayed, to the same
+            bits; inside ``gpx.linalg.replayed.solves_recorded(None)`` they are not.
         refresh_every: steps between replacements of the residual by the true one (one more product
             each); default never, or 25 when ``product_dtype`` is lower.
         restart: also start from the steepest descent again at each refresh (as published for
@@ -134,21 +142,35 @@ def conjugate_gradients(
             raise ConfigError(f"{name}={count} must be at least {least}")
     reduced = product_dtype is not None and product_dtype != rhs.dtype
     if check_every is None:
-        check_every = 1 if rhs.device.type == "cpu" else 10
+        check_every, early = (1, 1) if rhs.device.type == "cpu" else (10, EARLY)
+    else:
+        early = check_every
     if refresh_every is None and reduced:
         refresh_every = REFRESH_REDUCED
-    with torch.no_grad():
+    with torch.no_grad(), ExitStack() as at_end:
         state = CGIteration(
             matmul, rhs, preconditioner, x0, stop, product_dtype, keep_preconditioned and x0 is None
         )
         state.begin()
+        blocks = blocks_of(state, check_every)
+        if blocks is not None:
+            at_end.callback(blocks.release)
         done, best, stagnated = 0, math.inf, False
         while True:
             while done < max_iterations:
-                if done % check_every == 0 and not bool(state.active.any()):
+                due = done % (early if done < check_every else check_every) == 0
+                if due and not bool(state.active.any()):
                     break
-                done += 1
-                state.step(looking=done % check_every == 0)
+                end = max_iterations
+                if refresh_every:
+                    end = min(end, (done // refresh_every + 1) * refresh_every)
+                whole = done >= check_every and done % check_every == 0
+                if blocks is not None and whole and done + check_every <= end:
+                    blocks.advance()
+                    done += check_every
+                else:
+                    done += 1
+                    state.step(looking=check_every == 1)
                 if refresh_every and done % refresh_every == 0:
                     state.refresh(restart)
             # one step from zero: the recurrence has computed b - K v itself

@@ -7,11 +7,16 @@ the host most of the time. Recorded, they are one launch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gpx.linalg.cholesky import checks_deferred
 
@@ -39,6 +44,75 @@ def recorded(body: Callable[[], None]) -> Callable[[], None]:
     return replay
 
 
+def refuse_recording(why: str) -> None:
+    """Raise RuntimeError while a CUDA graph is recorded: what follows would not be in it."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(why)
+
+
+class Held(TorchDispatchMode):
+    """Holds the arrays that operations read or write and did not make.
+
+    A recording knows addresses: a buffer that its owner replaces afterwards must not be given to
+    somebody else as long as replays write into it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrays: dict[int, Tensor] = {}
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in _strided((args, kwargs)):
+            place = tensor.untyped_storage().data_ptr()
+            if place not in self._made:
+                self.arrays.setdefault(place, tensor.detach())
+        found = function(*args, **(kwargs or {}))
+        places = {tensor.untyped_storage().data_ptr() for tensor in _strided(found)}
+        self._made |= places - self.arrays.keys()
+        return found
+
+
+def _strided(values: Any) -> list[Tensor]:
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in leaves if leaf.layout == torch.strided]
+
+
+@dataclass
+class Recordings:
+    """Whether iterative solves may be recorded, and which have turned out not to be.
+
+    Attributes:
+        record: makes a recording; another one in tests, None for none.
+        refused: kind of solve -> why the last one of its kind could not be recorded.
+    """
+
+    record: Record | None = recorded
+    refused: dict[Hashable, str] = field(default_factory=dict)
+
+
+_anywhere = Recordings()
+_recordings: ContextVar[Recordings | None] = ContextVar("recordings", default=None)
+
+
+def solve_recordings() -> Recordings:
+    """Those that hold here: solves on a GPU are recorded where nobody has said otherwise."""
+    return _recordings.get() or _anywhere
+
+
+@contextmanager
+def solves_recorded(record: Record | None = recorded) -> Iterator[Recordings]:
+    """Inside, iterative solves on a GPU are recorded by ``record``; None: not at all."""
+    recordings = Recordings(record)
+    token = _recordings.set(recordings)
+    try:
+        yield recordings
+    finally:
+        _recordings.reset(token)
+
+
 class Replayed:
     """Calls a function of tensors, from a recording where it can.
 
@@ -48,12 +122,14 @@ class Replayed:
     the jitter or says what is wrong. What a failed replay has left is never used.
 
     Whatever ``function`` does must be the same kernels on the same arrays at every call: no draws,
-    no state that is replaced rather than changed in place.
+    no state that is replaced rather than changed in place. One that makes no factorisation may
+    change arrays of its own, and its replays wait for nothing.
 
     Args:
         function: of tensors; what it returns may hold arrays, which every replay fills anew.
         record: makes a recording; another one in tests.
         places: says what else a recording depends on; another answer needs a new one.
+        eager: calls before a recording.
     """
 
     def __init__(
@@ -61,23 +137,25 @@ class Replayed:
         function: Callable[..., Any],
         record: Record | None = recorded,
         places: Callable[[], object] = tuple,
+        eager: int = EAGER_STEPS,
     ) -> None:
         self.function, self.record, self.places = function, record, places
         self.given_up: str | None = "not asked for" if record is None else None
         self.replays = 0
         self._kind: Any = None
-        self._eager, self._failures = 0, 0
+        self._first, self._eager, self._failures = eager, 0, 0
         self._replay: Callable[[], None] | None = None
+        self._held: dict[int, Tensor] = {}
         self._inputs: tuple[Tensor, ...] | None = None
-        self._found: tuple[Any, Tensor] | None = None
+        self._found: tuple[Any, Tensor | None] | None = None
 
     def __call__(self, *given: Tensor) -> Any:
         """What the function returns; after a replay the arrays of the recording."""
         kind = tuple(tensor.shape for tensor in given), self.places()
         if kind != self._kind:
-            self._kind, self._eager = kind, 0
-            self._replay = self._inputs = self._found = None
-        if self.given_up is None and self._replay is None and self._eager >= EAGER_STEPS:
+            self.release()
+            self._kind = kind
+        if self.given_up is None and self._replay is None and self._eager >= self._first:
             self._start(given)
         if self._replay is not None and self._replayed(given):
             assert self._found is not None
@@ -91,11 +169,11 @@ class Replayed:
         self._inputs = inputs = tuple(tensor.clone() for tensor in given)
 
         def body() -> None:
-            with checks_deferred() as checks:
+            with Held() as held, checks_deferred() as checks:
                 found = self.function(*inputs)
+            self._held = held.arrays
             failed = [check.reshape(1) for check in checks]
-            none = torch.zeros(1, dtype=torch.bool, device=inputs[0].device)
-            self._found = found, torch.cat([none, *failed]).any()
+            self._found = found, torch.cat(failed).any() if failed else None
 
         try:
             self._replay = self.record(body)
@@ -110,7 +188,7 @@ class Replayed:
             held.copy_(tensor)
         self._replay()
         assert self._found is not None
-        if bool(self._found[1]):
+        if self._found[1] is not None and bool(self._found[1]):
             self._failures += 1
             if self._failures >= MOST_FAILURES:
                 self._give_up("its factorisations need jitter that a recording cannot choose")
@@ -119,7 +197,13 @@ class Replayed:
         self.replays += 1
         return True
 
-    def _give_up(self, reason: str) -> None:
-        self.given_up = reason
+    def release(self) -> None:
+        """Let go of the recording and the memory that it holds; the next call starts anew."""
+        self._kind, self._eager = None, 0
         self._replay = self._inputs = self._found = None
+        self._held = {}
+
+    def _give_up(self, reason: str) -> None:
+        self.release()
+        self.given_up = reason
         logger.warning("no CUDA graph: %s; steps go on without", reason)

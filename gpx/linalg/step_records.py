@@ -43,6 +43,17 @@ class Records:
             room.copy_(row)
         self._count += 1
 
+    def extend(self, rows: Tensor) -> None:
+        """Keep a copy of each of rows (k, ...)."""
+        done = 0
+        while done < len(rows):
+            self.room()
+            place = self._count % RECORDS
+            some = rows[done : done + RECORDS - place]
+            self._blocks[self._count // RECORDS][place : place + len(some)] = some
+            self._count += len(some)
+            done += len(some)
+
     def truncate(self, count: int) -> None:
         """Forget all but the first ``count``."""
         self._count = min(self._count, count)

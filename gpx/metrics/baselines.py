@@ -6,6 +6,7 @@ them beside the model.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -65,8 +66,8 @@ def baselines(
 
     Returns:
         For each baseline the metrics of ``gpx.metrics.evaluate``; several outputs are predicted
-        each for itself. ``seconds`` is what fitting and predicting took, and ``rows`` is there
-        where fewer than all training rows were used.
+        each for itself, from the rows that have it. ``seconds`` is what fitting and predicting
+        took, and ``rows`` is there where fewer than all training rows were used.
 
     Cost: O(n d^2) for the linear model; for neighbours a tree search at d <= 32, beyond
     that O(n_test n d); O(n d) a tree.
@@ -74,28 +75,50 @@ def baselines(
     data = dataset.to("cpu", torch.float64)
     queries = _queries(data, max_queries)
     trivial = None if data.num_classes else trivial_law(data.train_y)
-    makers: dict[str, Callable[[], _Prediction]] = {
-        "mean": lambda: _Prediction(
-            _class_frequencies(data) if trivial is None else trivial.expand(data.test_y.shape)
+    makers: dict[str, Callable[[Dataset], _Prediction]] = {
+        "mean": _training_mean,
+        "linear": lambda seen: _Prediction(
+            _logistic_regression(seen) if seen.num_classes else _least_squares(seen)
         ),
-        "linear": lambda: _Prediction(
-            _logistic_regression(data) if data.num_classes else _least_squares(data)
-        ),
-        f"{neighbours}-nn": lambda: _Prediction(
-            _neighbour_classes(data, neighbours, queries)
-            if data.num_classes
-            else _neighbour_mean(data, neighbours, queries),
+        f"{neighbours}-nn": lambda seen: _Prediction(
+            _neighbour_classes(seen, neighbours, queries)
+            if seen.num_classes
+            else _neighbour_mean(seen, neighbours, queries),
             queries,
         ),
-        "boosting": lambda: _boosting(data),
+        "boosting": _boosting,
     }
     found = {}
     for name, make in makers.items():
         started = time.perf_counter()
-        made = make()
+        made = _by_target(make, data) if data.missing_targets else make(data)
         seconds = time.perf_counter() - started
         found[name] = _scored(data, made, trivial) | dict(made.facts) | {"seconds": seconds}
     return found
+
+
+def _by_target(make: Callable[[Dataset], _Prediction], data: Dataset) -> _Prediction:
+    """Each target predicted from the rows that have it."""
+    laws: list[Normal] = []
+    facts: dict[str, float] = {}
+    for place, name in enumerate(data.target_names):
+        rows = ~data.train_y[:, place].isnan()
+        alone = dataclasses.replace(
+            data,
+            train_x=data.train_x[rows],
+            train_y=data.train_y[rows, place],
+            test_y=data.test_y[:, place],
+            target_name=name,
+            target_names=(),
+        )
+        made = make(alone)
+        assert isinstance(made.law, Normal)
+        laws.append(made.law)
+        facts |= made.facts
+    mean, std = (
+        torch.stack(part, 1) for part in zip(*((w.loc, w.scale) for w in laws), strict=True)
+    )
+    return _Prediction(Normal(mean, std), made.rows, facts)
 
 
 def _scored(data: Dataset, made: _Prediction, trivial: Distribution | None) -> dict[str, float]:
@@ -106,6 +129,12 @@ def _scored(data: Dataset, made: _Prediction, trivial: Distribution | None) -> d
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
     names = data.target_names
     return evaluate(data.task, made.law, asked, data.scaler, names, trivial=trivial)
+
+
+def _training_mean(data: Dataset) -> _Prediction:
+    if data.num_classes:
+        return _Prediction(_class_frequencies(data))
+    return _Prediction(trivial_law(data.train_y).expand(data.test_y.shape))
 
 
 def _boosting(data: Dataset) -> _Prediction:

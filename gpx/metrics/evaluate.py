@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +16,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods import target_marginals
 from gpx.likelihoods.base import class_numbers, of_classes
 from gpx.metrics.classification import classification_metrics
-from gpx.metrics.regression import regression_metrics
+from gpx.metrics.regression import observed_metrics, regression_metrics
 
 _IN_TARGET_UNIT = ("rmse", "mae", "crps", "sharpness", "interval_score_95")
 
@@ -42,14 +43,15 @@ def evaluate(
     ``mae`` in classes; their ``rmse`` is the root of the Brier score and has no unit.
 
     Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
-    the standardised metrics weighs them alike, in the data's own units the large ones prevail.
+    the standardised metrics weighs them alike, in the data's own units the large ones prevail. Each
+    is over the rows that have its target; what no target of an output allows it lacks.
 
     Args:
         task: of the likelihood.
         predictive: of y, as a likelihood gives it: batch shape (n,); for classes it has
             ``probs`` or ``logits``, (n,) of the class coded 1, or (n, C).
         y (n,) or (n, p): targets as in ``Dataset``: standardised, or -1 and 1, or 0..C-1, or
-            counts.
+            counts; NaN where one of several is missing.
         scaler: of the data set.
         target_names: p of them for several outputs; otherwise empty.
         trivial: ``gpx.metrics.trivial_law`` of the training targets, for ``msll``; counts have no
@@ -63,16 +65,22 @@ def evaluate(
         found = classification_metrics(*known, ordered=task == "ordinal")
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
     comparable = None if task == "count" else trivial
-    each = regression_metrics(target_marginals(predictive), y, comparable)
+    gaps = bool(target_names) and bool(y.isnan().any())
+    each = (observed_metrics if gaps else regression_metrics)(
+        target_marginals(predictive), y, comparable
+    )
     scale = scaler.target_scale.to(y.device)
     for name in _IN_TARGET_UNIT:
         if name in each:
             each[f"{name}_original"] = each[name] * scale
     # a density per original unit is the standardised one divided by the scale
     each["mnlp_original"] = each["mnlp"] + scale.log()
-    found = {name: float(values.mean()) for name, values in each.items()}
+    found = {
+        name: float(values.nanmean() if gaps else values.mean()) for name, values in each.items()
+    }
     for place, target in enumerate(target_names):
-        found |= {f"{name}.{target}": float(values[place]) for name, values in each.items()}
+        own = {f"{name}.{target}": float(values[place]) for name, values in each.items()}
+        found |= {name: value for name, value in own.items() if not (gaps and math.isnan(value))}
     return found
 
 

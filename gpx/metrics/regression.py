@@ -72,8 +72,12 @@ def smae(prediction: Tensor, y: Tensor) -> Tensor:
 def trivial_law(train_y: Tensor) -> Normal:
     """What training targets (n,) or (n, p) say without any input: N(mean, variance), () or (p,).
 
-    The variance is that of the population; its root is at least ``SMALLEST_STD``.
+    The variance is that of the population; its root is at least ``SMALLEST_STD``. Targets that are
+    missing (NaN) are left out.
     """
+    if bool(train_y.isnan().any()):
+        mean = train_y.nanmean(0)
+        return Normal(mean, (train_y - mean).square().nanmean(0).sqrt().clamp_min(SMALLEST_STD))
     std = train_y.std(0, correction=0).clamp_min(SMALLEST_STD)
     return Normal(train_y.mean(0), std)
 
@@ -169,6 +173,48 @@ def regression_metrics(
         found["interval_score_95"] = interval_score(few, some_y)
         found["crps"] = crps(few, some_y).mean(0)
     return {name: value.double() for name, value in found.items()}
+
+
+def observed_outputs(predictive: Distribution, y: Tensor) -> list[tuple[Distribution, Tensor]]:
+    """Law and targets of each output, at the rows that have a target of it.
+
+    Args:
+        predictive: batch shape (n, p).
+        y (n, p): NaN where a target is missing.
+
+    Raises:
+        NotImplementedError: a law that ``of_rows`` does not know.
+    """
+    found = []
+    for place, targets in enumerate(y.unbind(1)):
+        rows = (~targets.isnan()).nonzero()[:, 0]
+        law = of_rows(predictive, (rows, torch.full_like(rows, place)))
+        found.append((law, targets[rows]))
+    return found
+
+
+def observed_metrics(
+    predictive: Distribution, y: Tensor, trivial: Distribution | None = None
+) -> dict[str, Tensor]:
+    """``regression_metrics`` of each output over the rows that have a target of it.
+
+    Args:
+        predictive: as there, batch shape (n, p).
+        y (n, p): NaN where a target is missing.
+        trivial: as there.
+
+    Returns:
+        each (p,), float64; NaN for an output whose targets do not allow it, or that has none.
+    """
+    each: list[dict[str, Tensor]] = []
+    for place, (law, targets) in enumerate(observed_outputs(predictive, y)):
+        alone = None
+        if trivial is not None:
+            alone = of_rows(trivial, torch.tensor(place, device=y.device))
+        each.append(regression_metrics(law, targets, alone) if len(targets) else {})
+    absent = torch.tensor(math.nan, dtype=torch.float64, device=y.device)
+    names = dict.fromkeys(name for found in each for name in found)
+    return {name: torch.stack([found.get(name, absent) for found in each]) for name in names}
 
 
 def _some_rows(predictive: Distribution, y: Tensor) -> tuple[Distribution, Tensor]:

@@ -28,6 +28,11 @@ from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import EXAMPLE, with_kernel_expressions
 from gpx.options.old import CHOICES, GROUPS, new_name, solver_owners
 
+FLAGS = frozenset(
+    {"help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "info"}
+    | {"shell-completion", "config-path", "config-name", "config-dir", "experimental-rerun"}
+)
+"""What may follow two dashes: the flags of Hydra."""
 MOST_OWNERS = 6
 """Choices that are listed for an option that another choice does not have."""
 
@@ -89,6 +94,25 @@ def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
                 raise ConfigError(_no_choice(group, choice, config_folder))
 
 
+def require_no_dashes(arguments: Sequence[str], config_folder: Path) -> None:
+    """Refuse options that are written as flags, ``--kernel=rbf`` or ``--max_steps 3``.
+
+    Raises:
+        ConfigError: how it is written, or that there is no such option.
+    """
+    for argument in arguments:
+        name, _, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or name in FLAGS:
+            continue
+        if name in known_names(config_folder):
+            raise ConfigError(
+                f"{argument}: options have no dashes; write {name}={value or 'VALUE'}"
+            )
+        raise ConfigError(
+            f"{argument}: options have no dashes, and {_explain_unknown(name, config_folder, ())}"
+        )
+
+
 def _no_choice(group: str, choice: object, config_folder: Path) -> str:
     files = (config_folder / group).glob("*.yaml")
     listed = ", ".join(sorted(path.stem for path in files)[:20])
@@ -116,14 +140,11 @@ def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> 
         overrides: the options, of which the choices of groups say what options there are.
     """
     if isinstance(error, MissingConfigException):
-        return _explain_missing(error)
+        return _explain_missing(error, config_folder)
     if isinstance(error, OverrideParseException):
-        form = Path(error.override).suffix[1:]
-        if form in ("csv", "npz", "parquet"):
-            return (
-                f"{error.override!r} is no option; a table of your own is data={form} "
-                f"data.path={error.override}"
-            )
+        table = _own_table(error.override)
+        if table:
+            return f"{error.override!r} is no option; {table}"
         return (
             f"cannot read the option {error.override!r}: write name=value (lists as [a,b]; other "
             "than plain letters in quotes, \"name='...'\")"
@@ -143,6 +164,10 @@ def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> 
     if "Cannot merge" in lines[0]:  # {...} where [...] stands, or the other way round
         wanted = "a list" if "ListConfig with" in lines[0] else "options by name"
         return f"{key}: expected {wanted}"
+    if "is not a ListConfig" in lines[0]:
+        return f"{key}: expected a list, in brackets: {key}=[...]"
+    if "does not support deletion" in lines[0]:
+        return f"~{key}: an option cannot be deleted; leave this out for its default"
     return f"{key}: {lines[0]}" if key else lines[0]
 
 
@@ -151,10 +176,23 @@ def _full_key(text: str, cause: BaseException | None) -> str | None:
     return match.group(1) if match else None
 
 
-def _explain_missing(error: MissingConfigException) -> str:
+def _own_table(text: str) -> str:
+    """How a file of numbers is given, where ``text`` is the name of one; else nothing."""
+    form = Path(text).suffix[1:]
+    if form not in ("csv", "npz", "parquet"):
+        return ""
+    return f"a table of your own is data={form} data.path={text}"
+
+
+def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
     missing = error.missing_cfg_file or ""
     group, _, option = missing.rpartition("/")
+    while "/" in group and not (config_folder / group).is_dir():  # data=tables/mine.csv
+        group, _, above = group.rpartition("/")
+        option = f"{above}/{option}"
     options = list(error.options or [])
+    if group == "data" and _own_table(option):
+        return f"there is no data={option}; {_own_table(option)}"
     if not group or not options:
         return str(error).splitlines()[0]
     if f"{group}={option}" in CHOICES:
@@ -183,6 +221,8 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
     if near and owners[near[0]] and here and near[0] not in here:
         return f"there is no option {name}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
+    whole = (text.partition("=")[0] for text in overrides)
+    name = next((each for each in whole if each.startswith(f"{name}.")), name)  # Hydra says aprox
     return f"there is no option {name}; {_suggest(name, here or sorted(owners))}"
 
 
@@ -231,6 +271,11 @@ def _composed_here(
 def _suggest(name: str, valid: list[str]) -> str:
     """The nearest valid names: of the options beside it where it names a node that there is."""
     prefix, _, last = name.rpartition(".")
+    head, _, rest = name.partition(".")
+    heads = difflib.get_close_matches(head, {v.partition(".")[0] for v in valid}, n=3, cutoff=0.65)
+    meant = [f"{other}.{rest}" for other in heads if f"{other}.{rest}" in valid]
+    if rest and meant:  # a misspelt group
+        return f"did you mean {meant[0]}?"
     siblings = {v.rpartition(".")[2]: v for v in valid if prefix and v.rpartition(".")[0] == prefix}
     near = [siblings[k] for k in difflib.get_close_matches(last, siblings, n=3, cutoff=0.65)]
     if not prefix:  # an option without its node

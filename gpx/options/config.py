@@ -43,8 +43,9 @@ class TrainerConfig:
             Triton kernels, as exact as float32); ``tf32`` (eleven bits, only in products with a
             stored kernel matrix inside solves whose residual is judged in float64); null: tf32x3
             where there are Triton kernels, else ieee. torch's own TF32 is off in any case.
-        cuda_graphs: CUDA: record a step whose shapes do not change (svgp, sampled qsgp) and replay
-            it as one launch; where that does not work, steps run as they are and the log says why.
+        cuda_graphs: CUDA: record a step whose shapes do not change (svgp, sampled qsgp, MALA,
+            blocks of conjugate gradients) and replay it as one launch; where that does not work,
+            steps run as they are and the log says why.
         log_every: steps between entries in TensorBoard and on the console.
         eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.

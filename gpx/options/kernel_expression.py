@@ -181,6 +181,8 @@ class _Reader:
         node = self._kernel(name)
         if len(call.args) == 1 and isinstance(node.get(GROUP), dict):  # a kernel of a kernel
             node[GROUP] = self._node(call.args[0])
+        elif call.args and isinstance(node.get("kernels"), list):  # a kernel of several
+            node["kernels"] = [self._node(part) for part in call.args]
         elif call.args:
             raise self._unreadable(f"options have names, such as {name}(lengthscale=2)")
         for keyword in call.keywords:

@@ -42,7 +42,7 @@ NODES = (
 )
 """Nodes whose options become arguments."""
 
-GROUPS = {"model": "approx"}
+GROUPS = {"model": "approx", "calibration": "calibrate"}
 """Groups that have another name than the argument which takes what they choose."""
 
 VALUED = ("inference",)

@@ -53,7 +53,9 @@ class CalibrationReport:
     """Measures of the predictions of test rows.
 
     Attributes:
-        task, rows: of the test targets.
+        task: of the test targets.
+        rows: that are tested; where rows lack some of several targets, the harmonic mean of the
+            numbers that have each, which the error of a mean over targets goes by.
         measures: of the run as it predicts.
         before: without recalibration; None where the run has none.
         settings: what the recalibration fitted; empty where there is none.
@@ -176,13 +178,22 @@ def calibration_report(
         }
     return CalibrationReport(
         task=data.task,
-        rows=data.num_test,
+        rows=_rows(data),
         measures=_measures(data, law),
         before=before,
         settings={} if recalibration is None else dict(recalibration.facts()),
         elsewhere=told,
         figures=calibration_figures(data, law, OUTPUTS, raw if recalibration is not None else None),
     )
+
+
+def _rows(data: Dataset) -> int:
+    """As ``CalibrationReport`` has it."""
+    known = ~data.test_y.isnan()
+    if bool(known.all()):
+        return data.num_test
+    counts = known.sum(0).double()
+    return round(float(1.0 / (1.0 / counts[counts > 0.0]).mean()))
 
 
 def _measures(data: Dataset, law: Distribution) -> dict[str, float]:

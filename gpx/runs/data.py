@@ -11,7 +11,9 @@ from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, DataSource, Task
 from gpx.data import load as load_data
 from gpx.data.images.pixels import pixel_shape
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Objective
 from gpx.options.build import build, target_of
 from gpx.sampling.seeds import stream
 
@@ -77,6 +79,23 @@ def require_outputs(data: Dataset, taken: int, by: str) -> None:
             "it as many, or take approx=coregional or approx=svgp likelihood=gaussian_outputs, "
             "which take several"
         )
+
+
+def require_all_targets(data: Dataset, model: Model, objective: Objective) -> None:
+    """Raises ConfigError where targets are missing and model or objective do not take that."""
+    if not data.missing_targets:
+        return
+    for part, takes in (
+        (model, model.takes_missing_targets),
+        (objective, objective.takes_missing_targets),
+    ):
+        if not takes:
+            raise ConfigError(
+                f"data {data.name} lacks {data.missing_targets:,} of {data.train_y.numel():,} "
+                f"training targets, and {class_name(part)} needs them all: take approx=coregional, "
+                "or approx=svgp with likelihood=gaussian_outputs or mixed_outputs, which leave out "
+                "the cells alone, or data.missing=drop, which leaves out their rows"
+            )
 
 
 def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictConfig:

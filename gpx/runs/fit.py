@@ -120,8 +120,8 @@ def fit(
             texts and dates become inputs as in ``gpx.data.CSVFile``, and options such as
             ``data.missing=mean`` are those of ``data=npz``.
         y (n,): numbers, counts or class labels (numbers or texts), as the likelihood takes them;
-            (n, p) for p outputs (``approx=svgp``, ``likelihood=gaussian_outputs``), which a data
-            frame names.
+            (n, p) for p outputs, which a data frame names; NaN where a row lacks one of several
+            (``approx=coregional``, or ``svgp`` with ``likelihood=gaussian_outputs``).
         options: as on the command line, ``group=choice`` or ``name=value``; of one that is given
             twice the last holds. Without ``approx=`` the method follows the data;
             ``model.choice`` of the metrics says which, and why.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpx.calibration import Recalibration
-from gpx.errors import NotAvailable
+from gpx.errors import ConfigError, NotAvailable
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
@@ -23,9 +23,14 @@ def drawn_functions(
         jointly: draw from the joint law at x; see ``joint_draws``.
 
     Raises:
-        ConfigError: the kernel has no features to draw functions from.
+        ConfigError: ``num`` or ``seed`` is no such number, or the kernel has no features to draw
+            functions from.
         NotAvailable: ``jointly``, and the posterior has no joint law in closed form.
     """
+    if num < 1 or not 0 <= seed < 2**63:
+        raise ConfigError(
+            f"num={num} must be at least 1, and seed={seed} a whole number of at least 0"
+        )
     generator = stream(seed, "sampled functions", x.device)
     if jointly:
         return joint_draws(posterior, x, num, generator=generator)

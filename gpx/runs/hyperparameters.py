@@ -10,6 +10,7 @@ from gpx.constraints import natural_parameters
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
 from gpx.means import Mean
+from gpx.methods.base.posterior import Posterior
 
 Hyperparameters = dict[str, NDArray[np.float64]]
 
@@ -24,8 +25,11 @@ def hyperparameters_of(posterior: nn.Module, likelihood: Likelihood) -> Hyperpar
 
     Returns:
         by dotted name, in natural units of standardised inputs and target: arrays of shape () for
-        numbers, (d,) for one entry per input.
+        numbers, (d,) for one entry per input; with K in front where each of K experts has its own.
     """
+    own = posterior.own_hyperparameters() if isinstance(posterior, Posterior) else None
+    if own is not None:
+        return {name: value.double().cpu().numpy() for name, value in own.items()}
     found: Hyperparameters = {}
     for path, child in posterior.named_modules():
         if not isinstance(child, (Kernel, Mean)):

@@ -20,14 +20,11 @@ from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
 from gpx.likelihoods.base import class_numbers, of_classes
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import coded_inputs
-from gpx.runs.function_draws import (
-    drawn_functions,
-    drawn_targets,
-    require_law_given_function,
-)
+from gpx.runs.function_draws import drawn_functions, drawn_targets, require_law_given_function
 from gpx.runs.further_rows import conditionable, row_noise, standardised_targets
 from gpx.runs.gaps import over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
@@ -106,22 +103,16 @@ class Predictor:
 
         Arguments and errors as for ``distribution``, which is this law, recalibrated, of y.
         """
-        if not isinstance(self.likelihood, Gaussian) and not (noise and noise.known.any()):
-            noise = None  # weights say how much rows teach, not how they scatter
-        if noise is None:
-            return over_gaps(
-                lambda x, _: self.posterior.predictive(x, self.likelihood),
-                x,
-                self.coding,
-                self.scaler,
-            )
-        if not isinstance(self.likelihood, Gaussian):
+        likelihood = self.likelihood
+        if noise is not None and not isinstance(likelihood, Gaussian) and noise.known.any():
             raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
-        of_all, learned = noise, self.likelihood.noise_variance
 
         def law(x: Tensor, rows: Tensor | None) -> torch.distributions.Distribution:
-            known = of_all if rows is None else of_all.of(rows.to(of_all.known.device))
-            return known.predictive(*self.posterior.predict(x), learned)
+            # under other noise weights say how much rows teach, not how they scatter
+            if noise is None or not isinstance(likelihood, (Gaussian, NoisyOutputs)):
+                return self.posterior.predictive(x, likelihood)
+            known = noise if rows is None else noise.of(rows.to(noise.known.device))
+            return self.posterior.predictive_of_rows(x, likelihood, known)
 
         return over_gaps(law, x, self.coding, self.scaler)
 
@@ -163,7 +154,7 @@ class Predictor:
 
         Args:
             inputs (m, d): as for ``predict``.
-            targets (m,): in the data's own unit.
+            targets (m,), or (m, p): in the data's own unit; NaN where one of several is missing.
             noise (m,): known variances of their noise, as for ``predict``.
 
         Returns:
@@ -171,15 +162,17 @@ class Predictor:
 
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``, of targets too.
-            ConfigError: noise beside a transform of the targets.
-            NotAvailable: the noise is not Gaussian or of several targets, predictions are
-                recalibrated, or the posterior takes no further rows.
+            ConfigError: noise beside a transform of the targets, or of several.
+            NotAvailable: the noise is not Gaussian, predictions are recalibrated, or the posterior
+                takes no further rows, or none of several targets (``CoregionalGP`` does).
 
         Cost: of an exact Gaussian process n^2 m, one with M inducing points M^2 m, and m^3.
         """
         x = self._standardised(inputs)
-        likelihood = conditionable(self.likelihood, self.target_names, self.calibration)
-        y = standardised_targets(targets, len(x), self.scaler, self.target_transform)
+        likelihood = conditionable(self.likelihood, self.calibration)
+        y = standardised_targets(
+            targets, len(x), self.scaler, self.target_transform, self.target_names
+        )
         made = copy.copy(self)
         made.posterior = self.posterior.with_observations(
             x, y.to(x), likelihood, self._row_noise(noise, x)
@@ -215,6 +208,7 @@ class Predictor:
         law = self.distribution(self._standardised(inputs))
         return class_summary(law, self.labels)
 
+    @torch.no_grad()
     def latent(self, inputs: ArrayLike | Frame) -> Prediction:
         """Prediction without noise, of the latent function f: mean, standard deviation, interval.
 
@@ -234,16 +228,11 @@ class Predictor:
         """
 
         def law(x: Tensor, _: Tensor | None) -> torch.distributions.Distribution:
-            mean, variance = self._outputs(*self.posterior.predict(x))
+            mean, variance = self.likelihood.outputs(*self.posterior.predict(x))
             return torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
 
         found = over_gaps(law, self._standardised(inputs), self.coding, self.scaler)
         return summary(self.in_targets(found), self.scaler)
-
-    @torch.no_grad()
-    def _outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Moments of the functions behind the targets, given those of the latent functions."""
-        return self.likelihood.outputs(mean, variance)
 
     def in_targets(self, law: torch.distributions.Distribution) -> torch.distributions.Distribution:
         """The law of a standardised target, given that of what the posterior sees it as."""
@@ -252,6 +241,7 @@ class Predictor:
         scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
         return TransformedLaw(law, self.target_transform, *scale)
 
+    @torch.no_grad()
     def covariance(
         self, inputs: ArrayLike | Frame, *, targets: bool = False
     ) -> NDArray[np.float64]:
@@ -278,11 +268,10 @@ class Predictor:
         x = self._standardised(inputs)
         found = self.posterior.joint_covariance(x).double()
         if targets:
-            with torch.no_grad():
-                both = self.posterior.predictive(x, self.likelihood).variance.double()
-            found.diagonal().copy_(both)
+            found.diagonal().copy_(self.posterior.predictive(x, self.likelihood).variance)
         return (found * self.scaler.target_scale.to(found.device).square()).cpu().numpy()
 
+    @torch.no_grad()
     def sample(
         self,
         inputs: ArrayLike | Frame,
@@ -319,16 +308,12 @@ class Predictor:
                 recalibrated, so that y has no law given one function; or ``jointly`` of a posterior
                 without a joint law in closed form.
         """
-        if num < 1 or not 0 <= seed < 2**63:
-            raise ConfigError(
-                f"num={num} must be at least 1, and seed={seed} a whole number of at least 0"
-            )
         if targets:
             require_law_given_function(self.posterior, self.likelihood, self.calibration)
         x = self._standardised(inputs)
         f = drawn_functions(self.posterior, x, num, seed=seed, jointly=jointly)
         if not targets:
-            known, _ = self._outputs(f, torch.zeros_like(f))
+            known, _ = self.likelihood.outputs(f, torch.zeros_like(f))
             return self._drawn(known.double().cpu()).numpy()
         y = drawn_targets(self.likelihood, f, seed=seed)
         if not self.labels:

@@ -14,9 +14,10 @@ from torch.distributions import Distribution
 
 from gpx.calibration import Recalibration
 from gpx.data import Dataset
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
+from gpx.methods.base.model import refused_of_rows
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model
@@ -32,6 +33,7 @@ from gpx.runs.data import (
     hold_out,
     likelihood_task,
     load_run_data,
+    require_all_targets,
     require_outputs,
     with_facts,
 )
@@ -182,6 +184,11 @@ def prepare(
 
     with categories_said(config):
         model, objective = _model_and_objective(config, data, device, dtype)
+    if objective.batching == "full" and options.batch_size != TrainerConfig.batch_size:
+        console.say(
+            f"note: trainer.batch_size={options.batch_size} has no effect: "
+            f"{class_name(objective)} takes all rows at every step"
+        )
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
@@ -203,9 +210,9 @@ def prepare(
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
         if not objective.takes_row_noise:
+            refused = refused_of_rows(data.train_noise)
             raise ConfigError(
-                f"objective {type(objective).__name__} takes one noise variance for all rows, and "
-                "data.noise= or data.weights= give each row its own: choose another objective="
+                f"objective {class_name(objective)} {refused}, or choose another objective="
             )
     held_out = None
     if calibration is not None and kept is not None:
@@ -269,6 +276,7 @@ def _model_and_objective(
     objective.to(device)
     objective.check(model)
     require_outputs(data, model.num_outputs, f"{type(model).__name__} with this likelihood")
+    require_all_targets(data, model, objective)
     classes, taken = data.num_classes, model.likelihood.num_classes
     # a cut point that no class is beyond has nothing to be learned from
     if classes > taken or (data.task == "ordinal" and classes < taken):
@@ -324,6 +332,7 @@ def _far_targets(y: Tensor) -> int:
 
 
 def _two_values(targets: Tensor) -> bool:
+    targets = targets[~targets.isnan()]
     low, high = targets.min(), targets.max()
     return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 

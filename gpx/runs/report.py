@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 from torch.distributions import Distribution
 
+from gpx.data import Dataset
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
 from gpx.runs.certification import CertifyOptions, certify_run, chosen_points, write_report
@@ -62,7 +63,8 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         logger.outcome(settings(state.config), shown)
     state.folder.write_json(state.folder.metrics, metrics)
     if state.optimizer.finish():  # until here the run could be resumed, and needed it
-        save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
+        ended = {"optimizer": state.optimizer.state_dict(), "ended": fit.reason}
+        save_checkpoint(state.folder.checkpoint, kept | ended)
     for line in summary(metrics):
         state.console.say(line)
     learned = shown_hyperparameters(predictor.hyperparameters)
@@ -109,9 +111,11 @@ def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, 
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,
+        "data.task": data.task,
         "data.num_test": data.num_test,
         "memory.peak_mib": peak_memory_mib(state.device),
     }
+    found |= _target_counts(data)
     found |= {f"train.{name}": value for name, value in evidence.facts.items()}
     if data.sample is not None:
         found |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
@@ -122,6 +126,17 @@ def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, 
         if "train.mnlp" in found:
             found["train.mnlp"] -= gained / data.num_train
     return found
+
+
+def _target_counts(data: Dataset) -> dict[str, int]:
+    """Rows that have each of several targets, where some lack one."""
+    if data.sample is not None or not (data.train_y.isnan().any() or data.test_y.isnan().any()):
+        return {}
+    return {
+        f"data.{part}_targets.{name}": int(count)
+        for part, y in (("train", data.train_y), ("test", data.test_y))
+        for name, count in zip(data.target_names, (~y.isnan()).sum(0).tolist(), strict=True)
+    }
 
 
 def _calibrate(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:

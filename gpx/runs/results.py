@@ -76,12 +76,14 @@ def draw_results(
     numbers = [f"_{place + 1}" if data.target_names else "" for place in range(len(names))]
     shown = list(enumerate(zip(numbers, names, strict=True)))
     observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
-    drawn = {
-        f"predicted_against_observed{number}": figures.predicted_against_observed(
-            observed[:, place], *output(predicted, place), name
-        )
-        for place, (number, name) in shown
-    }
+    drawn: dict[str, Figure] = {}
+    for place, (number, name) in shown:
+        there = ~np.isnan(observed[:, place])
+        if there.any():
+            mean, lower, upper = (part[there] for part in output(predicted, place))
+            drawn[f"predicted_against_observed{number}"] = figures.predicted_against_observed(
+                observed[there, place], mean, lower, upper, name
+            )
     if data.num_inputs == 1:
         low, high = float(data.train_x.min()), float(data.train_x.max())
         margin = 0.05 * (high - low)
@@ -104,6 +106,10 @@ LARGE_MISFIT = 2.0
 """Expected squared error in noise variances, beyond which error bars are no longer meant."""
 
 
+AS_THEY_ARE = {"count": "counts, as they are", "proportion": "shares, as they are"}
+"""What targets are in test metrics, of tasks that do not standardise them."""
+
+
 def summary(metrics: Mapping[str, Any]) -> list[str]:
     """The lines a person reads at the end: a table of model and baselines, evidence, cost.
 
@@ -111,6 +117,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         metrics: contents of metrics.json.
     """
     classes = "test.accuracy" in metrics
+    scale = AS_THEY_ARE.get(metrics.get("data.task", ""), "standardised targets")
     shown = ("accuracy", "mae", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
     columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
@@ -118,7 +125,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
-            "test metrics" if classes else "test metrics (standardised targets)",
+            "test metrics" if classes else f"test metrics ({scale})",
             " " * width + "".join(column.rjust(10) for column in columns),
         ]
     else:

@@ -96,7 +96,7 @@ class SubsetInitialisation(Initialisation):
 
         Args:
             model: to initialise, in place.
-            x (n, d), y (n,) or (n, p): all training data.
+            x (n, d), y (n,) or (n, p): all training data, NaN where one of p targets is missing.
             generator: draws the rows.
             say: takes progress lines.
         """
@@ -129,26 +129,31 @@ class SubsetInitialisation(Initialisation):
     def _fit(
         self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say, priors: Priors | None
     ) -> float:
-        """Train ``exact``, one model an output, on y (n,) or (n, p).
+        """Train ``exact``, one model an output, on y (n,) or (n, p), NaN where one is missing.
+
+        An output of which these rows have no target stays where it is.
 
         Returns:
             evidence per target, with the log density of priors; that of a shared kernel is once.
         """
-        objective, together = ExactMLL(), nn.ModuleList(exact)
-        outputs = y.reshape(len(y), -1).unbind(1)
+        objective = ExactMLL()
+        parts = [
+            (each, own_x, own_y)
+            for each, (own_x, own_y) in zip(exact, rows_of_outputs(x, y), strict=True)
+            if len(own_y)
+        ]
+        together, count = nn.ModuleList([each for each, _, _ in parts]), int((~y.isnan()).sum())
 
         def loss() -> Tensor:
-            pairs = zip(exact, outputs, strict=True)
-            values = [objective.evidence(each, x, target).value for each, target in pairs]
-            value = torch.stack(values).sum()
+            value = torch.stack([objective.evidence(*part).value for part in parts]).sum()
             if priors is not None:
                 value = value + priors.log_prob(together)
-            return value / -y.numel()
+            return value / -count
 
-        def after_evaluation(count: int, value: float, replayed: bool) -> None:
-            if count == 1 or count % 20 == 0:
+        def after_evaluation(number: int, value: float, replayed: bool) -> None:
+            if number == 1 or number % 20 == 0:
                 say(
-                    f"init: exact GP on {len(x)} points, evaluation {count}, "
+                    f"init: exact GP on {len(x)} points, evaluation {number}, "
                     f"evidence/point {-value:+.4f}"
                 )
 
@@ -158,6 +163,18 @@ class SubsetInitialisation(Initialisation):
         # of the point it ended at: line searches may have looked beyond a limit
         with torch.no_grad():
             return -float(loss())
+
+
+def rows_of_outputs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Inputs and targets of each output, of the rows that have it.
+
+    Args:
+        x (n, d), y (n,) or (n, p): NaN where one of p targets is missing.
+    """
+    if not bool(y.isnan().any()):
+        return [(x, own) for own in y.reshape(len(y), -1).unbind(1)]
+    known = ~y.isnan()
+    return [(x[rows], own[rows]) for own, rows in zip(y.unbind(1), known.unbind(1), strict=True)]
 
 
 def start_factors(most: int, inputs: int) -> list[float]:

@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
+from torch.distributions import (
+    Categorical,
+    Independent,
+    MixtureSameFamily,
+    Normal,
+    Poisson,
+    StudentT,
+)
 
 from gpx.calibration import Conformal, Variance
 from gpx.errors import ConfigError, DataError
@@ -126,8 +133,10 @@ def test_what_cannot_be_calibrated():
         Variance().fit(*problem(0))
     with pytest.raises(ConfigError, match=r"level=1\.0 of an interval"):
         Conformal(1.0)
-    with pytest.raises(ConfigError, match="takes one output, and there are 2"):
-        Variance().fit(Normal(torch.zeros(3, 2), torch.ones(3, 2)), torch.zeros(3, 2))
+    two = Normal(torch.zeros(3, 2), torch.ones(3, 2))
+    for law in (two, Independent(two, 1)):
+        with pytest.raises(ConfigError, match="takes one output, and there are 2;"):
+            Variance().fit(law, torch.zeros(3, 2))
     with pytest.raises(ConfigError, match="Variance is for regression targets, and these are bin"):
         Variance().require_task("binary")
 

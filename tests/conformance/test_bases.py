@@ -89,6 +89,27 @@ def inputs(n=9):
     return 0.7 * torch.randn(n, D, generator=torch.Generator().manual_seed(0)).double()
 
 
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_start_passes_on_whether_time_is_spent(name, monkeypatch):
+    """What is written for one basis asks the parent's start, whose search must end in time, too."""
+    basis, passed = REGISTRY[name](), []
+
+    def start(self, x, residual, noise, *, generator, spent=bases.base.never):
+        passed.append(spent)
+        self.place(x)
+        return ""
+
+    def spent() -> bool:
+        return True
+
+    monkeypatch.setattr(bases.base.Basis, "start", start)
+    x = torch.randn(40, D, generator=torch.Generator().manual_seed(3)).double()
+    draws = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        basis.start(x, x[:, 0], torch.tensor(0.1).double(), generator=draws, spent=spent)
+    assert all(one is spent for one in passed)
+
+
 def test_every_public_basis_is_listed():
     public = {
         name

@@ -31,6 +31,12 @@ REGISTRY = {
     "AxisProduct": lambda: kernels.AxisProduct("matern32", D, [[0, 2], [1]], L, 1.3),
     "Sum": lambda: kernels.RBF(D, L, 1.3) + kernels.Linear(active_dims=[1]) + 0.5,
     "Categorical": lambda: kernels.Categorical([[0, 2], [1]], [0.7, 1.6], 1.3),
+    "ChangePoints": lambda: kernels.ChangePoints(
+        [kernels.RBF(D, L, 1.3), kernels.Matern32(D, L, 0.8), kernels.Linear(active_dims=[1])],
+        [-0.4, 0.5],
+        [3.0, 6.0],
+        axis=2,
+    ),
     "Warped": lambda: kernels.Warped(
         kernels.RBF(D, L, 1.3), kernels.Kumaraswamy(D, [0.7, 1.0, 1.8], [1.4, 0.6, 1.0], reach=2.5)
     ),
@@ -194,6 +200,7 @@ def test_edges_empty_inputs_and_wrong_shapes(name):
 
 WITHOUT_SPECTRUM = {
     "Categorical",
+    "ChangePoints",
     "Convolutional",
     "Warped",
     "Wendland",

@@ -167,3 +167,16 @@ def test_the_state_of_an_objective_travels(name):
     for key, value in other.state_dict().items():
         same = torch.equal(value, state[key]) if torch.is_tensor(value) else value == state[key]
         assert same, key
+
+
+def test_those_that_take_missing_targets_are_listed_and_do():
+    named = {name for name in NAMES if getattr(objectives, name).takes_missing_targets}
+    assert named == {"CoregionalMLL", "SVGPELBO"}  # the latter: methods/sparse/test_missing_targets
+    model, objective, x, y = problem("CoregionalMLL")
+    assert model.takes_missing_targets
+    y = y.clone()
+    y[::2, 0] = torch.nan
+    value = evidence_of(model, objective, x, y).value
+    value.backward()
+    assert bool(value.isfinite())
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)

@@ -62,6 +62,7 @@ KERNELS = {
     "Sum": lambda: rbf() + kernels.Linear(active_dims=[1]) + 0.5,
     "Product": lambda: rbf() * kernels.Periodic(None, active_dims=[0]),
     "Categorical": lambda: kernels.Categorical([[0], [1]], [0.6, 0.9], 1.3),
+    "ChangePoints": lambda: kernels.ChangePoints([rbf(), rbf()], [0.3], 4.0, axis=1),
     "Warped": lambda: kernels.Warped(rbf(), kernels.Kumaraswamy(2, [0.7, 1.4], 0.8)),
 }
 LIKELIHOODS = {
@@ -323,6 +324,20 @@ def test_models_and_posteriors(name):
         same(posterior, copied)
         equal(copied.predict(NEW), expected)
         equal(again.condition(X, y).predict(NEW), anew)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_predictions_keep_is_not_in_a_pickle_and_follows_the_precision(name):
+    """Factors are worked out anew: they would make a pickle n x n, and are of one precision."""
+    model, posterior = trained(name)
+    used, fresh = copy.deepcopy(posterior), model.new_posterior().double()
+    fresh.load_state_dict(posterior.state_dict())
+    size = len(pickle.dumps(fresh))
+    used.predict(NEW)
+    assert len(pickle.dumps(used)) <= 1.1 * size
+    found, expected = (one.float().predict(NEW.float()) for one in (used, fresh))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_shared_parts_stay_shared():

@@ -41,3 +41,10 @@ def test_targets_that_are_symmetric_constant_or_not_positive_get_no_hint():
     assert skewed_target(10.0 + rng.normal(size=500), "y") == ""
     assert skewed_target(np.exp(rng.normal(size=500)) - 0.5, "y") == ""
     assert skewed_target(np.full(500, 3.0), "y") == ""
+
+
+def test_units_of_any_size_are_no_trouble():
+    y = np.random.default_rng(0).lognormal(size=500)
+    with np.errstate(all="raise"):
+        assert skewed_target(y * 1e150, "y").startswith("the target 'y' is positive and skewed")
+        assert skewed_target(1e15 + np.arange(60.0) % 7.0, "y") == ""

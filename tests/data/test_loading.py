@@ -113,6 +113,26 @@ def test_counts_must_be_counts(value: float) -> None:
         load(Given(X, y), task="count")
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.5])
+def test_shares_must_lie_between_none_and_all(value: float) -> None:
+    y = np.resize([0.2, 0.5, 0.999], 60)
+    assert set(load(Given(X, y), task="proportion").train_y.tolist()) == {0.2, 0.5, 0.999}
+    y[4] = value
+    with pytest.raises(DataError, match=rf"data row 5, .*found {value:g} .*expected a share above"):
+        load(Given(X, y), task="proportion")
+
+
+def test_a_class_in_an_order_that_no_training_row_has_is_named() -> None:
+    source = Given(X, np.zeros(60))
+    train, test = source.split_rows(source.table())
+    y = np.resize([0.0, 1.0], 60)
+    y[test] = 2.0
+    with pytest.raises(DataError, match="no training row is of class 2, so that nothing says"):
+        load(Given(X, y), task="ordinal")
+    y[train[0]] = 2.0
+    assert load(Given(X, y), task="ordinal").num_classes == 3
+
+
 class Outputs(Given):
     def table(self) -> Table:
         return Table("given", self.x, self.y, ("a0", "a1", "a2"), "both", target_names=("b", "c"))

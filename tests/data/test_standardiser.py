@@ -74,3 +74,15 @@ def test_units_whose_squares_overflow_or_vanish(unit: float) -> None:
     plain, _ = Standardiser.fit(X, Y, scale_targets=True)
     torch.testing.assert_close(scaler.transform_inputs(X * unit), plain.transform_inputs(X))
     torch.testing.assert_close(scaler.transform_targets(Y * unit), plain.transform_targets(Y))
+
+
+def test_each_target_is_scaled_by_its_own_cells() -> None:
+    y = torch.stack([Y, 1e6 + 5.0 * Y.flip(0)], 1)
+    y[3, 0] = y[10:, 1] = torch.nan
+    scaler, constant = Standardiser.fit(X, y, scale_targets=True)
+    assert not constant.any()
+    for place in range(2):
+        own = y[:, place][~y[:, place].isnan()]
+        torch.testing.assert_close(scaler.target_mean[place], own.mean())
+        torch.testing.assert_close(scaler.target_scale[place], own.std(correction=0))
+    assert torch.equal(scaler.transform_targets(y).isnan(), y.isnan())

@@ -267,6 +267,13 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
     assert f"{few} has 1 inputs and 2 columns, {pairs} has 3 and 4" in said(pairs, test_path=few)
 
 
+def test_numbers_in_files_have_an_order_of_their_own(tmp_path):
+    files = Stream(str(write_pairs(tmp_path / "parts", y=np.arange(ROWS) % 3)))
+    assert load(files, task="ordinal").labels == (0.0, 1.0, 2.0)
+    with pytest.raises(DataError, match=r"holds numbers, whose order is their own: leave Ordinal"):
+        load(files, task="ordinal", order=["a", "b", "c"])
+
+
 def test_files_that_a_new_user_brings(tmp_path, pairs):
     """Tables of other kinds, what a file system hides, and the training rows as a test set."""
     table = np.column_stack([X, Y])
@@ -275,7 +282,8 @@ def test_files_that_a_new_user_brings(tmp_path, pairs):
     np.save(tmp_path / "none.npy", table[:0])
     (pairs / "._x_000.npy").write_bytes(b"of a file system")
     for name in ("csv", "npz"):
-        with pytest.raises(DataError, match=rf"t.{name} is no file of a stream.* use data={name},"):
+        use = rf"use data={name.upper()}File\(\),"
+        with pytest.raises(DataError, match=rf"t.{name} is no file of a stream.* {use}"):
             load(Stream(str(tmp_path / f"t.{name}")), task="regression")
     with pytest.raises(DataError, match=r"none.npy holds no rows$"):
         load(Stream(str(tmp_path / "none.npy")), task="regression")

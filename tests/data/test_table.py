@@ -49,6 +49,15 @@ def test_several_targets_have_names() -> None:
         table(x, y, target_names=("b", "b"))
     with pytest.raises(DataError, match=r"shape \(4, 1\); expected"):
         table(x, y[:, :1])
+
+
+def test_some_of_several_targets_may_be_missing() -> None:
+    x, y = np.zeros((4, 2)), np.arange(8.0).reshape(4, 2)
     y[2, 1] = np.nan
-    with pytest.raises(DataError, match=r"row 3, the target \('c'\): found nan.*1 such"):
+    assert np.isnan(table(x, y, target_names=("b", "c")).y).sum() == 1
+    y[0, 1] = np.inf
+    with pytest.raises(DataError, match=r"row 1, the target \('c'\): found inf.*1 such"):
+        table(x, y, target_names=("b", "c"))
+    y[0, 1], y[2, 0] = 1.0, np.nan
+    with pytest.raises(DataError, match=r"row 3, the target \('b'\): found nan"):
         table(x, y, target_names=("b", "c"))

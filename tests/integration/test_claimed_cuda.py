@@ -187,6 +187,37 @@ def test_what_joins_a_module_from_the_other_device_is_refused():
     module.register_buffer("fourth", torch.ones(1, device="meta"))  # elsewhere nothing is watched
 
 
+class _ElsewhereAgain(torch.autograd.Function):
+    """x times two, whose gradient is made on the CPU."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 2.0 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return torch.full((len(x),), 2.0)
+
+
+def test_gradients_enter_a_backward_pass_on_the_device_of_what_they_belong_to():
+    """From a function written in Python, and from the caller: torch's own are in between."""
+    with claimed_cuda():
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        with pytest.raises(DeviceMismatch, match=r"_ElsewhereAgain .* gradients \[\(3,\)\] on the"):
+            _ElsewhereAgain.apply(x.exp()).sum().backward()
+        _ElsewhereAgain.apply(torch.ones(3, requires_grad=True)).sum().backward()
+        with pytest.raises(DeviceMismatch, match="of the other device"):
+            torch.autograd.grad(x.exp(), x, torch.ones(3))
+        with pytest.raises(DeviceMismatch, match="of the other device"):
+            x.exp().backward(torch.ones(3))
+        with pytest.raises(DeviceMismatch, match="of the other device"):
+            torch.autograd.backward([x.exp()], grad_tensors=[torch.ones(3)])
+        (found,) = torch.autograd.grad(x.exp(), x, torch.ones(3, device="cuda"))
+        assert found.is_cuda
+
+
 def test_gradients_and_optimisers_stay_on_the_device():
     with claimed_cuda():
         layer = torch.nn.Linear(2, 1).cuda()

@@ -123,6 +123,16 @@ TINY = [
         (["approx=qsgp", "selector.seed=9"], "the options of selector= are approx.selector.NAME="),
         (["approx=svgp", "optimizer=svgp", "optimizer.groups=[]"], "groups: expected options by"),
         (["kernel=rbf,matern32"], "add -m to sweep"),
+        (["aprox.num_inducing=5", "approx=sgpr"], "did you mean approx.num_inducing?"),
+        (["--max_steps=3"], "have no dashes, and there is no option max_steps; did you mean tr"),
+        (["--kernel=rbf"], "--kernel=rbf: options have no dashes; write kernel=rbf"),
+        (["--approx"], "--approx: options have no dashes; write approx=VALUE"),
+        (["data=mine.csv"], "there is no data=mine.csv; a table of your own is data=csv data.path"),
+        (["data=in/mine.npz"], "a table of your own is data=npz data.path=in/mine.npz"),
+        (["data=csv", "data.path="], "data.path= is empty: name the file to read"),
+        (["kernel=rbf/linear"], "there is no kernel=rbf/linear; did you mean"),
+        (["trainer.loggers=wandb"], "expected a list, in brackets: trainer.loggers=[...]"),
+        (["~trainer.max_steps"], "~trainer.max_steps: an option cannot be deleted; leave this out"),
         (["seed=abc"], "seed=abc: expected a whole number"),
         (["data.split=1.5"], "data.split=1.5: expected a whole number"),
         (["optimizer.ftol=abc"], "optimizer.ftol=abc: expected a number"),
@@ -184,7 +194,7 @@ def test_a_failing_run_of_a_sweep_does_not_stop_the_others(train_py, tmp_path):
     status, err = train_py(*TINY, "-m", "data.split=0,99,1", "hydra.sweep.dir=sweep")
     assert status == USAGE_ERROR
     assert "error in" in err
-    assert "1 runs of the sweep failed" in err
+    assert "1 run of the sweep failed" in err
     finished = sorted(p.parent.name for p in tmp_path.glob("sweep/*/metrics.json"))
     assert finished == ["0", "2"]
 

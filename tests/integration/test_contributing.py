@@ -16,7 +16,7 @@ PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]
 def write_files(folder):
     """The files of the page."""
     files = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(files) == 8
+    assert len(files) == 10
     for name, text in files:
         target = folder / "my_research" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +43,19 @@ def test_basis_of_the_page(train_py, tmp_path, own):
     assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
     predict([*PREDICT, "trust=hinges,spiral"])
+    assert (tmp_path / "predictions.csv").exists()
+
+
+def test_likelihood_of_the_page(train_py, tmp_path, own):
+    options = ["init=constants", "hydra.run.dir=out", "approx.num_inducing=40"]
+    options += ["trainer.max_steps=150", "approx=svgp", "likelihood=outliers"]
+    train = ["--config-dir", "my_research/configs", "data=spiral", *options]
+    status, err = train_py(*train)
+    assert status == 0, err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
+    (tmp_path / "new.csv").write_text("east,north\n1,2\n")
+    predict([*PREDICT, "trust=outliers,spiral"])
     assert (tmp_path / "predictions.csv").exists()
 
 

@@ -88,6 +88,17 @@ def test_ceilings_run_here_and_make_a_table(gpu_hour, tmp_path):
     assert "TB/s" in table
 
 
+def test_programs_of_a_stage_find_the_packages_that_were_carried(
+    stages, monkeypatch, tmp_path, capsys
+):
+    """On a machine without a network they lie in a folder of their own."""
+    (tmp_path / "carried.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    words = [sys.executable, "-c", "import carried, gpx"]
+    sys.modules["gpu_correctness"].command(stages.Machine("cpu", True, 60.0), "it", words, 60)
+    assert json.loads(capsys.readouterr().out)["passed"]
+
+
 def stage_that(gpu_hour, monkeypatch, tmp_path, program):
     """A stage whose process runs ``program`` in the place of gpu_stages.py."""
     script = tmp_path / "gpu_stages.py"

@@ -71,7 +71,7 @@ def test_a_run_reports_to_a_logger_from_start_to_end(train, monkeypatch):
 def test_objective_that_does_not_fit_the_model_is_one_sentence(train, tmp_path):
     from gpx.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="needs a model with iterative and solver_for, got SVGP"):
+    with pytest.raises(ConfigError, match=r"needs ExactGP, or a model with .*, got SVGP"):
         train(*ARM, "approx=svgp", "objective=exact_mll", "approx.num_inducing=10")
     assert not (tmp_path / "run").exists()
 
@@ -133,3 +133,19 @@ def test_a_device_that_is_full_in_training_is_one_sentence(train, monkeypatch):
     options = ["data=robot_arm", "data.num_points=200", "approx=exact", "trainer.max_steps=2"]
     with pytest.raises(OutOfMemory, match=r"out of memory \(3.00 GiB more were asked for\); lower"):
         train(*options, "trainer.memory_budget=1GiB", "trainer.device=cpu")
+
+
+def test_rows_of_a_batch_that_no_step_takes(train, capsys):
+    options = ["approx=pic", "approx.num_inducing=10", "trainer.max_steps=2"]
+    train(*ARM, *options, "trainer.batch_size=50")
+    said = "note: trainer.batch_size=50 has no effect: EffectiveEvidence takes all rows at every"
+    assert said in "".join(capsys.readouterr())
+    train(*ARM, *options, folder="plain")
+    assert "has no effect" not in "".join(capsys.readouterr())
+
+
+def test_the_model_that_an_objective_is_for_is_named(train):
+    from gpx.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="objective LeaveOneOut needs ExactGP, or a model with"):
+        train(*ARM, "approx=svgp", "objective=loo", "approx.num_inducing=10")

@@ -1,6 +1,7 @@
 """Noise and weights of rows in mini-batches: dense processes, enumeration and repeated rows."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -224,6 +225,70 @@ def test_under_gaussian_noise_f_is_inferred_as_from_repeated_rows(likelihood):
         torch.testing.assert_close(weighed.posterior, plain.posterior, rtol=1e-8, atol=1e-8)
 
 
+def test_a_network_predicts_weighed_rows_by_the_mixture_over_its_draws():
+    """Weights of one change nothing; others scale the noise of every part of the mixture."""
+    model = DeepGP(
+        kernel=RBF(2, [0.8, 1.3], 1.7),
+        likelihood=Gaussian(0.11),
+        num_inputs=2,
+        num_features=8,
+        depth=2,
+        predict_samples=5,
+    ).double()
+    model.initialise(X, Y, generator=draws())
+    posterior = model.condition(X, Y)
+    ones = RowNoise(torch.zeros(len(NEW)).double(), torch.ones(len(NEW)).double())
+    plain = posterior.predictive(NEW, model.likelihood)
+    found = posterior.predictive_of_rows(NEW, model.likelihood, ones)
+    y = torch.linspace(-1, 1, len(NEW)).double()
+    torch.testing.assert_close(found.log_prob(y), plain.log_prob(y))
+    assert not isinstance(found, torch.distributions.Normal)
+
+    mean, variance = posterior.components(NEW)
+    noise = torch.linspace(0.1, 0.7, len(NEW)).double()
+    learned = model.likelihood.noise_variance.detach()
+    known = RowNoise(noise, 2.0 * ones.relative)
+    parts = torch.distributions.Normal(mean, (variance + noise + 2.0 * learned).sqrt())
+    expected = parts.log_prob(y).logsumexp(0) - math.log(5)
+    found = posterior.predictive_of_rows(NEW, model.likelihood, known)
+    torch.testing.assert_close(found.log_prob(y), expected)
+
+
+@pytest.mark.parametrize("draws_needed", [1, 5], ids=["normal", "mixture"])
+@pytest.mark.parametrize("likelihood", [GaussianOutputs, MixedOutputs])
+def test_a_row_of_some_weight_is_predicted_with_a_share_of_the_noise_of_every_output(
+    likelihood, draws_needed
+):
+    """As of one output: what was trained as a mean of w rows is predicted as one."""
+    if draws_needed == 1:
+        model = svgp(likelihood(2))
+    else:
+        model = DeepGP(
+            kernel=RBF(2, [0.8, 1.3], 1.7),
+            likelihood=likelihood(2),
+            num_inputs=2,
+            num_features=8,
+            depth=2,
+            predict_samples=draws_needed,
+        ).double()
+    y = torch.stack([Y, X[:, 0]], 1)
+    model.initialise(X, y, generator=draws())
+    model.likelihood.noise_variance = torch.tensor([0.2, 0.7]).double()
+    posterior = model.condition(X, y)
+    plain = posterior.predictive(NEW, model.likelihood)
+    relative = torch.linspace(0.1, 1.0, len(NEW)).double()
+    known = RowNoise(torch.zeros_like(relative), relative)
+    found = posterior.predictive_of_rows(NEW, model.likelihood, known)
+    assert type(found) is type(plain)
+    less = (1.0 - relative)[:, None] * model.likelihood.noise_variance.detach()
+    torch.testing.assert_close(found.mean, plain.mean)
+    torch.testing.assert_close(found.variance, plain.variance - less)
+    some = y[:1].expand(len(NEW), 2)
+    ones = RowNoise(torch.zeros_like(relative), torch.ones_like(relative))
+    same = posterior.predictive_of_rows(NEW, model.likelihood, ones)
+    torch.testing.assert_close(same.log_prob(some), plain.log_prob(some))
+
+
 def test_rows_without_their_noise_are_refused():
     for make, kind in MADE.values():
         model = make()
@@ -249,3 +314,4 @@ def test_a_part_of_a_batch_carries_its_share():
     assert torch.equal(part.y, Y[[0, 3]])
     assert torch.equal(part.noise.known, KNOWN.known[[0, 3]])
     assert torch.equal(part.noise.relative, KNOWN.relative[[0, 3]])
+    assert Batch(X, Y).part(slice(2))[2:] == (None, None)

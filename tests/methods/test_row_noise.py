@@ -241,8 +241,9 @@ def test_what_takes_no_noise_by_row_says_so(tmp_path):
         (("approx=pic",), "prior=pic takes one noise variance|approx.prior=pic"),
         (("approx=cglb",), "CGLB has one noise variance for all rows"),
         (("inducing=auto", "approx=sgpr"), "certifies with one noise variance"),
-        (("approx=exact", "objective=iterative_mll"), "IterativeMLL takes one noise variance"),
+        (("approx=exact", "objective=iterative_mll"), "IterativeMLL has one noise variance"),
         (("approx=committee",), "has one noise variance for all rows"),
+        (("approx=ski",), "or take approx=exact .*, svgp, vecchia, sgpr, fitc or sod$"),
     ):
         with pytest.raises(ConfigError, match=words):
             gpx.fit(X.numpy(), Y.numpy(), *QUICK, *options, **given)
@@ -270,3 +271,22 @@ def test_rows_of_classes_have_weights(options, tmp_path):
     assert type(fitted.model.posterior).__name__ == "SVGPPosterior"  # what auto chooses, too
     plain = gpx.fit(X.numpy(), CLASSES, *options, folder=tmp_path / "plain", **given)
     assert fitted.metrics["test.mnlp"] != plain.metrics["test.mnlp"]
+
+
+def test_what_takes_no_weights_speaks_of_weights():
+    weights = {"weights": np.full(N, 2.0), "quiet": True, "keep": False}
+    for options, words in (
+        (
+            ("approx=laplace", "likelihood=bernoulli"),
+            "LaplaceGP counts every row once, and data.weights= say how many each one stands for: "
+            "leave them out, or take approx=svgp, which takes weights of rows under any likelihood",
+        ),
+        (("approx=committee",), "counts every row once, .*or take approx=exact"),
+        (
+            ("approx=exact", "objective=iterative_mll"),
+            "IterativeMLL counts every row once, .*or choose another objective=",
+        ),
+    ):
+        y = CLASSES if "laplace" in options[0] else Y.numpy()
+        with pytest.raises(ConfigError, match=words):
+            gpx.fit(X.numpy(), y, *QUICK, *options, **weights)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from gpx.data import UCI, Dataset, DataSource, RobotArm, Table, load
 from gpx.data.labels import Task
+from gpx.data.standardiser import Standardiser
 from gpx.metrics import baselines, boosting
 
 DATA = os.environ.get("GPX_DATA")
@@ -153,3 +155,35 @@ def test_baselines_of_several_outputs_are_those_of_each() -> None:
             metrics.pop("seconds")
             found = {key: both[baseline][f"{key}.{name}"] for key in metrics}
             assert found == pytest.approx(metrics)
+
+
+def test_targets_that_rows_lack_are_predicted_from_the_rows_that_have_them() -> None:
+    y = np.stack([X @ [1.0, 2.0, 0.0] + 0.1 * NOISE, np.sin(X[:, 1]) + 0.1 * NOISE], 1)
+    y[1::3, 0] = y[::2, 1] = np.nan
+    y = np.where(np.isnan(y).all(1, keepdims=True), 0.5, y)
+
+    class Several(Given):
+        def table(self) -> Table:
+            names = tuple(f"x{i}" for i in range(self.x.shape[1]))
+            return Table("given", self.x, self.y, names, "a, b", target_names=("a", "b"))
+
+    data = load(Several(X, y), task="regression")
+    found = baselines(data)
+    for place, name in enumerate(("a", "b")):
+        trained, tested = (~part[:, place].isnan() for part in (data.train_y, data.test_y))
+        scaler = Standardiser(3)
+        scaler.target_scale.copy_(data.scaler.target_scale[place])
+        alone = dataclasses.replace(
+            data,
+            train_x=data.train_x[trained],
+            train_y=data.train_y[trained, place],
+            test_x=data.test_x[tested],
+            test_y=data.test_y[tested, place],
+            target_name=name,
+            target_names=(),
+            scaler=scaler,
+        )
+        for baseline, expected in baselines(alone).items():
+            own = {key: found[baseline][f"{key}.{name}"] for key in expected if key != "seconds"}
+            expected.pop("seconds")
+            assert own == pytest.approx(expected), baseline

@@ -122,3 +122,30 @@ def test_outputs_are_evaluated_each_alone_and_on_average() -> None:
         assert found[key] == pytest.approx((value + singles["b"][key]) / 2)
     assert len(found) == 3 * len(singles["a"])
     assert all(type(value) is float for value in found.values())
+
+
+def test_outputs_are_evaluated_over_the_rows_that_have_them() -> None:
+    x = torch.zeros(300, 1, dtype=DOUBLE)
+    raw, mean = torch.stack([RAW] * 3, 1), torch.stack([MEAN] * 3, 1)
+    raw[:250, 0] = raw[100:, 1] = raw[:, 2] = torch.nan  # of the third there is none
+    train = torch.stack([RAW, RAW.flip(0), RAW], 1)
+    train[::3, 1] = torch.nan
+    scaler, _ = Standardiser.fit(x, train, scale_targets=True)
+    law = Normal(scaler.transform_targets(mean), (30.0 / scaler.target_scale).expand(300, 3))
+    y, seen = scaler.transform_targets(raw), scaler.transform_targets(train)
+    names = ("a", "b", "c")
+    trivial = trivial_law(seen)
+    found = evaluate("regression", Independent(law, 1), y, scaler, names, trivial=trivial)
+    singles = []
+    for place, rows in ((0, slice(250, None)), (1, slice(100))):
+        scale, own = Standardiser(1), seen[:, place]
+        scale.target_scale.copy_(scaler.target_scale[place])
+        alone = Normal(law.mean[rows, place], law.stddev[rows, place])
+        parts = alone, y[rows, place], scale
+        expected = evaluate("regression", *parts, trivial=trivial_law(own[~own.isnan()]))
+        assert {key: found[f"{key}.{names[place]}"] for key in expected} == pytest.approx(expected)
+        singles.append(expected)
+    for key in singles[0]:
+        assert found[key] == pytest.approx((singles[0][key] + singles[1][key]) / 2)
+    assert not any(name.endswith(".c") for name in found)
+    assert all(math.isfinite(value) for value in found.values())

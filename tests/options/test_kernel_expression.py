@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 import gpx
 from gpx.commands.train import main
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Linear, Matern32, Periodic
+from gpx.kernels import RBF, ChangePoints, Linear, Matern32, Periodic
 from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
@@ -60,6 +60,10 @@ X = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_se
                 Periodic(2, period=0.5, lengthscale=[1.0, 2.0]).evaluate(X)
                 * RBF(1).evaluate(X[:, 1:])
             ),
+        ),
+        (
+            "change_points(rbf, periodic + linear, locations=[0.4])",
+            lambda: ChangePoints([RBF(2), Periodic(2) + Linear(2)], [0.4]).evaluate(X),
         ),
         (
             "warped(rbf + linear)*periodic",

@@ -68,6 +68,7 @@ KERNELS = {
     "a sum of products": lambda: 2.0 * RBF(2, [0.5, 2.0]) * Periodic(period=0.3) + Matern32() + 0.5,
     "columns": lambda: Matern32(1, active_dims=[1]) + Categorical([[0]], outputscale=None),
     "smoothness": lambda: MaternNu(nu=1.2, lengthscale=torch.tensor(0.7).item()),
+    "change_points": lambda: kernels.ChangePoints([RBF(), kernels.Linear()], [0.3], 4.0),
     "warped": lambda: kernels.Warped(RBF(), Kumaraswamy(2, [0.7, 1.4])),
     "waves": lambda: kernels.SpectralMixture(2, 3, 1.3, 0.4, 0.2),
     "axes": lambda: kernels.AxisProduct("matern32", 2, [[0], [1]], [0.6, 0.9], 1.3),

@@ -1,8 +1,12 @@
+import ast
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
+import gpx
 from gpx.errors import ConfigError
 from gpx.options.build import build
 from gpx.options.composition import composed
@@ -84,6 +88,8 @@ def test_groups_keep_their_names(tmp_path):
             "approx=sgpr or qsgp, with basis=grief",
         ),
         ("choose another model= or likelihood=", "choose another approx= or likelihood="),
+        ("leave calibration= out", "leave calibrate= out"),
+        ("use data=CSVFile(), or NPZFile()", "use data=csv, or npz"),
         ("kernel=AxisProduct(family=matern32)", "kernel=product_matern32"),
         ("likelihood=Bernoulli()", "likelihood=bernoulli"),
         ("likelihood=Bernoulli(link=probit)", "likelihood=probit"),
@@ -97,6 +103,23 @@ def test_groups_keep_their_names(tmp_path):
 def test_classes_become_choices(said, told):
     config = OmegaConf.create({"approx": {"_target_": "gpx.models.QSGP"}})
     assert with_option_names(said, config, CONFIGS) == told
+
+
+ABOVE = ("commands", "options", "runs", "training")
+SAID = re.compile(r"(?<![\w.])(?:approx|calibrate|trainer)(?:=|\.[a-z])|\bdata=[a-z]")
+
+
+def test_messages_below_training_speak_of_arguments():
+    """What only configs have is named where options are known; docstrings may say both."""
+    package, found = Path(gpx.__file__).parent, []
+    for file in package.glob("*/**/*.py"):
+        if file.relative_to(package).parts[0] in ABOVE:
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Raise):
+                parts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+                found += [(file.name, part) for part in parts if SAID.search(str(part))]
+    assert not found
 
 
 def test_errors_keep_their_type():

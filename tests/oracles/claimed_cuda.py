@@ -10,7 +10,10 @@ own are on the other device is refused as well, though CUDA itself would say so 
 first meet: buffers that are only copied into never would.
 
 It sees into gradients that are written in Python: what such a function saved, and what it is
-handed, is where its inputs and results were.
+handed, is where its inputs and results were. Those that torch has in C++ are not watched one by
+one; they meet what was saved in a forward pass, which is watched, and gradients, which are where
+they enter: from a caller (``grad_outputs``) and from a function written in Python, where torch's
+engine refuses another device than the input's, too.
 
 It does not see time, precision, compiled kernels, copies to the device, and waits within other
 torch operations.
@@ -177,6 +180,8 @@ class ClaimedDevice(TorchFunctionMode):
             kwargs["device"] = CPU
         elif claimed and func not in ACROSS | BACKWARD:
             self._check(name, func, args, tensors)
+        elif claimed and func in BACKWARD:
+            self._check_gradients(name, func, args, kwargs)
         generator = kwargs.get("generator")
         if generator is not None and getattr(generator, "claimed", False) != claimed:
             raise DeviceMismatch(
@@ -230,6 +235,22 @@ class ClaimedDevice(TorchFunctionMode):
             return False
         indices = [i for i in tree_leaves(args[1]) if isinstance(i, Tensor)]
         return any(i.dtype == torch.bool or i.dim() == 0 for i in indices)
+
+    @staticmethod
+    def _check_gradients(name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """The gradients that a backward pass begins with are where its outputs are."""
+        place = 2 if func is torch.autograd.grad else 1
+        word = {torch.autograd.grad: "grad_outputs", torch.autograd.backward: "grad_tensors"}
+        given = args[place] if len(args) > place else kwargs.get(word.get(func, "gradient"))
+        first = args[0] if args else kwargs.get("tensors", kwargs.get("outputs", ()))
+        outputs, gradients = ([x] if isinstance(x, Tensor) else x for x in (first, given))
+        for output, gradient in zip(outputs, gradients or (), strict=False):
+            there = isinstance(output, Claimed), isinstance(gradient, Claimed)
+            if gradient is not None and gradient.dim() and there[0] != there[1]:
+                raise DeviceMismatch(
+                    f"{name} of an output {tuple(output.shape)} with a gradient of the other "
+                    f"device: {_place()}"
+                )
 
     @staticmethod
     def _check(name: str, func: Callable[..., Any], args: Any, tensors: list[Tensor]) -> None:
@@ -309,6 +330,14 @@ def _pulled(mode: ClaimedDevice, run: Callable[..., Any]) -> Callable[..., Any]:
             return run(ctx, *grads)
         with mode:  # which does not watch what it calls itself: the engine
             found = run(ctx, *(map(claim, grads) if any(ctx.claims) else grads))
+        strangers = [
+            tuple(t.shape)
+            for t in tree_leaves(found)
+            if isinstance(t, Tensor) and t.dim() and not isinstance(t, Claimed) and not _sparse(t)
+        ]
+        if all(ctx.claims) and strangers:  # where all that was saved is, inputs are
+            name = type(ctx).__name__.removesuffix("Backward")
+            raise DeviceMismatch(f"{name} of CUDA tensors has gradients {strangers} on the CPU")
         return tree_map(release, found)
 
     return running
@@ -322,6 +351,7 @@ def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
         "synchronize": None, "empty_cache": None, "max_memory_allocated": 0,
         "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (memory, memory),
         "reset_peak_memory_stats": None, "get_device_capability": (9, 0),
+        "is_current_stream_capturing": False,
     }  # fmt: skip
     future = torch.__future__
     before = future.get_overwrite_module_params_on_conversion()

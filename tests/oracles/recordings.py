@@ -31,3 +31,39 @@ class FromTheHost(TorchDispatchMode):
         if name in ("lift_fresh", "_local_scalar_dense"):
             self.names.append(name)
         return function(*args, **(kwargs or {}))
+
+
+class Capture(Recorder):
+    """A recorder that refuses what a capture refuses: waits and copies from the host.
+
+    The body runs once when it is recorded, and what it changes in ``arrays()`` is put back.
+    ``launches`` (of ``launches.py``) counts a replay as one.
+    """
+
+    def __init__(self, waits, arrays=list, launches=None):
+        super().__init__()
+        self.waits, self.arrays, self.launches = waits, arrays, launches
+
+    def __call__(self, body):
+        arrays = self.arrays()
+        before, waited = [a.clone() for a in arrays], self.waits.total()
+        try:
+            with FromTheHost() as seen:
+                body()
+        finally:
+            for array, values in zip(arrays, before, strict=True):
+                array.copy_(values)
+        if self.waits.total() > waited or seen.names:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        replay = super().__call__(body)
+
+        def counted():
+            if self.launches is None:
+                return replay()
+            counts = self.launches.counts.copy()
+            replay()
+            self.launches.counts.clear()
+            self.launches.counts.update(counts)
+            self.launches.counts["graph"] += 1
+
+        return counted

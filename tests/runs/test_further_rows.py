@@ -78,6 +78,15 @@ def test_known_noise_of_the_rows_counts():
     far = model.condition(MORE[:1], [200.0], noise=[1e12]).latent(MORE[:1]).mean
     np.testing.assert_allclose(far, model.latent(MORE[:1]).mean, rtol=1e-6)
     assert abs(near - far) > 1.0
+    # of one row with variance v, noise s and a known variance in the target's own unit, squared
+    scaler, known = model.scaler, 37.0
+    x, y = standardised(model, MORE[:1], np.array([200.0]))
+    before = model.posterior.predict(x)
+    s, v = model.likelihood.noise_variance.detach(), before.variance
+    gain = v / (v + s + known / scaler.target_scale.square())
+    want = scaler.original_mean(before.mean + gain * (y - before.mean))
+    found = model.condition(MORE[:1], [200.0], noise=[known]).latent(MORE[:1])
+    np.testing.assert_allclose(found.mean, want, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", METHODS)

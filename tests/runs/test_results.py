@@ -34,6 +34,9 @@ def test_of_classes_it_says_how_calibrated_they_are():
         ["linear", "0.8000", "-", "-", "-"],
     ]
     assert summary(METRICS)[0] == "test metrics (standardised targets)"
+    for task, said in (("regression", "standardised targets"), ("count", "counts, as they are")):
+        assert summary(METRICS | {"data.task": task})[0] == f"test metrics ({said})"
+    assert summary(METRICS | {"data.task": "proportion"})[0] == "test metrics (shares, as they are)"
 
 
 def test_a_baseline_that_predicts_better_is_named():

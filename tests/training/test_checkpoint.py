@@ -45,6 +45,37 @@ def test_truncated_file_gives_one_sentence_and_stays(tmp_path, keep):
     assert path.read_bytes() == cut
 
 
+def test_no_flipped_bit_is_taken_for_a_number(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    numbers = torch.arange(1000.0)
+    save_checkpoint(path, {"step": 1, "x": numbers})
+    content = path.read_bytes()
+    first = content.index(numbers.numpy().tobytes())
+    for place in (first, first + 2001, first + 3999):
+        spoilt = bytearray(content)
+        spoilt[place] ^= 0x10
+        path.write_bytes(spoilt)
+        with pytest.raises(CheckpointError, match=r"its part \S+/data/0 differs from its checksum"):
+            load_checkpoint(path)
+        assert path.read_bytes() == spoilt
+
+
+def test_wherever_a_byte_is_spoilt_what_is_read_is_what_was_written(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"step": 1, "x": torch.arange(8.0)})
+    content = path.read_bytes()
+    for place in range(0, len(content), 5):
+        spoilt = bytearray(content)
+        spoilt[place] ^= 0x04
+        path.write_bytes(spoilt)
+        try:
+            loaded = load_checkpoint(path)
+        except CheckpointError:
+            continue  # the bytes between the parts hold nothing
+        assert loaded["step"] == 1
+        assert torch.equal(loaded["x"], torch.arange(8.0))
+
+
 def test_foreign_files(tmp_path):
     path = tmp_path / "checkpoint.pt"
     torch.save({"model": {}}, path)
@@ -79,3 +110,17 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, limited_files):
             save_checkpoint(path, {"step": 2, "many": torch.zeros(size)})
     assert load_checkpoint(path)["step"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_checksums_are_written_where_the_process_has_turned_them_off(tmp_path):
+    """Without them torch leaves others in their place, and every part would look damaged."""
+    if not hasattr(torch.serialization, "set_crc32_options"):
+        pytest.skip("this torch always writes them")
+    asked = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        save_checkpoint(tmp_path / "checkpoint.pt", {"x": torch.arange(4.0)})
+        assert not torch.serialization.get_crc32_options()
+    finally:
+        torch.serialization.set_crc32_options(asked)
+    assert torch.equal(load_checkpoint(tmp_path / "checkpoint.pt")["x"], torch.arange(4.0))

@@ -5,10 +5,10 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
 from gpx.means import Constant
-from gpx.models import SVGP, ExactGP
+from gpx.models import SVGP, CoregionalGP, ExactGP
 from gpx.objectives import ExactMLL
 from gpx.training import ConstantInitialisation, SubsetInitialisation
-from gpx.training.initialisation import start_factors
+from gpx.training.initialisation import rows_of_outputs, start_factors
 
 
 def problem(likelihood):
@@ -144,3 +144,38 @@ def test_outputs_share_a_kernel_and_have_a_noise_each():
     assert 0.003 < low < 0.03 < 0.15 < high < 0.45  # 0.01 and 0.26
     first, second = outputs.kernel.lengthscale.tolist()
     assert second > 3 * first
+
+
+def test_outputs_start_from_the_rows_that_have_them():
+    _, x, y = problem(Gaussian())
+    draws = torch.Generator().manual_seed(2)
+    noise = torch.randn(300, 3, generator=draws, dtype=torch.float64)
+    y = torch.stack([y, -y + noise[:, 1], y], 1)
+    whole, gaps = y.clone(), y.clone()
+    gaps[torch.rand(300, 3, generator=draws) < 0.4] = torch.nan
+    gaps[:, 2] = torch.nan  # nothing is known of it
+    found = []
+    for targets in (whole[:, :2], gaps):
+        model = CoregionalGP(
+            kernel=RBF(ard_num_dims=2),
+            mean=Constant(),
+            likelihood=GaussianOutputs(targets.shape[1], 0.3),
+        ).double()
+        start(SubsetInitialisation(num_points=250, max_evaluations=60), model, x, targets)
+        found.append(model)
+    one, other = (model.likelihood.noise_variance.detach() for model in found)
+    torch.testing.assert_close(other[:2], one, rtol=0.25, atol=0.0)
+    torch.testing.assert_close(other[2], torch.tensor(0.3, dtype=torch.float64))
+    first = [model.kernel.lengthscale[0].item() for model in found]
+    assert first[1] == pytest.approx(first[0], rel=0.2)
+
+
+def test_rows_of_outputs():
+    x, y = (
+        torch.arange(4.0)[:, None],
+        torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]),
+    )
+    y[1, 0] = y[0, 1] = y[3, 1] = torch.nan
+    (first_x, first_y), (second_x, second_y) = rows_of_outputs(x, y)
+    assert (first_x[:, 0].tolist(), first_y.tolist()) == ([0.0, 2.0, 3.0], [1.0, 5.0, 7.0])
+    assert (second_x[:, 0].tolist(), second_y.tolist()) == ([1.0, 2.0], [4.0, 6.0])

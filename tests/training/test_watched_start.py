@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gpx.errors import DidNotConverge
 from gpx.linalg.processes import Processes, work_shared
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
@@ -55,8 +56,53 @@ def test_the_pace_of_the_first_steps_does_not_count_the_start():
     assert [round(progress.seconds_per_step, 9) for progress in told] == [0.25, 0.1]
 
 
+def watched(monkeypatch, began, checkpoint_seconds=1e9):
+    """A start that began then, after 3 seconds of an earlier session; its clock, lines, states."""
+    clock, said, saved = [began], [], []
+    monkeypatch.setattr("gpx.training.watched_start.time.perf_counter", lambda: clock[0])
+    session = SimpleNamespace(
+        guard=SimpleNamespace(received=None),
+        config=SimpleNamespace(checkpoint_seconds=checkpoint_seconds),
+        seconds=3.0,
+        save_start=lambda state, seconds: saved.append((state, seconds)),
+        say=said.append,
+    )
+    return WatchedStart(session), clock, said, saved
+
+
+def test_a_start_says_ten_times_where_it_is_and_at_what_pace(monkeypatch):
+    watch, clock, said, saved = watched(monkeypatch, 100.0)
+    for step in range(1, 25):
+        clock[0] += 0.25 if step < 4 else 0.5
+        watch.step(step, 24, torch.tensor(0.5), dict)
+    told = [int(line.split("/")[0].rpartition(" ")[2]) for line in said]
+    assert told == [1, *range(2, 25, 2)]
+    assert said[0] == "pretraining, step 1/24  loss/point +0.5000  250 ms/step"
+    assert said[2].endswith("375 ms/step")  # of steps 3 and 4
+    assert said[-1].endswith("500 ms/step")
+    assert not saved
+
+
+def test_a_start_is_saved_every_so_many_seconds_with_those_it_took(monkeypatch):
+    watch, clock, _, saved = watched(monkeypatch, 100.0, checkpoint_seconds=2.0)
+    for step in range(1, 8):
+        clock[0] += 0.75
+        watch.step(step, 7, torch.tensor(0.5), lambda step=step: {"step": step})
+    assert saved == [({"step": 3}, 3.0 + 2.25), ({"step": 6}, 3.0 + 4.5)]
+
+
+def test_a_loss_that_is_no_number_ends_a_start_where_somebody_looks(monkeypatch):
+    watch, _, _, saved = watched(monkeypatch, 0.0)
+    bad = torch.tensor(float("nan"))
+    watch.step(1, 40, torch.zeros(()), dict)
+    watch.step(2, 40, bad, dict)  # nobody looks, so that nothing waits for the device
+    with pytest.raises(DidNotConverge, match="the loss is nan at step 4 of pretraining"):
+        watch.step(4, 40, bad, dict)
+    assert not saved
+
+
 def test_a_start_has_half_of_the_budget(monkeypatch):
-    seconds = itertools.count()
+    seconds = itertools.count(50)
     monkeypatch.setattr(
         "gpx.training.watched_start.time.perf_counter", lambda: float(next(seconds))
     )

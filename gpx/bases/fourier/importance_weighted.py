@@ -146,7 +146,7 @@ class ImportanceWeightedFourier(Basis):
     ) -> str:
         """Draw the frequencies for the kernel as it is now; ``generator`` is not used."""
         self.draw()
-        return super().start(x, residual, noise, generator=generator)
+        return super().start(x, residual, noise, generator=generator, spent=spent)
 
     def log_variances(self) -> Tensor:
         """log g (m,), float64, differentiable in the kernel."""

@@ -73,6 +73,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
     """
 
     data_sized = ("nodes", "index")
+    derived = ("_plan",)
     kernel: Kernel
     nodes: Tensor
     sizes: Tensor
@@ -105,11 +106,6 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         self.register_buffer("sizes", torch.ones(num_inputs, dtype=torch.int64))
         self.register_buffer("index", torch.zeros(0, num_inputs, dtype=torch.int64))
         self._plan: ProductPlan | None = None
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        super()._apply(fn, recurse)
-        self._plan = None  # its arrays lie on the device of before
-        return self
 
     def place(self, x: Tensor) -> None:
         """Build the grid for inputs x (n, d); forgets a choice. Cost: O(n log n d)."""
@@ -295,5 +291,4 @@ class GridEigenfunctions(InDoublePrecision, Basis):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._plan = None
         self.num_basis = min(self.most, self.grid_size)

@@ -13,7 +13,7 @@ from gpx.data.stream.parquet import parquet_parts
 from gpx.data.stream.parts import Part, Parts, Target
 from gpx.errors import DataError
 
-ELSEWHERE = {".csv": "csv", ".npz": "npz"}
+ELSEWHERE = {".csv": "CSVFile()", ".npz": "NPZFile()"}
 """Files that are read as a whole, and by which ``data=``."""
 
 

@@ -104,14 +104,17 @@ def table_of(
     )
     if test is not None:
         test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
-    notes = ""
+    lacks, what, notes = np.isnan(y).all(axis=1), "have no target", ""
     if options.policies.missing == "drop":
         lacks = np.any([np.isnan(part).any(axis=1) for part in (x, y, noise, weights)], axis=0)
-        if lacks.any():
-            notes = f"{int(lacks.sum()):,} of {len(lacks):,} rows lack a value and are left out"
-            x, y, noise, weights = x[~lacks], y[~lacks], noise[~lacks], weights[~lacks]
-            if test_masks is not None and len(test_masks) == len(lacks):
-                test_masks = test_masks[~lacks]
+        what = "lack a value"
+    if lacks.all():
+        raise DataError(f"{rows.targets.where}: all {len(lacks):,} rows {what}")
+    if lacks.any():
+        notes = f"{int(lacks.sum()):,} of {len(lacks):,} rows {what} and are left out"
+        x, y, noise, weights = x[~lacks], y[~lacks], noise[~lacks], weights[~lacks]
+        if test_masks is not None and len(test_masks) == len(lacks):
+            test_masks = test_masks[~lacks]
     classes = targets[0].texts
     if classes:  # of some all rows may have been left out
         there = np.unique(y[:, 0]).astype(int)
@@ -139,12 +142,16 @@ def table_of(
 def _numbers(
     rows: GivenRows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value."""
+    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value.
+
+    The cells of several targets may be empty whatever ``missing`` says of the other columns.
+    """
     dropped = options.policies.missing == "drop"
     allowed = options.policies.missing != "refuse"
     none = np.empty((len(rows.targets), 0))
     x = _stacked(rows.inputs, columns, allowed) if columns else none
-    y = _stacked(rows.targets, targets, dropped, TARGET_HINT)
+    kept = len(targets) > 1  # those of a row that has another
+    y = _stacked(rows.targets, targets, dropped or kept, TARGET_HINT)
     if targets[0].kind == "category" and (y[:, 0] == UNSEEN).any():
         row, frame = int((y[:, 0] == UNSEEN).argmax()), rows.targets
         raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,9 @@ class TableFile(DataSource):
             for in ``root`` when that is given.
         test_path: a file of rows to test on, with the same columns; None: a fold of the rows.
         missing: what becomes of missing values: ``refuse``, ``drop`` (the row is left out) or
-            ``mean`` (the training mean, and an input that says so); see ``Coding``.
+            ``mean`` (the training mean, and an input that says so); see ``Coding``. Cells of
+            several targets may be empty unless it is ``drop``: they stay missing (NaN), and rows
+            without any target are left out.
         categories: columns of categories; ``auto``: those whose cells are texts; ``kernel``: the
             same, which the kernel of a run then compares (``gpx.runs.categorical_kernel``).
         dates: columns of dates; ``auto``: those most of whose cells look like ISO dates.
@@ -135,6 +138,13 @@ class TableFile(DataSource):
         files, test = [layout.path], None
         if self.test_path is not None:
             other = self.layout(under(self.root, self.test_path))
+            if other.path.resolve() == layout.path.resolve():
+                warnings.warn(
+                    f"test_path={self.test_path} is path= itself: its rows are trained on and "
+                    "tested on, so that metrics say nothing of new rows; give other rows, or leave "
+                    "it out for a fold of these",
+                    stacklevel=2,
+                )
             there = {role: _same_columns(layout, other, columns) for role, columns in roles.items()}
             test = self._rows(other, there, options, names)
             files.append(other.path)

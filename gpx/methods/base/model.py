@@ -13,6 +13,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, DataError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Posterior
@@ -37,6 +38,16 @@ EXAMPLES = {
 """Of each hyperparameter's class, for people who gave something else."""
 
 
+def refused_of_rows(noise: RowNoise) -> str:
+    """What does not take known noise, or weights alone, of each row; the middle of a sentence."""
+    if bool((noise.known > 0.0).any()):
+        return (
+            "has one noise variance for all rows, and noise= or weights= give each row its own: "
+            "leave them out"
+        )
+    return "counts every row once, and weights= say how many each one stands for: leave them out"
+
+
 def check_parts(model: Model) -> None:
     """Raise ConfigError where what the model holds as kernel, mean or likelihood is none."""
     for name in Hyperparameters._fields:
@@ -57,8 +68,8 @@ def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
         if bool(lacking.any()):
             raise DataError(
                 f"{class_name(model)}: {int(lacking.sum())} of {y.numel()} targets are missing "
-                "(NaN); leave these rows out, or take model=SVGP() with GaussianOutputs() or "
-                "MixedOutputs(), which leaves out the cells alone"
+                "(NaN); leave these rows out, or take model=CoregionalGP(), or model=SVGP() with "
+                "GaussianOutputs() or MixedOutputs(), which leave out the cells alone"
             )
 
 
@@ -201,9 +212,13 @@ class Model(DataSized, ABC):
         """
         if not self.takes_row_noise:
             raise ConfigError(
-                f"{class_name(self)} has one noise variance for all rows, and noise= or weights= "
-                "give each row its own: leave them out, or take model=ExactGP() with "
-                "solver=cholesky, SVGP(), Vecchia(), SGPR(), EffectivePrior() or SubsetOfData()"
+                f"{class_name(self)} {refused_of_rows(noise)}, or take "
+                + (
+                    "model=ExactGP() with solver=cholesky, SVGP(), Vecchia(), SGPR(), "
+                    "EffectivePrior(prior=fitc) or SubsetOfData()"
+                    if isinstance(self.likelihood, Gaussian)
+                    else "model=SVGP(), which takes weights of rows under any likelihood"
+                )
             )
         self.likelihood.require_row_noise(noise)
         self.row_noise = noise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -81,6 +82,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
     place (one that is replaced costs a new recording); all that is drawn comes from
     ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
+    takes_missing_targets: ClassVar[bool] = False
+    """Whether some of several targets of a row may be missing, NaN."""
     takes_row_noise: ClassVar[bool] = False
     """Whether it counts in what a model knows of the noise of each row (``Model.know_noise``); one
     of mini-batches finds it in the batch (``evidence_of``)."""
@@ -97,6 +100,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
         super().__init_subclass__(**kwargs)
         for method in ("prepare", "evidence", "full_evidence"):
             guard(cls, method, _check_data)
+        _require_batch(cls)
 
     @abstractmethod
     def evidence(
@@ -157,10 +161,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """
         lacking = [_lacking(model, kind) for kind in cls.models]
         if all(lacking):
-            example = f"{cls.made_for} is one, " if cls.made_for else ""
+            wanted = f"{cls.made_for}, or a model" if cls.made_for else "a model"
             raise ConfigError(
-                f"objective {cls.__name__} needs a model {' or '.join(lacking)}, "
-                f"got {type(model).__name__}; {example}choose another objective= or model="
+                f"objective {cls.__name__} needs {wanted} {' or '.join(lacking)}, "
+                f"got {type(model).__name__}; choose another objective= or model="
             )
 
     def check(self, model: ModelT) -> None:
@@ -275,6 +279,21 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def num_data(self, x: Tensor) -> int:
         """Number of training points the evidence sums over; mini-batch objectives override it."""
         return x.shape[0]
+
+
+def _require_batch(cls: type) -> None:
+    """Raise ConfigError where a class writes ``evidence_given`` for x and y in two arguments."""
+    own = vars(cls).get("evidence_given")
+    if own is None:
+        return
+    try:
+        inspect.signature(own).bind("self", "model", "batch", "drawn")
+    except TypeError as error:
+        raise ConfigError(
+            f"{cls.__name__}.evidence_given{inspect.signature(own)} is called with a model, a "
+            "batch and what was drawn: take (model, batch, drawn), where batch.x and batch.y are "
+            "what x and y were"
+        ) from error
 
 
 def _lacking(model: object, kind: type) -> str:

@@ -15,7 +15,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import NotAvailable, class_name
 from gpx.inducing.features import InducingFeatures
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.tensor_checks import check_alike, check_at_least, check_inputs, guard
 
@@ -41,7 +41,7 @@ class Posterior(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("predict", "predictive", "joint_covariance"):
+        for method in ("predict", "predictive", "predictive_of_rows", "joint_covariance"):
             guard(cls, method, _check_prediction)
         guard(cls, "with_observations", _check_observations)
         guard(cls, "sample_paths", _check_number)
@@ -71,6 +71,19 @@ class Posterior(DataSized, ABC):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
+        """``predictive`` of rows whose noise is known in part, or that stand for several each.
+
+        Args:
+            noise: of every row of x; where the noise is the posterior's own, known variances alone.
+        """
+        with torch.no_grad():
+            if self.has_own_noise:
+                return noise.added_to(self.predictive(x, likelihood))
+            return likelihood.predictive_of_rows(*self.predict(x), noise)
+
     def fix(self) -> None:
         """Derive now what ``predict`` derives from the state; before ``torch.export`` only.
 
@@ -92,6 +105,11 @@ class Posterior(DataSized, ABC):
         that of one of several experts. ``predictive`` knows it."""
         return False
 
+    def own_hyperparameters(self) -> dict[str, Tensor] | None:
+        """Of each of several parts, in natural units by dotted name, where ``kernel``, ``mean`` and
+        likelihood only say where these started; None: those are what was learned."""
+        return None
+
     def joint_covariance(self, x: Tensor) -> Tensor:
         """Covariance (n, n) of the latent function at x (n, d), without observation noise.
 
@@ -101,12 +119,16 @@ class Posterior(DataSized, ABC):
         raise no_joint_law(self)
 
     def with_observations(
-        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
     ) -> Posterior:
         """A posterior that knows further rows, too; hyperparameters stay, and so does this one.
 
         Args:
-            x (m, d), y (m,): the rows, standardised as the training data were.
+            x (m, d), y (m,) or (m, p): the rows, standardised as the training data were.
             likelihood: its noise variance is that of the rows.
             noise: what is known of the noise of each row; None: nothing.
 

@@ -47,14 +47,15 @@ def dense_gradient(
     # (a + t)(a + t)^T - t t^T
     left = [a] if turned is None else [a + turned.reshape(n, -1), turned.reshape(n, -1)]
     gathered = KernelGradient(kernel, x)
+
+    def doubled(rows: slice, past: slice) -> Tensor:
+        weight = left[0][rows] @ left[0][past].mT - precision[rows, past]
+        if turned is not None:
+            weight -= left[1][rows] @ left[1][past].mT
+        return weight.to(x.dtype)
+
     with torch.no_grad():
-        for rows in row_chunks(n, 8 * n, BLOCK_BYTES):
-            past = slice(0, rows.stop)
-            weight = left[0][rows] @ left[0][past].mT - precision[rows, past]
-            if turned is not None:
-                weight -= left[1][rows] @ left[1][past].mT
-            weight[:, rows] *= 0.5  # the strictly lower part stands for the upper one, too
-            gathered.add_data(rows, past, weight.to(x.dtype))
+        gathered.add_symmetric(row_chunks(n, 8 * n, BLOCK_BYTES), doubled)
     return gathered
 
 

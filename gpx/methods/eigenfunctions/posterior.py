@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
     """
 
     data_sized = ("transforms", "index", "scale", "weights", "factor")
+    derived = ("_modes",)
     transforms: Tensor
     index: Tensor
     scale: Tensor
@@ -58,15 +58,6 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
     @property
     def _of_weights(self) -> WeightPosterior:
         return WeightPosterior(self.scale, self.weights, self.factor)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        super()._apply(fn, recurse)
-        self._modes = None  # its arrays lie on the device of before
-        return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._modes = None
 
     @property
     def modes(self) -> GridModes:

@@ -55,11 +55,11 @@ def log_marginal_likelihood(
             return terms, None, report
         inverse = inverse_from_factor(upper)
 
-        def weight(rows: slice, past: slice) -> Tensor:
+        def doubled(rows: slice, past: slice) -> Tensor:
             return torch.addr(inverse[rows, past], alpha[rows], alpha[past], beta=-1.0)
 
         of_rows = 0.5 * (alpha.square() - inverse.diagonal())
-        return terms, matrix_gradient(kernel, x, noise, -alpha, weight, of_rows, report), report
+        return terms, matrix_gradient(kernel, x, noise, -alpha, doubled, of_rows, report), report
 
 
 def matrix_gradient(
@@ -67,7 +67,7 @@ def matrix_gradient(
     x: Tensor,
     noise: Tensor,
     residual: Tensor,
-    weight: Callable[[slice, slice], Tensor],
+    doubled: Callable[[slice, slice], Tensor],
     diagonal: Tensor,
     report: CholeskyReport,
 ) -> LogDensityGradient:
@@ -76,24 +76,28 @@ def matrix_gradient(
     Args:
         kernel, x (n, d), noise () or (n,): what K is made of.
         residual (n,): gradient with respect to the residuals.
-        weight: rows and columns -> 2 G there, a new tensor; asked for blocks of rows of the lower
-            triangle.
+        doubled: rows and columns -> 2 G there, as in ``KernelGradient.add_symmetric``.
         diagonal (n,): that of G.
         report: of the factorisation of K.
     """
     n = x.shape[0]
     gathered, trace = KernelGradient(kernel, x), diagonal.sum()
-    for rows in row_blocks(n, n, x):
-        past = slice(0, rows.stop)
-        block = weight(rows, past)
-        block[:, rows] *= 0.5  # the strictly lower part stands for the upper one, too
-        gathered.add_data(rows, past, block)
-        if report.relative:
-            gathered.add_diagonal(rows, (trace * report.relative / n).expand(block.shape[0]))
+    gathered.add_symmetric(row_blocks(n, n, x), doubled)
+    if report.relative:
+        gathered.add_diagonal(slice(0, n), (trace * report.relative / n).expand(n))
     of_noise = (
         diagonal + trace * report.relative / n if noise.ndim else trace * (1.0 + report.relative)
     )
     return LogDensityGradient(residual, of_noise, gathered)
+
+
+class LogDensity(Protocol):
+    """A log density of residuals (n,) that a kernel and noise give, and its gradient."""
+
+    def __call__(
+        self, kernel: Kernel, x: Tensor, residual: Tensor, noise: Tensor, *, gradient: bool
+    ) -> tuple[LogDensityTerms, LogDensityGradient | None, CholeskyReport]:
+        """Terms, the gradient where it is asked for, and the report of the factorisation."""
 
 
 class GaussianRegression(Protocol):
@@ -105,12 +109,18 @@ class GaussianRegression(Protocol):
 
 
 def exact_evidence(
-    model: GaussianRegression, x: Tensor, y: Tensor, kind: Kind, row_noise: RowNoise | None = None
+    model: GaussianRegression,
+    x: Tensor,
+    y: Tensor,
+    kind: Kind,
+    row_noise: RowNoise | None = None,
+    density: LogDensity = log_marginal_likelihood,
 ) -> Evidence:
-    """Log marginal likelihood of x (n, d), y (n,) with its gradient, as evidence of this kind.
+    """A log density of x (n, d), y (n,) with its gradient, as evidence of this kind.
 
     Args:
         row_noise: what is known of the noise of each row; None: nothing.
+        density: of the residuals; ``log_marginal_likelihood``, or another of its form.
 
     Raises:
         DataError: targets that are not finite.
@@ -119,7 +129,7 @@ def exact_evidence(
     if row_noise is not None:
         noise = row_noise.like(noise).variance(noise)
     require_finite(residual)
-    terms, gradient, report = log_marginal_likelihood(
+    terms, gradient, report = density(
         model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
     )
     value = terms.total()

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.inference.exact_solver import require_finite
 from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.likelihoods.row_noise import training_noise
 from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
-from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.exact.exact_mll import matrix_gradient
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.exact.exact_mll import exact_evidence, matrix_gradient
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
 
 
@@ -58,14 +56,14 @@ def leave_one_out_log_density(
         by_precision = 0.5 * (1.0 + misfit) / precision
         by_alpha = inverse @ (alpha / precision)
 
-        def weight(rows: slice, past: slice) -> Tensor:
+        def doubled(rows: slice, past: slice) -> Tensor:
             block = torch.outer(by_alpha[rows], alpha[past])
             block.addr_(alpha[rows], by_alpha[past])
             return block.addmm_(inverse[rows] * by_precision, inverse[:, past], alpha=-2.0)
 
         squares = [inverse[rows].square() @ by_precision for rows in row_blocks(n, n, x)]
         diagonal = by_alpha * alpha - torch.cat(squares)
-        found = matrix_gradient(kernel, x, noise, -by_alpha, weight, diagonal, report)
+        found = matrix_gradient(kernel, x, noise, -by_alpha, doubled, diagonal, report)
     return terms, found, report
 
 
@@ -105,16 +103,8 @@ class LeaveOneOut(Objective[ExactModel]):
         solver = model.solver_for(x).name
         if solver != "cholesky":
             raise self._no_factor(solver)
-        residual, noise = y - model.mean(x), training_noise(model, x)
-        require_finite(residual)
-        terms, gradient, report = leave_one_out_log_density(
-            model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
-        )
-        value = terms.total()
-        if gradient is not None:
-            value = gradient.attached(value, residual, noise)
-        facts: Facts = {"solver": "cholesky", "jitter": report.jitter}
-        return Evidence(value, self.kind, terms._asdict(), report, facts)
+        known = getattr(model, "row_noise", None)
+        return exact_evidence(model, x, y, self.kind, known, leave_one_out_log_density)
 
     @staticmethod
     def _no_factor(solver: str) -> ConfigError:

@@ -289,3 +289,8 @@ class ExactPosterior(JointLaw, GaussianPosterior):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self.factor = None
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles are of the size of the state."""
+        state = super().__getstate__()
+        return state | {"_buffers": state["_buffers"] | {"factor": None}}

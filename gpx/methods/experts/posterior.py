@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from gpx.backends import row_chunks
+from gpx.constraints import natural_parameters
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.padded_rows import batch_bytes
@@ -60,6 +61,17 @@ class PartsPosterior(Posterior):
     def parts(self) -> ExpertParts:
         """What the experts are made of."""
         return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
+
+    def own_hyperparameters(self) -> dict[str, Tensor] | None:
+        """As in ``Posterior``: of every expert, (K, ...) each."""
+        if self.own is None:
+            return None
+        found: dict[str, list[Tensor]] = {}
+        for number in range(self.own.num_experts):
+            for part, module in self.parts.of_expert(number).named().items():
+                for name, value in natural_parameters(module).items():
+                    found.setdefault(f"{part}.{name}", []).append(value)
+        return {name: torch.stack(values) for name, values in found.items()}
 
     def latent(self, members: Members, x: Tensor) -> Marginals:
         """Mean and variance (c, t) of the latent functions of experts at points of their own.

@@ -17,7 +17,7 @@ from gpx.inference.neighbour_conditional import near_rows
 from gpx.inference.padded_rows import batch_bytes
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals
@@ -109,7 +109,11 @@ class TransductivePosterior(RegionsPosterior):
 
     @torch.no_grad()
     def with_observations(
-        self, x: Tensor, y: Tensor, likelihood: Gaussian, noise: RowNoise | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        likelihood: Gaussian | NoisyOutputs,
+        noise: RowNoise | None = None,
     ) -> TransductivePosterior:
         """As in ``Posterior``: a test point may be near these rows, too.
 

@@ -49,6 +49,7 @@ class GridPosterior(Posterior):
     """
 
     data_sized = ("points", "axis_shapes", "columns", "cells", "residual", "alpha")
+    derived = ("_systems", "_samples", "_dense")
     points: Tensor
     axis_shapes: Tensor
     columns: Tensor
@@ -80,8 +81,8 @@ class GridPosterior(Posterior):
         self.register_buffer("residual", like.new_zeros(0))
         self.register_buffer("alpha", like.new_zeros(0))
         self.register_buffer("prior_scale", like.new_ones(()))
-        self._systems: dict[bool, GridSystem] = {}
-        self._samples: dict[bool, SampledVariance] = {}
+        self._systems: dict[bool, GridSystem] | None = None
+        self._samples: dict[bool, SampledVariance] | None = None
         self._dense: DenseVariance | None = None
         self._used: dict[str, bool | int | float | str] = {}
 
@@ -126,6 +127,7 @@ class GridPosterior(Posterior):
         Args:
             wide: on circles twice as long (``widened``).
         """
+        self._systems = self._systems or {}
         if wide not in self._systems:
             grid = self.grid
             rows = GriddedRows(grid, self.cells, unobserved(self.cells, grid.size))
@@ -243,6 +245,7 @@ class GridPosterior(Posterior):
 
     def _sample(self, wide: bool, points: GridPoints) -> Tensor:
         """Sampled variances of points (t,), their error and number among the facts."""
+        self._samples = self._samples or {}
         if wide not in self._samples:
             system, most = self.system(wide=wide), self.variance.samples
             allowed, _ = allowed_memory(self.options.memory_budget, self.alpha.device)
@@ -297,4 +300,3 @@ class GridPosterior(Posterior):
         # posteriors once were written without
         state_dict.setdefault(f"{prefix}prior_scale", torch.ones_like(self.prior_scale))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._systems, self._samples, self._dense = {}, {}, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +39,7 @@ class NearestPosterior(Posterior):
     """
 
     data_sized = ("inducing", "q_mean", "q_root")
+    derived = ("_prepared", "_single")
     inducing: Tensor
     q_mean: Tensor
     q_root: Tensor
@@ -60,10 +60,6 @@ class NearestPosterior(Posterior):
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: how many inducing points an input sees."""
         return {"num_neighbours": self.num_neighbours, "rule": self.rule}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is prepared for predictions, which is made again where they are asked."""
-        return {**self.__dict__, "_prepared": None, "_single": None}
 
     def _points(self) -> SeenPoints:
         """What predictions share, made anew where q, Z or the kernel is another than before."""
@@ -88,10 +84,6 @@ class NearestPosterior(Posterior):
         if distances and self.inducing.device.type == "cpu":
             self._single = SingleInput(points, self.q_mean, self.q_root, self.num_neighbours)
         return points
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._prepared = None
-        return super()._apply(fn, recurse)
 
     def predict(self, x: Tensor) -> Marginals:
         """Marginals of f at x (n, d): O(H^3) a row and the search among M points.

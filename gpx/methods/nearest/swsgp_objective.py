@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -174,7 +175,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
         """The objective over all data (for other scopes than "point": the mean over batches)."""
         if self.scope != "point":
             found = super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
-            return Evidence(found.value, found.kind, facts={"bound": False})
+            return replace(found, facts=found.facts | {"bound": False})
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         complexity = torch.zeros_like(fit)
         for rows_x, rows_y, _, noise in in_order(model, x, y, batch_size):

@@ -206,7 +206,12 @@ class VNNGP(Model):
         return system.weights.squeeze(2), system.rest.squeeze(1) + jitter
 
     def row_terms(self, rows: Tensor) -> RowTerms:
-        """q(f) at rows (b,) of the data and the divergence that each adds."""
+        """q(f) at rows (b,) of the data and the divergence that each adds.
+
+        Raises:
+            ConfigError: the model has seen no data yet.
+        """
+        self._require_neighbours()
         values = self.value_of[rows]
         weights, rest = self.conditionals(values)
         near = self.near[values].clamp_min(0)
@@ -219,6 +224,12 @@ class VNNGP(Model):
         kl = kl / self.repeats[values]
         x = self.inducing[values]
         return RowTerms(Marginals(own_mean.to(x) + self.mean(x), variance.to(x)), kl.to(x))
+
+    def _require_neighbours(self) -> None:
+        if not len(self.value_of):
+            raise ConfigError(
+                "VNNGP knows no neighbours yet: call initialise(x, y, generator=...) first"
+            )
 
     def _look_up(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Means and logarithms of deviations of some values, with sparse gradients, in float64."""
@@ -270,6 +281,7 @@ class VNNGP(Model):
                 "the best q(u) has a closed form for the Gaussian likelihood only, not "
                 f"{class_name(self.likelihood)}"
             )
+        self._require_neighbours()
         weights, rest = self._all_conditionals()
         precision_of_rows = training_noise(self, x).double().reciprocal().expand(len(y))
         told = torch.zeros_like(rest).index_add_(0, self.value_of, precision_of_rows)

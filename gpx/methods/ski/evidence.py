@@ -30,7 +30,7 @@ FINE = 1.0
 """Standard error of the evidence, in nats, that is small enough for any number of rows."""
 
 FEW_PROBES = 2
-"""Where the low-rank part is complete: what is left to them is a hundredth of a nat."""
+"""Probes where the low-rank part is complete: the trace that they estimate is a nat at most."""
 
 Logdet = Literal["lanczos", "chebyshev", "eigenvalues", "circulant", "cholesky"]
 
@@ -65,7 +65,8 @@ class SKIEvidence(Objective[GatheredRows]):
 
     - "lanczos": quadrature with random probes. The preconditioner carries all of K_UU that is above
       the noise where the kernel is smooth, and there is then next to no scatter over the probes:
-      two of them do where it leaves out less than a hundredth of a nat.
+      two of them do where it leaves out a hundredth of a nat (several axes: 5e-5 nats a row, if
+      that is more, and at most one; a few hundredths of it are scatter).
       For rough kernels a control variate about halves the standard error, more probes are drawn
       until the standard error is as asked for (``accuracy``), a warning says where ``most_probes``
       do not do, the error is reported (``facts``), and the gradient is unbiased.
@@ -185,7 +186,7 @@ class SKIEvidence(Objective[GatheredRows]):
             logdet = logdet + (n - size) * system.noise.log()
             error = float(found.logdet_error)
             if few:  # two probes say little of their own scatter, which what is left out bounds
-                error = max(error, NEGLIGIBLE)
+                error = max(error, NEGLIGIBLE, system.expected_error(found.probes))
             facts["logdet_error"] = error
             facts["probes"] = found.probes
             if not few:

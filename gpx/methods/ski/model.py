@@ -24,7 +24,7 @@ from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
-from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
+from gpx.methods.ski.system import NEGLIGIBLE, SKISystem, cheap_to_leave
 
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
 
@@ -272,7 +272,9 @@ class SKI(PlacedGrid, Model):
         differentiable in the projection's parameters.
         """
         waves = WAVES if self.rank is None else self.rank // 2
-        return self.system_of(self._placed(x), len(x), NEGLIGIBLE, waves)
+        alone = self.inputs == 1 or self.additive or self.projection is not None
+        left = NEGLIGIBLE if alone else cheap_to_leave(len(x))
+        return self.system_of(self._placed(x), len(x), left, waves)
 
     def _placed(self, x: Tensor) -> Gathered:
         seen = self.projected(x)

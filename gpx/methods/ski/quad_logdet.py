@@ -159,10 +159,10 @@ def _joined(found: list[_Probed], name: str) -> Tensor:
 def _mean(system: SKISystem, samples: Tensor, xi: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of log |Q^{-1} A| over probes xi (n, L) and its error, by a control variate if need be.
 
-    Not where the error is no larger than what the low-rank part may leave out.
+    Not where the low-rank part leaves out little.
     """
     logdet, error = mean_and_error(samples)
-    if float(error) <= NEGLIGIBLE:
+    if system.part.complete or float(error) <= NEGLIGIBLE:
         return logdet, error
     control = control_variate_of(system, xi)
     return (logdet, error) if control is None else reduced(samples, control)

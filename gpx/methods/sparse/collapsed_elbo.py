@@ -94,7 +94,8 @@ def collapsed_elbo(
     x, own_residual = x[mine], residual.detach()[mine]
     with torch.no_grad():
         s = noise.detach().double()
-        constant = -0.5 * ((s.log() + LOG_TWO_PI).sum() if s.ndim else n * (s.log() + LOG_TWO_PI))
+        logs = s.log() + LOG_TWO_PI
+        constant = -0.5 * logs.sum() if s.ndim else -0.5 * n * logs
         scale, own_residual, s = rows_of_one_noise(s[mine] if s.ndim else s, own_residual)
         gathered = KernelGradient(kernel, x, z, features, processes) if gradient else None
         gram = None if gathered is None else gathered.hold_inducing()

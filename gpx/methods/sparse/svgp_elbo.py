@@ -45,6 +45,7 @@ class SVGPELBO(Objective[Variational]):
     fixed_shapes = True
     shared = "batch"
     takes_row_noise = True
+    takes_missing_targets = True
     models = (Variational,)
     made_for = "SVGP"
 

@@ -324,10 +324,8 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         log_dense: Tensor | float = 0.0
         if family.num_dense:
             active = family.is_diagonal_column(r)
-            square, log_scale = (
-                torch.where(active, square, 0.0),
-                torch.where(active, log_scale, 0.0),
-            )
+            square = torch.where(active, square, 0.0)
+            log_scale = torch.where(active, log_scale, 0.0)
             log_dense = family.log_dense_diagonal().sum()
         column = per_row * at_r.column_squares(x).view_as(square)
         if torch.is_grad_enabled():

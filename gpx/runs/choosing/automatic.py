@@ -13,7 +13,7 @@ from gpx.data import Dataset, DataSource
 from gpx.errors import ConfigError, GPXError
 from gpx.kernels import Kernel
 from gpx.kernels.over_axes import groups_of
-from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.grid.factors import split_kernel
 from gpx.options.build import build, target_of
@@ -149,6 +149,8 @@ def facts_of(
         task=data.task,
         form=source.form,
         gaussian=issubclass(kind, Gaussian) and data.num_outputs == 1,
+        gaussian_outputs=issubclass(kind, GaussianOutputs) and data.num_outputs > 1,
+        observed=data.train_y.numel() - data.missing_targets if data.missing_targets else None,
         log_concave=bool(getattr(kind, "log_concave", False)),
         local_kernel=kernel is not None and kernel.local,
         row_noise=data.train_noise is not None,

@@ -29,6 +29,7 @@ from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, likely_periods
 from gpx.runs.data import require_outputs, with_facts
 from gpx.sampling.seeds import stream
+from gpx.training.initialisation import rows_of_outputs
 
 Item = TypeVar("Item")
 
@@ -125,7 +126,8 @@ def with_kernel_chosen(
     fits = [judge.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
         best = max(fits, key=lambda fit: fit.score)
-        periods = likely_periods(x[:, 0], y.reshape(len(y), -1)[:, 0])
+        first_x, first_y = rows_of_outputs(x, y)[0]
+        periods = likely_periods(first_x[:, 0], first_y)
         composed_kernel(best, judge, periods, folders, fits, options["rounds"] * clock.left)
     elif data.num_inputs > 1 and clock.left:
         fits += _with_one_lengthscale(fits, nodes, judge)

@@ -22,7 +22,7 @@ from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, LaplaceGP
 from gpx.objectives import ExactMLL, LaplaceEvidence
 from gpx.options.build import build
-from gpx.training.initialisation import exact_outputs, take_over
+from gpx.training.initialisation import exact_outputs, rows_of_outputs, take_over
 from gpx.training.lbfgsb import LBFGSB
 
 Node = dict[str, Any]
@@ -80,7 +80,7 @@ class Judge:
 
     Args:
         config: with ``facts``; its mean and likelihood are fitted with every kernel.
-        x (n, d), y (n,) or (n, p): the rows.
+        x (n, d), y (n,) or (n, p): the rows, NaN where one of p targets is missing.
         more (m, d): these and more inputs, which the start of a run has to bear.
         max_evaluations: of the evidence, for each kernel.
     """
@@ -141,14 +141,19 @@ class Judge:
     def _maximise(self, parts: Hyperparameters) -> tuple[float, float | None]:
         """Move the parts to the largest evidence; that, and the predictive density, per row."""
         module: nn.Module
-        outputs = self.y.reshape(len(self.y), -1).unbind(1)
+        outputs: list[tuple[ExactGP, Tensor, Tensor]] = []
+
+        def share(y: Tensor) -> float:
+            return len(y) / len(self.y)  # of the rows, those that have this output
+
         if self.gaussian:
             exact, objective = exact_outputs(parts), ExactMLL()
-            module = nn.ModuleList(exact)
+            rows = rows_of_outputs(self.x, self.y)
+            outputs = [(each, *own) for each, own in zip(exact, rows, strict=True) if len(own[1])]
+            module = nn.ModuleList([each for each, _, _ in outputs])
 
             def loss() -> Tensor:
-                pairs = zip(exact, outputs, strict=True)
-                return torch.stack([objective(each, self.x, y) for each, y in pairs]).sum()
+                return torch.stack([share(y) * objective(gp, x, y) for gp, x, y in outputs]).sum()
         else:
             laplace, approximate = LaplaceGP(**parts._asdict()), LaplaceEvidence()
             module = laplace
@@ -170,16 +175,16 @@ class Judge:
         if not self.gaussian:
             return evidence, None
         take_over(exact, parts)
-        densities = [self._predictive(each, y) for each, y in zip(exact, outputs, strict=True)]
-        return evidence, sum(densities)
+        return evidence, sum(share(y) * _predictive(gp, x, y) for gp, x, y in outputs)
 
-    @torch.no_grad()
-    def _predictive(self, model: ExactGP, y: Tensor) -> float:
-        """Mean log density of every value y (n,) given all others."""
-        covariance = model.kernel.evaluate(self.x, self.x)
-        covariance.diagonal().add_(model.likelihood.noise_variance)
-        factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
-        return float(LeftOut.of(factor, y - model.mean(self.x)).log_density().mean())
+
+@torch.no_grad()
+def _predictive(model: ExactGP, x: Tensor, y: Tensor) -> float:
+    """Mean log density of every value y (n,) given all others."""
+    covariance = model.kernel.evaluate(x, x)
+    covariance.diagonal().add_(model.likelihood.noise_variance)
+    factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
+    return float(LeftOut.of(factor, y - model.mean(x)).log_density().mean())
 
 
 def with_values(node: Node, part: Any) -> Node:

@@ -33,6 +33,9 @@ class Facts:
         task: kind of target.
         form: how the data are given: rows of a table, cells of a grid, images, or rows in files.
         gaussian: whether the noise is Gaussian, with one target per row.
+        gaussian_outputs: whether it is, with several targets that have a function each.
+        observed: targets of all rows that are there, where some of several are missing; None: none
+            is.
         log_concave: whether the likelihood is.
         local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
         row_noise: whether the rows say how noisy or how many they are (``data.noise=``,
@@ -49,6 +52,8 @@ class Facts:
     task: Task = "regression"
     form: Form = "table"
     gaussian: bool = True
+    gaussian_outputs: bool = False
+    observed: int | None = None
     log_concave: bool = True
     local_kernel: bool = True
     row_noise: bool = False
@@ -61,6 +66,16 @@ class Facts:
     def exact_rows(self) -> int:
         """Rows up to which dense factorisations are quick on this device."""
         return EXACT_ROWS.get(self.device, EXACT_ROWS["cpu"])
+
+    @property
+    def joint_rows(self) -> float:
+        """Number of rows whose exact inference, of one target, costs what that of these data does.
+
+        The factorisations are of p matrices n x n, or of one of all targets where some are missing.
+        """
+        if self.observed is not None:
+            return self.observed
+        return float(self.num_train * self.num_outputs ** (1 / 3))
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,17 @@ METHODS: Sequence[Method] = (
         memory=lambda f: 32.0 * f.num_train**2,
         why=lambda f: f"{f.num_train:,} rows are few enough for exact inference",
         row_noise=True,
+    ),
+    Method(
+        "coregional",
+        takes=lambda f: f.form != "stream" and f.gaussian_outputs and f.joint_rows <= f.exact_rows,
+        seconds=lambda f: 2.0 + 3e-9 * f.joint_rows**3,
+        memory=lambda f: 32.0 * (f.observed or f.num_train) ** 2,
+        why=lambda f: (
+            f"{f.num_outputs} targets of {f.num_train:,} rows"
+            + ("" if f.observed is None else f", of which {f.observed:,} are there,")
+            + " are few enough for exact inference of all of them together"
+        ),
     ),
     Method(
         "vecchia",

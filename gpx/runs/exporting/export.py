@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Literal, get_args, overload
 
@@ -129,10 +130,13 @@ def export(
     predictor = model if isinstance(model, Predictor) else load(model, trust=trust)
     if format == "torch":
         program = torch_program(predictor)
-        with atomic_file(path) as file, warnings.catch_warnings():
+        content = BytesIO()  # torch's archive writer ends the process where a disk is full
+        with warnings.catch_warnings():
             # a state that is a part of a larger array is written with all of that
             warnings.filterwarnings("ignore", message="No complete tensor found")
-            torch.export.save(program, file)
+            torch.export.save(program, content)
+        with atomic_file(path) as file:
+            file.write(content.getbuffer())
         return program
     if format == "onnx":
         written = onnx_program(predictor)

@@ -12,8 +12,10 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.diagnostics.calibration import coverage_curve, pit
+from gpx.likelihoods import target_marginals
 from gpx.likelihoods.base import of_classes
 from gpx.metrics import class_log_probabilities, ece, reliability
+from gpx.metrics.regression import observed_outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,9 +55,10 @@ def calibration_figures(
     names = data.target_names or (data.target_name,)
     return {
         f"calibration_{place + 1}" if data.target_names else "calibration": _calibration(
-            found, earlier, place, names[place]
+            found[place], None if earlier is None else earlier[place], names[place]
         )
         for place in range(min(len(names), outputs))
+        if len(found[place].values)
     }
 
 
@@ -75,29 +78,32 @@ def _reliability(data: Dataset, predictive: Distribution, before: Distribution |
 
 
 class _Curves(NamedTuple):
-    """PIT values (n, p); levels (L,), shares (L, p) inside and their errors (p,)."""
+    """PIT values (m,) of one output; levels (L,), shares (L,) inside and their error ()."""
 
     values: Tensor
     levels: Tensor
     shares: Tensor
-    errors: Tensor
+    error: Tensor
 
 
-def _curves(data: Dataset, predictive: Distribution) -> _Curves:
-    y = data.test_y.to(predictive.mean.device)
-    values, curve = pit(predictive, y).cpu(), coverage_curve(predictive, y)
-    levels = curve.levels.cpu()
-    shares = curve.coverage.cpu().reshape(len(levels), -1)
-    return _Curves(values.reshape(len(values), -1), levels, shares, curve.error().cpu().reshape(-1))
+def _curves(data: Dataset, predictive: Distribution) -> list[_Curves]:
+    """Of each output, over the test rows that have a target of it."""
+    y, law = data.test_y.to(predictive.mean.device), target_marginals(predictive)
+    found = []
+    for own, targets in [(law, y)] if y.ndim == 1 else observed_outputs(law, y):
+        values, curve = pit(own, targets).cpu(), coverage_curve(own, targets)
+        shares, error = curve.coverage.cpu(), curve.error().cpu()
+        found.append(_Curves(values, curve.levels.cpu(), shares, error))
+    return found
 
 
-def _calibration(found: _Curves, before: _Curves | None, place: int, name: str) -> Figure:
+def _calibration(found: _Curves, before: _Curves | None, name: str) -> Figure:
     from matplotlib.figure import Figure  # slow to import
 
     from gpx.runs.figures.predictions import BAND, BEFORE, INK, TRUTH, WAS
 
     def density(curves: _Curves) -> Array:
-        counts = torch.histc(curves.values[:, place], BINS, 0.0, 1.0)
+        counts = torch.histc(curves.values, BINS, 0.0, 1.0)
         height: Array = (counts * BINS / counts.sum()).numpy()
         return height
 
@@ -110,16 +116,16 @@ def _calibration(found: _Curves, before: _Curves | None, place: int, name: str) 
     left.set_ylabel("density of test points")
     left.set_title(f"{len(found.values)} test points; flat: calibrated", fontsize="medium")
     levels = found.levels.numpy()
-    right.plot(levels, found.shares[:, place].numpy(), ".-", color=INK)
+    right.plot(levels, found.shares.numpy(), ".-", color=INK)
     right.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
     right.set_xlabel("probability of the central interval")
     right.set_ylabel("share of test points inside")
-    title = f"mean distance {float(found.errors[place]):.3f}"
+    title = f"mean distance {float(found.error):.3f}"
     if before is not None:
         edges = torch.linspace(0.0, 1.0, BINS + 1).numpy()
         left.stairs(density(before), edges, color=BEFORE, linestyle="--", label=WAS)
-        right.plot(levels, before.shares[:, place].numpy(), ".--", color=BEFORE, label=WAS)
+        right.plot(levels, before.shares.numpy(), ".--", color=BEFORE, label=WAS)
         right.legend(loc="upper left", fontsize="small")
-        title += f" ({float(before.errors[place]):.3f} before)"
+        title += f" ({float(before.error):.3f} before)"
     right.set_title(title, fontsize="medium")
     return figure

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpx.data import CSVFile, NPZFile
@@ -233,3 +234,18 @@ def test_several_targets_that_cannot_be(tmp_path: Path, options: dict, words: st
     path = write(tmp_path, "a,b,c,d\n1,2,3,4\n1,2,3,4\n")
     with pytest.raises(DataError, match=words):
         CSVFile(path, **options).table()
+
+
+def test_cells_of_several_targets_may_be_empty(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b,c\n1,2,3\n2,,4\n3,5,\n4,,\n5,6,nan\n")
+    table = CSVFile(path, target=["b", "c"]).table()
+    np.testing.assert_array_equal(table.x[:, 0], [1.0, 2.0, 3.0, 5.0])
+    np.testing.assert_array_equal(table.y[:, 0], [2.0, np.nan, 5.0, 6.0])
+    np.testing.assert_array_equal(table.y[:, 1], [3.0, 4.0, np.nan, np.nan])
+    assert table.notes == "1 of 5 rows have no target and are left out"
+    dropped = CSVFile(path, target=["b", "c"], missing="drop").table()
+    assert dropped.y.tolist() == [[2.0, 3.0]]
+    with pytest.raises(DataError, match=r"line 3, column 2 \('b'\): found an empty cell"):
+        CSVFile(path, target="b", inputs=["a"]).table()
+    with pytest.raises(DataError, match=r"line 3, column 2 \('b'\): found an empty cell"):
+        CSVFile(path, target=["a", "c"], inputs=["b"]).table()  # inputs are as they were

@@ -1,7 +1,9 @@
 """The record of an evidence."""
 
+import pytest
 import torch
 
+from gpx.errors import ConfigError
 from gpx.linalg.trace import FixedProbes
 from gpx.objectives import Evidence, ExactMLL
 
@@ -29,3 +31,18 @@ def test_fixed_probes_are_those_of_the_runs_generator():
         objective.prepare(None, x, y, generator=draws)
     assert int(first.probes.seed) == int(second.probes.seed) != int(other.probes.seed)
     assert int(first.probes.seed) != 0
+
+
+def test_a_batch_in_two_arguments_is_refused_where_it_is_written():
+    words = r"Old.evidence_given\(self, model, x, y, drawn\) is called with a model, a batch and"
+    with pytest.raises(ConfigError, match=words):
+
+        class Old(ExactMLL):
+            def evidence_given(self, model, x, y, drawn):
+                return self.evidence(model, x, y)
+
+    class New(ExactMLL):
+        def evidence_given(self, model, batch, drawn=()):
+            return self.evidence(model, batch.x, batch.y)
+
+    assert New().kind == "exact"

@@ -1,11 +1,14 @@
 """Optimisers that make their own steps: models of another kind are refused."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.base.own_steps import OwnSteps
 from gpx.models import SGPR
 from gpx.training import (
     MALA,
@@ -25,3 +28,25 @@ def test_a_model_of_another_kind_is_refused(kind):
     wanted = rf"^optimizer={kind.__name__}\(\) .* of {kind.model_type.__name__} models, got SGPR;"
     with pytest.raises(ConfigError, match=wanted):
         kind().check(model, 10)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "budget", "serving", "cut"),
+    [
+        (5.9, 10.0, False, False),
+        (6.0, 10.0, False, True),  # a start of two seconds, and half of the eight that it left
+        (6.0, 10.0, True, False),
+        (1e9, None, False, False),
+    ],
+)
+def test_a_preparation_has_half_of_what_the_start_left_of_the_budget(seconds, budget, serving, cut):
+    said = []
+    session = SimpleNamespace(
+        step=7, max_steps=90, seconds=seconds, seconds_of_start=2.0, budget=budget, cut=said.append
+    )
+    steps = SimpleNamespace(serves=lambda step: serving, hurry=lambda *at: f"burn-in at {at}")
+    OwnSteps._look_at_clock(steps, session)
+    assert said == (["burn-in at (7, 90)"] if cut else [])
+    steps.hurry = lambda *at: ""  # nothing more can end early
+    OwnSteps._look_at_clock(steps, session)
+    assert len(said) == cut

@@ -12,6 +12,11 @@ def test_every_third_step_is_due_also_after_a_resume():
     assert [resumed.count_step(3) for _ in range(3)] == [False, True, False]
 
 
+def test_an_interval_of_one_is_always_due():
+    count = StepCount()
+    assert all(count.count_step(1) for _ in range(3))
+
+
 def test_an_interval_of_zero_is_never_due():
     count = StepCount()
     assert not any(count.count_step(0) for _ in range(3))

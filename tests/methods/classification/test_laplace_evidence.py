@@ -132,7 +132,9 @@ def test_what_it_is_not_for():
             LaplaceEvidence().check(LaplaceGP(**parts(likelihood)))
     with pytest.raises(NotAvailable, match="the Laplace likelihood declares no second derivatives"):
         LaplaceEvidence().check(LaplaceGP(**parts(Laplace())))
-    with pytest.raises(ConfigError, match=r"gaussian_sites, got SVGP; LaplaceGP is one"):
+    with pytest.raises(
+        ConfigError, match=r"needs LaplaceGP, or a model with gaussian_sites, got SVGP"
+    ):
         LaplaceEvidence().check(SVGP(**parts(Bernoulli()), num_inputs=2))
     for likelihood, bad, words in (
         (

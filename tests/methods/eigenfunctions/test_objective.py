@@ -104,7 +104,7 @@ def test_parts_are_fit_complexity_and_what_holds_without_a_function(correction):
 def test_a_model_without_eigenfunctions_is_refused():
     model = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=2)
     x = torch.zeros(3, 1)
-    with pytest.raises(ConfigError, match="objective EigenfunctionEvidence needs a model"):
+    with pytest.raises(ConfigError, match="EigenfunctionEvidence needs GRIEF, or a model"):
         EVIDENCE.evidence(model, x, x[:, 0])
 
 
@@ -273,7 +273,7 @@ def test_float32_is_close_to_float64(correction):
 def test_it_refuses_other_models_and_likelihoods():
     common = {"kernel": RBF(), "mean": Zero(), "num_inputs": 1}
     with pytest.raises(
-        ConfigError, match="needs a model with basis and correction and facts, got SGPR"
+        ConfigError, match="needs GRIEF, or a model with basis and correction and facts, got SGPR"
     ):
         EVIDENCE.check(SGPR(**common, likelihood=Gaussian(), num_inducing=2))
     model = GRIEF(**common, likelihood=Gaussian())

@@ -263,7 +263,7 @@ def test_options_are_checked():
         IterativeMLL().evidence(model, x, y)
     sparse = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=3).double()
     with pytest.raises(
-        ConfigError, match="IterativeMLL needs a model with iterative and solver_for"
+        ConfigError, match="IterativeMLL needs ExactGP, or a model with iterative and solver_for"
     ):
         IterativeMLL().evidence(sparse, x, y)
 

@@ -137,7 +137,7 @@ def test_what_it_does_not_serve_is_refused():
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood"):
         LeaveOneOut().check(model)
     parts = {"kernel": RBF(), "mean": Constant(), "likelihood": Gaussian()}
-    with pytest.raises(ConfigError, match="ExactGP is one"):
+    with pytest.raises(ConfigError, match="needs ExactGP, or a model with"):
         LeaveOneOut().check(SGPR(**parts, num_inducing=4, num_inputs=3))
 
 

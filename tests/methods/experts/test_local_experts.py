@@ -3,6 +3,7 @@
 import copy
 
 import dense_experts as dense
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
 from gpx.models import ExactGP, LocalExperts
 from gpx.objectives import ExpertsMLL
+from gpx.runs.hyperparameters import hyperparameters_of
 from gpx.training import LBFGSB
 
 
@@ -73,6 +75,22 @@ def test_predictions_in_batches_are_those_of_one_expert_at_a_time(kernel, points
             )
             torch.testing.assert_close(found.variance[place], want[1][0], rtol=1e-8, atol=1e-10)
             torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
+
+
+def test_what_is_told_of_hyperparameters_is_what_every_expert_has():
+    x, y, _ = dense.data()
+    model = apart(local(x, y, num_experts=3))
+    told = hyperparameters_of(model.condition(x, y), model.likelihood)
+    for k in range(3):
+        kernel, _, likelihood, _ = model.parts.of_expert(k)
+        lengthscale = kernel.lengthscale.detach().numpy()
+        np.testing.assert_array_equal(told["kernel.lengthscale"][k], lengthscale)
+        noise = float(likelihood.noise_variance.detach())
+        assert told["likelihood.noise_variance"][k] == noise
+    assert told["likelihood.noise_variance"].shape == (3,)
+    shared = local(x, y, num_experts=3, hyperparameters="shared")
+    told = hyperparameters_of(shared.condition(x, y), shared.likelihood)
+    assert told["likelihood.noise_variance"].shape == ()
 
 
 def test_experts_have_the_points_nearest_to_their_centre():

@@ -147,7 +147,7 @@ def test_routes_are_chosen_by_size_and_by_what_is_missing():
         GridMLL(probes=0)
     _, x, y = grid_problems.draw(0.6)
     model, exact = grid_problems.pair()
-    with pytest.raises(ConfigError, match="needs a model with options and gridded"):
+    with pytest.raises(ConfigError, match="needs GridGP, or a model with options and gridded"):
         GridMLL().check(exact)
     with pytest.raises(DataError, match="targets are not finite"):
         GridMLL().evidence(model, x, y * torch.nan)

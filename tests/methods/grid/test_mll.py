@@ -238,7 +238,7 @@ def test_preparing_fixes_the_probes_and_refuses_targets_that_are_not_finite():
     assert values[0] == values[1] != values[2]
     with pytest.raises(DataError, match="1 of 72 targets are not finite"):
         GridMLL().prepare(model, x, torch.cat([y[:-1], y.new_tensor([torch.nan])]))
-    with pytest.raises(ConfigError, match="objective GridMLL needs a model"):
+    with pytest.raises(ConfigError, match="objective GridMLL needs GridGP, or a model"):
         GridMLL().evidence(dense, x, y)
 
 

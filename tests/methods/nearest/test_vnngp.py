@@ -34,8 +34,7 @@ def model(x, y, k=5, likelihood=None, **options):
         num_inputs=2,
         num_data=NUM,
         num_neighbours=k,
-        jitter=JITTER,
-        **options,
+        **{"jitter": JITTER, **options},
     ).double()
     made.initialise(x, y, generator=draws())
     return made
@@ -225,6 +224,72 @@ def test_labels_start_at_the_prior_and_train():
         made.fit_variational(x, y.sign())
 
 
+def test_rows_are_those_whose_numbers_are_given_also_when_they_are_all():
+    x, y = data()
+    made, objective = anywhere(model(x, y)), VNNGPELBO(NUM)
+    order = torch.randperm(NUM, generator=draws())
+    found = objective.evidence(made, x[order], y[order], rows=order).value
+    torch.testing.assert_close(found, objective.evidence(made, x, y).value)
+    assert objective.num_data(x[:3]) == NUM
+
+
+def test_a_saved_model_is_the_same_elsewhere():
+    x, y, _ = repeated()
+    made = anywhere(model(x, y))
+    again = VNNGP(
+        kernel=Matern52(2),
+        mean=Constant(),
+        likelihood=Gaussian(),
+        num_inputs=2,
+        num_data=NUM,
+        num_neighbours=5,
+        jitter=JITTER,
+    ).double()
+    again.load_state_dict(made.state_dict())
+    rows = torch.tensor([3, 25, 7])
+    found, expected = again.row_terms(rows), made.row_terms(rows)
+    torch.testing.assert_close(found.kl, expected.kl)
+    torch.testing.assert_close(found.marginals.mean, expected.marginals.mean)
+    torch.testing.assert_close(again.q_deviation, made.q_deviation)
+
+
+@pytest.mark.parametrize(("rows", "neighbours"), [(1, 1), (2, 1), (4, 3), (9, 5)])
+def test_no_more_neighbours_than_other_rows(rows, neighbours):
+    x, y = data()
+    made = VNNGP(
+        kernel=Matern52(2),
+        mean=Constant(),
+        likelihood=Gaussian(),
+        num_inputs=2,
+        num_data=rows,
+        num_neighbours=5,
+    ).double()
+    assert made.num_neighbours == neighbours
+    made.initialise(x[:rows], y[:rows], generator=draws())
+    assert VNNGPELBO(rows).evidence(made, x[:rows], y[:rows]).value.isfinite()
+
+
+def test_hyperparameters_are_all_but_q():
+    groups = model(*data()).parameter_groups()
+    assert [p.shape for p in groups["touched"]] == [(NUM, 1), (NUM, 1)]
+    assert len(groups["hyperparameters"]) == 4  # lengthscales, outputscale, mean, noise
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((0,), "num_data=0 must be at least 1"), ((9, -1), "refresh=-1 must be at least 0")],
+)
+def test_an_objective_that_makes_no_sense(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        VNNGPELBO(*arguments)
+
+
+def test_data_of_another_size_than_the_objective_was_made_for():
+    x, y = data()
+    with pytest.raises(ConfigError, match="num_data"):
+        VNNGPELBO(NUM + 1).prepare(model(x, y), x, y)
+
+
 def test_a_batch_of_unknown_rows():
     x, y = data()
     with pytest.raises(ConfigError, match="which rows of the training data"):
@@ -261,8 +326,23 @@ def test_without_data_q_starts_at_the_independent_values_nearest_to_the_prior():
     [
         ({"k": 2.5}, r"^num_neighbours=2\.5: expected a whole number$"),
         ({"k": 0}, "num_neighbours=0 must be at least 1$"),
+        ({"jitter": -1e-6}, "jitter=-1e-06 must"),
     ],
 )
 def test_sizes_that_make_no_sense(options, message):
     with pytest.raises(ConfigError, match=message):
         model(*data(), **options)
+
+
+def test_a_model_that_has_seen_no_data_says_so():
+    x, y = data()
+    made = VNNGP(
+        kernel=Matern52(), mean=Constant(), likelihood=Gaussian(), num_inputs=2, num_data=NUM
+    ).double()
+    for call in (
+        lambda: VNNGPELBO(NUM).evidence(made, x, y),
+        lambda: made.fit_variational(x, y),
+        lambda: made.condition(x, y),
+    ):
+        with pytest.raises(ConfigError, match=r"knows no neighbours yet: call initialise\(x, y"):
+            call()

@@ -310,6 +310,7 @@ def test_mistakes_are_explained(monkeypatch):
         model.settle(data()[0])
     common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
     with pytest.raises(
-        ConfigError, match="needs a model with form and hyper_priors and is_probit and"
+        ConfigError,
+        match="or a model with form and hyper_priors and is_probit and",
     ):
         OBJECTIVE.check(GRIEF(**common))

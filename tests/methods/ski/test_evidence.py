@@ -7,6 +7,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.ski import system
 from gpx.methods.ski.covariance import grid_covariance
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.grid_spectrum import circulant_eigenvalues, grid_eigenvalues, scaled_logdet
@@ -169,3 +170,32 @@ def test_two_probes_do_where_the_low_rank_part_is_complete(d, size):
     assert evidence(short, x, y, probes=6, accuracy=100.0).facts["probes"] == 6
     rough = placed(x, y, size, kernel=Matern32, lengthscale=2.0, rank=64)
     assert evidence(rough, x, y, probes=6, accuracy=100.0).facts["probes"] == 6
+
+
+def test_on_several_axes_more_is_left_to_the_probes_and_its_error_is_stated(monkeypatch):
+    """Of many rows: a nat in place of a hundredth, at a lower rank; scatter is as said."""
+    x, y = synthetic(400, 2)
+    model = placed(x, y, 24, lengthscale=2.0)
+    full = model.system(x).part.rank
+    want = evidence(model, x, y, logdet="cholesky").value.item()
+    monkeypatch.setattr(system, "LEFT_OF_ROW", 1.0)
+    part = model.system(x).part
+    assert part.complete
+    assert part.rank < 0.95 * full
+    draws = torch.Generator().manual_seed(4)
+    found = [SKIEvidence(resample=True).evidence(model, x, y, generator=draws) for _ in range(20)]
+    assert {f.facts["probes"] for f in found} == {2}
+    off = torch.tensor([f.value.item() for f in found]) - want
+    stated = [0.5 * float(f.facts["logdet_error"]) for f in found]
+    assert min(stated) > 0.01
+    assert off.square().mean().sqrt() < 1.5 * torch.tensor(stated).square().mean().sqrt()
+    assert off.abs().max() < 4.0 * min(stated)
+
+
+def test_on_one_axis_and_in_sums_a_hundredth_of_a_nat_is_left(monkeypatch):
+    """There another vector costs next to nothing."""
+    monkeypatch.setattr(system, "LEFT_OF_ROW", 1.0)
+    for d in (1, 2):
+        x, y = synthetic(400, d)
+        model = placed(x, y, 100, kernel=lambda _, *given: RBF(None, *given), additive=d > 1)
+        assert model.system(x).left_out == system.NEGLIGIBLE

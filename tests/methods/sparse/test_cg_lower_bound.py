@@ -378,7 +378,7 @@ def test_mistakes_are_explained():
     with pytest.raises(DataError, match="not finite"):
         CGLowerBound().prepare(model, x, bad)
     sgpr = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=2)
-    with pytest.raises(ConfigError, match="CGLowerBound needs a model with auxiliary, got SGPR"):
+    with pytest.raises(ConfigError, match="needs CGLB, or a model with auxiliary, got SGPR"):
         CGLowerBound().check(sgpr)
     other = CGLB(
         kernel=RBF(), mean=Zero(), likelihood=StudentT(), num_inputs=1, num_data=5, num_inducing=2

@@ -11,6 +11,7 @@ from gpx.likelihoods import Gaussian, StudentT
 from gpx.linalg import with_gradient
 from gpx.means import Linear
 from gpx.methods.sparse.effective_evidence import effective_evidence
+from gpx.methods.sparse.residual_noise import NOISE
 from gpx.models import EffectivePrior, ExactGP
 from gpx.objectives import CollapsedELBO, EffectiveEvidence, ExactMLL
 
@@ -208,6 +209,56 @@ def test_gradients_flow_into_the_inputs_through_the_order_of_blocks():
     (found,) = torch.autograd.grad(evidence(model, x, y).value, x)
     (want,) = torch.autograd.grad(effective_priors.dense_evidence(model, x, y, "pitc"), x)
     torch.testing.assert_close(found, want, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("structure", "needed"), [("diagonal", 3 * 60 * 8), ("blocks", 1.5 * (40**2 + 20**2) * 8)]
+)
+def test_the_noise_of_blocks_is_kept_for_the_gradient_where_it_fits(structure, needed, monkeypatch):
+    """Beside A (60 x 12): what does not fit is made a second time."""
+    model, x, y = problem("fitc", n=60)
+    kind, made = NOISE[structure], []
+
+    class Counted(kind):
+        def __init__(self, store, rows, *rest):
+            made.append(rows)
+            super().__init__(store, rows, *rest)
+
+    monkeypatch.setitem(NOISE, structure, Counted)
+    bounds = [0, 40, 60] if structure == "blocks" else None
+    residual, noise = (y - model.mean(x)).detach(), torch.tensor(0.07).double()
+    for budget, gradient, passes in [
+        (60 * 12 * 8 + needed, True, 1),
+        (60 * 12 * 8 + needed - 1, True, 2),
+        (60 * 12 * 8 + needed, False, 1),
+    ]:
+        made.clear()
+        effective_evidence(
+            *(model.kernel, x, model.inducing_points, residual, noise, structure),
+            gradient=gradient,
+            bounds=bounds,
+            memory_budget=int(budget),
+        )
+        assert len(made) == passes * len(set(map(str, made)))
+
+
+@pytest.mark.parametrize("structure", ["none", "diagonal"])
+def test_noise_of_rows_has_one_gradient_whether_its_parts_are_kept_or_made_again(
+    structure, monkeypatch
+):
+    monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", 13 * 12 * 8)
+    model, x, y = problem("fitc", n=60)
+    noise, found = torch.linspace(0.05, 0.4, 60).double(), []
+    for budget in (0, 2**30):
+        _, gradient, _ = effective_evidence(
+            *(model.kernel, x, model.inducing_points, (y - model.mean(x)).detach()),
+            *(noise, structure),
+            gradient=True,
+            memory_budget=budget,
+        )
+        found.append([gradient.residual, gradient.noise, *gradient.kernel.gradients()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
 def test_a_block_beyond_the_memory_budget_is_said():

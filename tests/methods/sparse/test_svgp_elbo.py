@@ -198,7 +198,8 @@ def test_errors_in_one_sentence():
         def new_posterior(self): ...
 
     with pytest.raises(
-        ConfigError, match="SVGPELBO needs a model with likelihood and bound_terms, got Other"
+        ConfigError,
+        match="needs SVGP, or a model with likelihood and bound_terms, got Other",
     ):
         SVGPELBO(10).check(Other())
     with pytest.raises(ConfigError, match=r"num_data=\S+ must be at least 1"):

@@ -83,6 +83,7 @@ def test_several_targets_classes_and_counts(tmp_path):
     x = generator.uniform(-2.0, 2.0, (50, 1))
     targets = {
         "gaussian_outputs": np.concatenate([np.sin(x), np.cos(x)], 1),
+        "mixed_outputs": np.concatenate([np.sin(x), np.cos(x)], 1),
         "bernoulli": (x[:, 0] > 0).astype(float),
         "poisson": generator.poisson(3.0, 50).astype(float),
         "student_t": np.sin(x[:, 0]),
@@ -95,7 +96,8 @@ def test_several_targets_classes_and_counts(tmp_path):
         for likelihood, y in targets.items()
     }
     assert found == {
-        "gaussian_outputs": "SVGP",
+        "gaussian_outputs": "CoregionalGP",
+        "mixed_outputs": "SVGP",
         "bernoulli": "LaplaceGP",
         "poisson": "LaplaceGP",
         "student_t": "SVGP",
@@ -109,7 +111,7 @@ def test_several_targets_are_taken_for_such_where_no_likelihood_is_named(tmp_pat
         *(x, y, *QUICK, "kernel=auto", "kernel.candidates=[rbf]", "trainer.max_steps=3"),
         folder=tmp_path / "open",
     )
-    assert fitted.metrics["model.name"] == "SVGP"
+    assert fitted.metrics["model.name"] == "CoregionalGP"
     assert fitted.predict(x[:4]).mean.shape == (4, 2)
     said = r"2 targets \(y1, y2\), the likelihood \w+ takes 1.*likelihood=gaussian_outputs"
     for named in ("approx=exact", "likelihood=gaussian", "likelihood=student_t"):

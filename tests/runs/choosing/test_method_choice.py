@@ -8,6 +8,7 @@ from gpx.options.config import CONFIGS
 from gpx.runs.choosing.method_choice import METHODS, Facts, Method, choose
 
 TABLE = Facts(num_train=900, num_inputs=8)
+SEVERAL = replace(TABLE, num_outputs=2, gaussian=False, gaussian_outputs=True)
 CLASSES = replace(TABLE, task="binary", gaussian=False)
 
 CASES = {
@@ -26,7 +27,20 @@ CASES = {
         replace(TABLE, num_train=900_000, local_kernel=False),
         "svgp",
     ),
-    "several targets": (replace(TABLE, num_outputs=2, gaussian=False), "svgp"),
+    "several targets": (SEVERAL, "coregional"),
+    "several targets at the limit": (replace(SEVERAL, num_train=1_587), "coregional"),
+    "several targets beyond": (replace(SEVERAL, num_train=1_588), "svgp"),
+    "ten targets beyond": (replace(SEVERAL, num_train=930, num_outputs=10), "svgp"),
+    "several targets, most missing": (
+        replace(SEVERAL, num_train=4_000, observed=2_000),
+        "coregional",
+    ),
+    "several targets, few missing": (replace(SEVERAL, num_train=1_500, observed=2_001), "svgp"),
+    "several targets on a GPU": (replace(SEVERAL, num_train=7_000, device="cuda"), "coregional"),
+    "several targets, little memory": (replace(SEVERAL, memory=2**20), "svgp"),
+    "mixed targets": (replace(SEVERAL, gaussian_outputs=False), "svgp"),
+    "several targets of weighted rows": (replace(SEVERAL, row_noise=True), "svgp"),
+    "several targets in files": (replace(SEVERAL, form="stream"), "svgp"),
     "two classes": (CLASSES, "laplace"),
     "two classes, many rows": (replace(CLASSES, num_train=5_000), "svgp"),
     "counts": (replace(TABLE, task="count", gaussian=False), "laplace"),

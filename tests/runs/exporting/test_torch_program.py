@@ -142,6 +142,7 @@ def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_pa
     [
         (["format=torch", "output=m.c"], "ending .pt2"),
         (["format=torch", "output=m.pt2", "samples=3"], "belongs to format=int4"),
+        (["format=torch", "output=m.pt2", "input=new.csv"], "input= does not go with format="),
         (["format=c", "output=m.c"], "expected int4, torch or onnx"),
     ],
 )
@@ -187,3 +188,11 @@ def test_a_program_that_differs_from_the_model_is_not_written(exported, tmp_path
     monkeypatch.setattr(kind, "predict", wrong_while_recorded)
     with pytest.raises(ConfigError, match="differs from its predictions"):
         gpx.export(made, tmp_path / "model.pt2", format="torch")
+
+
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(exported, tmp_path, limited_files):
+    made, target = exported("svgp").model, tmp_path / "model.pt2"
+    with limited_files(10_000), pytest.raises(OSError, match="too large") as full:
+        gpx.export(made, target, format="torch")
+    assert full.value.filename == str(target)
+    assert not target.exists()

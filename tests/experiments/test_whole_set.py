@@ -20,9 +20,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 @pytest.fixture
 def script(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-    spec = importlib.util.spec_from_file_location(
-        "direct_whole_set", FOLDER / "direct" / "whole_set.py"
-    )
+    spec = importlib.util.spec_from_file_location("whole_set", FOLDER / "whole_set.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,9 +1,9 @@
-"""The kernels of tables 7.1 and 7.2: an exact Gaussian process on rows of a whole set.
+"""Kernels of Evans' UCI tables (5.1, 7.1, 7.2): an exact Gaussian process on a whole set.
 
 One kernel a set, of min(n, 1000) of all its rows, those of the test folds among them, standardised;
 every fold then takes this kernel and noise variance. It is the reading under which the published
-errors come out (``uci.py`` shows them beside kernels fitted to training rows alone), and it
-flatters them: test targets have a part in the lengthscales.
+errors come out (``direct/uci.py`` and ``reweighted/uci.py`` show them beside kernels fitted to
+training rows alone), and it flatters them: test targets have a part in the lengthscales.
 
 Released code of the same author (github.com/treforevans, gp_grief and direct) fits from
 lengthscales, signal and noise variance of one by SciPy's L-BFGS-B at its default tolerances, for
@@ -37,7 +37,7 @@ from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.training import LBFGSB
 
-KERNELS = Path(__file__).resolve().parent / "uci_kernels.jsonl"
+KERNELS = Path(__file__).resolve().parent / "whole_set_kernels.jsonl"
 ROWS = 1000
 MOST = 1500
 """Evaluations of the evidence; 1000 iterations in the source."""
@@ -113,7 +113,12 @@ def scaler_of(name: str, split: int) -> Standardiser:
 
 
 def whole_set_kernel(name: str) -> WholeSetKernel:
-    """The kernel of a set, from the file or fitted and added to it."""
+    """The kernel of a set, from the file or fitted and added to it.
+
+    Args:
+        name: of its config; several configs may name one set, which has one kernel.
+    """
+    name = str(composed([f"data={name}"]).data.name)
     lines = KERNELS.read_text().splitlines() if KERNELS.exists() else []
     known = [json.loads(line) for line in lines]
     row = next((row for row in known if row["data"] == name), None)

@@ -1,0 +1,98 @@
+"""The objective of nearest inducing points: which are kept, what a batch sees, what is reported."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import Matern52
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import SWSGP
+from gpx.objectives import SWSGPObjective
+
+NUM, M = 40, 12
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def data():
+    x = torch.randn(NUM, 2, generator=draws()).double()
+    return x, x.sin().sum(1)
+
+
+def model(h=4, **options):
+    made = SWSGP(
+        kernel=Matern52(2, lengthscale=[0.8, 1.3]),
+        mean=Constant(0.2),
+        likelihood=Gaussian(0.1),
+        num_inputs=2,
+        num_inducing=M,
+        num_neighbours=h,
+        **{"learn_inducing": True, **options},
+    ).double()
+    with torch.no_grad():
+        made.inducing.copy_(torch.randn(M, 2, generator=draws(1)))
+        made.q_mean.copy_(torch.randn(M, 1, generator=draws(2)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("scope", "options"), [("point", {}), ("batch", {"learn_inducing": False})]
+)
+def test_neighbours_that_change_or_differ_from_batch_to_batch_are_not_kept(scope, options):
+    x, y = data()
+    objective = SWSGPObjective(NUM, scope)
+    objective.prepare(model(**options), x, y)
+    assert not objective.table.numel()
+
+
+def test_what_all_of_a_batch_see_is_near_to_one_of_them():
+    x, y = data()
+    made = model(2)
+    found = SWSGPObjective(NUM, "batch").evidence(made, x[:3], y[:3])
+    near = made.nearest(x[:3]).unique()
+    assert len(near) > 2
+    terms = made.local_terms(x[:3], near[None])
+    fit = made.likelihood.expected_log_prob(y[:3], *terms.marginals).sum() * NUM / 3
+    torch.testing.assert_close(found.value, fit - terms.kl.mean())
+
+
+@pytest.mark.parametrize(
+    ("scope", "h", "kind", "bound"),
+    [
+        ("point", 4, "estimate", False),
+        ("point", M, "lower_bound", True),
+        ("batch", 4, "estimate", False),
+        ("independent", 4, "estimate", False),
+    ],
+)
+def test_what_is_reported_at_the_end(scope, h, kind, bound):
+    x, y = data()
+    made, objective = model(h), SWSGPObjective(NUM, scope)
+    found = objective.full_evidence(made, x, y, batch_size=7, generator=draws())
+    assert (found.kind, found.facts["bound"]) == (kind, bound)
+    if scope == "point":
+        torch.testing.assert_close(found.value, objective.evidence(made, x, y).value)
+    else:
+        assert found.facts["evidence_batches"] == 5
+    assert objective.num_data(x[:3]) == NUM
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0,), "num_data=0 must be at least 1"),
+        ((9, "far"), "scope=far: expected one of"),
+        ((9, "point", -1), "refresh=-1 must be at least 0"),
+    ],
+)
+def test_an_objective_that_makes_no_sense(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        SWSGPObjective(*arguments)
+
+
+def test_data_of_another_size_than_the_objective_was_made_for():
+    with pytest.raises(ConfigError, match="num_data"):
+        SWSGPObjective(NUM + 1).prepare(model(), *data())
