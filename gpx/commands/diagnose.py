@@ -34,6 +34,7 @@ from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
 from gpx.runs.trust import require_known_server, trusted_packages
 from gpx.runs.watching.console import warnings_as_lines
+from gpx.training.device import resolve_device
 
 USAGE = """\
 How far a trained model can be trusted. Of every run: how calibrated its predictions of the test
@@ -90,9 +91,11 @@ def main(arguments: list[str] | None = None) -> None:
             },
         )
         trust = trusted_packages(options["trust"]) if "trust" in options else ()
+        device = options.get("device", "cpu")
+        resolve_device(device, "device")  # here, where device= is no option of the run's config
         config = folder.read_config(trust)
         with option_names(config, CONFIGS):
-            predictor = finished_predictor(folder, config, options.get("device", "cpu"))
+            predictor = finished_predictor(folder, config, device)
             given = {name: _inputs(predictor, options[name]) for name in FILES if name in options}
             data = _training_data(config, folder)
             report, reason = _certificate(

@@ -23,6 +23,7 @@ from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
 from gpx.runs.trust import trusted_packages
 from gpx.runs.watching.console import warnings_as_lines
+from gpx.training.device import resolve_device
 
 USAGE = """\
 Predict with a trained model.
@@ -85,8 +86,10 @@ def _predict(arguments: list[str]) -> None:
             f"output={output} is the file of input=, which predictions would replace: choose "
             "another name"
         )
+    _require_folder(output)
     trust = trusted_packages(options["trust"]) if "trust" in options else ()
     folder, device = RunFolder(options["run"]), options.get("device", "cpu")
+    resolve_device(device, "device")  # here, where device= is no option of the run's config
     config = folder.read_config(trust)
     try:
         with option_names(config, CONFIGS):
@@ -99,6 +102,12 @@ def _predict(arguments: list[str]) -> None:
             "device=cpu"
         ) from None
     print(f"{len(rows.frame)} predictions written to {options['output']}", file=sys.stderr)
+
+
+def _require_folder(output: Path) -> None:
+    """Refuse a file in a folder that is not there, which is mistyped more often than meant."""
+    if not output.parent.is_dir():
+        raise ConfigError(f"output={output}: there is no folder {output.parent}; make it first")
 
 
 def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> None:
@@ -132,12 +141,16 @@ def _export(arguments: list[str]) -> None:
         raise ConfigError(
             f"format={options['format']}: expected int4, torch or onnx, or none for predictions"
         )
+    _require_folder(Path(options["output"]).expanduser())
     trust = trusted_packages(options["trust"]) if "trust" in options else ()
     run, output = options["run"], options["output"]
     counts = {name: _count(options, name) for name in ("samples", "seed") if name in options}
     if options["format"] != "int4":
         for name in counts:
             raise ConfigError(f"{name}= belongs to format=int4: leave it out")
+        print(
+            f"{output}: tracing the predictor, which takes minutes for a network", file=sys.stderr
+        )
         if options["format"] == "torch":
             export(run, output, format="torch", trust=trust)
             what = "a program of torch.export"

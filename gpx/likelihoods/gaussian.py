@@ -113,6 +113,13 @@ class Gaussian(Likelihood):
             mean, (variance.clamp_min(0) + self.noise_variance).sqrt()
         )
 
+    def predictive_of_rows(
+        self, mean: Tensor, variance: Tensor, noise: RowNoise
+    ) -> torch.distributions.Normal:
+        """As ``predictive``, with the noise variance of each row."""
+        each = noise.like(mean).variance(self.noise_variance.to(mean))
+        return torch.distributions.Normal(mean, (variance.clamp_min(0) + each).sqrt())
+
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """(y - f) / noise and 1 / noise."""
         gradient = (y - f) / self.noise_variance
@@ -173,7 +180,7 @@ class NoisyOutputs(Likelihood):
         """log_prob at the mean, minus half of each variance over its noise variance; (..., n)."""
         return self.expected_log_prob_of_rows(y, mean, variance, None)
 
-    def _noise_of_rows(self, noise: RowNoise | None) -> Tensor:
+    def noise_of_rows(self, noise: RowNoise | None) -> Tensor:
         """Noise variances (p,), or (n, p) of rows with weights."""
         learned = self.noise_variance
         return learned if noise is None else noise.relative.to(learned).unsqueeze(-1) * learned
@@ -182,7 +189,7 @@ class NoisyOutputs(Likelihood):
         """A row of weight w is the mean of w rows, with a w-th of the noise in every output."""
         known, y = observed(y)
         mean, _ = self.outputs(f, torch.zeros_like(f))
-        each = _log_normal(y, mean, self._noise_of_rows(noise))
+        each = _log_normal(y, mean, self.noise_of_rows(noise))
         return torch.where(known, each, 0.0).sum(-1)
 
     def expected_log_prob_of_rows(
@@ -191,13 +198,19 @@ class NoisyOutputs(Likelihood):
         """As ``expected_log_prob``, with the weight of each row."""
         known, y = observed(y)
         moments = self.outputs(mean, variance)
-        each = expected_log_normal(y, *moments, self._noise_of_rows(noise))
+        each = expected_log_normal(y, *moments, self.noise_of_rows(noise))
         return torch.where(known, each, 0.0).sum(-1)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> Distribution:
         """Independent normals with the variances of the outputs plus the noise variances."""
+        return self.predictive_of_rows(mean, variance, None)
+
+    def predictive_of_rows(
+        self, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> Distribution:
+        """As ``predictive``; a row of weight w has a w-th of the noise in every output."""
         mean, variance = self.outputs(mean, variance.clamp_min(0))
-        std = (variance + self.noise_variance).sqrt()
+        std = (variance + self.noise_of_rows(noise)).sqrt()
         return torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
 
 

@@ -11,6 +11,7 @@ from torch.distributions import LowRankMultivariateNormal
 from gpx.constraints import FLOOR
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import NoisyOutputs, observed
+from gpx.likelihoods.row_noise import RowNoise
 
 
 class MixedOutputs(NoisyOutputs):
@@ -47,8 +48,9 @@ class MixedOutputs(NoisyOutputs):
         count = num_outputs if num_latents is None else num_latents
         super().__init__(num_outputs, count, noise_variance, noise_floor)
         if not 2 <= count <= num_outputs:
+            allowed = "2" if num_outputs == 2 else f"2 to {num_outputs}"
             raise ConfigError(
-                f"num_latents={count} of {num_outputs} mixed outputs: expected 2 to {num_outputs}"
+                f"num_latents={count} of {num_outputs} mixed outputs: expected {allowed}"
             )
         places = torch.arange(num_outputs, dtype=torch.float64)[:, None] + 0.5
         waves = (math.pi / num_outputs * places * torch.arange(count)).cos()
@@ -85,9 +87,11 @@ class MixedOutputs(NoisyOutputs):
         """W m, and W^2 v with the squares of entries, (..., n, p)."""
         return mean @ self.mixing.mT, variance @ self.mixing.square().mT
 
-    def predictive(self, mean: Tensor, variance: Tensor) -> LowRankMultivariateNormal:
+    def predictive_of_rows(
+        self, mean: Tensor, variance: Tensor, noise: RowNoise | None
+    ) -> LowRankMultivariateNormal:
         """N(W m, W diag(v) W^T + noise): errors of outputs go together as their functions do."""
         factor = self.mixing * variance.clamp_min(0).sqrt().unsqueeze(-2)
         centre = mean @ self.mixing.mT
-        noise = self.noise_variance.expand_as(centre)
-        return LowRankMultivariateNormal(centre, factor, noise, validate_args=False)
+        own = self.noise_of_rows(noise).expand_as(centre)
+        return LowRankMultivariateNormal(centre, factor, own, validate_args=False)

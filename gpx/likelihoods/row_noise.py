@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, MixtureSameFamily, Normal
 
 
 class RowNoise(NamedTuple):
@@ -35,12 +36,20 @@ class RowNoise(NamedTuple):
         """In the dtype and on the device of a tensor."""
         return RowNoise(self.known.to(tensor), self.relative.to(tensor))
 
-    def predictive(
-        self, mean: Tensor, variance: Tensor, noise_variance: Tensor
-    ) -> torch.distributions.Normal:
-        """Law of y (n,) given latent marginals (n,)."""
-        noise = self.like(mean).variance(noise_variance.to(mean))
-        return torch.distributions.Normal(mean, (variance.clamp_min(0.0) + noise).sqrt())
+    def added_to(self, law: Distribution) -> Distribution:
+        """The law of y (n,) with the known variances added to the noise that it has; weights are
+        not looked at.
+
+        Args:
+            law: normal, or a mixture of normals.
+        """
+        if isinstance(law, MixtureSameFamily):
+            parts = law.component_distribution
+            known = self.known.to(parts.mean).unsqueeze(-1)
+            noisy = Normal(parts.mean, (parts.variance + known).sqrt())
+            checked = None if len(known) else False  # torch's check of values cannot look at none
+            return MixtureSameFamily(law.mixture_distribution, noisy, validate_args=checked)
+        return Normal(law.mean, (law.variance + self.known.to(law.mean)).sqrt())
 
     def and_of(self, more: RowNoise) -> RowNoise:
         """Of these rows and then of ``more``."""

@@ -8,6 +8,7 @@ go on, all steps are one launch.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -40,7 +41,8 @@ class _Block(NamedTuple):
 
 STATE = ("gamma", "slope", "measure", "active")
 KEPT = ("measures", "actives", "curvatures", "step_sizes", "ratios")
-"""What an iteration has of a block's, in its order: as it is now, and the records of its steps."""
+"""Attributes of ``CGIteration`` for the fields of ``_Block``, in its order: current values, and
+records with a row for each step."""
 
 
 class CGBlocks:
@@ -58,7 +60,9 @@ class CGBlocks:
 
     def __init__(self, state: CGIteration, steps: int, recordings: Recordings) -> None:
         self.state, self.steps, self._recordings = state, steps, recordings
-        self._replayed = Replayed(self._made, recordings.record, self._places, eager=0)
+        # not its own methods, which would keep the vectors and the operator until a collection
+        made, places = partial(_made, state, steps), partial(_places, state)
+        self._replayed = Replayed(made, recordings.record, places, eager=0)
         self._eager = 1  # so many steps are made one by one before the first block
 
     @property
@@ -93,26 +97,29 @@ class CGBlocks:
         """Let go of the recording, at the end of the solve."""
         self._replayed.release()
 
-    def _made(self, gamma: Tensor, slope: Tensor, active: Tensor) -> _Block:
-        state, noted = self.state, noted_checks()
-        checks = len(noted or ())
-        before = {name: getattr(state, name) for name in (*STATE, *KEPT)}
-        for name in KEPT:
-            setattr(state, name, Records(state.active if name == "actives" else state.zero))
-        state.gamma, state.slope, state.active = gamma, slope, active
-        try:
-            for _ in range(self.steps):
-                state.step()
-            if noted is not None and len(noted) > checks:  # vectors that have moved cannot go back
-                raise RuntimeError("a product or a preconditioner factorises a matrix every time")
-            left = [getattr(state, name) for name in STATE]
-            return _Block(*left, *(getattr(state, name).stacked() for name in KEPT))
-        finally:  # a recording that fails has computed nothing
-            for name, value in before.items():
-                setattr(state, name, value)
 
-    def _places(self) -> object:
-        return tuple(vectors.data_ptr() for vectors in (self.state.x, self.state.r, self.state.p))
+def _made(state: CGIteration, steps: int, gamma: Tensor, slope: Tensor, active: Tensor) -> _Block:
+    """So many steps from there: vectors are changed in place, and nothing else of the iteration."""
+    noted = noted_checks()
+    checks = len(noted or ())
+    before = {name: getattr(state, name) for name in (*STATE, *KEPT)}
+    for name in KEPT:
+        setattr(state, name, Records(state.active if name == "actives" else state.zero))
+    state.gamma, state.slope, state.active = gamma, slope, active
+    try:
+        for _ in range(steps):
+            state.step()
+        if noted is not None and len(noted) > checks:  # vectors that have moved cannot go back
+            raise RuntimeError("a product or a preconditioner factorises a matrix every time")
+        left = [getattr(state, name) for name in STATE]
+        return _Block(*left, *(getattr(state, name).stacked() for name in KEPT))
+    finally:  # a recording that fails has computed nothing
+        for name, value in before.items():
+            setattr(state, name, value)
+
+
+def _places(state: CGIteration) -> object:
+    return tuple(vectors.data_ptr() for vectors in (state.x, state.r, state.p))
 
 
 def blocks_of(state: CGIteration, steps: int) -> CGBlocks | None:

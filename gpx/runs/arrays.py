@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gpx.data.columns.coding import Coding
-from gpx.data.columns.frame import Frame, as_rows, frame_of, require_columns
+from gpx.data.columns.frame import Frame, absent, as_rows, frame_of, require_columns
 from gpx.data.columns.numbers import numbered_names
 from gpx.data.images.pixels import pixel_rows
 from gpx.errors import DataError, DTypeError
@@ -32,6 +32,9 @@ def real_array(values: ArrayLike | Tensor, name: str) -> NDArray[Any]:
             if values.is_floating_point():  # NumPy has no bfloat16
                 values = values.double()
         array = np.asarray(values)
+        if array.dtype.kind == "O":  # NumPy makes a number of None, and none of pandas.NA
+            cells = [np.nan if absent(cell) else cell for cell in array.flat]
+            array = np.array(cells, dtype=object).reshape(array.shape)
         if array.dtype.kind not in "cmM" and values is not None:
             return array.astype(np.float64)
         problem = "found None" if values is None else f"found {array.dtype}"

@@ -20,14 +20,11 @@ from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
 from gpx.likelihoods.base import class_numbers, of_classes
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
 from gpx.runs.arrays import coded_inputs
-from gpx.runs.function_draws import (
-    drawn_functions,
-    drawn_targets,
-    require_law_given_function,
-)
+from gpx.runs.function_draws import drawn_functions, drawn_targets, require_law_given_function
 from gpx.runs.further_rows import conditionable, row_noise, standardised_targets
 from gpx.runs.gaps import over_gaps
 from gpx.runs.hyperparameters import Hyperparameters, hyperparameters_of, shown
@@ -106,16 +103,15 @@ class Predictor:
 
         Arguments and errors as for ``distribution``, which is this law, recalibrated, of y.
         """
-        of_all, likelihood = noise, self.likelihood
-        if noise is not None and not isinstance(likelihood, Gaussian):
-            if noise.known.any():
-                raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
-            of_all = None  # weights say how much rows teach, not how they scatter
+        likelihood = self.likelihood
+        if noise is not None and not isinstance(likelihood, Gaussian) and noise.known.any():
+            raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
 
         def law(x: Tensor, rows: Tensor | None) -> torch.distributions.Distribution:
-            if of_all is None or not isinstance(likelihood, Gaussian):
+            # under other noise weights say how much rows teach, not how they scatter
+            if noise is None or not isinstance(likelihood, (Gaussian, NoisyOutputs)):
                 return self.posterior.predictive(x, likelihood)
-            known = of_all if rows is None else of_all.of(rows.to(of_all.known.device))
+            known = noise if rows is None else noise.of(rows.to(noise.known.device))
             return self.posterior.predictive_of_rows(x, likelihood, known)
 
         return over_gaps(law, x, self.coding, self.scaler)

@@ -63,7 +63,8 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         logger.outcome(settings(state.config), shown)
     state.folder.write_json(state.folder.metrics, metrics)
     if state.optimizer.finish():  # until here the run could be resumed, and needed it
-        save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
+        ended = {"optimizer": state.optimizer.state_dict(), "ended": fit.reason}
+        save_checkpoint(state.folder.checkpoint, kept | ended)
     for line in summary(metrics):
         state.console.say(line)
     learned = shown_hyperparameters(predictor.hyperparameters)

@@ -67,6 +67,7 @@ class Session:
         self.pending: dict[str, Any] = {}
         self.start_state: dict[str, Any] | None = None
         self.resumed = False
+        self.ended: str | None = None
         self.saved_step: int | None = None
         self.unlogged: tuple[Tensor, Mapping[str, Tensor]] | None = None
         self._say = say
@@ -85,6 +86,12 @@ class Session:
         )
         self.say(f"training ends for {reason}; the model is as good as they made it")
         return reason
+
+    @property
+    def given_more_steps(self) -> bool:
+        """Whether training that ended at its last step was allowed further ones since."""
+        at_last = self.ended is not None and self.ended.startswith("max_steps=")
+        return at_last and self.step < self.max_steps
 
     def cut(self, what: str) -> None:
         """Says that a part of the run ends early for ``trainer.budget``, and notes it."""
@@ -109,6 +116,7 @@ class Session:
                 "start": self.round_start,
                 "model": self.model.rounds_state(),
             },
+            **({} if self.ended is None else {"ended": self.ended}),
             **self.extra_state,
         }
         if sharing().number == 0:
@@ -143,6 +151,7 @@ class Session:
             self.objective.load_state_dict(state["objective"])
             self.generator.set_state(state["generator"].cpu())
             self.pending = state["optimizer"]
+            self.ended = state.get("ended")  # of an optimiser that has dropped what it goes on from
             if "rounds" in state:
                 rounds = state["rounds"]
                 self.round, self.round_start = rounds["round"], rounds["start"]

@@ -118,7 +118,11 @@ class Trainer:
                     initialise(WatchedStart(session))
                 (session.seconds,) = sharing().agreed(session.seconds)
                 session.seconds_of_start = session.seconds
-            reason = optimizer.run(session)
+            if session.ended is None or session.given_more_steps:
+                reason = optimizer.run(session)
+            else:
+                reason = session.ended
+                self.say("training is finished: it is evaluated again, and not trained further")
         self._say_overrun(session)
         trained = [p for group in model.parameter_groups().values() for p in group]
         for name in at_their_floor(model, trained):

@@ -11,6 +11,9 @@ import torch
 
 from gpx import models
 from gpx.errors import ConfigError, NotAvailable
+from gpx.likelihoods import Gaussian
+from gpx.likelihoods.gaussian import NoisyOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Posterior
@@ -95,6 +98,26 @@ def test_marginals_have_the_shape_of_the_rows_and_keep_no_graph(conditioned, nam
         assert not variance.requires_grad
         assert torch.isfinite(mean).all()
         assert (variance >= 0.0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_known_noise_is_added_to_the_law_that_is_told_without_any(conditioned, name):
+    """Noise that a posterior knows by itself, and the shape of a mixture, stay."""
+    model, posterior = conditioned(name)
+    if not isinstance(model.likelihood, (Gaussian, NoisyOutputs)):
+        return
+    x = inputs()
+    plain = posterior.predictive(x, model.likelihood)
+    none, ones = torch.zeros(len(x)).double(), torch.ones(len(x)).double()
+    found = posterior.predictive_of_rows(x, model.likelihood, RowNoise(none, ones))
+    for y in (plain.mean, plain.mean + 2.0 * plain.stddev):
+        torch.testing.assert_close(found.log_prob(y), plain.log_prob(y), rtol=1e-9, atol=1e-9)
+    if model.num_outputs == 1:
+        known = RowNoise(torch.linspace(0.0, 3.0, len(x)).double(), ones)
+        found = posterior.predictive_of_rows(x, model.likelihood, known)
+        assert type(found) is type(plain)
+        torch.testing.assert_close(found.mean, plain.mean)
+        torch.testing.assert_close(found.variance, plain.variance + known.known)
 
 
 @pytest.mark.parametrize("name", NAMES)

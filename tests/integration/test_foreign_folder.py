@@ -17,6 +17,7 @@ from gpx.commands.predict import main as predict
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume, run
+from gpx.training.checkpoint import load_checkpoint
 from gpx.training.interrupt import Interrupted
 
 QUICK = ("data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants")
@@ -375,3 +376,44 @@ def test_predictions_never_replace_their_inputs(finished, tmp_path, capsys):
         said = said_by(capsys, predict, f"run={finished}", f"input={table}", f"output={output}")
         assert "is the file of input=" in said
     assert table.read_text() == "0.5\n"
+
+
+def test_predictions_are_written_to_folders_that_are_there(finished, tmp_path, capsys):
+    table = tmp_path / "new.csv"
+    table.write_text("1\n")
+    for options in ([f"input={table}", "output=outptus/out.csv"], ["output=outptus/m.c"]):
+        options += ["format=int4"] if len(options) == 1 else []
+        said = said_by(capsys, predict, f"run={finished}", *options)
+        assert said.endswith("there is no folder outptus; make it first")
+    assert not Path("outptus").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
+@pytest.mark.parametrize("command", [predict, diagnose])
+def test_the_device_is_named_as_it_was_given(finished, tmp_path, capsys, command):
+    table = tmp_path / "new.csv"
+    table.write_text("1\n")
+    files = [f"input={table}", f"output={tmp_path / 'out.csv'}"] if command is predict else []
+    said = said_by(capsys, command, f"run={finished}", "device=cuda", *files)
+    assert said.startswith("error: device=cuda but torch")
+    assert "trainer.device" not in said
+
+
+def test_finished_training_is_evaluated_again_and_goes_no_further(tmp_path, capsys):
+    """The optimiser has dropped the record that it would go on from."""
+    folder = RunFolder(tmp_path / "run")
+    before = run(composed((*QUICK, "optimizer=lbfgsb", "trainer.max_steps=3")), folder)
+    weights = load_checkpoint(folder.checkpoint)["model"]
+    for _ in range(2):
+        folder.metrics.unlink()
+        again = resume(folder.path)
+        assert again["train.evidence"] == before["train.evidence"]
+        assert again["train.steps"] == before["train.steps"]
+        assert again["train.stopped"] == before["train.stopped"]
+        kept = load_checkpoint(folder.checkpoint)["model"]
+        assert all(torch.equal(kept[name], weights[name]) for name in weights)
+    assert "training is finished" in "".join(capsys.readouterr())
+    more = folder.config.read_text().replace("max_steps: 3", "max_steps: 6")
+    folder.config.write_text(more)
+    folder.metrics.unlink()
+    assert resume(folder.path)["train.steps"] > before["train.steps"]

@@ -174,6 +174,7 @@ def test_the_recording_and_the_vectors_end_with_the_solve(states):
                 conjugate_gradients(matrix, rhs, preconditioner=q, stop=RelativeResidual(1e-10))
                 assert recorder.recordings == 1
                 assert held[0]() is None
+                assert [state() for state in states] == [None]  # which has the operator, too
         finally:
             gc.enable()
 

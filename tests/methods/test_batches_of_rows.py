@@ -254,6 +254,41 @@ def test_a_network_predicts_weighed_rows_by_the_mixture_over_its_draws():
     torch.testing.assert_close(found.log_prob(y), expected)
 
 
+@pytest.mark.parametrize("draws_needed", [1, 5], ids=["normal", "mixture"])
+@pytest.mark.parametrize("likelihood", [GaussianOutputs, MixedOutputs])
+def test_a_row_of_some_weight_is_predicted_with_a_share_of_the_noise_of_every_output(
+    likelihood, draws_needed
+):
+    """As of one output: what was trained as a mean of w rows is predicted as one."""
+    if draws_needed == 1:
+        model = svgp(likelihood(2))
+    else:
+        model = DeepGP(
+            kernel=RBF(2, [0.8, 1.3], 1.7),
+            likelihood=likelihood(2),
+            num_inputs=2,
+            num_features=8,
+            depth=2,
+            predict_samples=draws_needed,
+        ).double()
+    y = torch.stack([Y, X[:, 0]], 1)
+    model.initialise(X, y, generator=draws())
+    model.likelihood.noise_variance = torch.tensor([0.2, 0.7]).double()
+    posterior = model.condition(X, y)
+    plain = posterior.predictive(NEW, model.likelihood)
+    relative = torch.linspace(0.1, 1.0, len(NEW)).double()
+    known = RowNoise(torch.zeros_like(relative), relative)
+    found = posterior.predictive_of_rows(NEW, model.likelihood, known)
+    assert type(found) is type(plain)
+    less = (1.0 - relative)[:, None] * model.likelihood.noise_variance.detach()
+    torch.testing.assert_close(found.mean, plain.mean)
+    torch.testing.assert_close(found.variance, plain.variance - less)
+    some = y[:1].expand(len(NEW), 2)
+    ones = RowNoise(torch.zeros_like(relative), torch.ones_like(relative))
+    same = posterior.predictive_of_rows(NEW, model.likelihood, ones)
+    torch.testing.assert_close(same.log_prob(some), plain.log_prob(some))
+
+
 def test_rows_without_their_noise_are_refused():
     for make, kind in MADE.values():
         model = make()

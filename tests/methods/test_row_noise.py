@@ -243,6 +243,7 @@ def test_what_takes_no_noise_by_row_says_so(tmp_path):
         (("inducing=auto", "approx=sgpr"), "certifies with one noise variance"),
         (("approx=exact", "objective=iterative_mll"), "IterativeMLL has one noise variance"),
         (("approx=committee",), "has one noise variance for all rows"),
+        (("approx=ski",), "or take approx=exact .*, svgp, vecchia, sgpr, fitc or sod$"),
     ):
         with pytest.raises(ConfigError, match=words):
             gpx.fit(X.numpy(), Y.numpy(), *QUICK, *options, **given)

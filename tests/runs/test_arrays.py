@@ -60,3 +60,14 @@ def test_columns_are_taken_by_name():
         columns_by_name(frame, ["a", "c"], "inputs")
     with pytest.raises(DataError, match="inputs have more than one column 'a'"):
         columns_by_name(Column([1.0, 2.0], index=["a", "a"]), ["a"], "inputs")
+
+
+def test_what_pandas_calls_na_is_no_number():
+    """Whole numbers of which some are missing, as pandas reads them from a table."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": pandas.array([1, None, 3], dtype="Int64"), "b": [0.5, 1.5, 2.5]})
+    found = real_array(frame, "targets")
+    np.testing.assert_array_equal(found, [[1.0, 0.5], [np.nan, 1.5], [3.0, 2.5]])
+    np.testing.assert_array_equal(real_array(frame["a"], "targets"), [1.0, np.nan, 3.0])
+    with pytest.raises(DTypeError, match="targets must be an array of real numbers"):
+        real_array(pandas.DataFrame({"a": ["x", None]}), "targets")

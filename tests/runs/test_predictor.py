@@ -8,7 +8,8 @@ from gpx.data import Standardiser
 from gpx.data.target_transform import TargetTransform
 from gpx.errors import ConfigError, DataError, DTypeError, NotAvailable, ShapeError
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, Softmax
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Softmax, StudentT
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Zero
 from gpx.models import SSGP, SVGP, ExactGP, LaplaceGP, Posterior
 from gpx.runs.predictor import Predictor
@@ -55,6 +56,40 @@ def test_without_noise_it_is_the_function(predictor):
     noisy = model.predict(x.numpy())
     extra = 0.01 * y.var(correction=0).item()
     np.testing.assert_allclose(noisy.std**2 - found.std**2, extra, rtol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_rows_of_some_weight_scatter_less_under_gaussian_noise_of_any_number_of_outputs(outputs):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=draw, dtype=torch.float64)
+    y = torch.randn(30, outputs, generator=draw, dtype=torch.float64).squeeze(1)
+    scaler, _ = Standardiser.fit(x, y, scale_targets=True)
+    noise = Gaussian(0.3) if outputs == 1 else GaussianOutputs(outputs, 0.3)
+    model = SVGP(
+        kernel=RBF(2), mean=Zero(), likelihood=noise, num_inputs=2, num_inducing=5
+    ).double()
+    model.initialise(x, y, generator=draw)
+    model.likelihood.noise_variance = 0.3 * torch.ones(y.shape[1:]).double()
+    made = Predictor(model.condition(x, y), noise, scaler, ("a", "b"), "y")
+    relative = torch.linspace(0.1, 1.0, 30).double()
+    plain = made.distribution(x)
+    found = made.distribution(x, RowNoise(torch.zeros(30).double(), relative))
+    less = (plain.variance - found.variance).view(30, outputs)
+    expected = 0.3 * (1.0 - relative)[:, None].expand(30, outputs)
+    torch.testing.assert_close(less, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_under_other_noise_weights_change_no_prediction():
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).double()
+    parts = {"kernel": RBF(2), "mean": Zero(), "likelihood": StudentT()}
+    model = SVGP(**parts, num_inputs=2, num_inducing=5).double()
+    model.initialise(x, x[:, 0], generator=torch.Generator().manual_seed(0))
+    scaler, _ = Standardiser.fit(x, x[:, 0], scale_targets=True)
+    posterior = model.condition(x, x[:, 0])
+    made = Predictor(posterior, model.likelihood, scaler, ("a", "b"), "y")
+    known = RowNoise(torch.zeros(20).double(), torch.full((20,), 0.2).double())
+    y = x[:, 0]
+    assert torch.equal(made.distribution(x, known).log_prob(y), made.distribution(x).log_prob(y))
 
 
 def test_joint_covariance(predictor):

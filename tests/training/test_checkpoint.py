@@ -110,3 +110,17 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, limited_files):
             save_checkpoint(path, {"step": 2, "many": torch.zeros(size)})
     assert load_checkpoint(path)["step"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_checksums_are_written_where_the_process_has_turned_them_off(tmp_path):
+    """Without them torch leaves others in their place, and every part would look damaged."""
+    if not hasattr(torch.serialization, "set_crc32_options"):
+        pytest.skip("this torch always writes them")
+    asked = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        save_checkpoint(tmp_path / "checkpoint.pt", {"x": torch.arange(4.0)})
+        assert not torch.serialization.get_crc32_options()
+    finally:
+        torch.serialization.set_crc32_options(asked)
+    assert torch.equal(load_checkpoint(tmp_path / "checkpoint.pt")["x"], torch.arange(4.0))

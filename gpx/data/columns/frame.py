@@ -170,17 +170,17 @@ def plain_values(values: Any, name: str) -> Values:
 
 def _of_objects(array: NDArray[Any], name: str) -> Values:
     """A column of Python's own objects: numbers where all of them are, dates where they all are."""
-    absent = np.array([_absent(value) for value in array], dtype=bool)
-    given = array[~absent]
+    gaps = np.array([absent(value) for value in array], dtype=bool)
+    given = array[~gaps]
     if any(isinstance(value, complex) for value in given):
         raise DTypeError(f"the column {name!r} must hold real numbers (found a complex one)")
     if all(isinstance(value, (bool, int, float, np.number, np.bool_)) for value in given):
         found = np.full(len(array), np.nan)
-        found[~absent] = given.astype(np.float64)
+        found[~gaps] = given.astype(np.float64)
         return found
     if all(hasattr(value, "isoformat") for value in given):  # dates and times of Python and pandas
         return np.array(
-            ["" if a else v.isoformat() for v, a in zip(array, absent, strict=True)], object
+            ["" if a else v.isoformat() for v, a in zip(array, gaps, strict=True)], object
         )
     odd = next((v for v in given if not isinstance(v, (str, bool, int, float, np.generic))), None)
     if odd is not None:
@@ -189,11 +189,11 @@ def _of_objects(array: NDArray[Any], name: str) -> Values:
             f"(found {type(odd).__name__})"
         )
     return np.array(
-        ["" if a else str(v).strip() for v, a in zip(array, absent, strict=True)], dtype=object
+        ["" if a else str(v).strip() for v, a in zip(array, gaps, strict=True)], dtype=object
     )
 
 
-def _absent(value: Any) -> bool:
+def absent(value: Any) -> bool:
     """None, NaN, NaT, or pandas.NA, which is equal to nothing and to which nothing can be said."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True

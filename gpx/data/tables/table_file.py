@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -137,6 +138,13 @@ class TableFile(DataSource):
         files, test = [layout.path], None
         if self.test_path is not None:
             other = self.layout(under(self.root, self.test_path))
+            if other.path.resolve() == layout.path.resolve():
+                warnings.warn(
+                    f"test_path={self.test_path} is path= itself: its rows are trained on and "
+                    "tested on, so that metrics say nothing of new rows; give other rows, or leave "
+                    "it out for a fold of these",
+                    stacklevel=2,
+                )
             there = {role: _same_columns(layout, other, columns) for role, columns in roles.items()}
             test = self._rows(other, there, options, names)
             files.append(other.path)

@@ -1,6 +1,12 @@
 """Gaussian families over inducing variables, and the strategies that carry them to the function."""
 
 from gpx.inference.variational.distribution import FullCholesky, MeanField, WhitenedGaussian
+from gpx.inference.variational.mixed_optimum import (
+    OPTIMAL,
+    apart,
+    best_variational,
+    mean_shares,
+)
 from gpx.inference.variational.optimum import (
     GAUSSIAN,
     OutputSums,
@@ -21,6 +27,7 @@ from gpx.inference.variational.strategy import (
 
 __all__ = [
     "GAUSSIAN",
+    "OPTIMAL",
     "FullCholesky",
     "InducingVariables",
     "MeanField",
@@ -31,6 +38,9 @@ __all__ = [
     "Whitened",
     "WhitenedGaussian",
     "Whitening",
+    "apart",
+    "best_variational",
+    "mean_shares",
     "observed_sums",
     "raise_noise",
     "row_scale",

@@ -12,6 +12,7 @@ from gpx.inference.nystrom import BlockStore, NystromSums, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.inference.variational.strategy import InducingVariables
 from gpx.likelihoods import Gaussian, GaussianOutputs
+from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 
@@ -22,7 +23,7 @@ SUMS_CHUNK = 2**16
 """Rows whose residuals are in memory together while sums over all data are taken."""
 
 
-def row_scale(noise: RowNoise | None, likelihood: Gaussian | GaussianOutputs) -> Tensor | None:
+def row_scale(noise: RowNoise | None, likelihood: Gaussian | NoisyOutputs) -> Tensor | None:
     """Factors (n,) that give rows the noise variance of the likelihood; None: they have it.
 
     Args:
@@ -37,7 +38,12 @@ def row_scale(noise: RowNoise | None, likelihood: Gaussian | GaussianOutputs) ->
 
 
 def whitened_sums(
-    variables: InducingVariables, mean: Mean, x: Tensor, y: Tensor, scale: Tensor | None = None
+    variables: InducingVariables,
+    mean: Mean,
+    x: Tensor,
+    y: Tensor,
+    scale: Tensor | None = None,
+    mean_shares: Tensor | None = None,
 ) -> NystromSums:
     """What the optimal q(v) depends on, in float64: O(n M^2), memory free of n.
 
@@ -46,6 +52,7 @@ def whitened_sums(
         mean: prior mean of f.
         x (n, d), y (n,) or (n, p).
         scale (n,): factors of rows, ``row_scale``; None: ones.
+        mean_shares (p,) or (): how many times an output has the prior mean; None: once.
     """
     whitener, found = variables.whitener(), None
     start = 0
@@ -54,7 +61,8 @@ def whitened_sums(
         start += len(rows)
         store = BlockStore(whitener, rows, dtype=torch.float64, scale=own)
         column = (-1, *(1 for _ in y.shape[1:]))
-        residual = targets - mean(rows).view(column)
+        prior = mean(rows).view(column)
+        residual = targets - (prior if mean_shares is None else prior * mean_shares)
         part = nystrom_sums(store, residual if own is None else residual * own.view(column))
         found = part if found is None else found.with_sums_of(part)
     assert found is not None  # there are rows
@@ -78,7 +86,12 @@ class OutputSums(NamedTuple):
 
 
 def observed_sums(
-    variables: InducingVariables, mean: Mean, x: Tensor, y: Tensor, scale: Tensor | None = None
+    variables: InducingVariables,
+    mean: Mean,
+    x: Tensor,
+    y: Tensor,
+    scale: Tensor | None = None,
+    mean_shares: Tensor | None = None,
 ) -> OutputSums:
     """``whitened_sums`` of each output over its own rows, where targets y (n, p) are missing (NaN).
 
@@ -88,7 +101,7 @@ def observed_sums(
     Cost: p times that of ``whitened_sums``, or once where none is missing.
     """
     if y.ndim == 1 or not isinstance(y, Tensor) or not bool(y.isnan().any()):
-        found = whitened_sums(variables, mean, x, y, scale).outputs()
+        found = whitened_sums(variables, mean, x, y, scale, mean_shares).outputs()
         return OutputSums(found, [len(x)] * len(found))
     each, counts = [], []
     for j, targets in enumerate(y.unbind(1)):
@@ -96,7 +109,8 @@ def observed_sums(
         if not bool(rows.any()):
             raise DataError(f"output {j} of {y.shape[1]} has no target in any row; leave it out")
         own = None if scale is None else scale[rows]
-        each.append(whitened_sums(variables, mean, x[rows], targets[rows], own))
+        share = None if mean_shares is None else mean_shares[j]
+        each.append(whitened_sums(variables, mean, x[rows], targets[rows], own, share))
         counts.append(int(rows.sum()))
     return OutputSums(each, counts)
 
@@ -114,7 +128,7 @@ def whitened_optimum(
 def raise_noise(
     sums: NystromSums | OutputSums,
     num_data: int | list[int],
-    likelihood: Gaussian | GaussianOutputs,
+    likelihood: Gaussian | NoisyOutputs,
 ) -> None:
     """Set the noise variance to that of highest collapsed bound of every output, if larger.
 

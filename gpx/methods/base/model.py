@@ -215,7 +215,7 @@ class Model(DataSized, ABC):
                 f"{class_name(self)} {refused_of_rows(noise)}, or take "
                 + (
                     "model=ExactGP() with solver=cholesky, SVGP(), Vecchia(), SGPR(), "
-                    "EffectivePrior() or SubsetOfData()"
+                    "EffectivePrior(prior=fitc) or SubsetOfData()"
                     if isinstance(self.likelihood, Gaussian)
                     else "model=SVGP(), which takes weights of rows under any likelihood"
                 )

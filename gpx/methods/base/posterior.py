@@ -71,14 +71,18 @@ class Posterior(DataSized, ABC):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
-    def predictive_of_rows(self, x: Tensor, likelihood: Gaussian, noise: RowNoise) -> Distribution:
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
         """``predictive`` of rows whose noise is known in part, or that stand for several each.
 
         Args:
-            noise: of every row of x.
+            noise: of every row of x; where the noise is the posterior's own, known variances alone.
         """
         with torch.no_grad():
-            return noise.predictive(*self.predict(x), likelihood.noise_variance)
+            if self.has_own_noise:
+                return noise.added_to(self.predictive(x, likelihood))
+            return likelihood.predictive_of_rows(*self.predict(x), noise)
 
     def fix(self) -> None:
         """Derive now what ``predict`` derives from the state; before ``torch.export`` only.

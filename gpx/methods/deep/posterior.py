@@ -154,24 +154,24 @@ class NetworkPosterior(Posterior):
             return Sign(likelihood.predictive(mean, variance).probs.mean(0))
         if isinstance(likelihood, Gaussian):
             return gaussian_mixture(Marginals(mean, variance + likelihood.noise_variance))
-        share = mean.new_ones(mean.shape[1], len(mean))
         if isinstance(likelihood, NoisyOutputs):
-            mean, variance = likelihood.outputs(mean, variance)
-            deviation = (variance + likelihood.noise_variance).sqrt()
-            parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))
-            shares = Categorical(probs=share.unsqueeze(1).expand(-1, mean.shape[2], -1))
-            return Independent(MixtureSameFamily(shares, parts), 1)
+            return _mixture_of_outputs(mean, variance, likelihood, None)
+        share = mean.new_ones(mean.shape[1], len(mean))
         return MixtureSameFamily(
             Categorical(probs=share),
             likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1)),
         )
 
     @torch.no_grad()
-    def predictive_of_rows(self, x: Tensor, likelihood: Gaussian, noise: RowNoise) -> Distribution:
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
         """As in ``Posterior``: the mixture over draws, as ``predictive``."""
         if self.draws_needed == 1:
             return super().predictive_of_rows(x, likelihood, noise)
         mean, variance = self.components(x)
+        if isinstance(likelihood, NoisyOutputs):
+            return _mixture_of_outputs(mean, variance, likelihood, noise)
         own = noise.like(mean).variance(likelihood.noise_variance.to(mean))
         return gaussian_mixture(Marginals(mean, variance + own))
 
@@ -203,3 +203,14 @@ class NetworkPosterior(Posterior):
             return found.squeeze(2) if self.num_latents == 1 else found
 
         return paths
+
+
+def _mixture_of_outputs(
+    mean: Tensor, variance: Tensor, likelihood: NoisyOutputs, noise: RowNoise | None
+) -> Independent:
+    """Of each output the mixture over draws, from latent moments (s, n, q)."""
+    mean, variance = likelihood.outputs(mean, variance)
+    deviation = (variance + likelihood.noise_of_rows(noise)).sqrt()
+    parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))
+    share = mean.new_ones(*mean.shape[1:], len(mean))
+    return Independent(MixtureSameFamily(Categorical(probs=share), parts), 1)

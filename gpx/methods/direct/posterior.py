@@ -16,7 +16,8 @@ from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.direct.mean_field import cumulants, drawn_codes
@@ -190,9 +191,21 @@ class DirectPosterior(DiscretePosterior):
         """As in ``DiscretePosterior``; of several components, the mixture of their normals."""
         if len(self.shares) == 1:
             return super().predictive(x, likelihood)
+        return self._mixture(x, self.noise_variance(likelihood).to(x.dtype))
+
+    @torch.no_grad()
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
+        """As in ``Posterior``; of several components, the mixture of their normals."""
+        if len(self.shares) == 1:
+            return super().predictive_of_rows(x, likelihood, noise)
+        return self._mixture(x, noise.like(x).variance(self.noise_variance(likelihood).to(x)))
+
+    def _mixture(self, x: Tensor, noise: Tensor) -> Distribution:
+        """Of the components' normals, with noise variances () or (t,)."""
         mean, variance, _ = self.cumulants(x)
-        variance = variance + self.noise_variance(likelihood).to(x.dtype)
-        return gaussian_mixture(Marginals(mean, variance), self.shares)
+        return gaussian_mixture(Marginals(mean, variance + noise), self.shares)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:

@@ -31,10 +31,10 @@ from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.methods.exact.model import kernel_matrix, row_blocks
 
 ROUNDING = 0.5
-"""Units of rounding, times n and the largest variance of a function in those of its noise, from
-which gradients in float32 may be wrong in the second digit: with an RBF kernel on 200 and 600 rows
-of two inputs those of noise 1e-4 are off by 0.4 and 1.6 % of their norm, and small entries of them
-by as much as they are; with a Matern-3/2 kernel a twentieth of that."""
+"""n v eps from which gradients in float32 are warned of, where v is the largest ratio of a
+function's variance to its noise variance and eps = 1.2e-7. With an RBF kernel, two inputs and noise
+1e-4 the gradient is off by 0.4 % of its norm on 200 rows and by 1.6 % on 600, and small entries of
+it by 100 %; with a Matern-3/2 kernel by a twentieth of that."""
 WAITS_COST = ("cuda",)
 """Devices that are asked once whether all factorisations worked, not at each."""
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.exact.coregional_system import CompleteOutputs, ObservedOutputs, OutputsSystem
@@ -121,10 +122,22 @@ class CoregionalPosterior(Posterior):
         """Law of the p targets of each row, whose errors go together as their functions do."""
         if not isinstance(likelihood, GaussianOutputs):
             return super().predictive(x, likelihood)
-        with torch.no_grad():
-            mean, covariance = self.joint_outputs(x)
-            noise = likelihood.noise_variance.to(mean)
-            return MultivariateNormal(mean, covariance + noise.diag(), validate_args=False)
+        return self._law(x, likelihood.noise_variance)
+
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
+        """As ``predictive``; a row of weight w has a w-th of the noise in every target."""
+        if not isinstance(likelihood, GaussianOutputs):
+            return super().predictive_of_rows(x, likelihood, noise)
+        return self._law(x, likelihood.noise_of_rows(noise))
+
+    @torch.no_grad()
+    def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
+        """Of the targets at x (t, d), with noise variances (p,) or (t, p)."""
+        mean, covariance = self.joint_outputs(x)
+        factor = factor_of_rows(covariance.double(), noise.double())
+        return MultivariateNormal(mean, scale_tril=factor.to(mean), validate_args=False)
 
     def with_observations(
         self,
@@ -182,6 +195,24 @@ class CoregionalPosterior(Posterior):
             return prior(x) + change + self.mean(x)[:, None]
 
         return paths
+
+
+def factor_of_rows(covariance: Tensor, noise: Tensor) -> Tensor:
+    """Cholesky factors (t, p, p) of covariances of functions (t, p, p) plus noise, float64.
+
+    Covariances that were taken in float32 may have eigenvalues further below zero than the noise is
+    above it: those count as zero.
+
+    Args:
+        noise (p,) or (t, p): variances.
+    """
+    name = "the covariance of the targets of a row"
+    try:
+        return cholesky(covariance + torch.diag_embed(noise), name=name, ladder=(0.0,))[0]
+    except NotPositiveDefinite:
+        values, vectors = torch.linalg.eigh(covariance)
+        known = (vectors * values.clamp_min(0.0).unsqueeze(-2)) @ vectors.mT
+        return cholesky(known + torch.diag_embed(noise), name=name)[0]
 
 
 def require_no_infinity(residual: Tensor) -> None:

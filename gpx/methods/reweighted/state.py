@@ -82,6 +82,7 @@ class ReweightedState(InDoublePrecision):
         "latent_sums",
     )
     in_double = ("totals",)
+    derived: ClassVar[tuple[str, ...]] = ("_form",)
     basis: Basis
     structure: Structure
     gram: Tensor
@@ -137,14 +138,8 @@ class ReweightedState(InDoublePrecision):
         sums = self.latent_sums[number]
         return self.form.of_targets(sums[:-1], sums[-1])
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        super()._apply(fn, recurse)
-        self._form = None
-        return self
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if self.structure != "householder":  # none, and older runs did not store it
             state_dict.setdefault(prefix + "frame", self.frame[:0])
         state_dict.setdefault(prefix + "latent_sums", self.latent_sums[:0])  # nor this
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._form = None

@@ -30,7 +30,7 @@ FINE = 1.0
 """Standard error of the evidence, in nats, that is small enough for any number of rows."""
 
 FEW_PROBES = 2
-"""Where the low-rank part is complete: what is left to them is a trace of a nat at most."""
+"""Probes where the low-rank part is complete: the trace that they estimate is a nat at most."""
 
 Logdet = Literal["lanczos", "chebyshev", "eigenvalues", "circulant", "cholesky"]
 

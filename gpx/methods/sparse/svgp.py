@@ -14,20 +14,22 @@ from gpx.inducing.base import inducing_for, settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.variational import (
-    GAUSSIAN,
+    OPTIMAL,
     FullCholesky,
     InducingVariables,
     OutputSums,
     Strategy,
     Whitened,
     WhitenedGaussian,
+    apart,
+    best_variational,
+    mean_shares,
     observed_sums,
     raise_noise,
     row_scale,
-    whitened_optimum,
 )
 from gpx.kernels.base import Kernel
-from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
+from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower
@@ -71,11 +73,11 @@ class SVGP(Model):
             of another kind are placed by themselves and not trained.
         family: of q: ``FullCholesky`` (None) or ``MeanField``; copied.
         strategy: which variables q is over; None: ``Whitened``, v itself.
-        warm_start: with a Gaussian likelihood, start the noise variance and q(v) where the
-            collapsed bound is highest given Z and the kernel (one pass over the data); otherwise
-            q(v) starts at the prior.
-        refit: with a Gaussian likelihood, ``condition`` gives the posterior of the optimal q(v) at
-            the trained Z and hyperparameters (one more pass over the data), whose bound is never
+        warm_start: with Gaussian noise, of mixed outputs too, start the noise variance and q(v)
+            where the collapsed bound is highest given Z and the kernel (one pass over the data);
+            otherwise q(v) starts at the prior.
+        refit: with Gaussian noise, ``condition`` gives the posterior of the optimal q(v) at the
+            trained Z and hyperparameters (one more pass over the data), whose bound is never
             below that of the last stochastic iterate; otherwise the posterior of q(v) as trained.
         jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
 
@@ -174,7 +176,7 @@ class SVGP(Model):
             self._resize(points.shape)
         self.place(points)
         self._start_likelihood(x, y)
-        if self.warm_start and isinstance(self.likelihood, GAUSSIAN):
+        if self.warm_start and isinstance(self.likelihood, OPTIMAL):
             self._warm_start(self.likelihood, x, y)
 
     @torch.no_grad()
@@ -207,14 +209,14 @@ class SVGP(Model):
         self._assign(self.q, torch.zeros_like(self.q.mean), identity.expand(latents, size, size))
 
     @torch.no_grad()
-    def _warm_start(self, likelihood: Gaussian | GaussianOutputs, x: Tensor, y: Tensor) -> None:
+    def _warm_start(self, likelihood: Gaussian | NoisyOutputs, x: Tensor, y: Tensor) -> None:
         """Noise variance, never below what it is, and q(v) of highest collapsed bound.
 
         Where the noise of each row is known in part, what is not starts as it is.
         """
         sums = self._sums(x, y)
         if self.row_noise is None:
-            raise_noise(sums, sums.counts, likelihood)
+            raise_noise(apart(sums, likelihood), sums.counts, likelihood)
         self._assign_optimum(self.q, sums)
 
     @torch.no_grad()
@@ -224,7 +226,7 @@ class SVGP(Model):
         Raises:
             ConfigError: the likelihood is not Gaussian, so that there is no closed form.
         """
-        if not isinstance(self.likelihood, GAUSSIAN):
+        if not isinstance(self.likelihood, OPTIMAL):
             # torch renames the class of a module with parametrised parameters
             name = class_name(self.likelihood)
             raise ConfigError(
@@ -237,13 +239,14 @@ class SVGP(Model):
         return InducingVariables(self.kernel, self.inducing, self.jitter, self.features)
 
     def _sums(self, x: Tensor, y: Tensor) -> OutputSums:
-        assert isinstance(self.likelihood, GAUSSIAN)
+        assert isinstance(self.likelihood, OPTIMAL)
         scale = row_scale(self.row_noise, self.likelihood)
-        return observed_sums(self._variables, self.mean, x, y, scale)
+        shares = mean_shares(self.likelihood)
+        return observed_sums(self._variables, self.mean, x, y, scale, shares)
 
     def _assign_optimum(self, q: WhitenedGaussian, sums: OutputSums) -> None:
-        assert isinstance(self.likelihood, GAUSSIAN)
-        self._assign(q, *whitened_optimum(sums, self.likelihood))
+        assert isinstance(self.likelihood, OPTIMAL)
+        self._assign(q, *best_variational(sums, self.likelihood))
 
     def _assign(self, q: WhitenedGaussian, mean: Tensor, factor: Tensor) -> None:
         """Set q to where v is N(mean, factor factor^T)."""
@@ -307,7 +310,7 @@ class SVGP(Model):
 
     def new_posterior(self) -> SVGPPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
-        refitted = self.refit and isinstance(self.likelihood, GAUSSIAN)
+        refitted = self.refit and isinstance(self.likelihood, OPTIMAL)
         return SVGPPosterior(self.kernel, self.mean, self.features, refitted=refitted)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:

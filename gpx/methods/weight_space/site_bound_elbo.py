@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.methods.base.batch import Batch
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
@@ -127,7 +128,6 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         self.refresh_steps = refresh_steps
         self.refresh_passes = refresh_passes
         self._sampled_variance: Tensor | None = None
-        self._rows: Tensor | None = None
         self._data: tuple[Tensor, Tensor] | None = None
 
     def num_data(self, x: Tensor) -> int:
@@ -172,9 +172,9 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             self.eta.copy_(variance.mean().clamp_min(floor).sqrt())
 
     def before_step(self, model: SitesOnBasis, x: Tensor, y: Tensor, rows: Tensor) -> None:
-        """Remember which rows the next estimate is of, and where all the data are."""
-        if self.snapshot is not None:
-            self._rows, self._data = rows, (x, y)
+        """Remember where all the data are, for a refresh."""
+        if self.refresh_steps:
+            self._data = x, y
 
     @torch.no_grad()
     def after_step(self, model: SitesOnBasis) -> None:
@@ -183,7 +183,6 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             square = self.eta.square() * ETA_DECAY + (1.0 - ETA_DECAY) * self._sampled_variance
             self.eta.copy_(square.clamp_min(torch.finfo(square.dtype).eps).sqrt())
         self._sampled_variance = None
-        self._rows = None
         due = self.count_step(self.refresh_steps)
         if self.snapshot is None:
             return
@@ -219,20 +218,41 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         ]
 
     def evidence(
-        self, model: SitesOnBasis, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: SitesOnBasis,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        rows: Tensor | None = None,
     ) -> Evidence:
-        """Estimate of the bound in nats, summed over all n points."""
-        self.check(model)
-        return self.estimate(model, x, y, *self.draw(model, generator=generator, device=x.device))
+        """Estimate of the bound in nats, summed over all n points.
 
-    def estimate(self, model: SitesOnBasis, x: Tensor, y: Tensor, *lists: Tensor) -> Evidence:
+        Args:
+            rows (batch,): numbers of these rows among all, whose latent means a snapshot knows;
+                None: they are sampled whole.
+        """
+        self.check(model)
+        lists = self.draw(model, generator=generator, device=x.device)
+        return self.estimate(model, x, y, *lists, rows=rows)
+
+    def evidence_of(
+        self, model: SitesOnBasis, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As in ``Objective``, of the rows that it holds."""
+        return self.evidence(model, batch.x, batch.y, generator=generator, rows=batch.rows)
+
+    def estimate(
+        self, model: SitesOnBasis, x: Tensor, y: Tensor, *lists: Tensor, rows: Tensor | None = None
+    ) -> Evidence:
         """The estimate for given lists of blocks.
 
         Args:
             x (batch, d), y (batch,): mini-batch, each row drawn with equal probability.
             lists: one list (L,), or two independent ones where C has dense columns.
+            rows (batch,): as in ``evidence``.
         """
-        mean, variance = self.latent(model, x, *lists)
+        mean, variance = self.latent(model, x, *lists, rows=rows)
         if self.bound == "affine":
             eta = self.eta.to(mean.dtype)
             square = (0.5 * (eta + variance / eta)).square()
@@ -272,8 +292,10 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         sampled = basis.block_precision(blocks).to(anchor) @ seen
         return 0.5 * (whole - basis.num_blocks / blocks.shape[0] * sampled)
 
-    def latent(self, model: SitesOnBasis, x: Tensor, *lists: Tensor) -> tuple[Tensor, Tensor]:
-        """Sampled moments (batch,) of phi w: a^, unbiased, and v^.
+    def latent(
+        self, model: SitesOnBasis, x: Tensor, *lists: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Sampled moments (batch,) of phi w: a^, unbiased, and v^; arguments of ``estimate``.
 
         v^ is unbiased for the latent variance, except under ``reparam``, where it is the variance
         of the sampled sum. With dense columns it is a product of two lists and may be negative;
@@ -289,9 +311,9 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         )
         factors = factor_rows(family, both, sparse=True)
         snapshot = self.snapshot
-        if snapshot is not None and snapshot.taken and self._rows is not None:
+        if snapshot is not None and snapshot.taken and rows is not None:
             change = snapshot.change(model, x, both, features, factors[:, 0])
-            mean = snapshot.fitted[self._rows] + ratio * change
+            mean = snapshot.fitted[rows] + ratio * change
         else:
             shift = anchor_at(self.anchor, both).reshape(-1) if head.shape[0] else 0.0
             mean = ratio * (features @ (factors[:, 0] - shift))

@@ -69,7 +69,7 @@ class Facts:
 
     @property
     def joint_rows(self) -> float:
-        """Rows of one target that exact inference takes as long for as for all targets of these.
+        """Number of rows whose exact inference, of one target, costs what that of these data does.
 
         The factorisations are of p matrices n x n, or of one of all targets where some are missing.
         """

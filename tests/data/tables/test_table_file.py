@@ -139,6 +139,12 @@ def test_faults_of_the_test_rows(tmp_path: Path, text: str, words: str) -> None:
         CSVFile(path, test_path=write(tmp_path, text, "test.csv")).table()
 
 
+def test_training_rows_to_test_on_are_said(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n1,1\n2,2\n3,3\n")
+    with pytest.warns(UserWarning, match="is path= itself: its rows are trained on and tested on"):
+        CSVFile(path, test_path=path).table()
+
+
 def test_a_class_that_training_rows_lack(tmp_path: Path) -> None:
     path = write(tmp_path, "a,y\n1,no\n2,yes\n3,no\n")
     test = write(tmp_path, "a,y\n1,maybe\n", "test.csv")

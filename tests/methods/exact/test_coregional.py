@@ -19,6 +19,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.methods.exact import coregional_mll, coregional_system
 from gpx.methods.exact.coregional import target_correlations
+from gpx.methods.exact.coregional_posterior import factor_of_rows
 from gpx.models import CoregionalGP, ExactGP
 from gpx.objectives import CoregionalMLL, ExactMLL
 
@@ -321,3 +322,29 @@ def test_digits_that_float32_lacks_are_warned_of(missing, noise, dtype, warned):
         with suppress(NotPositiveDefinite):  # of what is warned of
             CoregionalMLL().evidence(model, x, y)
     assert any("float32 has too few digits" in str(w.message) for w in found) == warned
+
+
+def test_covariances_below_zero_by_rounding_count_as_zero():
+    """Of float32 with noise at its floor: a law with the noise, not an error of the library."""
+    below = torch.tensor(
+        [[[1.0, 1.001], [1.001, 1.0]], [[2.0, 0.5], [0.5, 1.0]]], dtype=torch.float64
+    )
+    noise = torch.tensor([1e-6, 2e-6]).double()
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.cholesky(below + noise.diag())
+    factor = factor_of_rows(below, noise)
+    found = factor @ factor.mT - noise.diag()
+    assert torch.linalg.eigvalsh(found[0])[0].abs() < 1e-9
+    torch.testing.assert_close(found[0], torch.full_like(below[0], 1.0005))
+    torch.testing.assert_close(found[1], below[1])
+
+
+def test_float32_predicts_with_noise_at_its_floor():
+    x = torch.rand(40, 2, generator=draws())
+    y = torch.stack([(5 * x[:, 0]).sin(), (4 * x[:, 1]).cos()], 1)
+    kernel = RBF(2, lengthscale=[1.9, 5.8], outputscale=17.8)
+    model = CoregionalGP(kernel=kernel, mean=Constant(0.0), likelihood=GaussianOutputs(2, 1.1e-6))
+    law = model.condition(x, y).predictive(x, model.likelihood)
+    assert law.mean.dtype == torch.float32
+    assert bool(law.variance.isfinite().all())
+    assert bool((law.variance > 1e-6).all())

@@ -92,7 +92,7 @@ def test_a_row_of_weight_two_is_two_rows(problem):
 
 def test_predictive_adds_the_noise_of_the_row():
     noise = RowNoise(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 0.25]))
-    law = noise.predictive(torch.zeros(2), torch.tensor([1.0, 2.0]), torch.tensor(0.4))
+    law = Gaussian(0.4).predictive_of_rows(torch.zeros(2), torch.tensor([1.0, 2.0]), noise)
     assert law.variance.tolist() == pytest.approx([1.9, 2.1])
 
 

@@ -1,5 +1,8 @@
 """What is kept of the data is never stale or rounded, and the path to the weights is exact."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from linear_features import draw, features_and_targets, position, posterior, value
@@ -151,3 +154,15 @@ def test_cuda_agrees_with_cpu(structure):
     there = SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, 40)
     got = reweighted_form(there, structure).weights(u.cuda(), s.cuda())
     torch.testing.assert_close(value(got).cpu(), value(form.weights(u, s)), rtol=1e-9, atol=0)
+
+
+def test_copies_and_pickles_leave_out_what_is_worked_out_from_the_state():
+    kept = Kept("householder")
+    kept.statistics = statistics()
+    kept.frame = torch.eye(5, dtype=torch.float64)[:, :2]
+    form = kept.form
+    for made in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
+        assert made._form is None
+        same(made.statistics, kept.statistics)
+        assert type(made.form) is type(form)
+    assert kept.form is form

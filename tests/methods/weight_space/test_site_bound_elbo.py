@@ -12,12 +12,14 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson
 from gpx.means import Zero
+from gpx.methods.base.batch import Batch
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.sites import SiteReport
 from gpx.objectives import QuadruplyStochasticELBO, SiteBoundELBO, WeightSpaceELBO, exact_site_elbo
 from gpx.training import FirstOrder
 
 ROWS = 5
+EVERY = torch.arange(ROWS)
 BLOCKS = 6
 WIDTH = 2
 
@@ -55,7 +57,7 @@ def exact_standard_deviation(model, x, y):
     return model.condition(x, y).predict(x).variance.mean().sqrt()
 
 
-def averaged(objective, model, x, y, length, *, replacement=False):
+def averaged(objective, model, x, y, length, *, replacement=False, rows=None):
     """Mean of the estimate over all tuples of all lists, every row in the batch."""
     tuples = (
         itertools.product(range(BLOCKS), repeat=length)
@@ -64,7 +66,7 @@ def averaged(objective, model, x, y, length, *, replacement=False):
     )
     lists = [torch.tensor(chosen) for chosen in tuples]
     pairs = itertools.product(lists, repeat=2 if model.family.num_dense else 1)
-    values = [objective.estimate(model, x, y, *chosen).value for chosen in pairs]
+    values = [objective.estimate(model, x, y, *chosen, rows=rows).value for chosen in pairs]
     return torch.stack(values).mean()
 
 
@@ -230,7 +232,9 @@ def test_steps_raise_the_exact_bound(algorithm, snapshot):
         rows = torch.randint(200, (50,), generator=generator)
         optimiser.before_step(step)
         objective.before_step(model, x, y, rows)
-        objective(model, x[rows], y[rows], generator=generator).backward()
+        batch = Batch.of(model, x, y, rows)
+        found = objective.evidence_of(model, batch, generator=generator)
+        objective.loss(found, model, batch.x).backward()
         optimiser.step(step)
         objective.after_step(model)
         if step % 50 == 49:
@@ -275,7 +279,6 @@ def snapshot_of(model, x, y, eta=None, **options):
     objective = SiteBoundELBO(ROWS, **options)
     objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
     objective.eta.copy_(exact_standard_deviation(model, x, y) if eta is None else eta)
-    objective.before_step(model, x, y, torch.arange(ROWS))
     return objective
 
 
@@ -287,7 +290,7 @@ def test_a_snapshot_takes_the_cost_of_sampling_away_until_something_moves():
         whole, plain = snapshot_of(model, x, y), SiteBoundELBO(ROWS)
         plain.eta.copy_(whole.eta)
         for k in range(BLOCKS):  # whatever the list
-            found = whole.estimate(model, x, y, torch.tensor([k])).value
+            found = whole.estimate(model, x, y, torch.tensor([k]), rows=EVERY).value
             torch.testing.assert_close(found, exact, rtol=1e-9, atol=0.0)
         assert averaged(plain, model, x, y, 2) < exact - 1.0
         # weights and features move: a bound again, and far tighter than without
@@ -296,15 +299,33 @@ def test_a_snapshot_takes_the_cost_of_sampling_away_until_something_moves():
         model.kernel.lengthscale = torch.tensor([0.85, 1.1])
         whole.snapshot.moved = True
         exact = exact_site_elbo(model, x, y).value
-        found = averaged(whole, model, x, y, 2)
+        found = averaged(whole, model, x, y, 2, rows=EVERY)
         assert averaged(plain, model, x, y, 2) - exact < 5.0 * (found - exact) < 0.0
         complexity = [
-            whole.estimate(model, x, y, torch.tensor([k])).parts["complexity"]
+            whole.estimate(model, x, y, torch.tensor([k]), rows=EVERY).parts["complexity"]
             for k in range(BLOCKS)
         ]
         torch.testing.assert_close(
             torch.stack(complexity).mean(), exact_site_elbo(model, x, y).parts["complexity"]
         )
+
+
+def test_a_batch_finds_its_own_rows_in_the_snapshot():
+    """Where nothing has moved, the fit of a batch is exact, whatever the list."""
+    with torch.no_grad():
+        model, x, y = problem()
+        model.family.log_scale.fill_(-1.0)  # and so are sampled variances
+        objective = snapshot_of(model, x, y, columns=WIDTH)
+        marginals = model.condition(x, y).predict(x)
+        eta = objective.eta
+        squares = (0.5 * (eta + marginals.variance / eta)).square()
+        each = model.likelihood.expected_log_prob(y, marginals.mean, squares)
+        for chosen in ([4, 1, 4], [0, 1, 2]):
+            rows = torch.tensor(chosen)
+            batch = Batch.of(model, x, y, rows)
+            objective.before_step(model, x, y, EVERY[:3])
+            found = objective.evidence_of(model, batch, generator=torch.Generator())
+            torch.testing.assert_close(found.parts["fit"], each[rows].sum() * ROWS / 3)
 
 
 def test_prior_term_beside_a_snapshot_where_the_kernel_moves_the_prior():
@@ -317,12 +338,11 @@ def test_prior_term_beside_a_snapshot_where_the_kernel_moves_the_prior():
     model.initialise(x, y, generator=generator)
     objective = SiteBoundELBO(30)
     objective.prepare(model, x, y, generator=generator)
-    objective.before_step(model, x, y, torch.arange(30))
     with torch.no_grad():
         model.kernel.lengthscale = torch.tensor([0.9, 1.2])
     objective.snapshot.moved = True
     lists = [torch.tensor([k]) for k in range(model.basis.num_blocks)]
-    found = [objective.estimate(model, x, y, chosen) for chosen in lists]
+    found = [objective.estimate(model, x, y, chosen, rows=torch.arange(30)) for chosen in lists]
     whole = SiteBoundELBO(30, snapshot=False).estimate(model, x, y, torch.cat(lists))
     complexity = torch.stack([one.parts["complexity"] for one in found]).mean()
     torch.testing.assert_close(complexity, whole.parts["complexity"])
@@ -345,7 +365,8 @@ def test_float32_sites_beside_prior_variances_in_float64():
         objective = SiteBoundELBO(30, columns=20, snapshot=snapshot)
         generator = torch.Generator().manual_seed(0)
         objective.prepare(model, x, x[:, 0].sign(), generator=generator)
-        objective(model, x, x[:, 0].sign(), generator=generator).backward()
+        batch = Batch.of(model, x, x[:, 0].sign(), torch.arange(30))
+        objective.evidence_of(model, batch, generator=generator).value.backward()
         assert bool(model.family.mean.grad.to_dense().isfinite().all())
 
 
@@ -358,7 +379,7 @@ def test_gradient_at_the_snapshot_is_that_of_the_exact_bound():
     parameters = [model.family.mean, *model.basis.parameters()]
     lists = [torch.tensor(pair) for pair in itertools.combinations(range(BLOCKS), 2)]
     for chosen in lists:
-        (objective.estimate(model, x, y, chosen).value / len(lists)).backward()
+        (objective.estimate(model, x, y, chosen, rows=EVERY).value / len(lists)).backward()
     found = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in parameters]
     for parameter in parameters:
         parameter.grad = None
@@ -410,11 +431,12 @@ def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
     other = SiteBoundELBO(200, refresh_steps=1, refresh_passes=2)
     other.load_state_dict(objective.state_dict())
     assert other.steps == 2
-    for step in (objective, other):
-        step.before_step(model, x, y, torch.arange(50))
-    lists = torch.tensor([1, 3])
+    lists, rows = torch.tensor([1, 3]), torch.arange(50)
     with torch.no_grad():
-        values = [o.estimate(model, x[:50], y[:50], lists).value for o in (objective, other)]
+        values = [
+            made.estimate(model, x[rows], y[rows], lists, rows=rows).value
+            for made in (objective, other)
+        ]
     torch.testing.assert_close(*values)
 
 

@@ -12,7 +12,15 @@ from scipy.optimize import minimize
 from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson, Softmax, StudentT
+from gpx.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    Laplace,
+    NegativeBinomial,
+    Poisson,
+    Softmax,
+    StudentT,
+)
 from gpx.means import Zero
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.sites import ascend_sites, check_site, site_precision
@@ -20,7 +28,6 @@ from gpx.objectives import exact_site_elbo
 
 ROWS = 40
 LATENT_VARIANCE = 0.3
-
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -185,3 +192,9 @@ def test_likelihoods_without_such_sites_are_refused():
         check_site(StudentT())
     with pytest.raises(ConfigError, match="site_passes=-1 at least 0"):
         problem(site_passes=-1)
+
+
+def test_the_hint_names_likelihoods_of_counts_that_it_takes():
+    check_site(NegativeBinomial())
+    with pytest.raises(ConfigError, match=r"Poisson\(\) or NegativeBinomial\(\), or model=SVGP"):
+        check_site(StudentT())
