@@ -128,9 +128,11 @@ class BlockLanczos:
         corner = block[t:]
         self._projected[t : self.size, t : self.size] = 0.5 * (corner + corner.mT)
         fresh, lead = self._split(rest, known)
-        old = torch.nn.functional.pad(self._couplings[:, width:], (0, 0, 0, width))
+        # concatenated: older versions of torch do not pad arrays without entries
+        before = self._couplings[:, width:]
+        old = torch.cat([before, before.new_zeros(width, before.shape[1])])
         old[t:] = inside[self.size :].mT
-        new = torch.nn.functional.pad(lead.mT, (0, 0, t, 0))
+        new = torch.cat([lead.new_zeros(t, lead.shape[0]), lead.mT])
         self._candidates = torch.cat([fresh, wait], 1)
         self._couplings = torch.cat([new, old], 1)
         return True
