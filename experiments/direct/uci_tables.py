@@ -73,7 +73,8 @@ NOTES = [
     "around the mean field of one search, with kernels of training rows around that of coordinate "
     "ascent. By sampled entropies: the same start, 3,000 draws a step as published, 150 steps of "
     "Adam (the source says neither how many nor at which rate), the bound a mean of 9,000 draws; "
-    "the first fold only, which is yacht's worst (0.414 by the mean field, too; 0.259 over ten folds).",
+    "the first fold only, which is yacht's worst (0.414 by the mean field, too; 0.259 over ten "
+    "folds).",
     "Searches: the published one is L-BFGS from the prior; the default of approx=direct begins "
     "where annealing of the precision leads, at a bound that is higher by hundreds to hundreds "
     "of thousands of nats on coarse grids, with smaller errors and fewer zeros: part of the "
