@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 
@@ -17,7 +17,7 @@ from gpx.errors import ConfigError
 from gpx.installation import command
 from gpx.options.config import CONFIGS
 from gpx.options.names import option_names
-from gpx.runs.exporting.export import Format, export
+from gpx.runs.exporting.export import Format, export, output_path
 from gpx.runs.folder import RunFolder
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
@@ -148,6 +148,7 @@ def _export(arguments: list[str]) -> None:
     if options["format"] != "int4":
         for name in counts:
             raise ConfigError(f"{name}= belongs to format=int4: leave it out")
+        output_path(output, cast(Format, options["format"]))
         print(
             f"{output}: tracing the predictor, which takes minutes for a network", file=sys.stderr
         )

@@ -117,14 +117,7 @@ def export(
         BackendUnavailable: as for ``onnx_program``.
         CheckpointError: as for ``gpx.load``.
     """
-    path = Path(output).expanduser()
-    if format not in get_args(Format):
-        raise ConfigError(f"format={format}: expected {' or '.join(get_args(Format))}")
-    what, ending = ENDINGS[format]
-    if path.suffix != ending:
-        raise ConfigError(
-            f"output={output}: format={format} {what}, name it with the ending {ending}"
-        )
+    path = output_path(output, format)
     if isinstance(model, Fitted):
         model = model.model
     predictor = model if isinstance(model, Predictor) else load(model, trust=trust)
@@ -148,3 +141,15 @@ def export(
     with atomic_file(path) as file:
         file.write(found.c_source().encode())
     return found
+
+
+def output_path(output: str | Path, format: Format) -> Path:
+    """The file of a format; raises ConfigError for another format, or a name without its ending."""
+    if format not in get_args(Format):
+        raise ConfigError(f"format={format}: expected {' or '.join(get_args(Format))}")
+    path, (what, ending) = Path(output).expanduser(), ENDINGS[format]
+    if path.suffix != ending:
+        raise ConfigError(
+            f"output={output}: format={format} {what}, name it with the ending {ending}"
+        )
+    return path
