@@ -100,6 +100,7 @@ def observed_sums(
 
     Cost: p times that of ``whitened_sums``, or once where none is missing.
     """
+    # of rows that are read from files (``gpx.lazy_rows``) no target is missing
     if y.ndim == 1 or not isinstance(y, Tensor) or not bool(y.isnan().any()):
         found = whitened_sums(variables, mean, x, y, scale, mean_shares).outputs()
         return OutputSums(found, [len(x)] * len(found))
