@@ -71,14 +71,15 @@ def test_sums_are_sparse_and_in_blocks(monkeypatch):
 
 def test_inputs_beyond_the_grid_go_to_its_edge_or_are_refused():
     x = inputs()
-    far = torch.tensor([[0.5, 0.5], [7.0, 0.5]])
+    far = torch.tensor([[0.5, 0.5], [7.0, 0.5], [0.5, -9.0]])
     basis = placed(x)
-    with pytest.warns(UserWarning, match="1 of 2 inputs lie outside the interpolation grid and"):
+    with pytest.warns(UserWarning, match="2 of 3 inputs lie outside the interpolation grid and"):
         found = basis(far)
-    edge = torch.tensor([[float(basis.points()[-1, 0]), 0.5]])
-    torch.testing.assert_close(found[1:], basis(edge))
+    points = basis.points()
+    edges = torch.tensor([[float(points[-1, 0]), 0.5], [0.5, float(points[0, 1])]])
+    torch.testing.assert_close(found[1:], basis(edges))  # which are not outside
     for refused in (placed(x, outside="error"), basis.sparse_rows):
-        with pytest.raises(DataError, match="1 of 2 inputs lie outside"):
+        with pytest.raises(DataError, match="of 3 inputs lie outside"):
             refused(far)
 
 
