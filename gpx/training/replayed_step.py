@@ -1,6 +1,6 @@
 """Loss and gradient of a fixed-shape step, recorded once as a CUDA graph and replayed.
 
-A step of SVGP is some 160 kernels, one of QSGP on sampled functions some 300; replayed they are one
+A step of SVGP is some 140 kernels, one of QSGP on sampled functions some 300; replayed they are one
 launch (``gpx.linalg.replayed``).
 """
 

@@ -13,9 +13,9 @@ from gpx.methods.direct.mean_field import swept
 
 DATA = ["data.num_points=1500", "trainer.max_steps=3"]
 CEILINGS = {
-    "svgp": (["approx=svgp", "approx.num_inducing=64"], 159, 1),
-    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 163, 3),
-    "cglb": (["approx=cglb", "data.num_points=600", "approx.num_inducing=64"], 575, 26),
+    "svgp": (["approx=svgp", "approx.num_inducing=64"], 140, 1),
+    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 154, 3),
+    "cglb": (["approx=cglb", "data.num_points=600", "approx.num_inducing=64"], 559, 26),
     "qsgp, block step": (
         [
             "approx=qsgp",
@@ -34,9 +34,9 @@ CEILINGS = {
         256,
         0,
     ),
-    "pic": (["approx=pic", "data.num_points=3000", "approx.num_inducing=64"], 441, 17),
-    "direct": (["approx=direct", "approx.num_basis=40", "approx.restarts=0"], 77, 8),
-    "exact": (["approx=exact", "data.num_points=500"], 121, 8),
+    "pic": (["approx=pic", "data.num_points=3000", "approx.num_inducing=64"], 419, 12),
+    "direct": (["approx=direct", "approx.num_basis=40", "approx.restarts=0"], 77, 4),
+    "exact": (["approx=exact", "data.num_points=500"], 116, 8),
 }
 
 
