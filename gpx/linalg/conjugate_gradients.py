@@ -21,6 +21,7 @@ from gpx.errors import (
 )
 from gpx.linalg.cg_blocks import blocks_of
 from gpx.linalg.cg_iteration import CGIteration, Product
+from gpx.linalg.cg_one_side import OneSide
 from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
 
@@ -148,7 +149,9 @@ def conjugate_gradients(
     if refresh_every is None and reduced:
         refresh_every = REFRESH_REDUCED
     with torch.no_grad(), ExitStack() as at_end:
-        state = CGIteration(
+        sides = math.prod(rhs.shape) // max(1, rhs.shape[-1 if rhs.ndim == 1 else -2])
+        alone = rhs.is_cpu and sides == 1 and check_every == 1
+        state = (OneSide if alone else CGIteration)(
             matmul, rhs, preconditioner, x0, stop, product_dtype, keep_preconditioned and x0 is None
         )
         state.begin()
