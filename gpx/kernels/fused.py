@@ -248,11 +248,10 @@ class _Pullback:
         if sum1 is not None and sum2 is not None:  # in one array: what follows is done once
             n1, (*batch, rows, width) = self.left.shape[-2], self.both.shape
             found = self.both.new_empty(*batch, rows, width - 2)
-            first, second = found[..., :n1, :], found[..., n1:, :]
-            _finish(self.left, sum1, first)
-            _finish(self.right, sum2, second)
+            _finish(self.left, sum1, found[..., :n1, :])
+            _finish(self.right, sum2, found[..., n1:, :])
             self.found = found.div_(divisor)
-            return first, second
+            return found[..., :n1, :], found[..., n1:, :]
         first = None if sum1 is None else _finish(self.left, sum1).div_(divisor)
         second = None if sum2 is None else _finish(self.right, sum2).div_(divisor)
         self.found = first if second is None else second
