@@ -18,6 +18,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,12 @@ def exact(x: Tensor) -> Tensor:
     return torch.from_numpy(source.probabilities(x.double().numpy()))
 
 
-def measured(key: Key, steps: int) -> dict[str, Any]:
-    """One training."""
+def measured(key: Key, steps: int, more: Sequence[str] = ()) -> dict[str, Any]:
+    """One training.
+
+    Args:
+        more: options beside those of the method.
+    """
     name, size, seed = key
     steps *= 4 if name == PASSES else 1
     options = [
@@ -106,6 +111,7 @@ def measured(key: Key, steps: int) -> dict[str, Any]:
         *([] if size == SIZES[-1] else [f"data.train_size={size}"]),
         *("trainer.eval_every=0", "trainer.device=cpu", "trainer.tensorboard=false"),
         *("trainer.figures=false", "trainer.baselines=false", "trainer.quiet=true"),
+        *more,
     ]
     before = time.process_time()
     with tempfile.TemporaryDirectory() as temporary:
