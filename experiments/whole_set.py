@@ -132,17 +132,22 @@ def whole_set_kernel(name: str) -> WholeSetKernel:
 
 def fitted(name: str) -> dict[str, Any]:
     """Type-II maximum likelihood on random rows of the whole set."""
-    data = load_data(build(composed([f"data={name}"]), "data"), task="regression")
-    x = data.scaler.original_inputs(torch.cat([data.train_x, data.test_x]))
-    y = data.scaler.original_mean(torch.cat([data.train_y, data.test_y]))
-    scaler, _ = Standardiser.fit(x, y, scale_targets=True)
-    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:ROWS]
-    x, y = scaler.transform_inputs(x)[rows], scaler.transform_targets(y)[rows]
+    x, y, scaler = random_rows(name)
     best = best_search(x, y)
     # before it takes units, so that what is off stays a number
     lengthscales = (best.pop("lengthscales").clamp(max=FLAT) * scaler.input_scale).tolist()
     row = {"data": name, "lengthscales": lengthscales, "target_scale": float(scaler.target_scale)}
     return row | best
+
+
+def random_rows(name: str, seed: int = 0) -> tuple[Tensor, Tensor, Standardiser]:
+    """Inputs (n', d) and targets (n',) of min(n, 1000) rows of the whole set, in its own units."""
+    data = load_data(build(composed([f"data={name}"]), "data"), task="regression")
+    x = data.scaler.original_inputs(torch.cat([data.train_x, data.test_x]))
+    y = data.scaler.original_mean(torch.cat([data.train_y, data.test_y]))
+    scaler, _ = Standardiser.fit(x, y, scale_targets=True)
+    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:ROWS]
+    return scaler.transform_inputs(x)[rows], scaler.transform_targets(y)[rows], scaler
 
 
 def best_search(x: Tensor, y: Tensor) -> dict[str, Any]:

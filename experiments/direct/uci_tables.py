@@ -97,7 +97,7 @@ def mean_of(folds: Rows, key: str) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def inside(name: str, found: float, published: float, spread: float) -> bool:
+def inside(found: float, published: float, spread: float) -> bool:
     """Whether an error is at most max(15 %, one published deviation) above the published."""
     return found <= published + max(0.15 * published, spread)
 
@@ -110,7 +110,7 @@ def beside(
     rmse, sparsity = mean_of(folds, "rmse"), mean_of(folds, "sparsity")
     assert rmse is not None
     assert sparsity is not None
-    near = inside(name, rmse, error, spread)
+    near = inside(rmse, error, spread)
     row = {
         "data": name,
         "folds": len(folds),
