@@ -58,6 +58,7 @@ DEPTHS = ("CNN+GP(RF)", *(name for name in METHODS if "DGP" in name))
 DEEP_SIZE = 4000
 PASSES = "CNN+MCD, 12,000 steps"
 """As many passes through 4,000 images as 3,000 steps make through 1,000."""
+GAP = "confidence less accuracy"
 Key = tuple[str, int | None, int | None]
 """Method, images, seed."""
 
@@ -83,7 +84,7 @@ def scored(key: Key, law: Any, data: Any) -> dict[str, Any]:
         "MCE": scores["mce"],
         "Brier": scores["brier"],
         "entropy": scores["entropy"],
-        "confidence less accuracy": confidence - scores["accuracy"],
+        GAP: confidence - scores["accuracy"],
         "distance from exact": float((law.probs.double() - exact(data.test_x)).abs().sum(1).mean()),
         "commit": COMMIT,
     }
@@ -131,6 +132,12 @@ def control() -> dict[str, Any]:
     return {**row, "steps": None, "seconds": None}
 
 
+def fields() -> Rows:
+    """What is measured of all methods."""
+    rows: Rows = earlier(HERE / "fields.json")
+    return rows
+
+
 def judged(rows: Rows) -> Checks:
     """What section 4.4 asks for, at every seed that is there."""
     found = {(row["method"], row["N"], row["seed"]): row for row in rows}
@@ -144,17 +151,16 @@ def judged(rows: Rows) -> Checks:
     checks: Checks = {
         "ECE of the exact probabilities below 0.02": control and control["ECE"] < 0.02
     }
-    gap = "confidence less accuracy"
     for method in BY_SIZE[1:]:
         for few, many in pairwise(SIZES):
             checks[f"{method} is less under-confident with {many:,} rows than with {few:,}"] = (
-                holds((method, many), (method, few), of=lambda more, less: more[gap] > less[gap])
+                holds((method, many), (method, few), of=lambda more, less: more[GAP] > less[GAP])
             )
         if method == "CNN+MCD":
             checks[f"{method} is less under-confident so, as many passes through the images"] = (
                 holds(
                     *((PASSES, DEEP_SIZE), (method, SIZES[0])),
-                    of=lambda more, less: more[gap] > less[gap],
+                    of=lambda more, less: more[GAP] > less[GAP],
                 )
             )
         for size in SIZES:
@@ -165,7 +171,7 @@ def judged(rows: Rows) -> Checks:
                 )
     for size in SIZES:
         checks[f"CNN is over-confident, {size:,} rows"] = holds(
-            ("CNN", size), of=lambda row: row[gap] > 0.0
+            ("CNN", size), of=lambda row: row[GAP] > 0.0
         )
     checks["all measures of one to five layers are finite"] = holds(
         *((method, DEEP_SIZE) for method in DEPTHS),
