@@ -84,11 +84,13 @@ Key = tuple[str, int, str]
 
 
 def runs() -> dict[Key, Setting]:
-    """What to train: all settings on one number of images, two of them on the others."""
+    """What to train: all settings on one number of images, some of them on the others."""
     found = {(m, SIZE, name): s for m, each in VARIED.items() for name, s in each.items()}
     for size in OTHER_SIZES:
         for method in MASKED:
             found[method, size, FEWER] = VARIED[method][FEWER]
+    for method in MASKED:
+        found[method, SIZES[0], NO_PRIOR] = VARIED[method][NO_PRIOR]
     for size in OTHER_SIZES:
         found["CNN+MCD", size, LONGER] = VARIED["CNN+MCD"][LONGER]
     return found

@@ -33,11 +33,11 @@ from gpx.runs import RunFolder, load
 
 HERE = Path(__file__).resolve().parent
 METHODS: dict[str, list[str]] = {
-    "CNN+GP(RF)": ["approx=cnn_rf", "approx.num_features=256"],
+    "CNN": ["approx=cnn", "approx.num_features=256"],
     "GPDNN": ["approx=gpdnn", "trainer.max_steps=2000"],
     "GPDNN+MCD": ["approx=gpdnn", "approx.keep=0.5", "trainer.max_steps=2000"],
-    "CNN": ["approx=cnn", "approx.num_features=256"],
     "CNN+MCD": ["approx=cnn_mcd", "approx.num_features=256"],
+    "CNN+GP(RF)": ["approx=cnn_rf", "approx.num_features=256"],
 }
 SHARES = (0.1, 0.3, 0.5)
 """Of the largest entropy log 10, at which shares of images below are compared."""
@@ -45,7 +45,7 @@ SHARES = (0.1, 0.3, 0.5)
 
 def options(name: str) -> list[str]:
     return [
-        *("data=mnist", "data.subset=test", "data.test_fraction=0.2", "calibrate=temperature"),
+        *("data=mnist10k", "data.test_fraction=0.2", "calibrate=temperature"),
         *("trainer.max_steps=3000", *METHODS[name], "trainer.eval_every=0", "trainer.device=cpu"),
         *("trainer.tensorboard=false", "trainer.figures=false", "trainer.baselines=false"),
         "trainer.quiet=true",

@@ -37,6 +37,7 @@ def test_every_set_has_a_config() -> None:
         "robot_arm",
         "toy1d",
         "mnist",
+        "mnist10k",
         "mnist_parity",
         "digits",
         "grid_stress",
@@ -80,7 +81,7 @@ def test_help_lists_the_sets_that_are_not_downloaded() -> None:
     assert never | {*EXTRA_SETS, *EXTRA_GRIDS} <= set(names)
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", "fields", "glyphs"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist10k", "fields", "glyphs"])
 def test_labelled_images_choose_the_likelihood_of_classes(name: str) -> None:
     """Where nobody else does: a network would regress on the labels without a word."""
     for options, wanted in (
