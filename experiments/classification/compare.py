@@ -190,8 +190,8 @@ def trained_table(runs: Rows) -> None:
             "of the number of inputs, outputscale 1, no mean; ten folds by data.split, of which "
             "the first ones are run; means over folds. NLP in nats per test point, evidence of the "
             "training rows (SVGP: its bound, 100 inducing points). `elliptical_slice` averages "
-            "over hyperparameters: 4 chains of 100 + 400 steps, with several classes 200 + 1,000; the "
-            "largest R-hat and the smallest effective sample size of all latents and "
+            "over hyperparameters: 4 chains of 100 + 400 steps, with several classes 200 + 1,000; "
+            "the largest R-hat and the smallest effective sample size of all latents and "
             "hyperparameters over the folds. Seconds of processor time.",
         ],
         rows,
