@@ -148,7 +148,7 @@ class SKIEvidence(Objective[GatheredRows]):
         self.accuracy, self.most_probes = accuracy, most_probes
         self.probes = FixedProbes(resample)
         self.register_buffer("drawn", torch.tensor(probes))
-        self.register_buffer("gradient_error", torch.tensor(math.nan, dtype=torch.float64))
+        self.register_buffer("gradient_error", torch.tensor(math.inf, dtype=torch.float64))
         self._warned = False
 
     def prepare(
