@@ -79,15 +79,16 @@ VARIED: dict[str, dict[str, Setting]] = {
     },
 }
 NOTES = [
-    "Columns as for the random fields; 4,000 images where N says nothing else, one seed, 2,000 test",
-    "images. `no prior`: its share is a thousandth. `temperature`: fitted on a tenth of the images.",
+    "Columns as for the random fields; one seed, 2,000 test images. `no prior`: its share is a",
+    "thousandth. `temperature`: fitted on a tenth of the images.",
     "",
     "The rate of the masks is the cause, and the only one found: with a quarter or a tenth of the",
-    "activations masked the under-confidence falls below half, or ends, and errors fall, too.",
-    "Without the prior it stays, with 1,000 rows as with 4,000; so it does with eight times the masks",
-    "a prediction averages, and for the most part with four times the steps. The posterior of Monte",
+    "activations masked the under-confidence falls to half or less, and errors fall, too. Without",
+    "the prior it stays, with 1,000 rows as with 4,000; so it does with eight times the masks a",
+    "prediction averages, and for the most part with four times the steps. The posterior of Monte",
     "Carlo dropout does not narrow as rows are added, since its rate is fixed: at any rate and any",
-    "number of steps here more rows give more accuracy than confidence. A temperature mends it.",
+    "number of steps here more rows give more accuracy than confidence. A temperature ends it; the",
+    "plain network with a temperature is better still.",
 ]
 OTHER_SIZES = tuple(size for size in SIZES if size != SIZE)
 Key = tuple[str, int, str]
