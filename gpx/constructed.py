@@ -75,10 +75,12 @@ def _noting(init: Callable[..., None]) -> Callable[..., None]:
 
 def _kept(value: Any) -> Any:
     """A copy that is independent of lists and configs; see ``Constructed``."""
-    if isinstance(value, (*PLAIN, Tensor, nn.Module)):
+    if isinstance(value, (Tensor, nn.Module)):
         return value
-    if callable(getattr(value, "tolist", None)):  # numbers and arrays of NumPy
+    if callable(getattr(value, "tolist", None)):  # of NumPy, whose float64 is a float as well
         return value.tolist()
+    if isinstance(value, PLAIN):
+        return value
     if isinstance(value, Mapping):
         return {name: _kept(entry) for name, entry in value.items()}
     return [_kept(entry) for entry in value] if isinstance(value, Sequence) else Unrecorded(value)

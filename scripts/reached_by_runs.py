@@ -1,15 +1,17 @@
 """How much of the operators and the linear algebra the command line reaches.
 
 Trains, predicts and diagnoses small runs of every approximation and its main choices, and reports
-the share of statements of gpx/operators and gpx/linalg that were executed:
+the share of statements of gpx/operators and gpx/linalg that were executed, and which approximations
+made each operator:
 
     pip install coverage
-    python scripts/reached_by_runs.py                  # all of them, about ten minutes
+    python scripts/reached_by_runs.py                  # all of them, about five minutes
     python scripts/reached_by_runs.py --lines levinson # and which lines of files like this were not
     python scripts/reached_by_runs.py --functions      # and which functions no run has entered
     python scripts/reached_by_runs.py --folders runs methods --functions
 
-What no run reaches is either for users of the package alone (said in its docstring), part of what
+Statements whose block ends by raising are counted apart: no run is to reach a refusal. What else no
+run reaches is either for users of the package alone (said in its docstring), part of what
 linear_operator asks of an operator, or dead.
 """
 
@@ -21,7 +23,10 @@ import contextlib
 import io
 import tempfile
 import warnings
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import coverage
 import numpy as np
@@ -64,6 +69,36 @@ def train_and_use(name: str, options: str, folder: Path) -> str:
     return "done"
 
 
+@contextlib.contextmanager
+def noted_operators(made: dict[str, set[str]], running: list[str]) -> Iterator[None]:
+    """Adds the last of ``running`` to ``made`` under the name of each public operator it makes."""
+    import gpx.operators
+    from gpx.operators.structured import Structured
+
+    original = Structured.__init__
+
+    def noting(self: Structured, *args: Any, **kwargs: Any) -> None:
+        if type(self).__name__ in gpx.operators.__all__:
+            made[type(self).__name__].add(running[-1])
+        original(self, *args, **kwargs)
+
+    Structured.__init__ = noting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Structured.__init__ = original  # type: ignore[method-assign]
+
+
+def refusals(path: Path) -> set[int]:
+    """Lines of the statements of blocks, and of functions, that end by raising."""
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list) and block and isinstance(block[-1], ast.Raise):
+                found |= {s.lineno for s in block}
+    return found
+
+
 def never_entered(path: Path, missed: set[int]) -> list[str]:
     """Names and lines of the functions of a file of whose bodies no statement was executed."""
     found = []
@@ -89,7 +124,13 @@ def main() -> None:
         concurrency="thread",
     )
     measured.start()
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    made: dict[str, set[str]] = defaultdict(set)
+    running = [""]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        noted_operators(made, running),
+    ):
         warnings.simplefilter("ignore")
         rows = Path(folder) / "rows.npy"
         x = np.random.default_rng(0).normal(size=(3000, 2))
@@ -104,6 +145,7 @@ def main() -> None:
         left = {path.stem for path in (ROOT / "configs" / "approx").glob("*.yaml")} - named
         print(f"without a run: {', '.join(sorted(left)) or 'no approximation'}")
         for name, options in every.items():
+            running.append(options.split("approx=")[1].split()[0])
             with (
                 contextlib.redirect_stdout(io.StringIO()),
                 contextlib.redirect_stderr(io.StringIO()),
@@ -112,18 +154,24 @@ def main() -> None:
             print(f"{name}: {outcome}", flush=True)
     measured.stop()
     for part in arguments.folders:
-        total = reached = 0
+        total = reached = refused = 0
         for path in sorted((ROOT / "gpx" / part).rglob("*.py")):
             _, statements, _, missed, text = measured.analysis2(str(path))
             hit = len(statements) - len(missed)
             total, reached = total + len(statements), reached + hit
+            refused += len(refusals(path) & set(missed))
             print(f"{hit:5d} of {len(statements):5d}  {path.relative_to(ROOT)}")
             if arguments.lines is not None and any(word in str(path) for word in arguments.lines):
                 print(f"    not reached: {text}")
             if arguments.functions:
                 for function in never_entered(path, set(missed)):
                     print(f"    never entered: {function}")
-        print(f"{part}: {reached} of {total} statements, {reached / total:.0%}")
+        print(
+            f"{part}: {reached} of {total} statements, {reached / total:.0%}; "
+            f"{reached / (total - refused):.0%} without {refused} of refusals"
+        )
+    for operator, names in sorted(made.items()):
+        print(f"{operator}: {', '.join(sorted(names))}")
 
 
 if __name__ == "__main__":

@@ -50,10 +50,10 @@ METHODS = {
 }
 
 
-def weather() -> tuple[Array, Array]:
-    """Mean temperature and log10 of the precipitation of 35 stations, every 14th day."""
+def weather(every: int = 14) -> tuple[Array, Array]:
+    """Mean temperature and log10 of the precipitation of 35 stations, every so many days."""
     stored = np.load(extra_file(None, "canadian_weather", "grid.npz"))
-    days = np.arange(0, 365, 14)
+    days = np.arange(0, 365, every)
     where = np.repeat(stored["lat_lon_w"], len(days), axis=0)
     angle = np.tile(2.0 * np.pi * days / 365.0, len(stored["lat_lon_w"]))
     x = np.column_stack([where, np.sin(angle), np.cos(angle)])
@@ -76,8 +76,17 @@ def wine() -> tuple[Array, Array]:
     return np.delete(x, taken, 1), np.column_stack([table.y[rows], x[:, taken]])
 
 
-SETS = {"weather": weather, "arm": arm, "wine": wine}
-NAMES = (*SETS, *(f"{name} with holes" for name in SETS))
+def larger() -> tuple[Array, Array]:
+    """As ``weather``, of every 8th day."""
+    return weather(8)
+
+
+SETS = {"weather": weather, "arm": arm, "wine": wine, "larger weather": larger}
+"""Training cells are all there, or lack one (with a gap) or MISSING of them (with holes)."""
+NAMES = (
+    *("weather", "arm", "wine", "weather with holes", "arm with holes", "wine with holes"),
+    *("larger weather", "larger weather with a gap", "larger weather with holes"),
+)
 
 
 def measure(name: str, method: str) -> dict[str, Any]:
@@ -87,13 +96,16 @@ def measure(name: str, method: str) -> dict[str, Any]:
     import gpx
 
     torch.set_num_threads(1)
-    x, y = SETS[name.split()[0]]()
+    of, _, gaps = name.partition(" with ")
+    x, y = SETS[of]()
     draws = np.random.default_rng(1)
     order = draws.permutation(len(x))
     test, train = order[: len(x) // 10], order[len(x) // 10 :]
     train_y = y[train].copy()
-    if "holes" in name:
+    if gaps == "holes":
         train_y[draws.uniform(size=train_y.shape) < MISSING] = np.nan
+    elif gaps:
+        train_y[0, 0] = np.nan
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         fitted = gpx.fit(
@@ -142,8 +154,9 @@ def table(found: list[dict[str, Any]]) -> None:
         [
             "RMSE / MNLP / processor seconds of one thread, means over the targets, standardised;",
             "a random tenth of the rows is tested, whose targets are all there. targets: cells of",
-            f"the training rows that are there; with holes {100 * MISSING:.0f} % are missing at",
-            "random. weather: two targets of 35 Canadian stations; arm: the place of a simulated",
+            "the training rows that are there; with a gap one cell is missing, with holes",
+            f"{100 * MISSING:.0f} % are missing at random. weather: two targets of 35 Canadian",
+            "stations, every 14th day, larger weather every 8th; arm: the place of a simulated",
             "hand, with noise; wine: its target and two of its inputs, of the nine others.",
             "kernel=rbf.",
         ],

@@ -122,6 +122,37 @@ class _Filling:
         return self.mean + self.approximation
 
 
+def fill_by_temporal_modes(
+    values: Tensor, observed: Tensor, modes: Tensor, *, noise_variance: float = 0.0
+) -> Tensor:
+    """Fill every point's gaps from known modes in time, by what was seen of the point.
+
+    A point's series is a constant plus the modes times its own coefficients. Least squares over
+    the frames in which it was seen, or the posterior mean under noise and coefficients of unit
+    variance.
+
+    Args:
+        values (s, tau): one snapshot per column; entries at gaps are not read.
+        observed (s, tau): which entries are observed.
+        modes (k, tau): scaled by the standard deviations of their coefficients.
+        noise_variance: of an entry; zero: least squares.
+
+    Returns:
+        (s, tau): the fit, at every entry.
+
+    Cost: s k^2 tau multiply-adds, memory s k^2.
+    """
+    design = torch.cat([modes, modes.new_ones(1, modes.shape[1])])
+    seen = observed.to(values.dtype)
+    gram = torch.einsum("kt,st,lt->skl", design, seen, design)
+    shrinkage = torch.full((len(design),), noise_variance, dtype=values.dtype)
+    shrinkage[-1] = 0.0
+    right = (seen * values.masked_fill(~observed, 0.0)) @ design.mT
+    # points seen in fewer frames than there are modes have many solutions: the shortest
+    coefficients = torch.linalg.pinv(gram + shrinkage.diag(), hermitian=True) @ right[:, :, None]
+    return coefficients.squeeze(-1) @ design
+
+
 def leading_part(matrix: Tensor, rank: int) -> Tensor:
     """Best rank-k approximation of (s, tau), through the Gram matrix of the smaller side."""
     if matrix.shape[0] < matrix.shape[1]:

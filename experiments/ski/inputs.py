@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from interpolation import of_predictions, worst
+from interpolation import VARIANTS, of_predictions, worst
 from record import Checks, Rows, earlier, judged_again, write
 from setting import command_line, exact_model, grid_model, synthetic
 
@@ -43,6 +43,15 @@ NOTES = [
     "included. Sizes are those the specification names for small machines, or below. E7 with two "
     "inputs: 500 rows over 400 squared lengthscales, an exact GP whose MSLL is 42: all variants "
     "share its error and come in no order (0.181 to 0.183).",
+    "E7 with three inputs: the matrix has more than 2,000 vectors above the noise (50 points an "
+    "axis of 20 lengthscales), and variances through the low-rank part, on the grid too, leave out "
+    "what others carry (variance_missing of the run's metrics). Too wide, they please an exact GP "
+    "that is over-confident (MSLL 2.5), and errors of either sign follow from a few test points "
+    "near a row. Variances by a solve for each test point ('MSLL, solves') have none of that; "
+    "the MSLL of three inputs is judged by them.",
+    "LE and LK with three inputs: means and SMSE of both are as far from the exact GP's (table of "
+    "five draws). Inputs are uniform, so that centres of k-means are nearly equidistant: the claim "
+    "has no ground in these data, whichever is ahead in a draw.",
 ]
 LOGDETS: dict[str, dict[str, Any]] = {
     "dense": {"logdet": "cholesky"},
@@ -71,7 +80,27 @@ def evidences(cases: dict[tuple[int, int, int], Any]) -> Rows:
     return rows
 
 
-def judged(logs: Rows, line: Rows, fine: Rows, plane: Rows, spaces: Rows) -> Checks:
+@torch.no_grad()
+def means(seeds: range) -> Rows:
+    """Distance of predicted means from the exact GP's, and relative error of the SMSE."""
+    rows = []
+    for seed in seeds:
+        data = synthetic(500, seed, 3)
+        exact = exact_model(3).condition(data.x, data.y).predict(data.test_x).mean
+        for name, options in VARIANTS.items():
+            # the rank changes variances alone, and the steps of the solve
+            model = grid_model(data.all_x, 50, rank=100, variance="diagonal", **options)
+            found = model.condition(data.x, data.y).predict(data.test_x).mean
+            errors = [(mean - data.test_y).square().sum() for mean in (found, exact)]
+            row: dict[str, Any] = {"seed": seed, "inputs": 3, "variant": name}
+            row["means apart"] = float((found - exact).norm() / exact.norm())
+            row["SMSE"] = float(errors[0] / errors[1] - 1.0)
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def judged(logs: Rows, line: Rows, fine: Rows, plane: Rows, spaces: Rows, draws: Rows) -> Checks:
     """What the rows had to show."""
     apart, pairs = [], []
     for row in logs:
@@ -97,7 +126,7 @@ def judged(logs: Rows, line: Rows, fine: Rows, plane: Rows, spaces: Rows) -> Che
             r["eigenvalues"] > r["exact"] for r in logs if r["inputs"] == 3
         ),
     }
-    checks |= _on_a_line(line) | _on_fine_grids(fine) | _over_inputs(spaces)
+    checks |= _on_a_line(line) | _on_fine_grids(fine) | _over_inputs(spaces) | _over_draws(draws)
     checks |= _over_rows(plane) if plane else {"E6": None}
     checks["E4 above 500 points an axis"] = None
     checks["E6 above 4,000 rows and 300 points an axis"] = None
@@ -210,21 +239,31 @@ def _over_inputs(rows: Rows) -> Checks:
     there = [d for d in (1, 2, 3) if all((d, v) in at for v in ("LK", "LE", "CE"))]
     checks: Checks = {}
     for d in there:
-        for key in ("SMSE", "MSLL"):
+        for key in ("SMSE", "MSLL, solves" if d == 3 else "MSLL"):
             found = {v: abs(at[d, v][key]) for v in ("CE", "LE", "LK")}
             said = ", ".join(f"{v} {x:.2g}" for v, x in found.items())
             checks[f"E7, inputs: {d}: CE has the least error of the {key} ({said})"] = (
                 min(found, key=lambda v: found[v]) == "CE"
             )
-    for what, (left, right) in {
-        "E7: CE's error of the SMSE falls from two to three inputs": ((3, "CE"), (2, "CE")),
-        "E7: LE is better than LK in SMSE with three inputs": ((3, "LE"), (3, "LK")),
-    }.items():
-        checks[what] = abs(at[left]["SMSE"]) < abs(at[right]["SMSE"]) if 3 in there else None
+    checks["E7: CE's error of the SMSE falls from two to three inputs"] = (
+        abs(at[3, "CE"]["SMSE"]) < abs(at[2, "CE"]["SMSE"]) if 3 in there else None
+    )
     times = [at[d, "CE"]["seconds, exact"] for d in there]
     checks[f"E7: the exact GP's time is flat in the number of inputs ({max(times):.3f} s)"] = max(
         times
     ) <= 3.0 * min(times)
+    return checks
+
+
+def _over_draws(rows: Rows) -> Checks:
+    """E7: which of the linear variants is nearer in three inputs."""
+    checks: Checks = {}
+    for key in ("SMSE", "means apart"):
+        linear = {v: _of(rows, v, key) for v in ("LE", "LK")}
+        ahead = sum(a < b for a, b in zip(*linear.values(), strict=True))
+        mean = {v: sum(found) / len(found) for v, found in linear.items()}
+        said = f"{ahead} of {len(linear['LE'])} draws; LE {mean['LE']:.3f}, LK {mean['LK']:.3f}"
+        checks[f"E7, inputs: 3: LE is nearer than LK in {key} ({said})"] = mean["LE"] < mean["LK"]
     return checks
 
 
@@ -247,8 +286,11 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {
     ),
     "spaces": (
         "Errors over the number of inputs, n = 500, 50 points an axis (E7)",
-        lambda: [row for d in (1, 2, 3) for row in of_predictions(d, 500, (50,), range(1))],
+        lambda: [
+            row for d in (1, 2, 3) for row in of_predictions(d, 500, (50,), range(1), solved=True)
+        ],
     ),
+    "draws": ("Means over five draws, three inputs, n = 500 (E7)", lambda: means(range(5))),
 }
 
 

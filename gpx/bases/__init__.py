@@ -16,7 +16,6 @@ from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.grid_eigenfunctions.features import GridFeatures
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
-from gpx.bases.grid_eigenfunctions.interpolation import GridInterpolation
 from gpx.bases.inducing_points import InducingPoints, TrainingPoints
 from gpx.bases.interpolated_grid import InterpolatedGrid
 from gpx.bases.laplacian import LaplacianEigenfunctions
@@ -28,7 +27,6 @@ __all__ = [
     "GaussHermiteFourier",
     "GridEigenfunctions",
     "GridFeatures",
-    "GridInterpolation",
     "GridModes",
     "GridOptions",
     "ImportanceWeightedFourier",

@@ -12,6 +12,7 @@ from gpx.backends import BackendName, Chunked, Dense, Sharded
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
+from gpx.constraints import values_made_once
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.kernel_gradient import has_slope_products, stationary_gradient
 from gpx.kernels.base import Kernel
@@ -187,6 +188,9 @@ class PreconditionedKernel(NoisyKernel):
         with torch.no_grad():
             diagonal = self.kernel.diagonal(self.x)
             self.prior_variance = diagonal.max()
+            # both numbers that the host needs, in one transfer
+            numbers = torch.stack([self.noise, self.prior_variance])
+            self._noise, self._largest = (float(number) for number in numbers.tolist())
             rank = options.points(self.x.shape[0])
             self.eigenfunctions: GridEigenfunctions | None = None
             self.pivots = torch.empty(0, dtype=torch.int64, device=self.x.device)
@@ -217,13 +221,14 @@ class PreconditionedKernel(NoisyKernel):
         def rows(chosen: Tensor) -> Tensor:
             return self.kernel.evaluate(self.x[chosen], self.x)
 
-        negligible = NEGLIGIBLE_TRACE * float(self.noise)
+        negligible = NEGLIGIBLE_TRACE * self._noise
         if self.x.is_cpu or greedy:
             return pivoted_cholesky(rows, diagonal, rank, tolerance=negligible)
         draws = torch.Generator(self.x.device).manual_seed(0)
-        return randomly_pivoted_cholesky(
-            rows, diagonal, rank, tolerance=negligible, generator=draws
-        )
+        with values_made_once(self.x.device):  # the same kernel in every block
+            return randomly_pivoted_cholesky(
+                rows, diagonal, rank, tolerance=negligible, generator=draws
+            )
 
     @property
     def node(self) -> float:
@@ -233,7 +238,7 @@ class PreconditionedKernel(NoisyKernel):
     @property
     def rounding(self) -> float:
         """Order of the rounding of ``whitened``: eps ||K|| of a product, divided by the noise."""
-        condition = 1.0 + self.x.shape[0] * float(self.prior_variance / self.noise)
+        condition = 1.0 + self.x.shape[0] * self._largest / self._noise
         return torch.finfo(torch.float64).eps * condition
 
     def whitened(self, vectors: Tensor) -> Tensor:

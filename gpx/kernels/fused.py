@@ -4,11 +4,6 @@ Both functions work on tiles of rows that stay in the processor's cache: a thin 
 writes the squared distances of a tile, every elementwise step then runs in place in cache, and
 only the result (and, for the gradient, its slope) goes to memory. The backward pass reads each of
 them once and turns every tile into thin matrix products at once.
-
-Accuracy: the squared distance comes from |a|^2 + |b|^2 - 2 a.b with centred inputs,
-so its absolute error is a few machine epsilons times |a|^2 + |b|^2. Norms are shrunk by a relative
-``4 eps`` (of the order of that error), so that coincident rows give exactly zero after the clamp
-instead of rounding noise whose square root would not be small.
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
+from gpx.kernels.distances import distances_, extended_coordinates
 from gpx.kernels.exponential import NEGLIGIBLE_SLOPE
 from gpx.linalg.known_gradient import first_derivative_only
 
@@ -104,8 +100,9 @@ class _StationaryCovariance(torch.autograd.Function):
         square: bool,
     ) -> Tensor:
         n1, n2 = x1.shape[-2], x2.shape[-2]
+        both = extended_coordinates(x1, x2, square, lengthscale, centred=False)
+        left, right = both[..., :n1, :], both[..., n1:, :]
         with_slope = any(ctx.needs_input_grad[:3]) and profile.slope_per_value is None
-        left, right = distance_factors(x1, x2, square, lengthscale, centred=False)
         result = left.new_empty(*x1.shape[:-1], n2)
         slopes = torch.empty_like(result) if with_slope else None
         work = left.new_empty(0)
@@ -125,21 +122,22 @@ class _StationaryCovariance(torch.autograd.Function):
             tile.mul_(scale)
             if slopes is not None and _flushes(slopes):
                 slope.copy_(torch.hardshrink(slope, NEGLIGIBLE_SLOPE))
-        ctx.save_for_backward(x1, x2, lengthscale, scale, left, right, slopes, result)
+        ctx.save_for_backward(x1, x2, lengthscale, scale, both, slopes, result)
         ctx.slope_per_value, ctx.square = profile.slope_per_value, square
         return result
 
     @staticmethod
     @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x1, _, lengthscale, scale, left, right, slopes, result = ctx.saved_tensors
+        x1, _, lengthscale, scale, both, slopes, result = ctx.saved_tensors
         need1, need2, need_length, need_scale = ctx.needs_input_grad[:4]
         need1 = need1 or (need2 and ctx.square)
         moves = need1 or need2 or need_length
-        pull = _Pullback(left, right, ctx.square, need1 or need_length, need2 or need_length)
+        n1 = x1.shape[-2]
+        pull = _Pullback(both, n1, ctx.square, need1 or need_length, need2 or need_length)
         whole = moves and slopes is None  # sums of the weights are those of result times grad
         total = torch.zeros_like(scale) if need_scale and not whole else None
-        for rows in _tiles(x1.shape[-2], right):
+        for rows in _tiles(n1, pull.right):
             part = (..., rows, slice(None))
             incoming = grad[part]
             if moves:
@@ -161,10 +159,11 @@ class _StationaryCovariance(torch.autograd.Function):
             return *pull.result(half), None, by_scale, None, None
         # d r2 / d x = 2 (z_i - z_j) / lengthscale, and with respect to lengthscale_d it is
         # -2 (z_id - z_jd)^2 / lengthscale_d: the same sums, met by the coordinates themselves
-        by_x1, by_x2 = pull.result(lengthscale * half)
+        unit = isinstance(half, float) and half == 1.0
+        by_x1, by_x2 = pull.result(lengthscale if unit else lengthscale * half)
         by_length = None
         if need_length:
-            by_length = pull.moment(by_x1, by_x2)
+            by_length = pull.moment()
             if lengthscale.ndim == 0:
                 by_length = by_length.sum()
         return by_x1 if need1 else None, by_x2 if need2 else None, by_length, by_scale, None, None
@@ -173,21 +172,22 @@ class _StationaryCovariance(torch.autograd.Function):
 class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z1: Tensor, z2: Tensor, square: bool) -> Tensor:
-        left, right = distance_factors(z1, z2, square)
+        both = extended_coordinates(z1, z2, square)
+        left, right = both[: len(z1)], both[len(z1) :]
         result = z1.new_empty(z1.shape[0], z2.shape[0])
         for rows in _tiles(z1.shape[0], right):
             offset = rows.start if square else None
             distances_(left[rows], right, 1.0, offset, (0.0, math.inf), result[rows])
-        ctx.save_for_backward(z1, z2, left, right, result)
+        ctx.save_for_backward(z1, z2, both, result)
         ctx.square = square
         return result
 
     @staticmethod
     @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z1, _, left, right, r2 = ctx.saved_tensors
-        pull = _Pullback(left, right, ctx.square, *ctx.needs_input_grad[:2])
-        for rows in _tiles(z1.shape[0], right):
+        z1, _, both, r2 = ctx.saved_tensors
+        pull = _Pullback(both, len(z1), ctx.square, *ctx.needs_input_grad[:2])
+        for rows in _tiles(len(z1), pull.right):
             pull.add(rows, grad[rows].masked_fill(r2[rows] == 0, 0.0))
         return *pull.result(-0.5), None
 
@@ -201,17 +201,19 @@ class _Pullback:
     these are the fast orientations on a CPU, the others up to 4 times slower.
 
     Args:
-        left, right: of ``distance_factors``.
+        both: of ``extended_coordinates``; n1: its rows that are of z1.
         square: whether both are of the same inputs, whose gradients are then summed.
         need1, need2: which gradients are wanted.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, square: bool, need1: bool, need2: bool) -> None:
-        self.left, self.right, self.square = left, right, square
+    def __init__(self, both: Tensor, n1: int, square: bool, need1: bool, need2: bool) -> None:
+        self.both, self.square = both, square
+        self.left, self.right = both[..., :n1, :], both[..., n1:, :]
         self.need1, self.need2 = need1 or (square and need2), need2
         # moments and, last, counts: (.., n1, d + 1) of z1, (.., d + 1 or d + 2, n2) of z2
         self.sum1: Tensor | None = None
         self.sum2: Tensor | None = None
+        self.found: Tensor | None = None
 
     def add(self, rows: slice, weights: Tensor) -> None:
         """Rows of W, one tile after the other from the first."""
@@ -243,87 +245,37 @@ class _Pullback:
         if self.square:
             both = [s for s in (sum1, sum2) if s is not None]
             sum1, sum2 = both[0] if len(both) == 1 else both[0].add_(both[1]), None
+        if sum1 is not None and sum2 is not None:  # in one array: what follows is done once
+            n1, (*batch, rows, width) = self.left.shape[-2], self.both.shape
+            found = self.both.new_empty(*batch, rows, width - 2)
+            _finish(self.left, sum1, found[..., :n1, :])
+            _finish(self.right, sum2, found[..., n1:, :])
+            self.found = found.div_(divisor)
+            return found[..., :n1, :], found[..., n1:, :]
         first = None if sum1 is None else _finish(self.left, sum1).div_(divisor)
-        return first, None if sum2 is None else _finish(self.right, sum2).div_(divisor)
+        second = None if sum2 is None else _finish(self.right, sum2).div_(divisor)
+        self.found = first if second is None else second
+        return first, second
 
-    def moment(self, by_x1: Tensor | None, by_x2: Tensor | None) -> Tensor:
-        """Minus the sum over all inputs of gradient times coordinate: (d,)."""
-        parts = [
-            (found * extended[..., :-2]).sum(-2)
-            for found, extended in ((by_x1, self.left), (by_x2, self.right))
-            if found is not None
-        ]
-        return -(parts[0] if len(parts) == 1 else parts[0] + parts[1])
+    def moment(self) -> Tensor:
+        """Minus the sum over all inputs of gradient in them, of ``result``, times coordinate: (d,).
+
+        Both gradients have to be there, or that of ``square``.
+        """
+        assert self.found is not None
+        coordinates = self.both[..., : self.found.shape[-2], :-2]
+        return -(self.found * coordinates).sum(-2)
 
 
-def _finish(extended: Tensor, sums: Tensor) -> Tensor:
+def _finish(extended: Tensor, sums: Tensor, out: Tensor | None = None) -> Tensor:
     """Moments less coordinates times counts."""
     coordinates, moments = extended[..., :-2], sums[..., : extended.shape[-1] - 2]
-    return torch.addcmul(moments, coordinates, sums[..., -1:], value=-1.0)
+    return torch.addcmul(moments, coordinates, sums[..., -1:], value=-1.0, out=out)
 
 
 def _flushes(values: Tensor) -> bool:
     """Whether numbers that are next to nothing are slow: subnormal ones, on a CPU."""
     return values.dtype == torch.float32 and values.is_cpu
-
-
-def distance_factors(
-    x1: Tensor,
-    x2: Tensor,
-    square: bool,
-    lengthscale: Tensor | None = None,
-    *,
-    centred: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """left (n1, d + 2) and right (n2, d + 2) with left @ right.mT = -r2 / 2; or b of each.
-
-    Rows of left are (z, c |z|^2, 1) and of right (z, 1, c |z|^2) for z = x / lengthscale about its
-    mean over x2, and c = -(1 - 4 eps) / 2.
-
-    Args:
-        x1, x2: inputs; the same ones with ``square``.
-        lengthscale: None where they are scaled already.
-        centred: whether their mean is zero already.
-    """
-    n1, n2, d = x1.shape[-2], x2.shape[-2], x1.shape[-1]
-    dtype = x1.dtype if lengthscale is None else torch.result_type(x1, lengthscale)
-    both = x1.new_ones(*x1.shape[:-2], n1 + n2, d + 2, dtype=dtype)
-    first, last = slice(None, n1), slice(n1, None)
-    coordinates = both[..., :-2]
-    for x, rows in ((x1, first), (x2, last)):
-        part = coordinates[..., rows, :]
-        if lengthscale is None:
-            part.copy_(x)
-        else:
-            torch.div(x, lengthscale, out=part)
-    if n2 and not centred:  # the distance does not depend on the centre: it carries no gradient
-        coordinates.sub_(coordinates[..., last, :].mean(-2, keepdim=True))
-    norms = coordinates.square().sum(-1)
-    constant = -0.5 * (1.0 - 4.0 * torch.finfo(dtype).eps)
-    torch.mul(norms[..., first], constant, out=both[..., first, -2])
-    torch.mul(norms[..., last], constant, out=both[..., last, -1])
-    return both[..., first, :], both[..., last, :]
-
-
-def distances_(
-    left: Tensor,
-    right: Tensor,
-    factor: float,
-    offset: int | None,
-    bounds: tuple[float, float],
-    out: Tensor,
-) -> Tensor:
-    """One tile of ``factor`` times r2 from ``distance_factors``, clamped to ``bounds``, in ``out``.
-
-    ``offset`` is the column of the tile's first diagonal element, which is made exactly zero; None
-    where the tile meets no diagonal.
-    """
-    product = torch.addmm if left.ndim == 2 else torch.baddbmm
-    product(out, left, right.mT, beta=0.0, alpha=-2.0 * factor, out=out)
-    out.clamp_(*bounds)
-    if offset is not None:
-        out.diagonal(offset, -2, -1).zero_()
-    return out
 
 
 def _tiles(num_rows: int, right: Tensor) -> Iterator[slice]:

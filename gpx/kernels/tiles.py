@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gpx.backends import Scratch, TileSource
-from gpx.kernels.fused import Profile, distance_factors, distances_
+from gpx.kernels.distances import distance_factors, distances_
+from gpx.kernels.fused import Profile
 
 
 class EvaluatedTiles:

@@ -26,7 +26,7 @@ class _ExpectedLogNormal(torch.autograd.Function):
         residual = y - mean
         scaled = torch.addcmul(variance, residual, residual) / noise
         ctx.save_for_backward(residual, scaled, noise, y, mean, variance)
-        return ((noise * (2.0 * math.pi)).log() + scaled).mul_(-0.5)
+        return torch.rsub(noise.log() + scaled, -0.5 * LOG_TWO_PI, alpha=0.5)
 
     @staticmethod
     @first_derivative_only
@@ -35,12 +35,13 @@ class _ExpectedLogNormal(torch.autograd.Function):
         need_y, need_mean, need_variance, need_noise = ctx.needs_input_grad
         part = grad / noise
         to_mean = part * residual if need_mean or need_y else None
+        half = part * -0.5 if need_variance or need_noise else None
         return (
             -to_mean.sum_to_size(y.shape) if need_y and to_mean is not None else None,
             to_mean.sum_to_size(mean.shape) if need_mean and to_mean is not None else None,
-            (part * -0.5).sum_to_size(variance.shape) if need_variance else None,
-            torch.addcmul(part, part, scaled, value=-1.0).sum_to_size(noise.shape) * -0.5
-            if need_noise
+            half.sum_to_size(variance.shape) if need_variance and half is not None else None,
+            torch.addcmul(half, half, scaled, value=-1.0).sum_to_size(noise.shape)
+            if need_noise and half is not None
             else None,
         )
 

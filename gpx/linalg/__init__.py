@@ -15,7 +15,7 @@ from gpx.linalg.circulant_approximation import (
 from gpx.linalg.conjugate_gradients import CGResult, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.factor_inverse import blocked_inverse, inverse_from_factor
 from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, linear_weights
-from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
+from gpx.linalg.khatri_rao import khatri_rao_columns
 from gpx.linalg.known_gradient import with_gradient
 from gpx.linalg.kronecker import (
     flatten_index,
@@ -71,7 +71,7 @@ from gpx.linalg.stopping import (
     RelativeResidual,
     StoppingRule,
 )
-from gpx.linalg.trace import Estimate, hutchinson_trace, probe_vectors
+from gpx.linalg.trace import Estimate, probe_vectors
 
 __all__ = [
     "AbsoluteResidual",
@@ -121,11 +121,9 @@ __all__ = [
     "gauss",
     "gauss_radau",
     "halved_until_it_fits",
-    "hutchinson_trace",
     "interpolate",
     "inverse_from_factor",
     "khatri_rao_columns",
-    "khatri_rao_gram",
     "kronecker_extremes",
     "kronecker_logdet",
     "kronecker_matmul",

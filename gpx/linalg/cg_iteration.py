@@ -76,6 +76,7 @@ class CGIteration:
             scale=self.scale,
             preconditioned=preconditioner is not None,
         )
+        self._trim = 0  # steps that the last ``trim`` has left
         self._room: dict[torch.dtype, Tensor] = {}
         self._narrow: Tensor | None = None
         self._work: Tensor | None = None
@@ -172,8 +173,12 @@ class CGIteration:
         self.slope = self._inner(self.p, self.r)
         self.observe()
 
-    def verify(self) -> float:
-        """Judge the true residual; wake the sides that fail the rule and return their worst."""
+    def verify(self) -> tuple[float, int]:
+        """Judge the true residual and wake the sides that fail the rule.
+
+        Returns:
+            the worst of those, zero where there is none, and ``trim()``.
+        """
         stuck = self.flat() | self.broken()
         torch.sub(self.rhs, self.product(self.x), out=self.r)
         wanted = self.preconditioner is None or not self.stop.norm_alone
@@ -181,7 +186,9 @@ class CGIteration:
             self.gamma = self._inner(self.r, self.precondition(self.r))
         self.measure = self._measure()
         self.active = ~(self.measure <= self.stop.tolerance) & ~stuck & (self.gamma >= 0.0)
-        return float(torch.where(self.active, self.measure, 0.0).max())
+        worst = torch.where(self.active, self.measure, 0.0).max()
+        worst, steps = torch.stack([worst.double(), self._moved().double()]).tolist()
+        return worst, self._trimmed(int(steps))
 
     def restart(self) -> None:
         """Go on along the steepest descent from the current residual."""
@@ -207,13 +214,22 @@ class CGIteration:
 
     def trim(self) -> int:
         """Drop the records of steps in which no side moved; the number of steps that count."""
+        known = self._trim == len(self.actives)
+        return self._trim if known else self._trimmed(int(self._moved()))
+
+    def _moved(self) -> Tensor:
+        """The last step in which a side moved, counted from one; ()."""
         if not len(self.actives):
-            return 0
+            return self.active.new_zeros((), dtype=torch.long)
         moved = self.actives.stacked().flatten(1).any(1)
-        steps = int((moved * torch.arange(1, len(moved) + 1, device=moved.device)).max())
-        self.measures.truncate(steps + 1)
+        return (moved * torch.arange(1, len(moved) + 1, device=moved.device)).max()
+
+    def _trimmed(self, steps: int) -> int:
+        if len(self.actives):
+            self.measures.truncate(steps + 1)
         for records in (self.step_sizes, self.ratios, self.actives, self.curvatures):
             records.truncate(steps)
+        self._trim = steps
         return steps
 
     def history(self) -> Tensor:

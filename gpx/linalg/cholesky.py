@@ -86,9 +86,9 @@ def cholesky(
         candidate, shift = matrix, None
         if relative and matrix.numel():
             # every matrix of a batch has a scale of its own
-            shift = relative * diagonal.mean(-1)
+            shift = diagonal.mean(-1)
             candidate = matrix.clone()
-            candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1))
+            candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1), alpha=relative)
         if torch.compiler.is_exporting():  # a program stops by itself where there is no factor
             return torch.linalg.cholesky(candidate), CholeskyReport(math.nan, (), relative)
         factor, info = torch.linalg.cholesky_ex(candidate)
@@ -101,8 +101,8 @@ def cholesky(
             failed, jitter = bool(info), 0.0
         else:  # one transfer from the device for both numbers
             most = shift.abs().max() if matrix.ndim > 2 else shift
-            failed, jitter = torch.stack([info.to(most), most]).tolist()
-            jitter = abs(jitter)
+            failed, scale = torch.cat([info.reshape(1), most.reshape(1)]).tolist()
+            jitter = relative * abs(scale)
         tried.append(jitter)
         if not failed:
             return factor, CholeskyReport(jitter, tuple(tried), relative)

@@ -141,11 +141,21 @@ _KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def circulant_approximation(column: Tensor, kind: Kind) -> Tensor:
-    """``strang``, ``chan`` or ``tyrtyshnikov`` of column (..., m), by name."""
+def circulant_approximation(column: Tensor, kind: Kind, levels: int = 1) -> Tensor:
+    """``strang``, ``chan`` or ``tyrtyshnikov`` of column (..., m), by name.
+
+    With several levels, of the lags (..., n_1, ..., n_D) of a grid: applied to every axis in turn.
+
+    Raises:
+        ConfigError: no such approximation; Tyrtyshnikov's of several axes.
+    """
     if kind not in _KINDS:
         raise ConfigError(f"circulant approximation {kind!r} does not exist; one of {[*_KINDS]}")
-    return _KINDS[kind](column)
+    if levels > 1 and kind == "tyrtyshnikov":
+        raise ConfigError("tyrtyshnikov's approximation has one axis only; use chan or whittle")
+    for axis in range(-levels, 0):
+        column = _KINDS[kind](column.movedim(axis, -1)).movedim(-1, axis)
+    return column
 
 
 def circulant_logdet(column: Tensor, noise_variance: Tensor | float, levels: int = 1) -> Tensor:

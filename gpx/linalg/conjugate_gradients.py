@@ -21,6 +21,7 @@ from gpx.errors import (
 )
 from gpx.linalg.cg_blocks import blocks_of
 from gpx.linalg.cg_iteration import CGIteration, Product
+from gpx.linalg.cg_one_side import OneSide
 from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
 
@@ -148,7 +149,9 @@ def conjugate_gradients(
     if refresh_every is None and reduced:
         refresh_every = REFRESH_REDUCED
     with torch.no_grad(), ExitStack() as at_end:
-        state = CGIteration(
+        sides = math.prod(rhs.shape) // max(1, rhs.shape[-1 if rhs.ndim == 1 else -2])
+        alone = rhs.is_cpu and sides == 1 and check_every == 1
+        state = (OneSide if alone else CGIteration)(
             matmul, rhs, preconditioner, x0, stop, product_dtype, keep_preconditioned and x0 is None
         )
         state.begin()
@@ -176,10 +179,9 @@ def conjugate_gradients(
             # one step from zero: the recurrence has computed b - K v itself
             if not verify or not done or (done == 1 and x0 is None and not reduced):
                 break
-            worst = state.verify()
-            done = state.trim()
+            worst, done = state.verify()
             stagnated = worst > 0.5 * best and done < max_iterations
-            if stagnated or done >= max_iterations or not bool(state.active.any()):
+            if stagnated or done >= max_iterations or worst == 0.0:
                 break
             best = min(best, worst)
             state.restart()
@@ -199,9 +201,12 @@ def _finish(
     relative = torch.linalg.vector_norm(state.r, dim=-2) / state.rhs_norm.clamp(
         min=torch.finfo(rhs.dtype).tiny
     )
-    success = bool(converged.all())
     error: type[GPXError] = DidNotConverge
-    worst = float(state.measure.max()) if state.measure.numel() else 0.0
+    success, worst, largest = True, 0.0, 0.0
+    if relative.numel():
+        found = [converged.all(), state.measure.max(), relative.max()]
+        met, worst, largest = torch.stack([each.double() for each in found]).tolist()
+        success = bool(met)
     measured = f"{stop.describe()} {worst:.3g} against {stop.tolerance:.3g}"
     if success:
         reason = f"converged: {measured}"
@@ -241,7 +246,7 @@ def _finish(
             f"{max_iterations} steps were not enough: {measured}; allow more steps, use a "
             "preconditioner of higher rank or raise the noise variance"
         )
-    report = SolveReport(steps, float(relative.max()) if relative.numel() else 0.0, success, reason)
+    report = SolveReport(steps, largest, success, reason)
     if not success:
         text = f"conjugate gradients (n = {state.rhs.shape[-2]}) after {steps} steps: {reason}"
         if on_failure == "raise":

@@ -142,24 +142,3 @@ def _accumulate(
         sign = torch.where(zero, 1.0, entry.sign()) * (sign if position else 1.0)
         zeros = zeros + zero.to(logs.dtype)
     return logs + log_scale, sign, zeros
-
-
-def khatri_rao_gram(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """K K'^T (..., n, n') of two row-partitioned products: the elementwise product of R_l R_l'^T.
-
-    Raises:
-        ShapeError: factors that do not fit pairwise.
-
-    Cost: O(n n' sum_l m_l), not O(n n' prod_l m_l).
-    """
-    if len(left) != len(right) or any(
-        a.shape[-1] != b.shape[-1] for a, b in zip(left, right, strict=False)
-    ):
-        raise ShapeError(
-            "factors must have equal numbers of columns pairwise, got "
-            f"{[a.shape[-1] for a in left]} and {[b.shape[-1] for b in right]}"
-        )
-    out = left[0] @ right[0].mT
-    for a, b in zip(left[1:], right[1:], strict=True):
-        out = out * (a @ b.mT)
-    return out

@@ -138,8 +138,7 @@ def checked_diagonal(diagonal: Tensor, rank: int) -> tuple[Tensor, float]:
     residual = diagonal.detach().clone().clamp_(min=0.0)
     if min(rank, residual.shape[0]) == 0:
         return residual, 0.0
-    scale = float(residual.max())
-    lowest = float(diagonal.detach().min())
+    scale, lowest = torch.stack([residual.max(), diagonal.detach().min()]).tolist()
     if not (math.isfinite(scale) and lowest >= -_rounding(residual.dtype) * scale):
         raise NotPositiveDefinite(
             f"the diagonal ranges from {lowest:.3g} to {scale:.3g}, a covariance's is finite and "
@@ -176,15 +175,19 @@ def clamp_residual(residual: Tensor, scale: float, amplified: float = 1.0) -> No
         scale: largest entry of the diagonal.
         amplified: times that an error of the rows may be larger in the residual.
     """
-    lowest = float(residual.min())
-    allowed = INDEFINITE.get(residual.dtype, 1e-1) * scale * amplified
+    check_lowest(float(residual.min()), residual.dtype, scale, amplified)
+    residual.clamp_(min=0.0)
+
+
+def check_lowest(lowest: float, dtype: torch.dtype, scale: float, amplified: float = 1.0) -> None:
+    """Whether the smallest residual variance is rounding; see ``clamp_residual``."""
+    allowed = INDEFINITE.get(dtype, 1e-1) * scale * amplified
     if not lowest >= -allowed:  # also when it is NaN
         raise NotPositiveDefinite(
             f"a residual variance became {lowest:.3g} (largest variance {scale:.3g}): the matrix "
             "is indefinite, no covariance, or its rows hold NaN or infinite values; check that the "
             "rows and the diagonal belong together"
         )
-    residual.clamp_(min=0.0)
 
 
 def _rounding(dtype: torch.dtype) -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,9 +15,9 @@ from gpx.linalg.pivoted_cholesky import (
     MAX_BLOCK,
     MIN_BLOCK,
     PivotedCholesky,
+    check_lowest,
     checked_diagonal,
     checked_rows,
-    clamp_residual,
 )
 from gpx.linalg.running_sum import running_sum
 
@@ -49,7 +52,7 @@ def randomly_pivoted_cholesky(
         NotPositiveDefinite, ShapeError, ConfigError: as ``pivoted_cholesky``.
 
     Cost: about n m^2 multiply-adds and n m kernel entries, times the proposals per kept one; memory
-    n (m + MAX_BLOCK); some host synchronisations per block.
+    n (m + MAX_BLOCK); one host synchronisation per block, and two more.
     Source: Chen, Epperly, Tropp and Webber 2023, algorithm 2.1; Epperly, Tropp and Webber 2024,
     algorithm 2.1 (rejection in blocks).
     """
@@ -59,25 +62,31 @@ def randomly_pivoted_cholesky(
     factor = residual.new_empty(rank, n)
     pivots = torch.empty(rank, dtype=torch.long, device=residual.device)
     floor = EXHAUSTED.get(residual.dtype, 1e-3) * scale
-    block, taken, smallest = MIN_BLOCK, 0, scale
+    block, taken, smallest, amplified = MIN_BLOCK, 0, scale, 1.0
+    lowest = residual.new_zeros(1)  # residual variance, before those below zero were set to it
     while taken < rank:
         # what rounding has left carries no information and would be drawn for ever
         mass = running_sum(torch.where(residual > floor, residual, 0.0).double())
-        if not float(mass[-1]) > tolerance:
-            break
+        if mass.is_cpu and not float(mass[-1]) > tolerance:
+            break  # elsewhere that is looked at with the rest, which costs the rows of one block
         size = min(block, rank - taken)
         draws = torch.rand(2, size, generator=generator, device=mass.device, dtype=torch.float64)
         proposed = torch.searchsorted(mass, draws[0] * mass[-1], right=True).clamp_(max=n - 1)
         swept = checked_rows(rows(proposed), size, n)
         done = factor[:taken]
         swept = torch.addmm(swept, done[:, proposed].mT, done, alpha=-1.0)
-        kept, lower = _kept(swept[:, proposed], residual[proposed], draws[1], floor)
-        chosen = proposed[kept]
-        if not len(kept):  # the first proposal's variance was rounding, or no number
-            clamp_residual(swept[0, proposed[:1]].clone(), scale)
-            residual[proposed[0]] = 0.0
+        looked = _look(swept[:, proposed], draws[1] * residual[proposed], mass[-1:], lowest)
+        check_lowest(looked.lowest, residual.dtype, scale, amplified)
+        if not looked.mass > tolerance:
+            break
+        kept, root = _kept(looked.gram, looked.levels, floor)
+        if not kept:  # the first proposal's variance was rounding, or no number
+            check_lowest(float(looked.gram[0, 0]), residual.dtype, scale)
+            residual.index_fill_(0, proposed[:1], 0.0)
             continue
-        new = torch.linalg.solve_triangular(lower, swept[kept], upper=False)
+        places = torch.tensor(kept, device=residual.device)
+        chosen, lower = proposed[places], torch.from_numpy(root).to(residual)
+        new = torch.linalg.solve_triangular(lower, swept[places], upper=False)
         new[:, pivots[:taken]] = 0.0  # exact zeros keep C[:, pivots] triangular
         new[:, chosen] = lower.mT
         stop = taken + len(kept)
@@ -87,34 +96,58 @@ def randomly_pivoted_cholesky(
         residual[pivots[:stop]] = 0.0
         # an error e of rows with entries up to sqrt(v scale) becomes 2 e sqrt(scale / v): pivots of
         # small variance v, which greedy ones never are, enlarge what rounding has done
-        smallest = min(smallest, float(lower.diagonal().min()) ** 2)
-        clamp_residual(residual, scale, 2.0 * (scale / smallest) ** 0.5)
+        smallest = min(smallest, float(root.diagonal().min()) ** 2)
+        amplified = 2.0 * (scale / smallest) ** 0.5
+        lowest = residual.min().reshape(1)
+        residual.clamp_(min=0.0)
         block = min(max(2 * len(kept), MIN_BLOCK), MAX_BLOCK)
         taken = stop
+    check_lowest(float(lowest), residual.dtype, scale, amplified)
     return PivotedCholesky(factor[:taken], pivots[:taken], residual)
 
 
-def _kept(gram: Tensor, before: Tensor, draws: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+class _Looked(NamedTuple):
+    """What the host has to know of a block, in float64.
+
+    Attributes:
+        gram (b, b): residual covariances of the proposals at the beginning of the block.
+        levels (b,): shares of the variances that they were proposed with.
+        mass: sum of all residual variances; lowest: the smallest that the block before left.
+    """
+
+    gram: np.ndarray
+    levels: list[float]
+    mass: float
+    lowest: float
+
+
+def _look(gram: Tensor, levels: Tensor, mass: Tensor, lowest: Tensor) -> _Looked:
+    """One transfer from the device."""
+    size = len(gram)
+    parts = (gram.reshape(-1), levels, mass, lowest)
+    found = torch.cat([part.double() for part in parts]).cpu().numpy()
+    tail = found[size * size :].tolist()
+    return _Looked(found[: size * size].reshape(size, size), tail[:size], *tail[size:])
+
+
+def _kept(gram: np.ndarray, levels: list[float], floor: float) -> tuple[list[int], np.ndarray]:
     """Places of the proposals that are kept, and the Cholesky factor of their covariances.
 
     Args:
-        gram (b, b): residual covariances of the proposals at the beginning of the block.
-        before (b,): variances they were proposed with; draws (b,): uniform in [0, 1).
+        gram, levels: see ``_Looked``.
         floor: variance at or below which a proposal carries no information.
     """
-    left = gram.double().cpu().clone()
-    levels = (draws * before.double()).tolist()
+    left = gram.copy()
     kept: list[int] = []
-    columns: list[Tensor] = []
+    columns: list[np.ndarray] = []
     for i, level in enumerate(levels):
         variance = float(left[i, i])
         # the first has lost nothing yet: a difference there is rounding
         if variance > floor and (i == 0 or level < variance):
-            column = left[:, i] / variance**0.5
-            left.addr_(column, column, alpha=-1.0)
+            column = left[:, i] / math.sqrt(variance)
+            left -= np.outer(column, column)
             kept.append(i)
             columns.append(column)
-    places = torch.tensor(kept, dtype=torch.long, device=gram.device)
     if not kept:
-        return places, gram[:0, :0]
-    return places, torch.stack(columns, 1)[kept].tril().to(gram)
+        return kept, gram[:0, :0]
+    return kept, np.tril(np.stack(columns, 1)[kept])

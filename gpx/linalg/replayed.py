@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,6 +114,23 @@ def solves_recorded(record: Record | None = recorded) -> Iterator[Recordings]:
         _recordings.reset(token)
 
 
+@dataclass
+class _Recorded:
+    """What a recording works on: it must hold neither the recording nor who replays it.
+
+    Attributes:
+        inputs: arrays that are filled before every replay.
+        held: arrays that operations read or write and did not make.
+        found: what the function returned.
+        failed: whether a factorisation in it failed (); None where it has none.
+    """
+
+    inputs: tuple[Tensor, ...]
+    held: dict[int, Tensor] = field(default_factory=dict)
+    found: Any = None
+    failed: Tensor | None = None
+
+
 class Replayed:
     """Calls a function of tensors, from a recording where it can.
 
@@ -145,9 +163,7 @@ class Replayed:
         self._kind: Any = None
         self._first, self._eager, self._failures = eager, 0, 0
         self._replay: Callable[[], None] | None = None
-        self._held: dict[int, Tensor] = {}
-        self._inputs: tuple[Tensor, ...] | None = None
-        self._found: tuple[Any, Tensor | None] | None = None
+        self._recorded: _Recorded | None = None
 
     def __call__(self, *given: Tensor) -> Any:
         """What the function returns; after a replay the arrays of the recording."""
@@ -158,37 +174,29 @@ class Replayed:
         if self.given_up is None and self._replay is None and self._eager >= self._first:
             self._start(given)
         if self._replay is not None and self._replayed(given):
-            assert self._found is not None
-            return self._found[0]
+            assert self._recorded is not None
+            return self._recorded.found
         self._eager += 1
         return self.function(*given)
 
     def _start(self, given: tuple[Tensor, ...]) -> None:
         """Record the function, or say why not."""
         assert self.record is not None
-        self._inputs = inputs = tuple(tensor.clone() for tensor in given)
-
-        def body() -> None:
-            with Held() as held, checks_deferred() as checks:
-                found = self.function(*inputs)
-            self._held = held.arrays
-            failed = [check.reshape(1) for check in checks]
-            self._found = found, torch.cat(failed).any() if failed else None
-
+        made = _Recorded(tuple(tensor.clone() for tensor in given))
         try:
-            self._replay = self.record(body)
+            self._replay = self.record(partial(_record, self.function, made))
+            self._recorded = made
         except RuntimeError as error:
             self._give_up(f"the step cannot be recorded ({str(error).splitlines()[0]})")
 
     def _replayed(self, given: tuple[Tensor, ...]) -> bool:
         """Replay; False where a factorisation failed."""
         assert self._replay is not None
-        assert self._inputs is not None
-        for held, tensor in zip(self._inputs, given, strict=True):
+        assert self._recorded is not None
+        for held, tensor in zip(self._recorded.inputs, given, strict=True):
             held.copy_(tensor)
         self._replay()
-        assert self._found is not None
-        if self._found[1] is not None and bool(self._found[1]):
+        if self._recorded.failed is not None and bool(self._recorded.failed):
             self._failures += 1
             if self._failures >= MOST_FAILURES:
                 self._give_up("its factorisations need jitter that a recording cannot choose")
@@ -200,10 +208,18 @@ class Replayed:
     def release(self) -> None:
         """Let go of the recording and the memory that it holds; the next call starts anew."""
         self._kind, self._eager = None, 0
-        self._replay = self._inputs = self._found = None
-        self._held = {}
+        self._replay = self._recorded = None
 
     def _give_up(self, reason: str) -> None:
         self.release()
         self.given_up = reason
         logger.warning("no CUDA graph: %s; steps go on without", reason)
+
+
+def _record(function: Callable[..., Any], made: _Recorded) -> None:
+    """The body of a recording: the function from the recording's own inputs."""
+    with Held() as held, checks_deferred() as checks:
+        found = function(*made.inputs)
+    made.held, made.found = held.arrays, found
+    failed = [check.reshape(1) for check in checks]
+    made.failed = torch.cat(failed).any() if failed else None

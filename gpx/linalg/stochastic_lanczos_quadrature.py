@@ -170,6 +170,9 @@ def quadrature_of_solve(
     Source: Burt thesis, sections 4.1.4 and 4.1.5.
     """
     alphas, betas = (part[columns:] for part in tridiagonal_of_cg(solved))
-    upper = scale * gauss(torch.log, alphas, betas)
-    lower = upper if node is None else scale * gauss_radau(torch.log, alphas, betas, node)
+    # a few small eigenproblems and recurrences: one transfer, and no device waits for the host
+    alphas, betas = torch.stack([alphas, betas]).cpu()
+    upper = gauss(torch.log, alphas, betas)
+    lower = upper if node is None else gauss_radau(torch.log, alphas, betas, node)
+    lower, upper = scale * torch.stack([lower, upper]).to(scale)
     return lower, upper

@@ -21,6 +21,8 @@ def thin_product(matrix: Tensor, vectors: Tensor, *, symmetric: bool = False) ->
     Args:
         symmetric: the matrix equals its transpose, so that either may be read.
     """
+    if vectors.shape[1] == 1:  # one product of a matrix and a vector, however it lies
+        return matrix @ vectors
     columns = matrix if symmetric and matrix.is_contiguous() else matrix.mT
     return (as_rows(vectors) @ columns)[: vectors.shape[1]].mT
 

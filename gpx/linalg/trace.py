@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,13 +90,3 @@ def mean_and_error(samples: Tensor) -> tuple[Tensor, Tensor]:
     if samples.shape[0] < 2:
         return samples.mean(), torch.full_like(samples.mean(), torch.inf)
     return samples.mean(), samples.std() / samples.shape[0] ** 0.5
-
-
-def hutchinson_trace(matmul: Callable[[Tensor], Tensor], probes: Tensor) -> Estimate:
-    """tr(A) as the mean of w^T A w over probes (n, L); exact for diagonal A and Rademacher probes.
-
-    Cost: one product with L columns. Unbiased.
-    Source: Burt thesis, section 4.1.3.
-    """
-    samples = (probes * matmul(probes)).sum(0)
-    return Estimate(*mean_and_error(samples), samples)

@@ -4,7 +4,6 @@ from gpx.operators.block_toeplitz import BlockToeplitz, grid_lags
 from gpx.operators.circulant import BlockCirculant, Circulant
 from gpx.operators.combinations import Product, Scaled, Sum
 from gpx.operators.dense_matrix import DenseMatrix
-from gpx.operators.hadamard_interpolated import HadamardInterpolated
 from gpx.operators.interpolated import Interpolated
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.inverse import Inverse
@@ -21,7 +20,6 @@ __all__ = [
     "BlockToeplitz",
     "Circulant",
     "DenseMatrix",
-    "HadamardInterpolated",
     "Interpolated",
     "Interpolation",
     "Inverse",

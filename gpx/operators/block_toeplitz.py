@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,24 +46,6 @@ class BlockToeplitz(Convolution):
                 f"(..., {', '.join(map(str, every))}), got {tuple(lags.shape)}"
             )
         self.even = found == grid
-
-    @classmethod
-    def of_stationary(
-        cls,
-        covariance: Callable[[Tensor], Tensor],
-        spacing: Tensor,
-        grid: Sequence[int],
-        *,
-        even: bool = False,
-    ) -> BlockToeplitz:
-        """The matrix of k(tau) = ``covariance(tau (..., D))`` on a grid of ``spacing`` (D,).
-
-        Lags are multiples of the spacing, never differences of rounded coordinates.
-
-        Args:
-            even: k is even in every coordinate, so a 2^D-th of the evaluations suffices.
-        """
-        return cls(covariance(grid_lags(spacing, grid, even=even)), grid=grid)
 
     @property
     def grids(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -127,7 +109,8 @@ def _circular_length(points: int) -> int:
 def grid_lags(spacing: Tensor, grid: Sequence[int], *, even: bool = False) -> Tensor:
     """Lag vectors (m_1, ..., m_D, D) in the order ``BlockToeplitz`` takes them.
 
-    m_d = n_d when ``even``, else 2 n_d - 1; spacing (D,) gives units, dtype and device.
+    m_d = n_d when ``even``, else 2 n_d - 1; spacing (D,) gives units, dtype and device. Lags are
+    multiples of the spacing, never differences of rounded coordinates.
     """
     if spacing.shape != (len(grid),):
         raise ShapeError(f"one spacing per axis of the grid {tuple(grid)}, got {spacing.tolist()}")

@@ -93,6 +93,8 @@ class FirstOrder(Optimizer):
         self.factors = session.model.rate_factors()
         if session.resumed:
             self.load_state_dict(session.pending)
+            if self.settling is not None:
+                self.settling.given_more_time(session.seconds, session.budget)
         batches = _batches(session) if objective.batching == "minibatch" else None
         every = [p for group in self.parameters.values() for p in group]
         evaluate = shared_evaluation(self._evaluation(session), every, objective.shared)

@@ -11,13 +11,29 @@ from torch import Tensor, nn
 
 def values_of(parameters: Sequence[nn.Parameter]) -> Tensor:
     """A copy of all entries (P,), in the order of the parameters."""
-    return torch.cat([p.detach().reshape(-1).to("cpu", torch.float64) for p in parameters])
+    return _gathered(parameters)
 
 
 def gradient_of(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Their gradients (P,); zeros for a parameter that has none."""
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    return torch.cat([g.detach().reshape(-1).to("cpu", torch.float64) for g in gradients])
+    return _gathered(_gradients(parameters))
+
+
+def value_and_gradient(value: Tensor, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """A loss () and ``gradient_of`` it (P,), in one transfer where all are on one device."""
+    found = _gathered([value, *_gradients(parameters)])
+    return found[0], found[1:]
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+
+
+def _gathered(tensors: Sequence[Tensor]) -> Tensor:
+    entries = [tensor.detach().reshape(-1).double() for tensor in tensors]
+    if len({each.device for each in entries}) > 1:
+        entries = [each.cpu() for each in entries]
+    return torch.cat(entries).cpu()
 
 
 def limits_of(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None) -> np.ndarray:

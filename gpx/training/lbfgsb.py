@@ -19,7 +19,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.training.evaluation_record import Record
-from gpx.training.flat_parameters import assign, gradient_of, limits_of, values_of
+from gpx.training.flat_parameters import assign, limits_of, value_and_gradient, values_of
 
 RECORD_BYTES = 2**26
 """Of recorded gradients, at most; but at least ``LEAST_RECORD`` times the memory of them."""
@@ -290,8 +290,7 @@ class LBFGSB(Optimizer):
             if count == 0:
                 raise
             return best + 1e3 * (1.0 + abs(best)), torch.zeros_like(values_of(parameters))
-        gradient = gradient_of(parameters)
-        level = torch.tensor(float(value.detach()), dtype=torch.float64)
+        level, gradient = value_and_gradient(value, parameters)
         sharing().from_first([level, gradient])
         return float(level), gradient
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,11 +46,12 @@ class NaturalGradient(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
         self._scale, self._longest = 1.0, LONGEST
         self._distributions: list[WhitenedGaussian] = []
+        self._record: Record | None = None
         self._replayed: Replayed | None = None
 
     def replay(self, record: Record = recorded) -> None:
         """Steps are recorded once and replayed from now on (``gpx.linalg.replayed``)."""
-        self._replayed = Replayed(self._moved, record, self._places)
+        self._record, self._replayed = record, None
 
     def attach(self, model: nn.Module | None, scale: float) -> None:
         """Find the distributions whose parameters were given.
@@ -62,7 +64,7 @@ class NaturalGradient(torch.optim.Optimizer):
             ConfigError: a parameter belongs to nothing that has natural gradient steps.
         """
         mine = {id(p) for group in self.param_groups for p in group["params"]}
-        self._scale = scale
+        self._scale, self._replayed = scale, None
         gaussian = isinstance(getattr(model, "likelihood", None), (Gaussian, NoisyOutputs))
         self._longest = math.inf if gaussian else LONGEST
         self._distributions = [
@@ -85,7 +87,11 @@ class NaturalGradient(torch.optim.Optimizer):
         rate = self.param_groups[0]["lr"] * self._scale
         gradients = [p.grad for q in self._distributions for p in q.parameters()]
         given = [g for g in gradients if g is not None]
-        if self._replayed is not None and given and len(given) == len(gradients):
+        if self._record is not None and given and len(given) == len(gradients):
+            if self._replayed is None:  # of no method, which would keep it until a collection
+                places = partial(_places, self._distributions)
+                moved = partial(_moved, self._distributions, self._longest)
+                self._replayed = Replayed(moved, self._record, places)
             held = torch.full((), rate, dtype=torch.float64, device=given[0].device)
             self._replayed(held, *given)
             return
@@ -93,12 +99,16 @@ class NaturalGradient(torch.optim.Optimizer):
             if q.mean.grad is not None:
                 q.natural_step(rate, self._longest)
 
-    def _moved(self, rate: Tensor, *gradients: Tensor) -> None:
-        """Every distribution by its gradients, and the rate ()."""
-        left = iter(gradients)
-        for q in self._distributions:
-            own = [next(left) for _ in q.parameters()]
-            q.natural_step(rate, self._longest, own)
 
-    def _places(self) -> object:
-        return tuple(p.data_ptr() for q in self._distributions for p in q.parameters())
+def _moved(
+    distributions: Sequence[WhitenedGaussian], longest: float, rate: Tensor, *gradients: Tensor
+) -> None:
+    """Every distribution by its gradients, and the rate ()."""
+    left = iter(gradients)
+    for q in distributions:
+        own = [next(left) for _ in q.parameters()]
+        q.natural_step(rate, longest, own)
+
+
+def _places(distributions: Sequence[WhitenedGaussian]) -> object:
+    return tuple(p.data_ptr() for q in distributions for p in q.parameters())

@@ -1,6 +1,6 @@
 """Loss and gradient of a fixed-shape step, recorded once as a CUDA graph and replayed.
 
-A step of SVGP is some 160 kernels, one of QSGP on sampled functions some 300; replayed they are one
+A step of SVGP is some 140 kernels, one of QSGP on sampled functions some 300; replayed they are one
 launch (``gpx.linalg.replayed``).
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -62,9 +63,10 @@ class ReplayedStep:
         owners: Sequence[nn.Module] = (),
         state: Leaves | None = None,
     ) -> None:
-        self.evaluate, self.parameters = evaluate, list(parameters)
-        self.owners, self.state = owners, state
-        self._replayed = Replayed(self._evaluated, record, self._places)
+        self.parameters, self.state = list(parameters), state
+        # not its own methods, which would keep the recording until a collection of cycles
+        evaluated = partial(_evaluated, evaluate, self.parameters, state)
+        self._replayed = Replayed(evaluated, record, partial(_places, self.parameters, owners))
 
     @property
     def given_up(self) -> str | None:
@@ -85,18 +87,22 @@ class ReplayedStep:
             self.state.left = outputs.left
         return outputs.loss, outputs.parts
 
-    def _places(self) -> object:
-        moving = tuple(p.requires_grad for p in self.parameters)
-        return moving, tuple(b.data_ptr() for owner in self.owners for b in owner.buffers())
 
-    def _evaluated(self, *given: Tensor) -> _Outputs:
-        for parameter in self.parameters:
-            parameter.grad = None
-        loss, parts = self.evaluate(*given)
-        loss.backward()
-        return _Outputs(
-            loss.detach(),
-            {name: part.detach() for name, part in parts.items()},
-            [parameter.grad for parameter in self.parameters],
-            None if self.state is None else self.state.left,
-        )
+def _places(parameters: Sequence[nn.Parameter], owners: Sequence[nn.Module]) -> object:
+    moving = tuple(p.requires_grad for p in parameters)
+    return moving, tuple(b.data_ptr() for owner in owners for b in owner.buffers())
+
+
+def _evaluated(
+    evaluate: Evaluate, parameters: Sequence[nn.Parameter], state: Leaves | None, *given: Tensor
+) -> _Outputs:
+    for parameter in parameters:
+        parameter.grad = None
+    loss, parts = evaluate(*given)
+    loss.backward()
+    return _Outputs(
+        loss.detach(),
+        {name: part.detach() for name, part in parts.items()},
+        [parameter.grad for parameter in parameters],
+        None if state is None else state.left,
+    )

@@ -80,6 +80,15 @@ class Settling:
         self.rest = max(1, int(step * (budget - seconds) / max(seconds - of_start, 1e-9)))
         return True
 
+    def given_more_time(self, seconds: float, budget: float | None) -> None:
+        """Of a run that goes on: forget that time ran out where the budget has grown since.
+
+        Args:
+            seconds, budget: as for ``run_out``; None: any.
+        """
+        if self.ran_out and (budget is None or seconds < (1.0 - LAST_SHARE) * budget):
+            self.at, self.rest, self.ran_out = None, self.length, False
+
     def end(self, limit: int) -> int:
         """The last step of the run: one more stretch after it has settled, ``limit`` at most."""
         return limit if self.at is None else min(limit, self.at + self.rest)

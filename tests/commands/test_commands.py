@@ -1,12 +1,14 @@
 """The console command: what it loads, and how it answers mistakes."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import gpx
 import gpx.commands
 from gpx.commands import COMMANDS, main
 
@@ -27,6 +29,12 @@ def loaded(code, *arguments, **environment):
     )
     printed, _, modules = done.stdout.rpartition("LOADED ")
     return set(modules.split()), printed
+
+
+def test_the_package_runs_as_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpx", "--version"])
+    runpy.run_module("gpx", run_name="__main__")
+    assert capsys.readouterr().out == f"gpx {gpx.__version__}\n"
 
 
 @pytest.mark.parametrize(

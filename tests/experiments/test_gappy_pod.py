@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gappy_pod import gappy_pod, leading_part
+from gappy_pod import fill_by_temporal_modes, gappy_pod, leading_part
 
 
 def low_rank_field(rank=5, size=(60, 40), share=0.2, noise=0.0, seed=0):
@@ -63,3 +63,24 @@ def test_stops_short_and_says_so():
     assert not found.converged
     assert found.iterations == 2
     assert found.change > 1e-12
+
+
+def test_known_modes_in_time_fill_a_field_of_their_rank():
+    truth, values, observed = low_rank_field(rank=3)
+    modes = torch.linalg.svd(truth - truth.mean(1, keepdim=True))[2][:4]
+    filled = fill_by_temporal_modes(values.masked_fill(~observed, torch.nan), observed, modes)
+    assert torch.allclose(filled, truth, atol=1e-9)
+
+
+def test_known_modes_with_a_prior_are_the_posterior_mean():
+    generator = torch.Generator().manual_seed(2)
+    modes = torch.randn(2, 8, generator=generator).double()
+    values = torch.randn(1, 8, generator=generator).double()
+    observed = torch.tensor([[True, True, False, True, False, True, True, False]])
+    filled = fill_by_temporal_modes(values, observed, modes, noise_variance=0.3)
+    # the covariance of the series, with a constant of next to no information
+    cov = modes.T @ modes + 1e7
+    at = observed[0]
+    inner = cov[at][:, at] + 0.3 * torch.eye(int(at.sum())).double()
+    expected = cov[:, at] @ torch.linalg.solve(inner, values[0, at])
+    assert torch.allclose(filled[0], expected, atol=1e-5)

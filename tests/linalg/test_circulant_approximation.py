@@ -217,7 +217,7 @@ def test_errors_name_the_way_out():
     k = torch.exp(-0.5 * (torch.arange(200, dtype=torch.float64) / 80.0) ** 2)
     with pytest.raises(NotPositiveDefinite, match="chan"):
         circulant_preconditioner(k, kind="strang")
-    with pytest.raises(ConfigError, match="one level"):
+    with pytest.raises(ConfigError, match="one axis only"):
         circulant_preconditioner(draw(3, 3), kind="tyrtyshnikov", levels=2)
 
 

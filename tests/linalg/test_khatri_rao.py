@@ -7,7 +7,7 @@ import torch
 from draws import draw
 
 from gpx.errors import DTypeError, IndexOutOfRange, ShapeError
-from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
+from gpx.linalg.khatri_rao import khatri_rao_columns
 
 
 def direct(factors, index, log_scale):
@@ -64,25 +64,12 @@ def test_finite_where_the_direct_product_is_zero_over_zero():
     assert all(torch.isfinite(f.grad).all() for f in leaves)
 
 
-def test_gram_is_the_hadamard_product():
-    left, right = problem()[0], [draw(5, m, seed=20 + m) for m in (4, 3, 5)]
-    rows = [
-        torch.stack(
-            [torch.kron(torch.kron(*[f[r] for f in k[:2]]), k[2][r]) for r in range(k[0].shape[0])]
-        )
-        for k in (left, right)
-    ]
-    torch.testing.assert_close(khatri_rao_gram(left, right), rows[0] @ rows[1].mT)
-
-
 def test_shapes_are_checked():
     factors, index, scale = problem()
     with pytest.raises(ShapeError, match=r"expected \(p, 3\)"):
         khatri_rao_columns(factors, index[:, :2])
     with pytest.raises(ShapeError, match=r"log_scale is \(6,\)"):
         khatri_rao_columns(factors, index, scale[:6])
-    with pytest.raises(ShapeError, match="pairwise"):
-        khatri_rao_gram(factors, factors[:2])
 
 
 def test_zero_times_infinity_is_nan_as_in_the_direct_product():

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg import randomly_pivoted_cholesky
@@ -89,6 +90,22 @@ def test_rows_that_are_inexact_do_not_make_a_covariance_indefinite():
     for seed in range(20):
         done = factorise(gram, 60, seed)
         assert bool((done.residual >= 0.0).all())
+
+
+def test_a_block_waits_for_the_device_once():
+    with claimed_cuda() as waits:
+        gram = matrix(200).cuda()
+        blocks = []
+
+        def rows(chosen):
+            blocks.append(len(chosen))
+            return gram[chosen]
+
+        draws = torch.Generator("cuda").manual_seed(0)
+        found = randomly_pivoted_cholesky(rows, gram.diagonal(), 100, generator=draws)
+        assert found.factor.shape[0] == 100
+        assert len(blocks) > 2
+        assert waits.total() <= len(blocks) + 2
 
 
 def test_mistakes_are_explained():

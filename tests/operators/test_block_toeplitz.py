@@ -41,7 +41,7 @@ def test_a_kernel_that_does_not_factorise(path):
     spacing, grid = torch.tensor([0.3, 0.4], dtype=torch.float64), (7, 9)
     x = points(spacing, grid)
     matrix = tilted(x[:, None] - x)
-    operator = BlockToeplitz.of_stationary(tilted, spacing, grid)
+    operator = BlockToeplitz(tilted(grid_lags(spacing, grid)), grid=grid)
     right = draw(63, 3)
     torch.testing.assert_close(operator @ right, matrix @ right, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(operator.mT @ right, matrix.mT @ right, rtol=1e-12, atol=1e-12)
@@ -60,7 +60,7 @@ def test_three_dimensions_from_a_kernel_of_gpx(path):
     matrix = kernel.evaluate(points(spacing, grid), points(spacing, grid))
     right = draw(60, 2)
     for even in (True, False):
-        operator = BlockToeplitz.of_stationary(covariance, spacing, grid, even=even)
+        operator = BlockToeplitz(covariance(grid_lags(spacing, grid, even=even)), grid=grid)
         assert operator.even is even
         torch.testing.assert_close(operator @ right, matrix @ right, rtol=1e-9, atol=1e-9)
     (operator @ right).sum().backward()
@@ -111,7 +111,9 @@ def test_its_whittle_approximation_has_a_close_determinant():
             noise = 0.1 * (tau == 0).all(-1)
             return torch.exp(-0.5 * (tau**2).sum(-1) / 4.0) + noise
 
-        matrix = BlockToeplitz.of_stationary(covariance, spacing, (n, n), even=True).to_dense()
+        matrix = BlockToeplitz(
+            covariance(grid_lags(spacing, (n, n), even=True)), grid=(n, n)
+        ).to_dense()
         true = torch.logdet(matrix)
         found = BlockCirculant(whittle(covariance, spacing, (n, n)), levels=2).logdet()
         errors.append(float((found - true).abs() / true.abs()))

@@ -146,6 +146,7 @@ class ClaimedDevice(TorchFunctionMode):
 
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
+        self.host = False  # whether the function that is running has nothing to do with the device
         super().__init__()
 
     def __torch_function__(
@@ -187,7 +188,11 @@ class ClaimedDevice(TorchFunctionMode):
             raise DeviceMismatch(
                 f"{name}: generator on another device than its numbers: {_place()}"
             )
-        found = func(*args, **kwargs)
+        before, self.host = self.host, not claimed and func not in ACROSS | BACKWARD
+        try:
+            found = func(*args, **kwargs)
+        finally:
+            self.host = before
         changed = args[0] if args and name.endswith("_") and not name.endswith("__") else None
         if changed is not None and not isinstance(changed, Claimed):
             return found  # in place, on the CPU
@@ -343,6 +348,14 @@ def _pulled(mode: ClaimedDevice, run: Callable[..., Any]) -> Callable[..., Any]:
     return running
 
 
+_modes: list[ClaimedDevice] = []
+
+
+def on_host() -> bool:
+    """Whether what runs now works on tensors of the CPU alone, beside a claimed device."""
+    return bool(_modes) and _modes[-1].host
+
+
 @contextlib.contextmanager
 def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
     """One CUDA device of that many bytes; yields the counter of waits."""
@@ -357,6 +370,7 @@ def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
     before = future.get_overwrite_module_params_on_conversion()
     future.set_overwrite_module_params_on_conversion(True)  # a parameter changes its claim
     mode = ClaimedDevice()
+    _modes.append(mode)
     working_memory.cache_clear()  # of a device of another size
     try:
         with contextlib.ExitStack() as stack:
@@ -376,5 +390,6 @@ def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
             stack.enter_context(mode)
             yield mode.waits
     finally:
+        _modes.remove(mode)
         working_memory.cache_clear()
         future.set_overwrite_module_params_on_conversion(before)

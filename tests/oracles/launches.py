@@ -1,8 +1,9 @@
 """Kernel launches and host waits of training steps on the CUDA branch, counted without a GPU.
 
 A run trains on tensors that claim to be on CUDA (``claimed_cuda``), without compiled kernels, and
-every operation that would be a launch there is counted; views and bookkeeping are none. Not seen:
-time, what torch's optimisers do to several tensors in one launch, waits inside operations.
+every operation that would be a launch there is counted; views, bookkeeping and what the host
+computes for itself are none. Not seen: time, what torch's optimisers do to several tensors in one
+launch, waits inside operations.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from claimed_cuda import claimed_cuda
+from claimed_cuda import claimed_cuda, on_host
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,7 +57,7 @@ class Launches(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = function.overloadpacket.__name__
-        if not getattr(function, "is_view", False) and name not in SILENT:
+        if not getattr(function, "is_view", False) and name not in SILENT and not on_host():
             self.counts[_place() if self.places else name] += 1
         return function(*args, **(kwargs or {}))
 

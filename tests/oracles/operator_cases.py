@@ -239,12 +239,6 @@ REGISTRY: dict[str, Case] = {
         lambda *a: operators.KhatriRao(*[f.mT for f in a], columnwise=True),
         lambda *a: rows_kron(*[f.mT for f in a]).mT,
     ),
-    "HadamardInterpolated": Case(
-        "HadamardInterpolated",
-        ((9, 2), (9, 3), (7, 2), (7, 3)),
-        lambda *a: operators.HadamardInterpolated(*a),
-        lambda a, b, c, d: (a @ c.mT) * (b @ d.mT),
-    ),
     "LowRankPlusDiagonal": Case(
         "LowRankPlusDiagonal",
         ((12, 3), (1,)),

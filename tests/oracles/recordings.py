@@ -1,5 +1,7 @@
 """What stands for CUDA graphs where there is no GPU, and what they would refuse."""
 
+import weakref
+
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -17,6 +19,31 @@ class Recorder:
             body()
 
         return replay
+
+
+class _Replay:
+    def __init__(self, body):
+        self.body = body
+
+    def __call__(self):
+        self.body()
+
+
+class Watched(Recorder):
+    """A recorder that holds none of its recordings and knows how many of them are alive."""
+
+    def __init__(self):
+        super().__init__()
+        self._made = []
+
+    def __call__(self, body):
+        replay = _Replay(super().__call__(body))
+        self._made.append(weakref.ref(replay))
+        return replay
+
+    @property
+    def alive(self):
+        return sum(replay() is not None for replay in self._made)
 
 
 class FromTheHost(TorchDispatchMode):

@@ -1,12 +1,14 @@
 """Natural gradient steps against closed forms and against dense natural parameters."""
 
+import gc
 import math
+import weakref
 from itertools import pairwise
 
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
-from recordings import FromTheHost, Recorder
+from recordings import FromTheHost, Recorder, Watched
 from torch import nn
 
 from gpx.errors import ConfigError
@@ -250,6 +252,22 @@ def test_replayed_steps_are_those_that_run_as_they_are(family):
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert (recorder.recordings, recorder.replays) == (1, 8 - EAGER_STEPS)
     assert optimiser._replayed.replays == 8 - EAGER_STEPS
+
+
+def test_a_recording_goes_with_the_last_reference_to_its_optimiser():
+    recorder = Watched()
+    stepped(FullCholesky, [8.0], None)  # what torch imports at first use leaves cycles of frames
+    gc.collect()
+    gc.disable()
+    try:
+        _, optimiser = stepped(FullCholesky, [8.0] * (EAGER_STEPS + 1), recorder)
+        assert (recorder.replays, recorder.alive) == (1, 1)
+        left = weakref.ref(optimiser)
+        del optimiser
+        assert left() is None
+        assert recorder.alive == 0
+    finally:
+        gc.enable()
 
 
 def test_a_replayed_step_without_a_positive_precision_is_made_again_as_it_is():

@@ -4,13 +4,15 @@ Recording itself needs a GPU. Here a "recording" runs the step's function again 
 from the recording's own arrays: what is tested is everything around ``torch.cuda.graph``.
 """
 
+import gc
 import math
+import weakref
 from functools import partial
 
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
-from recordings import FromTheHost, Recorder
+from recordings import FromTheHost, Recorder, Watched
 
 from gpx.bases import RandomFourier
 from gpx.errors import NotPositiveDefinite
@@ -87,6 +89,26 @@ def test_another_batch_or_other_parameters_are_another_recording():
             evaluate(x, y)
         assert recorder.recordings == expected
         assert float(w.grad) == pytest.approx(1.0 + x.sum())
+
+
+def test_a_recording_goes_with_the_last_reference_to_its_step():
+    w, recorder = torch.nn.Parameter(torch.ones(1, dtype=torch.float64)), Watched()
+    warm = ReplayedStep(quadratic(w, []), [w], Recorder())
+    for _ in range(EAGER_STEPS + 1):  # what torch imports at first use leaves cycles of frames
+        warm(torch.ones(2), torch.zeros(1))
+    gc.collect()
+    gc.disable()
+    try:
+        evaluate = ReplayedStep(quadratic(w, []), [w], recorder)
+        for _ in range(EAGER_STEPS + 1):
+            evaluate(torch.ones(2), torch.zeros(1))
+        assert (recorder.replays, recorder.alive) == (1, 1)
+        left = weakref.ref(evaluate)
+        del evaluate
+        assert left() is None
+        assert recorder.alive == 0
+    finally:
+        gc.enable()
 
 
 def test_a_failed_factorisation_is_evaluated_again_and_its_gradient_never_used():

@@ -168,6 +168,10 @@ def test_time_runs_out_once_and_what_is_left_is_kept():
     again = Settling(None, 1000)
     again.load_state_dict(rule.state_dict())
     assert (again.at, again.end(1000), again.ran_out) == (120, 160, True)
+    again.given_more_time(8.1, 10.0)
+    assert again.end(1000) == 160
+    again.given_more_time(8.1, 20.0)
+    assert (again.at, again.end(1000), again.ran_out) == (None, 1000, False)
 
 
 def test_a_state_of_before_there_were_budgets_goes_on():

@@ -335,6 +335,15 @@ def test_training_ends_with_its_budget(name, tmp_path, a_second_a_look):
     assert result.state["step"] == result.steps  # the checkpoint is that of the end
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_more_seconds_make_more_steps(name, tmp_path, a_second_a_look):
+    options = {"max_steps": 100_000, "checkpoint_seconds": 1e9}
+    _, first, _ = fit(tmp_path, Quartic(), OPTIMIZERS[name](), budget=30.0, **options)
+    _, second, _ = fit(tmp_path, Quartic(), OPTIMIZERS[name](), budget=90.0, **options)
+    assert second.reason.startswith("trainer.budget=90 seconds: ")
+    assert second.steps > 2 * first.steps
+
+
 def test_rates_fall_to_their_end_in_the_last_of_the_budget(tmp_path, a_second_a_look):
     optimizer, watcher = OPTIMIZERS["first order"](), Watcher()
     options = {"max_steps": 100_000, "log_every": 1, "budget": 50.0}

@@ -30,12 +30,11 @@ class Trigonometric(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
+    def forward(x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
         """Features (L, 2, F, n); see the class."""
         num_blocks, per_block, _ = frequencies.shape
         n = x.shape[0]
         out = x.new_empty(num_blocks, 2, per_block, n)
-        ctx.save_for_backward(x, frequencies, scale, out)
         native = fourier_pass(x)
         if native is not None and per_block * n >= WORTH_A_CALL:
             inputs, factor = x.T.contiguous(), float(scale)
@@ -44,7 +43,7 @@ class Trigonometric(torch.autograd.Function):
             return out
         # on a CPU in slabs that stay in its cache; elsewhere all at once
         slab = num_blocks
-        if x.device.type == "cpu" and not torch.compiler.is_exporting():
+        if x.device.type == "cpu":
             slab = max(1, SLAB // max(1, per_block * n))
         for start in range(0, num_blocks, slab):
             some, rows = out[start : start + slab], frequencies[start : start + slab]
@@ -53,6 +52,20 @@ class Trigonometric(torch.autograd.Function):
             torch.sin(angles, out=some[:, 1])
             some.mul_(scale)
         return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Keep what ``backward`` needs."""
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, frequencies: Tensor, scale: Tensor
+    ) -> tuple[Tensor, int]:
+        """Features of a batch, for ``torch.func.vmap``: (B, L, 2, F, n), batched in front."""
+        where = zip((x, frequencies, scale), in_dims, strict=True)
+        x, frequencies, scale = (t if dim is None else t.movedim(dim, 0) for t, dim in where)
+        return out_of_place(x, frequencies, scale), 0
 
     @staticmethod
     @first_derivative_only
@@ -75,6 +88,20 @@ class Trigonometric(torch.autograd.Function):
         return grad_x, grad_frequencies, grad_scale
 
 
+def out_of_place(x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
+    """What ``Trigonometric`` gives, of any batch (...): for programs that are traced, and batches.
+
+    Args:
+        x (..., n, d), frequencies (..., L, F, d), scale (...): as for ``trigonometric_features``.
+
+    Returns:
+        (..., L, 2, F, n); nothing is written in place.
+    """
+    angles = (frequencies.flatten(-3, -2) @ x.mT).unflatten(-2, frequencies.shape[-3:-1])
+    pairs = torch.stack([angles.cos(), angles.sin()], -3)
+    return scale[..., None, None, None, None] * pairs
+
+
 def trigonometric_features(x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
     """Features of L blocks of F frequencies, each F cosines then F sines.
 
@@ -88,5 +115,8 @@ def trigonometric_features(x: Tensor, frequencies: Tensor, scale: Tensor) -> Ten
 
     Cost: n L F (d + 2 trigonometric functions) time, 2 n L F numbers kept for the backward pass.
     """
-    out: Tensor = Trigonometric.apply(x, frequencies, scale)
+    if torch.compiler.is_exporting():  # a program has no use for writes in place, nor torch a way
+        out = out_of_place(x, frequencies, scale)
+    else:
+        out = Trigonometric.apply(x, frequencies, scale)
     return out.flatten(0, 2).T

@@ -45,13 +45,13 @@ class _Project(torch.autograd.Function):
         grad_zx = lower_transpose_matmul(inverse, grad) if ctx.needs_input_grad[1] else None
         grad_zz = None
         if ctx.needs_input_grad[0]:
-            phi = lower_of_product(grad, projection)
+            phi = lower_of_product(grad, projection, factor=-1.0)
             phi.diagonal().mul_(0.5)
             grad_zz = lower_transpose_matmul(inverse, lower_lower_matmul(phi, inverse))
-            grad_zz = grad_zz.neg_().to(ctx.dtype)
+            grad_zz = grad_zz.to(ctx.dtype)
             if ctx.jitter:  # it follows the mean diagonal
                 diagonal = grad_zz.diagonal()
-                diagonal += diagonal.sum() * (ctx.jitter / len(diagonal))
+                diagonal.add_(diagonal.sum(), alpha=ctx.jitter / len(diagonal))
         return grad_zz, grad_zx, None, None
 
 
@@ -86,7 +86,11 @@ class _FactorTerms(torch.autograd.Function):
         ctx.save_for_backward(projection, mean, factor, rooted, raw)
         squares = rooted.square().view(latents, size, -1)
         excess = squares.addcmul_(projection, projection, value=-1.0).sum(1)
-        kl = gaussian_kl(mean, factor, raw.diagonal(dim1=-2, dim2=-1))
+        # the divergence as one sum: what is not a square of S goes where such squares are
+        summands = factor.square()
+        summands.diagonal(dim1=-2, dim2=-1).sub_(raw.diagonal(dim1=-2, dim2=-1), alpha=2.0)
+        summands[..., 0].addcmul_(mean, mean)
+        kl = torch.rsub(summands.sum(), -0.5 * mean.numel(), alpha=-0.5)
         return mean @ projection, excess, kl
 
     @staticmethod
@@ -96,22 +100,22 @@ class _FactorTerms(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         projection, mean, factor, rooted, _ = ctx.saved_tensors
         latents, size, _ = factor.shape
-        twice = 2.0 * grad_excess
-        weighted = (rooted.view(latents, size, -1) * twice.unsqueeze(1)).view_as(rooted)
+        # half of what comes through the excess variance, doubled where it meets the rest
+        weighted = (rooted.view(latents, size, -1) * grad_excess.unsqueeze(1)).view_as(rooted)
         if latents == 1:
             grad = lower_matmul(factor[0], weighted)
         else:
             grad = factor.transpose(0, 1).reshape(size, latents * size) @ weighted
-        grad.addcmul_(projection, twice if latents == 1 else twice.sum(0), value=-1.0)
-        grad.addmm_(mean.mT, grad_mean)
+        grad.addcmul_(projection, grad_excess if latents == 1 else grad_excess.sum(0), value=-1.0)
+        grad.addmm_(mean.mT, grad_mean, beta=2.0)
         grad_m = grad_s = None
         if ctx.needs_input_grad[1]:
             grad_m = torch.addcmul(grad_mean @ projection.mT, mean, grad_kl)
         if ctx.needs_input_grad[2]:
             if latents == 1:
-                grad_s = lower_of_product(projection, weighted).unsqueeze(0)
+                grad_s = lower_of_product(projection, weighted, factor=2.0).unsqueeze(0)
             else:
-                full = (projection @ weighted.mT).view(size, latents, size)
+                full = (projection @ weighted.mT).mul_(2.0).view(size, latents, size)
                 grad_s = full.transpose(0, 1).tril()
             diagonal = grad_s.addcmul_(factor, grad_kl).diagonal(dim1=-2, dim2=-1)
             diagonal.mul_(factor.diagonal(dim1=-2, dim2=-1)).sub_(grad_kl)

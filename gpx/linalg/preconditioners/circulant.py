@@ -73,8 +73,8 @@ def circulant_preconditioner(
 
     Args:
         column (n,), or (n_1, ..., n_D) with ``levels`` = D > 1: the corner of lags of a kernel even
-            in every coordinate, noise variance added at lag zero. With several levels the one-level
-            approximation is applied to every axis in turn ("strang" or "chan").
+            in every coordinate, noise variance added at lag zero.
+        kind: of several levels "strang" or "chan".
 
     Raises:
         NotPositiveDefinite: the approximation has an eigenvalue that is not positive; "chan" is
@@ -88,9 +88,5 @@ def circulant_preconditioner(
             f"lags of shape {tuple(column.shape)} and levels={levels}: a circulant preconditioner "
             "is for one matrix, with as many axes as levels"
         )
-    if levels > 1 and kind == "tyrtyshnikov":
-        raise ConfigError("tyrtyshnikov's approximation has one level only; use chan")
-    generator = column.detach()
-    for axis in range(levels):
-        generator = circulant_approximation(generator.movedim(axis, -1), kind).movedim(-1, axis)
+    generator = circulant_approximation(column.detach(), kind, levels)
     return CirculantPreconditioner(generator.contiguous(), name=kind)

@@ -82,9 +82,9 @@ class Capacitance:
         """P right (m, c) with (I + A^T A)^exponent = I + A^T P A; float64."""
         values, modes = self.spectrum
         keep = values > NEGLIGIBLE * values.amax() if values.numel() else values > 0.0
-        values, modes = values[keep], modes[:, keep]
+        safe = torch.where(keep, values, 1.0)
         # log1p and expm1: exact also where an eigenvalue is far below one
-        weights = torch.expm1(exponent * torch.log1p(values)) / values
+        weights = torch.where(keep, torch.expm1(exponent * torch.log1p(safe)) / safe, 0.0)
         return modes @ (weights.unsqueeze(-1) * (modes.mT @ right))
 
 

@@ -19,13 +19,16 @@ class Chain(OwnSteps[ModelT]):
         burn_in: steps before the first sample.
         iterations: steps after burn-in.
         thin: steps between samples.
-        hurried: whether burn-in ended early, so that these are other than was asked for.
+        asked: steps that ``burn_in`` and ``iterations`` made as they were asked for: burn-in that
+            ends early leaves more steps for samples, also in a run that goes on.
+        cut: whether burn-in ended early, so that it and ``thin`` are other than was asked for.
     """
 
     burn_in: int
     iterations: int
     thin: int
-    hurried = False
+    asked: int
+    cut = False
 
     def check_limit(self, limit: int) -> None:
         """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
@@ -41,15 +44,15 @@ class Chain(OwnSteps[ModelT]):
             return ""
         wanted, self.burn_in = self.burn_in, step
         self.thin = max(1, min(self.thin, step // (self.iterations // self.thin)))
-        self.hurried = True
+        self.cut = True
         return f"burn-in, after {step} of {wanted} steps (then every {self.thin}. is a sample),"
 
     def schedule_state(self) -> dict[str, Any]:
-        """A part of ``state_dict``: what ``hurry`` changed, where it did."""
-        return {"schedule": (self.burn_in, self.thin)} if self.hurried else {}
+        """A part of ``state_dict``: burn-in and thinning, where they were cut."""
+        return {"schedule": (self.burn_in, self.thin)} if self.cut else {}
 
     def load_schedule(self, state: Mapping[str, Any]) -> None:
         """Restore ``schedule_state``."""
         if "schedule" in state:
             self.burn_in, self.thin = state["schedule"]
-            self.hurried = True
+            self.cut = True

@@ -83,6 +83,7 @@ class EllipticalSlice(Chain[SampledGP]):
             raise ConfigError(f"around={around}: choose one of {', '.join(get_args(Around))}")
         self.chains, self.thin, self.updates = chains, thin, updates
         self.burn_in, self.iterations = burn_in, iterations
+        self.asked = burn_in + iterations
         self.around: Around = around
         self.saved: dict[str, Any] = {}
         self.trace: list[Tensor] = []
@@ -119,13 +120,14 @@ class EllipticalSlice(Chain[SampledGP]):
             wanted = self.burn_in
             self.burn_in = limit // 2
             self.thin = max(1, min(self.thin, (limit - self.burn_in) // 4))
+            self.cut = True
             warnings.warn(
                 f"max_steps={limit} ends before the first sample after a burn-in of {wanted} "
                 f"steps: burn-in takes {self.burn_in} steps, then every {self.thin}. state is "
                 "kept; raise max_steps for settled chains",
                 stacklevel=2,
             )
-        return min(limit, self.burn_in + self.iterations)
+        return min(limit, self.asked)
 
     @torch.no_grad()
     def bind(self, model: SampledGP, x: Tensor, seed: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gpx.bases.random_directions import Directions
 from gpx.inference.nystrom import NystromSums
@@ -29,6 +30,13 @@ START_CHUNK = 4096
 """Rows whose features are held at once where q starts at its optimum."""
 
 
+def beside(left: Tensor, right: Tensor) -> Tensor:
+    """Columns of (n, a), then of (n, b): (n, a + b)."""
+    if torch.compiler.is_exporting():  # there torch.cat of a batch takes n for a constant
+        return F.pad(left, (0, right.shape[1])) + F.pad(right, (left.shape[1], 0))
+    return torch.cat([left, right], 1)
+
+
 class DeepBody(nn.Module):
     """Hidden layers F_1(x), F_l([F_{l-1}, x]): a skip connection feeds the inputs to every layer.
 
@@ -47,7 +55,7 @@ class DeepBody(nn.Module):
         f = x
         for layer in self.layers:
             f = layer(f)
-            f = torch.cat([f, x], 1) if self.skip else f
+            f = beside(f, x) if self.skip else f
         return f
 
 

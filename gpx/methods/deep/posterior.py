@@ -54,9 +54,14 @@ class NetworkPosterior(Posterior):
         self.num_latents, self.num_samples, self.seed = num_latents, num_samples, seed
         self._num_inputs = num_inputs
         self._fixed: list[list[Tensor]] | None = None
+        self._together: list[Tensor] | None = None
 
     def fix(self) -> None:
-        """As in ``Posterior``: the numbers of every draw are taken down, and layers factorised."""
+        """As in ``Posterior``: the numbers of every draw are taken down, and layers factorised.
+
+        Where the network allows it, all draws make one pass from then on: a program that is traced
+        has the operations of one, and not of each.
+        """
         for layer in random_layers(self.network):
             layer.hold()
         some = next(self.network.parameters()).new_zeros(1, self._num_inputs)
@@ -67,7 +72,32 @@ class NetworkPosterior(Posterior):
                 generator = self._generator(number)
                 with draws_of(self.network, generator, shared=True, record=fixed[-1]):
                     self.network.marginals(some)
-        self._fixed = fixed
+        self._fixed, self._together = fixed, None
+        if not fixed[0]:
+            return
+        stacked = [torch.stack(numbers) for numbers in zip(*fixed, strict=True)]
+        try:
+            self._all_draws(some, stacked)
+        except (RuntimeError, ValueError):  # of layers that torch.func.vmap cannot take
+            return
+        self._together = stacked
+
+    def _pair(self, rows: Tensor) -> Tensor:
+        """Mean and variance (2, n, p) of the draw that layers make."""
+        return torch.stack(tuple(self.network.marginals(rows)))
+
+    @torch.no_grad()
+    def _all_draws(self, x: Tensor, stacked: list[Tensor]) -> Tensor:
+        """``_pair`` of all draws at once, (2, S, n, p), from their numbers (S, ...)."""
+
+        def of_one(rows: Tensor, *numbers: Tensor) -> tuple[Tensor, Tensor]:
+            with draws_of(self.network, None, shared=True, known=iter(numbers)):
+                mean, variance = self.network.marginals(rows)
+                return mean, variance
+
+        # rows of every draw: joined to what is drawn, shared ones would fix n in a traced program
+        rows = x.expand(len(stacked[0]), *x.shape)
+        return torch.stack(torch.vmap(of_one)(rows, *stacked))
 
     @property
     def num_inputs(self) -> int:
@@ -116,13 +146,12 @@ class NetworkPosterior(Posterior):
 
         Cost: S passes through the network.
         """
-
-        def pair(rows: Tensor) -> Tensor:
-            return torch.stack(tuple(self.network.marginals(rows)))
-
-        draws = range(self.draws_needed)
-        with held(self.network) if self._fixed is None else nullcontext():
-            found = torch.stack([self._over_rows(x, number, pair) for number in draws], 1)
+        if self._together is not None:
+            found = self._all_draws(x, self._together)
+        else:
+            draws = range(self.draws_needed)
+            with held(self.network) if self._fixed is None else nullcontext():
+                found = torch.stack([self._over_rows(x, n, self._pair) for n in draws], 1)
         if self.num_latents == 1:
             found = found.squeeze(3)
         return Marginals(found[0], found[1])

@@ -153,22 +153,30 @@ def complete_log_density(
 
 
 @torch.no_grad()
-def warn_of_rounding(kernel: Kernel, x: Tensor, between: Tensor, noise: Tensor) -> None:
-    """Warn where float32 has too few digits for noise that small; see ``ROUNDING``.
+def missing_and_rounding(
+    kernel: Kernel, x: Tensor, y: Tensor, between: Tensor, noise: Tensor
+) -> tuple[int, float]:
+    """How many targets are missing, and what is compared with ``ROUNDING``; one wait for both.
 
     Args:
         kernel, x (n, d), between (p, p), noise (p,): as for ``complete_log_density``.
+        y (n, p): NaN where a target is missing.
+
+    Returns:
+        their number, and n v eps of float32; zero in float64.
     """
-    if x.dtype != torch.float32:
-        return
-    largest = WhitenedOutputs.of(between, noise).variances.max() * kernel.diagonal(x[:1]).max()
-    if bool(largest * len(x) * torch.finfo(x.dtype).eps > ROUNDING):
-        warnings.warn(
-            "float32 has too few digits for noise this far below the variance of the functions: "
-            "gradients of the evidence may be off by some percent, of small ones by more; take "
-            "dtype=float64",
-            stacklevel=3,
-        )
+    parts = [y.isnan().sum().reshape(1)]
+    if x.dtype == torch.float32:
+        parts += [kernel.diagonal(x[:1]), noise, between.reshape(-1)]
+    missing, *given = (
+        torch.cat([part.double() for part in parts]).cpu().split([part.numel() for part in parts])
+    )
+    if not given:
+        return int(missing), 0.0
+    prior, spread, matrix = given  # a few numbers, which the host eigendecomposes
+    ratios = WhitenedOutputs.of(matrix.view(between.shape), spread).variances
+    share = ratios.max() * prior.max() * len(x) * torch.finfo(x.dtype).eps
+    return int(missing), float(share)
 
 
 class CoregionalMLL(Objective[CoregionalModel]):
@@ -205,9 +213,15 @@ class CoregionalMLL(Objective[CoregionalModel]):
         residual, noise = y - model.mean(x)[:, None], model.likelihood.noise_variance.to(y)
         require_no_infinity(residual.detach())
         between = model.between.matrix().to(y)
-        warn_of_rounding(model.kernel, x, between, noise)
         gradient = torch.is_grad_enabled()
-        missing = int(y.isnan().sum())
+        missing, rounding = missing_and_rounding(model.kernel, x, y, between, noise)
+        if rounding > ROUNDING:
+            warnings.warn(
+                "float32 has too few digits for noise this far below the variance of the "
+                "functions: gradients of the evidence may be off by some percent, of small ones "
+                "by more; take dtype=float64",
+                stacklevel=2,
+            )
         facts: Facts = {"missing_targets": missing}
         if missing:
             seen = Observed.of(x, y)

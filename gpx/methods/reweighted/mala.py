@@ -85,7 +85,7 @@ class MALA(Chain[Reweighted]):
         self.replay = False
         self.record: Record | None = recorded
         self._recorded_form: object = None
-        self.last = burn_in + iterations
+        self.last = self.asked = burn_in + iterations
 
     def run(self, session: Session) -> str:
         """As in ``OwnSteps``; the density of targets is recorded and replayed on a GPU."""
@@ -171,13 +171,14 @@ class MALA(Chain[Reweighted]):
             self.burn_in = min(wanted, limit // 2)
             left = min(limit - self.burn_in, self.iterations)
             self.thin = -(-left // samples)
+            self.cut = True
             warnings.warn(
                 f"max_steps={limit} ends before the first sample after a burn-in of "
                 f"{wanted} steps: burn-in takes {self.burn_in} steps, then every "
                 f"{self.thin}. state is kept; raise max_steps= for a settled chain",
                 stacklevel=2,
             )
-        self.last = min(limit, self.burn_in + self.iterations)
+        self.last = min(limit, self.asked)
         return self.last
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:

@@ -20,7 +20,7 @@ from gpx.methods.ski.control_variate import reflected
 from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.waves import WavePart
-from gpx.operators import BlockToeplitz, Kronecker, Toeplitz
+from gpx.operators import BlockToeplitz, Kronecker, Toeplitz, grid_lags
 
 MOST_AXIS_POINTS = 1500
 """Longest axis that is a dense matrix: beyond it FFTs are faster, and its eigenvectors slow."""
@@ -196,7 +196,8 @@ def grid_covariance(
     d = len(grid.axes)
     regular = all(isinstance(axis, RegularAxis) for axis in grid.axes)
     if regular and (d == 1 or max(grid.shape) > MOST_AXIS_POINTS or not factors(grid, at, device)):
-        tau = torch.cartesian_prod(*(_steps(axis, device) for axis in grid.axes))
+        spacing = torch.tensor(grid.spacing, dtype=torch.float64, device=device)
+        tau = grid_lags(spacing, grid.shape, even=True)
         return LagCovariance(grid, at(tau.reshape(grid.size, d)).reshape(grid.shape))
     if not regular and max(grid.shape) > MOST_AXIS_POINTS:
         raise ConfigError(

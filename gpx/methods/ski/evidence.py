@@ -29,6 +29,9 @@ from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 FINE = 1.0
 """Standard error of the evidence, in nats, that is small enough for any number of rows."""
 
+SLIGHT = 0.1
+"""Standard error of the gradient by the hyperparameters, in nats, that is always small enough."""
+
 FEW_PROBES = 2
 """Probes where the low-rank part is complete: the trace that they estimate is a nat at most."""
 
@@ -68,8 +71,9 @@ class SKIEvidence(Objective[GatheredRows]):
       two of them do where it leaves out a hundredth of a nat (several axes: 5e-5 nats a row, if
       that is more, and at most one; a few hundredths of it are scatter).
       For rough kernels a control variate about halves the standard error, more probes are drawn
-      until the standard error is as asked for (``accuracy``), a warning says where ``most_probes``
-      do not do, the error is reported (``facts``), and the gradient is unbiased.
+      until the standard errors of value and gradient are as asked for (``accuracy``), a warning
+      says where ``most_probes`` do not do, the errors are reported (``facts``), and the gradient is
+      unbiased.
     - "chebyshev": the value by polynomials of a degree, up to 2,000, that grows with the root of
       the condition number; their error is added to the probes'. The gradient as for "lanczos". Far
       slower: for comparison.
@@ -87,7 +91,9 @@ class SKIEvidence(Objective[GatheredRows]):
         probes: of the log-determinant and its gradient, to begin with, where the preconditioner is
             not complete; fixed for a run unless ``resample``.
         accuracy: standard error of the evidence in nats per data row at which probes are enough;
-            one nat in all always is.
+            one nat in all always is. Of the gradient of its log-determinant by the hyperparameters
+            as they are optimised: relative, Euclidean norms; a tenth of a nat always is enough, and
+            what new probes at every step average out.
         most_probes: in all; from then on a warning says how large the error is.
         resample: new probes at every step, for first-order optimisers.
         logdet: see above.
@@ -108,6 +114,7 @@ class SKIEvidence(Objective[GatheredRows]):
     made_for = "SKI"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     drawn: Tensor
+    gradient_error: Tensor
 
     def __init__(
         self,
@@ -141,6 +148,8 @@ class SKIEvidence(Objective[GatheredRows]):
         self.accuracy, self.most_probes = accuracy, most_probes
         self.probes = FixedProbes(resample)
         self.register_buffer("drawn", torch.tensor(probes))
+        self.register_buffer("gradient_error", torch.tensor(math.nan, dtype=torch.float64))
+        self._warned = False
 
     def prepare(
         self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -150,8 +159,9 @@ class SKIEvidence(Objective[GatheredRows]):
         self.drawn.fill_(self.num_probes)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """States saved when the number of probes was fixed do not hold it."""
+        """States saved when the number of probes was fixed do not hold it, nor what they gave."""
         state_dict.setdefault(prefix + "drawn", torch.tensor(self.num_probes))
+        state_dict.setdefault(prefix + "gradient_error", self.gradient_error)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def evidence(
@@ -181,6 +191,8 @@ class SKIEvidence(Objective[GatheredRows]):
                 max_iterations=model.max_iterations,
                 accuracy=2.0 * self._wanted_error(n),
                 most_probes=self.most_probes,
+                hyperparameters=() if few else _hyperparameters(model),
+                enough_of_slopes=self._enough_of_slopes,
             )
             quad, logdet, report = found.quad, found.logdet, found.report
             logdet = logdet + (n - size) * system.noise.log()
@@ -191,6 +203,10 @@ class SKIEvidence(Objective[GatheredRows]):
             facts["probes"] = found.probes
             if not few:
                 self.drawn.fill_(found.probes)
+                if found.slopes is not None:
+                    self._look_at_slopes(*found.slopes, found.probes)
+                if math.isfinite(float(self.gradient_error)):
+                    facts["gradient_error"] = float(self.gradient_error)
             if self.logdet == "lanczos":
                 self._say_error(0.5 * error, n, found.probes)
         else:
@@ -221,6 +237,22 @@ class SKIEvidence(Objective[GatheredRows]):
                 stacklevel=3,
             )
 
+    def _enough_of_slopes(self, size: float) -> float:
+        """Standard error of the log-determinant's gradient at which probes are enough."""
+        return math.inf if self.probes.resample else max(2.0 * SLIGHT, self.accuracy * size)
+
+    def _look_at_slopes(self, error: float, size: float, probes: int) -> None:
+        """Keep the error of the gradient, and warn once where it is above what was asked for."""
+        self.gradient_error.fill_(error / size if size else 0.0)
+        if error > self._enough_of_slopes(size) and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the gradient of the log-determinant has a standard error of {error / size:.1%} "
+                f"after {probes} probes, above accuracy={self.accuracy:g} of its size; raise "
+                "most_probes, or rank, or ask for less accuracy",
+                stacklevel=3,
+            )
+
     def _deterministic(self, system: SKISystem, model: GatheredRows, num_data: int) -> Tensor:
         if self.logdet == "cholesky":
             return (
@@ -238,3 +270,7 @@ class SKIEvidence(Objective[GatheredRows]):
                 system.covariance, model.grid, model.kernel, self.circulant, self.wraps
             )
         return scaled_logdet(values, system.noise, num_data, self.pad)
+
+
+def _hyperparameters(model: GatheredRows) -> list[Tensor]:
+    return [*model.kernel.parameters(), *model.likelihood.parameters()]

@@ -29,49 +29,69 @@ def quad_gradient(system: SKISystem, v: Tensor) -> list[Tensor]:
     return found
 
 
-@torch.no_grad()
 def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     """Of log |A|, from A^{-1} w and Q^{-1} w (n, L) of probes w with covariance Q.
 
     With P a projection on functions near the range of C, tr(A^{-1} dA) is split into
     tr(Q^{-1} dA_P), exact, where dA_P has P dK P in the place of dK, and the rest from the probes.
     """
-    w, part, q = system.weights_alone, system.part, system.preconditioner
-    noise, probes = system.noise.detach(), u.shape[1]
-    wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
+    parts = zip(carried_gradient(system), probed_gradient(system, u, z), strict=True)
+    return [exact + estimated for exact, estimated in parts]
+
+
+@torch.no_grad()
+def carried_gradient(system: SKISystem) -> list[Tensor]:
+    """tr(Q^{-1} dA_P), which takes no probe; see ``logdet_gradient``."""
+    part, q, noise = system.part, system.preconditioner, system.noise.detach()
     inverse = torch.cholesky_inverse(q.capacitance.factor)
-    by_noise = (u * z).sum() / probes - (z * z).sum() / probes
-    by_noise = by_noise + (len(u) - part.rank + inverse.diagonal().sum()) / noise
+    rows = system.weights_alone.shape[-2]
+    by_noise = (rows - part.rank + inverse.diagonal().sum()) / noise
     if isinstance(part, WavePart):
-        estimated = [g / probes for g in system.covariance.gradient(wu, wz)]
-        exact = [part.gradient(1.0 - inverse.diagonal(), wz)]
+        found = [part.carried_gradient(1.0 - inverse.diagonal())]
     elif isinstance(part, EigenPart):
         # I - B^{-1} cancels where a root is small, and dK is small there, too
         inner = inverse.neg_()
         inner.diagonal().add_(1.0)
         inner.div_(part.roots).div_(part.roots.unsqueeze(1))
         if isinstance(system.covariance, AxisCovariance):
-            estimated = system.covariance.gradient(wu / probes, wz)
-            within = part.axis_gradients_within(wz)
-            own = zip(part.axis_gradients(inner), within, strict=True)
-            exact = [whole - seen / probes for whole, seen in own]
+            found = part.axis_gradients(inner)
         else:
-            inside = part.within(wz)
-            estimated = system.covariance.gradient(
-                torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
-            )
-            exact = [part.lag_gradient(inner)]
+            found = [part.lag_gradient(inner)]
     else:
         assert isinstance(part, PivotedPart)
-        estimated = system.covariance.gradient((wu - wz) / probes, wz)
-        exact = _lag_trace(system, part)
-    found = [g + e for g, e in zip(estimated, exact, strict=True)]
+        found = _lag_trace(system, part)
     found.append(by_noise)
+    if system.weights.values.requires_grad:
+        found.append(_carried_by_values(system))
+    return found
+
+
+@torch.no_grad()
+def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
+    """What is left of ``logdet_gradient`` to probes u, z (n, L): their mean."""
+    w, part, probes = system.weights_alone, system.part, u.shape[1]
+    wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
+    if isinstance(part, WavePart):
+        found = [g / probes for g in system.covariance.gradient(wu, wz)]
+        found[0] -= part.gradient_within(wz)
+    elif isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance):
+        whole = system.covariance.gradient(wu / probes, wz)
+        own = zip(whole, part.axis_gradients_within(wz), strict=True)
+        found = [every - seen / probes for every, seen in own]
+    elif isinstance(part, EigenPart):
+        inside = part.within(wz)
+        found = system.covariance.gradient(
+            torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
+        )
+    else:
+        assert isinstance(part, PivotedPart)
+        found = system.covariance.gradient((wu - wz) / probes, wz)
+    found.append(((u * z).sum() - (z * z).sum()) / probes)
     if system.weights.values.requires_grad:
         on_grid = system.covariance.multiply(wz)
         carried = part.expand(part.project(wz))
-        rest = _by_values(system.weights, torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1))
-        found.append(_carried_by_values(system).add_(rest, alpha=2.0 / probes))
+        both = torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1)
+        found.append(_by_values(system.weights, *both).mul_(2.0 / probes))
     return found
 
 

@@ -8,7 +8,7 @@ kernel, and blind to where the data are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Literal
 
 import torch
@@ -94,11 +94,7 @@ def circulant_eigenvalues(
         ]
         return kronecker_vector([s.clamp_min(0.0) for s in spectra])
     column = covariance.tensors[0]
-    if kind == "tyrtyshnikov" and len(axes) > 1:
-        raise ConfigError("tyrtyshnikov's approximation has one axis only; use whittle or chan")
-    column = reduce(
-        lambda c, i: circulant_approximation(c.movedim(i, -1), kind).movedim(-1, i), dims, column
-    )
+    column = circulant_approximation(column, kind, len(axes))
     return torch.fft.fftn(column, dim=dims).real.flatten().clamp_min(0.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,17 +23,23 @@ from gpx.linalg.stochastic_lanczos_quadrature import quadrature_of_solve
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.ski.control_variate import control_variate, reduced
 from gpx.methods.ski.gradients import logdet_gradient, quad_gradient
+from gpx.methods.ski.probed_slopes import ProbedSlopes
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 
 
 class QuadLogdet(NamedTuple):
-    """r^T A^{-1} r and log |A|, differentiable, with the latter's standard error."""
+    """r^T A^{-1} r and log |A|, differentiable, with the latter's standard error.
+
+    ``slopes`` are the standard error and the size of its gradient by the hyperparameters
+    (``ProbedSlopes.error``); None where these were not asked for.
+    """
 
     quad: Tensor
     logdet: Tensor
     logdet_error: Tensor
     report: SolveReport
     probes: int
+    slopes: tuple[float, float] | None = None
 
 
 class _Probed(NamedTuple):
@@ -85,6 +92,8 @@ def quad_logdet(
     least_probes: int = 0,
     accuracy: float = math.inf,
     most_probes: int = 0,
+    hyperparameters: Sequence[Tensor] = (),
+    enough_of_slopes: Callable[[float], float] = lambda _: math.inf,
 ) -> QuadLogdet:
     """r^T A^{-1} r for target r (n,), and log |A|.
 
@@ -97,31 +106,46 @@ def quad_logdet(
         least_probes: in all, before the error is looked at.
         accuracy: standard error of log |A| at which no more probes are drawn.
         most_probes: in all.
+        hyperparameters: those of kernel and noise, by which the error of the gradient is looked
+            at, too, where a gradient is wanted.
+        enough_of_slopes: size of that gradient -> its standard error at which no more are drawn.
 
     Raises:
         DidNotConverge: more than ``max_iterations`` steps.
     """
     right = target.detach().unsqueeze(1)
     found: list[_Probed] = []
+    slopes = None
+    if _wants_gradient(system) and any(p.requires_grad for p in hyperparameters):
+        slopes = ProbedSlopes(system, hyperparameters)
     drawn, wanted = 0, max(probes, least_probes)
     while drawn < wanted:
         own = right[:, : 0 if found else 1]
         found.append(_probed(system, own, probes, generator, tolerance, max_iterations))
         drawn += probes
+        if slopes is not None:
+            slopes.add(found[-1].solved, found[-1].whitened)
         if drawn >= wanted:
             rows = _joined(found, "rows")
             logdet, error = _mean(system, _joined(found, "samples"), rows)
-            if float(error) > accuracy:
-                enough = math.ceil(drawn * (float(error) / accuracy) ** 2)
+            excess = float(error) / accuracy
+            if slopes is not None:
+                off, size = slopes.error()
+                excess = max(excess, off / enough_of_slopes(size))
+            if excess > 1.0:
+                enough = math.ceil(drawn * excess**2)
                 wanted = max(wanted, min(enough, most_probes - most_probes % probes))
     logdet = logdet + system.preconditioner.logdet()
     if chebyshev:
         logdet, error = _chebyshev(system, rows)
     first = found[0].solve
     quad = _quad(system, target, first)
+    if slopes is not None:
+        logdet = with_gradient(logdet, system.tensors, slopes.mean())
+        return QuadLogdet(quad, logdet, error, first.report, drawn, slopes.error())
     if _wants_gradient(system):
-        slopes = logdet_gradient(system, _joined(found, "solved"), _joined(found, "whitened"))
-        logdet = with_gradient(logdet, system.tensors, slopes)
+        given = logdet_gradient(system, _joined(found, "solved"), _joined(found, "whitened"))
+        logdet = with_gradient(logdet, system.tensors, given)
     return QuadLogdet(quad, logdet, error, first.report, drawn)
 
 

@@ -139,18 +139,28 @@ class WavePart(LowRankPart):
         roots = torch.cat([self.roots, torch.where(self.single, 0.0, self.roots)])
         return gram.mul_(roots).mul_(roots.unsqueeze(1))
 
-    def gradient(self, complement: Tensor, seen: Tensor) -> Tensor:
-        """Gradient of log |Q| - mean z^T W C^T C W^T z by K's lags (m,), C as a function of them.
+    def carried_gradient(self, complement: Tensor) -> Tensor:
+        """Gradient of log |Q| by K's lags (m,), C as a function of them.
 
         Args:
             complement (2 f,): diagonal of C W^T Q^{-1} W C^T.
-            seen (m, c): W^T z.
         """
         cosines, sines = complement.chunk(2)
-        through = torch.fft.rfft(seen.mT, n=self.period)[:, self.waves].abs().square().mean(0)
         safe = self.strengths.clamp_min(torch.finfo(complement.dtype).tiny)
-        by_strength = (cosines + sines) / safe - self.share * through
-        half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=seen.device)
+        return self._by_lag((cosines + sines) / safe)
+
+    def gradient_within(self, seen: Tensor) -> Tensor:
+        """Gradient of mean z^T W C^T C W^T z by K's lags (m,), C as a function of them.
+
+        Args:
+            seen (m, c): W^T z.
+        """
+        through = torch.fft.rfft(seen.mT, n=self.period)[:, self.waves].abs().square().mean(0)
+        return self._by_lag(self.share * through)
+
+    def _by_lag(self, by_strength: Tensor) -> Tensor:
+        """Gradient by K's lags (m,) from that by the strengths (f,)."""
+        half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=by_strength.device)
         half[self.waves] = (by_strength * torch.where(self.single, 1.0, 0.5)).to(half.dtype)
         by_lag = torch.fft.irfft(half, n=self.period) * self.period
         m = self.points

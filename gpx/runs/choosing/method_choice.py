@@ -16,6 +16,9 @@ from gpx.data.source import Form
 EXACT_ROWS = {"cpu": 2_000, "cuda": 10_000}
 """Rows up to which exact inference is quick. On a CPU 3,005 rows take 62 s and neighbours 15 s; on
 CUDA, where nothing was measured, as many as ``approx.solver=auto`` factorises."""
+JOINT_ROWS = {"cpu": 4_000, "cuda": 10_000}
+"""As ``EXACT_ROWS``, of several targets (``Facts.joint_rows``), which neighbours do not take: on a
+CPU 2,897 of them take 24 s and inducing points 200 s, for the same errors."""
 NEIGHBOUR_ROWS = 500_000
 """Rows up to which a pass over all neighbourhoods per step stays below some ten minutes."""
 INDUCING_ROWS = 200_000
@@ -129,7 +132,11 @@ METHODS: Sequence[Method] = (
     ),
     Method(
         "coregional",
-        takes=lambda f: f.form != "stream" and f.gaussian_outputs and f.joint_rows <= f.exact_rows,
+        takes=lambda f: (
+            f.form != "stream"
+            and f.gaussian_outputs
+            and f.joint_rows <= JOINT_ROWS.get(f.device, JOINT_ROWS["cpu"])
+        ),
         seconds=lambda f: 2.0 + 3e-9 * f.joint_rows**3,
         memory=lambda f: 32.0 * (f.observed or f.num_train) ** 2,
         why=lambda f: (

@@ -7,7 +7,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier.native import fourier_pass
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares
-from gpx.bases.fourier.sweep import tiles
 from gpx.errors import GPXError
 
 
@@ -159,9 +158,3 @@ def test_compiled_sums_do_not_depend_on_threads_beyond_rounding(road):
         torch.set_num_threads(threads)
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[1], found[2], rtol=0, atol=0)
-
-
-def test_tiles_cover_all_frequencies_once():
-    for count in (0, 1, 7, 64):
-        covered = [r for some in tiles(count, torch.zeros(3000, 2)) for r in range(count)[some]]
-        assert covered == list(range(count))

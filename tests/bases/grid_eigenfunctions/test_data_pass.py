@@ -1,38 +1,20 @@
-"""Passes over the data with eigenfunctions: series, compiled loops and torch operations agree."""
-
-import math
+"""Passes over the data with eigenfunctions: compiled loops and torch operations agree."""
 
 import pytest
 import torch
+from eigenfunction_series import draw, placed, series_of
 
 import gpx.bases.grid_eigenfunctions.data_pass as passes
 from gpx.bases import GridEigenfunctions, GridOptions
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass, eigenfunction_gradient
 from gpx.bases.grid_eigenfunctions.native import eigenfunction_loops
-from gpx.bases.grid_eigenfunctions.polynomials import column_polynomials, number_of_terms
 from gpx.bases.grid_eigenfunctions.products import ProductPlan
 from gpx.bases.sufficient_statistics import BLOCK_BYTES
 from gpx.errors import DTypeError, ShapeError
-from gpx.kernels import RBF, Constant, Matern52, Periodic
+from gpx.kernels import RBF, Constant
 
 DOUBLE = torch.float64
 WAYS = ("compiled", "series", "exponentials")
-
-
-def draw(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
-
-
-def placed(kernel, x, p, **options):
-    basis = GridEigenfunctions(kernel.double(), x.shape[1], p, GridOptions(**options))
-    basis.place(x)
-    return basis
-
-
-def series_of(basis, x):
-    modes = basis.modes()
-    single = basis.sizes == 1
-    return column_polynomials(basis.factors, basis.nodes, single, modes.transforms, x)
 
 
 @pytest.fixture
@@ -45,51 +27,6 @@ def way(request, monkeypatch):
     if request.param == "exponentials":
         monkeypatch.setattr(passes, "column_polynomials", lambda *a: None)
     return request.param
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.1, 1.0, 4.0, 15.0])
-@pytest.mark.parametrize("error", [1e-4, 1e-11])
-def test_the_number_of_terms_keeps_to_the_error(ratio, error):
-    terms = int(number_of_terms(torch.tensor(ratio), error))
-    t = torch.linspace(-1.0, 1.0, 401, dtype=DOUBLE)
-
-    def worst(terms):
-        place = torch.arange(terms, dtype=DOUBLE)
-        angle = (place + 0.5) * (math.pi / terms)
-        basis = (t.arccos().unsqueeze(1) * place).cos()
-        cosines = (angle.unsqueeze(1) * place).cos() * 2.0 / terms
-        cosines[:, 0] *= 0.5
-        found = 0.0
-        for u in (-3.0, -1.0, 0.0, 0.3, 1.0):
-            of = lambda z, u=u: (-0.5 * (ratio * (z - u)).square()).exp()  # noqa: E731
-            found = max(found, float((basis @ (of(angle.cos()) @ cosines) - of(t)).abs().max()))
-        return found
-
-    assert worst(terms) < error + 1e-14
-    if ratio >= 1.0:  # not many more than it takes
-        assert worst(terms // 2) > error
-
-
-@torch.no_grad()
-def test_series_are_the_one_dimensional_functions():
-    x = draw(80, 4, seed=1)
-    x[:, 2] = 3.0  # no part in the model
-    kernel = RBF(active_dims=[0, 2, 3], ard_num_dims=3, lengthscale=[0.1, 1.0, 0.7]) * RBF(
-        active_dims=[1, 0], ard_num_dims=2, lengthscale=[0.4, 0.3]
-    )
-    basis = placed(kernel * Constant(2.0), x, 60, points_per_dim=9, kind="quantile")
-    want = basis.one_dimensional(x, basis.modes().transforms)
-    series = series_of(basis, x)
-    # rounding of the kernel's values is divided by the root of the eigenvalue, on either way
-    root = basis._floored(basis.eigenpairs()[0])[:, : want.shape[1], None].sqrt()
-    torch.testing.assert_close(root * series.evaluate(x), root * want, rtol=0.0, atol=1e-13)
-    assert series.degrees[0] > series.degrees[3]  # as many terms as the lengthscale asks for
-    many = placed(kernel, x, 60, points_per_dim=60)
-    assert series_of(many, x).series.shape[2] == series.series.shape[2]
-    for other in (Matern52(active_dims=[0]) * RBF(active_dims=[1]), Periodic()):
-        assert series_of(placed(other, x, 10), x) is None
-    # a range of a thousand lengthscales
-    assert series_of(placed(RBF(lengthscale=1e-3), x, 10), x) is None
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)

@@ -289,9 +289,10 @@ def test_burn_in_that_is_ended_early_leaves_samples():
     assert chain.hurry(6, 1400).startswith("burn-in, after 6 of 1000 steps")
     assert (chain.burn_in, chain.thin) == (6, 1)
     assert chain.hurry(7, 1400) == ""  # there is nothing more to end
-    again = EllipticalSlice(burn_in=1000)
+    again = EllipticalSlice(chains=2, burn_in=1000, iterations=400, thin=4)
     again.load_state_dict(chain.state_dict())
     assert (again.burn_in, again.thin) == (6, 1)
+    assert again.max_steps(10**6) == chain.max_steps(10**6) == 1400  # all that were asked for
     for step in range(6, 10):
         chain.step(step, x, y, generator=generator)
     assert chain.serves(10)

@@ -7,9 +7,7 @@ import torch
 from linear_features import log_density
 
 from gpx.bases import InterpolatedGrid
-from gpx.bases.fixed_functions import sufficient_statistics
-from gpx.bases.sufficient_statistics import interpolation_statistics
-from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern32, Polynomial
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
@@ -113,19 +111,6 @@ def test_rows_come_and_go():
         stream.add_rows(torch.tensor([[0.5, 0.5], [9.0, 0.5]]), torch.zeros(2))
 
 
-def test_sums_are_sparse_and_in_blocks(monkeypatch):
-    x, y = data()
-    basis = model(x, y).basis
-    w = basis(x)
-    whole = interpolation_statistics(basis.sparse_rows(x), y)
-    torch.testing.assert_close(whole.gram, w.mT @ w, rtol=1e-12, atol=1e-13)
-    monkeypatch.setattr("gpx.bases.sufficient_statistics.block_bytes", lambda device: 1)
-    found = sufficient_statistics(basis, x, y)
-    torch.testing.assert_close(found.gram, whole.gram, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(found.projected, w.mT @ y, rtol=1e-12, atol=1e-13)
-    assert found.num_data == 70
-
-
 def test_the_noise_gradient_and_information():
     x, y = data()
     made = model(x, y)
@@ -158,12 +143,6 @@ def test_predictions_beyond_the_grid():
 
 def test_what_does_not_fit():
     x, y = data()
-    with pytest.raises(ConfigError, match=r"num_basis=90 makes a grid of 1 points .* for 8 inputs"):
-        InterpolatedGrid(RBF(8), 90, 8)
-    with pytest.raises(ConfigError, match="interpolation=spline: choose one of cubic, linear"):
-        InterpolatedGrid(RBF(1), 90, 1, interpolation="spline")
-    with pytest.raises(ShapeError, match="made for 2 inputs, got 3 columns"):
-        model(x, y).basis(torch.zeros(4, 3))
     parts = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_basis": 81}
     grid = partial(InterpolatedGrid, num_inputs=2)
     with pytest.raises(ConfigError, match=r"learns the kernel, .* inference=type2"):

@@ -252,7 +252,8 @@ def test_a_burn_in_beyond_the_run_is_shortened_with_a_warning(steps, options, bu
     model = model_of(phi, y, WeightPriors())
     with pytest.warns(UserWarning, match=rf"burn-in takes {burn_in} steps, then every"):
         chain = run(model, steps, phi, y, **options)
-    assert len(chain.trace) == min(steps - burn_in, options.get("iterations", steps))
+    asked = options.get("burn_in", 1000) + options.get("iterations", 10_000)
+    assert len(chain.trace) == min(steps, asked) - burn_in  # burn-in's share goes to samples
     assert len(model.samples) == kept
 
 
@@ -305,3 +306,30 @@ def test_burn_in_ends_where_it_would_take_all_the_time(tmp_path, monkeypatch):
     found, chain, _ = trained_within(200.0, tmp_path / "b", monkeypatch, **options)
     assert (found.cut_short, chain.burn_in, chain.thin) == ((), 20, 5)
     assert "schedule" not in chain.state_dict()
+
+
+def test_a_chain_that_was_cut_short_goes_on_to_all_its_steps(tmp_path, monkeypatch):
+    """With more seconds, or stopped and resumed: as many steps as one that nothing stopped."""
+    options = {"burn_in": 150, "iterations": 60, "thin": 5}
+    cut, chain, _ = trained_within(100.0, tmp_path, monkeypatch, **options)
+    assert cut.steps < 210
+    assert chain.burn_in < 100
+    found, again, _ = trained_within(1000.0, tmp_path, monkeypatch, **options)
+    assert (found.steps, found.reason) == (210, "210 steps of the chain done")
+    assert (again.burn_in, again.thin) == (chain.burn_in, chain.thin)
+    assert len(again.model.samples) == (210 - chain.burn_in) // chain.thin
+
+
+def test_burn_in_that_max_steps_cut_is_not_taken_up_again(tmp_path, monkeypatch):
+    """Samples would be of a chain that is still adapted."""
+    phi, y = problem()
+    chain = MALA(burn_in=100, iterations=200, thin=10)
+    chain.bind(model_of(phi, y, WeightPriors()), phi, 0)
+    with pytest.warns(UserWarning, match="max_steps=40 ends before the first sample"):
+        assert chain.max_steps(40) == 40
+    for step in range(40):
+        chain.step(step, phi, y, generator=torch.Generator().manual_seed(step))
+    again = MALA(burn_in=100, iterations=200, thin=10)
+    again.load_state_dict(chain.state_dict())
+    assert again.max_steps(10**6) == 300
+    assert (again.burn_in, again.thin) == (chain.burn_in, chain.thin) == (20, 1)

@@ -105,6 +105,17 @@ def test_programs_load_and_run_without_gpx(exported, folder):
         agree(torch.load(folder / f"{kind}.pt"), model, rows)
 
 
+def test_a_program_of_a_network_does_not_grow_with_its_draws(tmp_path):
+    """All draws make one pass: tracing each of the 50 of the default would take a minute."""
+    sizes = []
+    for draws in (3, 6):
+        options = ["approx=deep_rf", "approx.num_features=20", f"approx.predict_samples={draws}"]
+        fitted = gpx.fit(*table(), *options, *SMALL, folder=tmp_path / f"run_{draws}")
+        program = gpx.export(fitted, tmp_path / "model.pt2", format="torch")
+        sizes.append(sum(node.op == "call_function" for node in program.graph.nodes))
+    assert sizes[0] == sizes[1]
+
+
 def test_a_program_of_several_targets_has_a_column_for_each(tmp_path):
     x, y = table()
     both = np.stack([y, x[:, 1] * 1e3], 1)

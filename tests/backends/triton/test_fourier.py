@@ -1,6 +1,5 @@
-"""Triton's normals, waves and passes over Fourier features against float64, interpreted."""
+"""Triton's passes over Fourier features against float64, interpreted."""
 
-import numpy as np
 import pytest
 import torch
 from triton_cases import PRECISIONS, error, points, skip_without_interpreter
@@ -8,11 +7,8 @@ from triton_cases import PRECISIONS, error, points, skip_without_interpreter
 skip_without_interpreter()
 pytestmark = pytest.mark.triton
 
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
 
 import gpx.backends.triton.availability as availability  # noqa: E402
-from gpx.backends.triton import normals as normals_module  # noqa: E402
 from gpx.backends.triton.blocks import Blocks  # noqa: E402
 from gpx.backends.triton.fourier import (  # noqa: E402
     fourier_moments,
@@ -21,90 +17,11 @@ from gpx.backends.triton.fourier import (  # noqa: E402
     plain_product,
 )
 from gpx.backends.triton.frequencies import MadeFrequencies  # noqa: E402
-from gpx.backends.triton.normals import philox_impl  # noqa: E402
-from gpx.backends.triton.waves import cosine_sine  # noqa: E402
-from gpx.bases.counter_random import philox4x32, standard_normals  # noqa: E402
+from gpx.bases.counter_random import standard_normals  # noqa: E402
 from gpx.bases.fourier import products, sweep  # noqa: E402
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares  # noqa: E402
 from gpx.kernels import RBF, Matern12, Matern32, Matern52  # noqa: E402
 from gpx.linalg.matmul import set_matmul  # noqa: E402
-
-SEEDS = [0, 1, 2**31, 2**32 - 1, 2**63 + 12345, 2**64 - 1]
-ADDRESSES = torch.tensor([0, 1, 5, 2**31, 2**32 + 7, 2**40 + 3, 10**15])
-
-
-@triton.jit
-def _words_kernel(counters, keys, out, COUNT: tl.constexpr):
-    at = tl.arange(0, COUNT)
-    a = tl.load(counters + at).to(tl.uint32)
-    b = tl.load(counters + COUNT + at).to(tl.uint32)
-    c = tl.load(counters + 2 * COUNT + at).to(tl.uint32)
-    d = tl.load(counters + 3 * COUNT + at).to(tl.uint32)
-    k0 = tl.load(keys + at).to(tl.uint32)
-    k1 = tl.load(keys + COUNT + at).to(tl.uint32)
-    a, b, c, d = philox_impl(a, b, c, d, k0, k1)
-    tl.store(out + at, a.to(tl.int64))
-    tl.store(out + COUNT + at, b.to(tl.int64))
-    tl.store(out + 2 * COUNT + at, c.to(tl.int64))
-    tl.store(out + 3 * COUNT + at, d.to(tl.int64))
-
-
-@triton.jit
-def _waves_kernel(angles, out, COUNT: tl.constexpr):
-    at = tl.arange(0, COUNT)
-    cosine, sine = cosine_sine(tl.load(angles + at))
-    tl.store(out + at, cosine)
-    tl.store(out + COUNT + at, sine)
-
-
-def test_words_are_those_of_philox_bit_for_bit():
-    generator = torch.Generator().manual_seed(0)
-    counters = torch.randint(0, 2**32, (4, 64), generator=generator)
-    key = (0xA4093822, 0x299F31D0)
-    keys = torch.tensor(key)[:, None].expand(2, 64).contiguous()
-    out = torch.empty(4, 64, dtype=torch.int64)
-    _words_kernel[(1,)](counters, keys, out, COUNT=64)
-    assert torch.equal(out, philox4x32(tuple(counters), key))
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("columns", [1, 3, 4, 5, 13])
-def test_normals_are_those_of_every_other_way(seed, columns):
-    found = normals_module.standard_normals(seed, ADDRESSES, columns, torch.float64)
-    reference = standard_normals(seed, ADDRESSES, columns)
-    assert float((found - reference).abs().max()) < 2e-15
-    single = normals_module.standard_normals(seed, ADDRESSES, columns, torch.float32)
-    assert torch.equal(single, found.float())
-
-
-def test_no_normals():
-    assert normals_module.standard_normals(0, ADDRESSES[:0], 3, torch.float64).shape == (0, 3)
-    assert normals_module.standard_normals(0, ADDRESSES, 0, torch.float64).shape == (7, 0)
-
-
-@pytest.mark.parametrize(("dtype", "farthest"), [(torch.float32, 1e3), (torch.float64, 1e6)])
-def test_waves_are_cosines_and_sines(dtype, farthest):
-    angles = torch.linspace(-1.0, 1.0, 512, dtype=torch.float64) * farthest
-    angles[:4] = torch.tensor([0.0, torch.pi / 4, -torch.pi / 2, torch.pi])
-    angles = angles.to(dtype)
-    out = torch.empty(2, 512, dtype=dtype)
-    _waves_kernel[(1,)](angles, out, COUNT=512)
-    exact = torch.stack((angles.double().cos(), angles.double().sin()))
-    eps = torch.finfo(dtype).eps
-    # the interpreter rounds a fused multiply-add twice, which costs a rounding of the angle
-    allowed = 2.0 * eps + 0.5 * eps * angles.double().abs()
-    assert ((out.double() - exact).abs() <= allowed).all()
-    assert torch.equal(out[:, 0], torch.tensor([1.0, 0.0], dtype=dtype))
-
-
-def test_waves_of_nan_and_infinity_are_nan_and_huge_ones_never_exceed_one():
-    for dtype in (torch.float32, torch.float64):
-        angles = torch.tensor([torch.nan, torch.inf, 1e9, -1e12], dtype=dtype)
-        out = torch.empty(2, 4, dtype=dtype)
-        with np.errstate(invalid="ignore"):
-            _waves_kernel[(1,)](angles, out, COUNT=4)
-        assert out[:, :2].isnan().all()
-        assert not (out[:, 2:].abs() > 1.0 + 1e-6).any()
 
 
 def problem(n, count, inputs, columns, dtype):
@@ -244,4 +161,3 @@ def test_features_are_not_kept_where_a_pass_makes_them_again(monkeypatch):
 def test_the_trial_passes_and_never_takes_a_cpu():
     assert availability.tried_fourier(torch.device("cpu"), torch.float32, 3) < 1e-6
     assert not availability.triton_fourier(points(3, 2))
-    assert not availability.triton_normals(ADDRESSES)

@@ -1,0 +1,86 @@
+"""Squared distances by matrix products: what is multiplied, and one tile of the product.
+
+Accuracy: the squared distance comes from |a|^2 + |b|^2 - 2 a.b with centred inputs,
+so its absolute error is a few machine epsilons times |a|^2 + |b|^2. Norms are shrunk by a relative
+``4 eps`` (of the order of that error), so that coincident rows give exactly zero after the clamp
+instead of rounding noise whose square root would not be small.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def extended_coordinates(
+    x1: Tensor,
+    x2: Tensor,
+    square: bool,
+    lengthscale: Tensor | None = None,
+    *,
+    centred: bool = True,
+) -> Tensor:
+    """Factors of squared distances, one below the other: (n1 + n2, d + 2), or b of them.
+
+    Rows of the first, left, are (z, c |z|^2, 1) and those of the second, right, (z, 1, c |z|^2) for
+    z = x / lengthscale about its mean over x2 and c = -(1 - 4 eps) / 2, so that
+    left @ right.mT = -r2 / 2.
+
+    Args:
+        x1 (n1, d), x2 (n2, d): inputs; the same ones with ``square``. Or b of each.
+        lengthscale: None where they are scaled already.
+        centred: whether their mean is zero already.
+    """
+    n1, n2, d = x1.shape[-2], x2.shape[-2], x1.shape[-1]
+    dtype = x1.dtype if lengthscale is None else torch.result_type(x1, lengthscale)
+    both = x1.new_ones(*x1.shape[:-2], n1 + n2, d + 2, dtype=dtype)
+    first, last = slice(None, n1), slice(n1, None)
+    coordinates = both[..., :-2]
+    twice = both.view(*x1.shape[:-2], 2, n1, d + 2) if square else both  # the same rows, twice
+    if square:
+        parts = [(x1.unsqueeze(-3).expand(*x1.shape[:-2], 2, n1, d), twice[..., :-2])]
+    else:
+        parts = [(x1, coordinates[..., first, :]), (x2, coordinates[..., last, :])]
+    for x, part in parts:
+        if lengthscale is None:
+            part.copy_(x)
+        else:
+            torch.div(x, lengthscale, out=part)
+    if n2 and not centred:  # the distance does not depend on the centre: it carries no gradient
+        coordinates.sub_(coordinates[..., last, :].mean(-2, keepdim=True))
+    norms = coordinates.square().sum(-1)
+    constant = -0.5 * (1.0 - 4.0 * torch.finfo(dtype).eps)
+    if square:  # column d of the first half and d + 1 of the second
+        places = twice[..., -2:].diagonal(dim1=-3, dim2=-1)
+        torch.mul(norms.view(twice.shape[:-1]).mT, constant, out=places)
+    else:
+        torch.mul(norms[..., first], constant, out=both[..., first, -2])
+        torch.mul(norms[..., last], constant, out=both[..., last, -1])
+    return both
+
+
+def distance_factors(z1: Tensor, z2: Tensor, square: bool) -> tuple[Tensor, Tensor]:
+    """left (n1, d + 2) and right (n2, d + 2), apart, of centred and scaled inputs."""
+    both = extended_coordinates(z1, z2, square)
+    return both[: len(z1)], both[len(z1) :]
+
+
+def distances_(
+    left: Tensor,
+    right: Tensor,
+    factor: float,
+    offset: int | None,
+    bounds: tuple[float, float],
+    out: Tensor,
+) -> Tensor:
+    """One tile of ``factor`` times r2 from left and right, clamped to ``bounds``, in ``out``.
+
+    ``offset`` is the column of the tile's first diagonal element, which is made exactly zero; None
+    where the tile meets no diagonal.
+    """
+    product = torch.addmm if left.ndim == 2 else torch.baddbmm
+    product(out, left, right.mT, beta=0.0, alpha=-2.0 * factor, out=out)
+    out.clamp_(*bounds)
+    if offset is not None:
+        out.diagonal(offset, -2, -1).zero_()
+    return out

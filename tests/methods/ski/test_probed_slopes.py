@@ -1,0 +1,139 @@
+"""The error of the evidence's gradient: what is stated is what draws show, and draws go on."""
+
+import warnings
+
+import pytest
+import torch
+
+from gpx.kernels import RBF, Matern12, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.linalg import probe_vectors
+from gpx.means import Zero
+from gpx.methods.ski.gradients import logdet_gradient
+from gpx.methods.ski.low_rank import EigenPart, PivotedPart
+from gpx.methods.ski.probed_slopes import ProbedSlopes
+from gpx.methods.ski.waves import WavePart
+from gpx.models import SKI
+from gpx.objectives import SKIEvidence
+
+
+def problem(kernel, d, lengthscale, n=400, rank=20, size=24):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n, d, generator=generator, dtype=torch.float64)
+    y = (6.0 * x).sin().sum(1) + 0.1 * torch.randn(n, generator=generator, dtype=torch.float64)
+    model = SKI(
+        kernel=kernel(d, lengthscale, 1.0),
+        mean=Zero(),
+        likelihood=Gaussian(0.05),
+        num_inputs=d,
+        grid_size=size,
+        rank=rank,
+    ).double()
+    model.initialise(x, y, generator=generator)
+    return model, x, y
+
+
+def rough(n=400):
+    return problem(Matern12, 2, 0.3, n)
+
+
+def parameters(model):
+    return [*model.kernel.parameters(), *model.likelihood.parameters()]
+
+
+def slopes(model, value):
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, parameters(model))])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "d", "lengthscale", "rank", "kind"),
+    [
+        (RBF, 2, 0.2, 20, EigenPart),
+        (Matern32, 2, 0.2, 20, EigenPart),
+        (Matern12, 1, 0.2, 8, WavePart),
+        (RBF, 1, 2.0, 3, PivotedPart),
+    ],
+)
+def test_probe_by_probe_it_is_the_gradient_of_all(kernel, d, lengthscale, rank, kind):
+    model, x, _ = problem(kernel, d, lengthscale, rank=rank)
+    system = model.system(x)
+    assert isinstance(system.part, kind)
+    q = system.preconditioner
+    draws = torch.Generator().manual_seed(1)
+    xi = probe_vectors(len(system.weights.values) + q.rank, 6, generator=draws)
+    w = q.draws(xi)
+    u = system.solve(w, 1e-10, 1000).solution
+    z = q.solve(w)
+    found = ProbedSlopes(system, parameters(model))
+    found.add(u[:, :2], z[:, :2])
+    found.add(u[:, 2:], z[:, 2:])
+    for mine, theirs in zip(found.mean(), logdet_gradient(system, u, z), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9 * float(theirs.abs().max()))
+
+
+def test_the_stated_error_is_that_of_draws():
+    """Root mean square over 20 draws of 16 probes; a ratio outside is one in 10^4 (chi-square)."""
+    model, x, y = rough()
+    want = slopes(model, SKIEvidence(logdet="cholesky").evidence(model, x, y).value)
+    off, stated = [], []
+    for seed in range(20):
+        objective = SKIEvidence(probes=16, most_probes=16, accuracy=1.0)
+        objective.prepare(model, x, y, generator=torch.Generator().manual_seed(seed))
+        found = objective.evidence(model, x, y)
+        off.append((slopes(model, found.value) - want).norm())
+        stated.append(found.facts["gradient_error"])
+    assert min(stated) > 0.0
+    complexity = -0.5 * model.system(x).dense_logdet()
+    size = slopes(model, complexity).norm()
+    ratio = torch.stack(off).square().mean().sqrt() / (size * torch.tensor(stated).mean())
+    assert 0.6 < float(ratio) < 1.6
+
+
+def test_probes_are_drawn_until_the_gradient_is_as_asked_for_or_it_is_said_once(monkeypatch):
+    monkeypatch.setattr("gpx.methods.ski.evidence.SLIGHT", 0.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 100.0)  # the value asks for no more
+    model, x, y = rough()
+    few = SKIEvidence(accuracy=1.0)
+    first = few.evidence(model, x, y).facts
+    assert first["probes"] == 8
+    wanted = 0.5 * first["gradient_error"]
+    objective = SKIEvidence(accuracy=wanted, most_probes=1000)
+    more = objective.evidence(model, x, y).facts
+    assert more["probes"] >= 24
+    assert more["gradient_error"] <= wanted
+    with torch.no_grad():  # of the gradient that was taken last
+        again = objective.evidence(model, x, y).facts
+    assert again["gradient_error"] == more["gradient_error"]
+    short = SKIEvidence(accuracy=wanted, most_probes=8)
+    with pytest.warns(UserWarning, match="gradient of the log-determinant .* after 8 probes"):
+        short.evidence(model, x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        short.evidence(model, x, y)
+
+
+def test_new_probes_at_every_step_average_the_error_out(monkeypatch):
+    monkeypatch.setattr("gpx.methods.ski.evidence.SLIGHT", 0.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 100.0)
+    model, x, y = rough()
+    objective = SKIEvidence(accuracy=1e-4, resample=True)
+    draws = torch.Generator().manual_seed(0)
+    found = objective.evidence(model, x, y, generator=draws).facts
+    assert found["probes"] == 8
+    assert found["gradient_error"] > 1e-4
+
+
+def test_nothing_is_asked_where_nothing_is_left_to_probes(monkeypatch):
+    monkeypatch.setattr("gpx.methods.ski.quad_logdet.ProbedSlopes", None)
+    model, x, y = problem(RBF, 2, 1.0, rank=None)
+    found = SKIEvidence().evidence(model, x, y)
+    assert found.facts["probes"] == 2
+    assert "gradient_error" not in found.facts
+    found.value.backward()
+
+
+def test_states_saved_before_load():
+    objective = SKIEvidence()
+    state = objective.state_dict()
+    del state["gradient_error"]
+    objective.load_state_dict(state)
