@@ -181,8 +181,8 @@ def notes(tables: dict[str, Rows]) -> list[str]:
         "function, beside a noise that is small; the search ends where most weights are zero, a "
         "single sweep of coordinate ascent would add thousands of nats, and training rows have "
         "the error of test rows. Gaussian weights on the same functions do not have it (first "
-        "table): their median error is a few hundredths, and a hundredth of the rows has more "
-        "than half of their squares. Without noise they are the worse ones (second table).",
+        "table): their median error is a few hundredths, and a hundredth of the rows has about "
+        "half of their squares or more. Without noise they are the worse ones (second table).",
     ]
     others = tables[BY_ROWS]
     if others:
