@@ -1,6 +1,6 @@
 """Why masked networks are under-confident on random fields: one cause varied at a time.
 
-    python experiments/deep/masks.py          # one seed: ten minutes on a core
+    python experiments/deep/masks.py          # one seed: twelve minutes on a core
     python experiments/deep/masks.py --quick  # 100 steps each: not what is asked
 
 Data, networks and judgement of ``fields.py``, 4,000 images where nothing else is said. A row varies
@@ -78,6 +78,18 @@ VARIED: dict[str, dict[str, Setting]] = {
         TEMPERATURE: Setting(HELD_OUT),
     },
 }
+NOTES = [
+    "Columns as for the random fields; one seed, 2,000 test images. `no prior`: its share is a",
+    "thousandth. `temperature`: fitted on a tenth of the images.",
+    "",
+    "The rate of the masks is the cause, and the only one found: with a quarter or a tenth of the",
+    "activations masked the under-confidence falls to half or less, and errors fall, too. Without",
+    "the prior it stays, with 1,000 rows as with 4,000; so it does with eight times the masks a",
+    "prediction averages, and for the most part with four times the steps. The posterior of Monte",
+    "Carlo dropout does not narrow as rows are added, since its rate is fixed: at any rate and any",
+    "number of steps here more rows give more accuracy than confidence. A temperature ends it; the",
+    "plain network with a temperature is better still.",
+]
 OTHER_SIZES = tuple(size for size in SIZES if size != SIZE)
 Key = tuple[str, int, str]
 """Method, images, setting."""
@@ -144,6 +156,20 @@ def judged(rows: Rows) -> Checks:
     return checks
 
 
+def save(name: str, rows: Rows) -> None:
+    """Write the table, where there is a row."""
+    if not rows:
+        return
+    write(
+        HERE,
+        name,
+        "Random fields: what makes masked networks under-confident",
+        NOTES,
+        rows,
+        judged(rows),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="100 steps each")
@@ -151,18 +177,12 @@ def main() -> None:
     torch.set_num_threads(1)
     name = "masks_quick" if given.quick else "masks"
     rows: Rows = earlier(HERE / f"{name}.json")
+    save(name, rows)  # other notes and checks beside the rows of before
     for key, setting in runs().items():
         if any((row["method"], row["N"], row["setting"]) == key for row in rows):
             continue
         rows.append(row_of(key, setting, 100 if given.quick else STEPS))
-        write(
-            HERE,
-            name,
-            "Random fields: what makes masked networks under-confident",
-            [],
-            rows,
-            judged(rows),
-        )
+        save(name, rows)
 
 
 if __name__ == "__main__":

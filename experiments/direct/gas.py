@@ -180,9 +180,9 @@ def notes(tables: dict[str, Rows]) -> list[str]:
         "The error is that of values too far apart. Their distance follows the deviation of the "
         "function, beside a noise that is small; the search ends where most weights are zero, a "
         "single sweep of coordinate ascent would add thousands of nats, and training rows have "
-        "the error of test rows. Gaussian weights on the same functions do not have it: their "
-        "median error stays, and their RMSE is that of a hundredth of the rows, far from the "
-        "others, which have most of the squares.",
+        "the error of test rows. Gaussian weights on the same functions do not have it (first "
+        "table): their median error is a few hundredths, and a hundredth of the rows has about "
+        "half of their squares or more. Without noise they are the worse ones (second table).",
     ]
     others = tables[BY_ROWS]
     if others:

@@ -45,7 +45,8 @@ class CNNGP(NetworkModel):
     Raises:
         ConfigError: options out of range, or pixels that make no image.
 
-    With few data the priors of unit variance dominate, and the model is under-confident.
+    Where masks of a rate of a half are too many, as in narrow networks, the model is
+    under-confident, with many data as with few: raise ``keep``.
     Source: Tran, Bonilla, Cunningham, Michiardi and Filippone, "Calibrating deep convolutional
     Gaussian processes", AISTATS 2019.
     """
