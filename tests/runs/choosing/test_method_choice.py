@@ -30,7 +30,7 @@ CASES = {
     "several targets": (SEVERAL, "coregional"),
     "several targets at the limit": (replace(SEVERAL, num_train=3_174), "coregional"),
     "several targets beyond": (replace(SEVERAL, num_train=3_175), "svgp"),
-    "ten targets beyond": (replace(SEVERAL, num_train=930, num_outputs=10), "svgp"),
+    "ten targets beyond": (replace(SEVERAL, num_train=1_857, num_outputs=10), "svgp"),
     "several targets, most missing": (
         replace(SEVERAL, num_train=4_000, observed=4_000),
         "coregional",
