@@ -26,7 +26,7 @@ DEEP, SVGP, QSGP = "deep, two layers", "SVGP-512", "QSGP"
 DEEP_OPTIONS = ["approx=deep_rf", "approx.num_features=1000", "approx.width=8"]
 SVGP_OPTIONS = ["approx=svgp", "approx.num_inducing=512", "kernel=matern32"]
 COMMANDS = {
-    DEEP: [*DEEP_OPTIONS, "trainer.max_steps=9000"],
+    DEEP: [*DEEP_OPTIONS, "trainer.max_steps=8000"],
     SVGP: [*SVGP_OPTIONS, "trainer.max_steps=1500"],
     QSGP: ["approx=qsgp", "approx.num_basis=20000", "kernel=matern32"],
 }
