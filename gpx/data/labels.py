@@ -153,7 +153,7 @@ def _encode_names(
     if not of_classes(task):
         raise DataError(
             f"{said} ({shown}), expected numbers; for classes choose likelihood="
-            + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if they have an order")
+            + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if in an order")
         )
     if len(names) < 2 or (task == "binary" and len(names) > 2):
         raise DataError(

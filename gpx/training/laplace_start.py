@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from gpx.constraints import lower_limits
@@ -73,9 +72,14 @@ def start_by_laplace(
                 f"evidence/point {-value:+.4f}"
             )
 
+    limits = lower_limits(twin, parameters)
     try:
         LBFGSB(ftol=1e-7, gtol=1e-4).minimise(
-            parameters, loss, max_evaluations, after_evaluation, lower=lower_limits(twin, parameters)
+            parameters,
+            loss,
+            max_evaluations,
+            after_evaluation,
+            lower=limits,
         )
     except (NotPositiveDefinite, DidNotConverge) as error:
         say(f"init: Laplace's approximation has no evidence ({error}), starting from constants")

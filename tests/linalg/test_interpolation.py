@@ -161,7 +161,7 @@ def test_a_row_outside_is_counted_once_whichever_axes_it_leaves():
     axes = [RegularAxis(0.0, 0.1, 11), torch.linspace(0, 1, 5, dtype=D)]
     x = torch.tensor([[0.5, 0.5], [2.0, 0.5], [0.5, 2.0], [2.0, 2.0]], dtype=D)
     for order in (axes, axes[::-1]):
-        with pytest.raises(DataError, match="^3 of 4 inputs lie outside"):
+        with pytest.raises(DataError, match=r"^3 of 4 inputs lie outside"):
             interpolate(x, order, method="linear")
 
 
