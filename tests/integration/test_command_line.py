@@ -127,6 +127,10 @@ TINY = [
         (["--max_steps=3"], "have no dashes, and there is no option max_steps; did you mean tr"),
         (["--kernel=rbf"], "--kernel=rbf: options have no dashes; write kernel=rbf"),
         (["--approx"], "--approx: options have no dashes; write approx=VALUE"),
+        (
+            ["data=/a/mine.csv"],
+            "no data=/a/mine.csv; a table of your own is data=csv data.path=/",
+        ),
         (["data=mine.csv"], "there is no data=mine.csv; a table of your own is data=csv data.path"),
         (["data=in/mine.npz"], "a table of your own is data=npz data.path=in/mine.npz"),
         (["data=csv", "data.path="], "data.path= is empty: name the file to read"),
