@@ -185,7 +185,8 @@ class EigenPart(LowRankPart):
             every = rayleigh_quotients(vectors, lags).flatten().clamp_min(0.0)
         order = every.argsort(descending=True, stable=True)
         left = running_sum(every[order].flip(0)).flip(0)  # trace error of stopping before each
-        count = min(rank, len(order), int((left > tolerance).sum()))
+        # one at least, also where all of K is negligible beside the noise
+        count = min(rank, len(order), max(1, int((left > tolerance).sum())))
         sizes = [v.shape[1] for v in vectors]
         while True:
             columns = torch.stack(split_index(order[:count], sizes), -1)

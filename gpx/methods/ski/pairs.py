@@ -71,6 +71,8 @@ def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -
         found = rest.new_empty(rest.shape[2], len(low))
         start = 0
         for part, count in _parts(v, rest):
+            if not count:  # all columns of one parity
+                continue
             weights = part.flatten(0, 1).mT
             for some in torch.arange(start, start + count, device=v.device).split(
                 _step(weights.shape[1])

@@ -199,3 +199,32 @@ def test_on_one_axis_and_in_sums_a_hundredth_of_a_nat_is_left(monkeypatch):
         x, y = synthetic(400, d)
         model = placed(x, y, 100, kernel=lambda _, *given: RBF(None, *given), additive=d > 1)
         assert model.system(x).left_out == system.NEGLIGIBLE
+
+
+def exactly(model, x, y):
+    """Evidence and gradient are those of the dense matrix."""
+    value = evidence(model, x, y).value
+    want = evidence(model, x, y, logdet="cholesky").value
+    torch.testing.assert_close(value, want, rtol=0.0, atol=0.02)
+    parameters = [*model.kernel.parameters(), *model.likelihood.parameters()]
+    found, exact = (torch.autograd.grad(v, parameters) for v in (value, want))
+    for own, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("kernel", [RBF, Matern32])
+@pytest.mark.parametrize("d", [2, 3])
+def test_where_all_of_the_kernel_is_negligible_the_noise_is_left(kernel, d):
+    x, y = synthetic(60, d)
+    model = placed(x, y, 8, kernel, noise=1e8, lengthscale=8.0)
+    exactly(model, x, y)
+    variance = model.condition(x, y).predict(x[:2]).variance
+    torch.testing.assert_close(variance, torch.ones_like(variance), rtol=0.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", [RBF, Matern32])
+def test_an_input_that_does_not_matter_has_one_vector(kernel):
+    x, y = synthetic(60, 2)
+    model = placed(x, y, 12, kernel, noise=0.1, lengthscale=[5.0, 1e7])
+    exactly(model, x, y)
+    assert model.system(x).part._box[1] == 1
