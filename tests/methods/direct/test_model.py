@@ -112,6 +112,8 @@ def test_the_gradient_of_learned_values_and_noise_passes_finite_differences():
         model(x, y, num_basis=4, weights=grid, noise=NoiseGrid(num_values=3), learn_values=True)
     )
     torch.testing.assert_close(made.values().detach(), grid.values, **EXACT)
+    # the start is certain of the noise, and the gradient of a certain softmax is zero
+    made.noise_logits.data = torch.tensor([0.3, -0.2, 0.1]).double()
     parameters = [made.logits, made.noise_logits, made.log_gaps]
     value = DirectELBO().evidence(made, x, y).value
     gradients = torch.autograd.grad(value, parameters)
@@ -187,6 +189,19 @@ def test_the_record_says_what_a_sweep_would_add():
     assert float(made.bound().value) > before + promised - 1e-9
     by_ascent(made, x, y)
     assert abs(gain()) < 1e-9
+
+
+def test_a_round_sweeps_as_long_as_sweeps_gain():
+    x, y = data()
+    made = model(x, y, num_basis=20, anneal=0)
+    kept, bounds = made.logits.detach().clone(), []
+    for _ in range(3):
+        made.sweep()
+        bounds.append(made.bound_value())
+    assert all(b - a > 0.01 for a, b in itertools.pairwise(bounds))
+    made.logits.data = kept
+    made.next_round(x, y, 0.0, generator=torch.Generator())
+    assert made.bound_value() > bounds[-1] - 1e-9
 
 
 def test_a_round_frees_a_noise_variance_that_is_certain_and_wrong():
