@@ -30,7 +30,7 @@ CLASSES = ["likelihood=bernoulli", "kernel=matern32"]
 PLANS = {
     "SWSGP-100k-100": [
         *("approx=swsgp", "approx.num_inducing=100000", "approx.num_neighbours=100"),
-        *("trainer.batch_size=64", "trainer.max_steps=600", *CLASSES),
+        *("trainer.batch_size=64", "trainer.max_steps=5000", "optimizer.settled=null", *CLASSES),
     ],
     "SVGP-200": ["approx=svgp", "approx.num_inducing=200", "trainer.max_steps=2000", *CLASSES],
     "deep GP, random features": [
