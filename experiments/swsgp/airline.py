@@ -56,8 +56,8 @@ def flights() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x, late[0], test_x, late[1]
 
 
-def measured(name: str, quick: bool) -> dict[str, Any]:
-    """One run as a row; memory is the process's largest so far, so that the first row is first."""
+def measured(name: str, quick: bool, first: bool) -> dict[str, Any]:
+    """One run as a row; memory is known of the first that a process makes."""
     x, y, test_x, test_y = flights()
     few = slice(2000 if quick else None)
     options = [*PLANS[name], "trainer.baselines=false"]
@@ -75,7 +75,7 @@ def measured(name: str, quick: bool) -> dict[str, Any]:
         "published on AIRLINE: error, mnll": PUBLISHED[name],
         "steps": fitted.metrics["train.steps"],
         "processor seconds": time.process_time() - start,
-        "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak MiB": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 if first else None),
         "command": " ".join(PLANS[name]),
         "commit": COMMIT,
     }
@@ -99,8 +99,9 @@ def report(rows: list[dict[str, Any]]) -> None:
     notes = [
         "Flights of 2011 from Houston, seven inputs; a flight is late where it arrives after its",
         "time. Published figures are of another set, of five million rows and eight inputs.",
-        "Matern 3/2; inducing points of SWSGP are rows at random that are not learned. Peak memory",
-        "is that of a process which has run what stands above.",
+        "Matern 3/2; inducing points of SWSGP are rows at random that are not learned, and 5,000",
+        "steps of 64 rows meet each of them in some 300 inputs (480 steps end at an error of 0.446).",
+        "Peak memory: of a process that made nothing before.",
     ]
     write(HERE, "airline", "A hundred thousand inducing points (E15)", notes, rows, checks)
 
@@ -111,9 +112,11 @@ def main() -> None:
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
     rows = [] if quick else earlier(HERE / "airline.json")
+    first = True
     for name in PLANS:
         if all(row["model"] != name for row in rows):
-            rows.append(measured(name, quick))
+            rows.append(measured(name, quick, first))
+            first = False
             print(rows[-1], flush=True)
             if not quick:
                 report(rows)
