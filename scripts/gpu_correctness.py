@@ -22,6 +22,7 @@ from gpu_machine import (
     say,
     trained,
 )
+from gpu_tables import CLASSES, TWO_TARGETS, with_tables
 
 from gpx.kernels import RBF
 from gpx.operators import KernelMatrix
@@ -60,6 +61,24 @@ FIVE_STEPS = {
     "direct": ("approx.num_basis=20",),
     "deep_rf": ("approx.num_features=40", "approx.predict_samples=3"),
     "deep_svgp": ("approx.num_inducing=20", "approx.predict_samples=3"),
+    "local_experts": ("approx.num_experts=4",),
+    "transductive": ("approx.num_experts=4",),
+    "mixture_of_experts": (),
+    "dkl": ("approx.num_inducing=20", "approx.pretrain_steps=3"),
+    "direct_mixture": ("approx.num_basis=20", "approx.sweeps=2"),
+    "direct_network": ("approx.starts=2", "approx.hidden=[2]", "approx.restarts=1"),
+    "grid": (
+        "data=grid_stress", "data.field=rastrigin", "data.shape=[12,12]", "data.gap_share=0.2",
+    ),
+    "coregional": TWO_TARGETS,
+    "laplace": CLASSES,
+    "ep": CLASSES,
+    "direct_logistic": (*CLASSES, "approx.num_basis=20"),
+    "conv_gp": (
+        "likelihood=gaussian", "approx.image_shape=[2,4]", "approx.patch_size=2",
+        "approx.num_inducing=20",
+    ),
+    "cnn_rf": ("likelihood=gaussian", "approx.image_shape=[2,4]", "approx.predict_samples=3"),
 }  # fmt: skip
 
 
@@ -77,8 +96,8 @@ def correctness(machine: Machine) -> None:
         if machine.left() < 60:
             say("five steps: the rest", passed=None, note=f"no time left before {name}")
             break
-        with part(f"five steps, {name}"):
-            five_steps(machine, name, options)
+        with part(f"five steps, {name}"), with_tables(options) as made:
+            five_steps(machine, name, made)
     if machine.is_gpu:
         gpu_tests(machine)
 
@@ -116,7 +135,9 @@ def command(machine: Machine, name: str, words: list[str], limit: float) -> None
 def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
     """One run on the CPU and one on the device in float64, draws alike, and the device's waits."""
     named = any(o.startswith("approx=") for o in options)
-    common = [*SMALL_DATA, "init.max_evaluations=5", "trainer.baselines=false", *SILENT_RUN]
+    own = any(o.startswith("data=") for o in options)
+    common = [] if own else [*SMALL_DATA]
+    common += ["init.max_evaluations=5", "trainer.baselines=false", *SILENT_RUN]
     common += [] if named else [f"approx={name}"]
     common += [*options, "trainer.max_steps=5", "trainer.dtype=float64"]
     with drawn_alike():

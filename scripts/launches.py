@@ -1,6 +1,7 @@
 """Kernel launches and waits per training step of every approximation, counted without a GPU.
 
-    python scripts/launches.py                                   # the table
+    python scripts/launches.py                                   # the table; minutes
+    python scripts/launches.py --write           # and into experiments/gpu, as launches.json
     python scripts/launches.py approx=svgp approx.num_inducing=512    # one run, by operation
     python scripts/launches.py --places approx=svgp              # by the line of gpx that asks
 
@@ -13,14 +14,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests" / "oracles")]
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(REPOSITORY / "tests" / "oracles"), str(REPOSITORY / "experiments")]
 
 import torch  # noqa: E402
-from launches import most, steps_of  # noqa: E402
+from gpu_tables import CLASSES, TWO_TARGETS, with_tables  # noqa: E402
+from launches import Step, most, steps_of  # noqa: E402
 
+DIGITS = ("data=digits", "data.train_size=200", "trainer.max_steps=3")
 DATA = ("data.num_points=3000", "trainer.max_steps=3")
 FEW = ("data.num_points=600", "trainer.max_steps=3")
 TABLE = {
@@ -54,34 +59,98 @@ TABLE = {
     "vnngp": (*FEW, "approx=vnngp", "approx.num_neighbours=6"),
     "swsgp": (*DATA, "approx=swsgp", "approx.num_inducing=64", "approx.num_neighbours=6"),
     "committee": (*DATA, "approx=committee"),
+    "local_experts": DATA,
+    "transductive": DATA,
+    "mixture_of_experts": DATA,
+    "sod": (*DATA, "approx.num_points=100"),
+    "sor": (*DATA, "approx.num_inducing=64"),
+    "dtc": (*DATA, "approx.num_inducing=64"),
+    "fic": (*DATA, "approx.num_inducing=64"),
+    "pitc": (*DATA, "approx.num_inducing=64"),
+    "vssgp": (*DATA, "approx.num_basis=40"),
+    "qsgp_inducing": (*DATA, "approx.rank=64"),
+    "deep_svgp": (*DATA, "approx.num_inducing=64"),
+    "grid": (
+        "data=grid_stress", "data.field=rastrigin", "data.shape=[12,12]", "data.gap_share=0.2",
+        "trainer.max_steps=3",
+    ),
+    "coregional": (*TWO_TARGETS, "trainer.max_steps=3"),
+    "laplace": (*CLASSES, "trainer.max_steps=3"),
+    "ep": (*CLASSES, "trainer.max_steps=3"),
+    "elliptical_slice": (*CLASSES, "trainer.max_steps=3"),
+    "svgp, classes": (
+        *CLASSES, "approx=svgp", "likelihood=bernoulli", "approx.num_inducing=64",
+        "trainer.max_steps=3",
+    ),
+    "direct_logistic": (*CLASSES, "approx.num_basis=40", "trainer.max_steps=3"),
+    "direct_mixture": (*DATA, "approx.num_basis=40"),
+    "direct_network": DATA,
+    "dkl": (*DATA, "approx.num_inducing=64"),
+    **dict.fromkeys(("cnn", "cnn_mcd", "cnn_rf", "cnn_sorf", "cnn_deep_rf"), DIGITS),
+    **dict.fromkeys(("gpdnn", "svdkl", "conv_gp"), DIGITS),
 }  # fmt: skip
 """Options of the runs of the table; ``approx`` is the name where none is given."""
+ASKED = {"svgp": 154, "sgpr": 168, "qsgp, block step": 1000}
+"""Launches at most: half of what SVGP and SGPR once had, and a fifth of QSGP."""
+NOTES = (
+    "Operations that would be launches on a GPU, of the training step that has most of them, and",
+    "how often it waits for the device; counted on a CPU with tensors that claim to be on CUDA,",
+    "without compiled kernels and recorded steps. Small sizes: rows, functions and columns hardly",
+    "change the number. Waits are those of the lines of gpx that read a result.",
+)
 
 
-def table() -> None:
-    """Print launches and waits of every run as they come."""
+def measured(name: str) -> list[Step]:
+    """Every step of a run of the table but the first."""
+    options = TABLE[name]
+    named = any(o.startswith("approx=") for o in options)
+    with with_tables(options if named else (*options, f"approx={name}")) as chosen:
+        return steps_of(*chosen)
+
+
+def table(written: bool) -> None:
+    """Print launches and waits of every run as they come.
+
+    Args:
+        written: also to experiments/gpu/launches.json and its RESULTS.md.
+    """
     print("| path | launches a step | waits a step |\n|---|---|---|")
-    for name, options in TABLE.items():
-        chosen = (
-            options
-            if any(o.startswith("approx=") for o in options)
-            else (*options, f"approx={name}")
-        )
+    rows = []
+    for name in TABLE:
+        launches, waits, places = None, None, ""
         try:
             with contextlib.redirect_stderr(io.StringIO()):
-                steps = steps_of(*chosen)
-            found = " | ".join(f"{n:,}" for n in most(steps)) if steps else "one step | "
+                steps = measured(name)
+            if steps:
+                launches, waits = most(steps)
+                waiting = max(steps, key=lambda step: step.waits.total()).waits
+                places = ", ".join(
+                    f"{count} {where.split()[0]}" for where, count in waiting.most_common(3)
+                )
+            else:
+                places = "trains in one step"
         except Exception as error:  # a table of all says which one failed, and why
-            found = f"failed: {type(error).__name__} {str(error).splitlines()[0][:80]} | "
-        print(f"| {name} | {found} |", flush=True)
+            places = f"failed: {type(error).__name__} {str(error).splitlines()[0][:80]}"
+        rows.append({"path": name, "launches": launches, "waits": waits, "where": places})
+        print(f"| {name} | {launches} | {waits} | {places} |", flush=True)
+    if written:
+        from record import write
+
+        by = {row["path"]: row["launches"] or math.inf for row in rows}
+        asked = {
+            f"{name}: at most {most} launches": by[name] <= most for name, most in ASKED.items()
+        }
+        asked["every path runs"] = not any(row["where"].startswith("failed") for row in rows)
+        title = "Launches of a training step"
+        write(REPOSITORY / "experiments" / "gpu", "launches", title, NOTES, rows, asked)
 
 
 def main(arguments: list[str]) -> None:
     """The table, or one run in detail."""
     torch.set_num_threads(1)
-    options = [a for a in arguments if a != "--places"]
+    options = [a for a in arguments if a not in ("--places", "--write")]
     if not options:
-        table()
+        table("--write" in arguments)
         return
     for step in steps_of(*options, places="--places" in arguments):
         print(step.launches.total(), "launches,", step.waits.total(), "waits")

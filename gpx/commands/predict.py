@@ -150,7 +150,8 @@ def _export(arguments: list[str]) -> None:
             raise ConfigError(f"{name}= belongs to format=int4: leave it out")
         output_path(output, cast(Format, options["format"]))
         print(
-            f"{output}: tracing the predictor, which takes minutes for a network", file=sys.stderr
+            f"{output}: tracing the predictor, which takes seconds; of a large network minutes",
+            file=sys.stderr,
         )
         if options["format"] == "torch":
             export(run, output, format="torch", trust=trust)
@@ -162,7 +163,7 @@ def _export(arguments: list[str]) -> None:
         print(f"{output}: {what}, {written} bytes", file=sys.stderr)
         return
     samples, seed = counts.get("samples", 16), counts.get("seed", 0)
-    size = export(run, output, samples=samples, seed=seed, trust=trust).size()
+    size = export(run, output, format="int4", samples=samples, seed=seed, trust=trust).size()
     print(
         f"{output}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "

@@ -152,8 +152,8 @@ def _encode_names(
         return _in_order(table, order, f"{said} ({shown})")
     if not of_classes(task):
         raise DataError(
-            f"{said} ({shown}), expected numbers; for classes choose likelihood=Bernoulli() (two) "
-            "or likelihood=Softmax()"
+            f"{said} ({shown}), expected numbers; for classes choose likelihood="
+            + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if in an order")
         )
     if len(names) < 2 or (task == "binary" and len(names) > 2):
         raise DataError(

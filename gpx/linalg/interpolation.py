@@ -217,14 +217,39 @@ def _policed(
     count = int((~inside).sum())
     if count == 0:
         return x, None
-    text = f"{count} of {x.numel()} inputs lie outside the interpolation grid (or are NaN)"
+    text = _outsiders(inside)
     if outside == "error":
-        raise DataError(
+        raise _OutsideError(text)
+    warnings.warn(f"{text}; their weights are zero, which predicts the prior", stacklevel=4)
+    return torch.where(inside, x, low), inside
+
+
+class _OutsideError(DataError):
+    """Inputs lie outside the grid.
+
+    Args:
+        text: how many.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
             f"{text}. Build the grid over all inputs to be predicted, or choose outside='clamp' or "
             "outside='zero' (the prior)."
         )
-    warnings.warn(f"{text}; their weights are zero, which predicts the prior", stacklevel=4)
-    return torch.where(inside, x, low), inside
+
+
+def _outsiders(inside: Tensor) -> str:
+    """How many inputs (n,) of a mask lie outside."""
+    count = int((~inside).sum())
+    return f"{count} of {inside.numel()} inputs lie outside the interpolation grid (or are NaN)"
+
+
+def _within(x: Tensor, axis: RegularAxis | Tensor) -> Tensor:
+    """Which of x (n,) lie on the axis, as ``axis_weights`` sees it: (n,)."""
+    if isinstance(axis, RegularAxis):
+        t, high, slack = (x.detach() - axis.start) / axis.spacing, axis.size - 1, _slack(x)
+        return (t >= -slack) & (t <= high + slack)
+    return (x.detach() >= axis[0].detach()) & (x.detach() <= axis[-1].detach())
 
 
 def axis_weights(
@@ -264,8 +289,9 @@ def interpolate(
         method: "cubic" (4 points per axis), "linear" or "inverse_distance" (2; weights inverse to
             the distance of the two points around x are the linear ones).
         boundary: see ``cubic_weights``.
-        outside: what inputs beyond the grid do: "error"; "clamp" (moved to the edge); "zero" (no
-            weight at all: a prediction falls back to the prior), with a warning that counts them.
+        outside: what inputs beyond the grid do: "error", with their number; "clamp" (moved to the
+            edge); "zero" (no weight at all: a prediction falls back to the prior), with a warning
+            for each axis that counts those beyond it.
 
     Returns:
         indices (n, s^d) into the flat grid, int64, and weights (n, s^d), differentiable in x.
@@ -281,7 +307,13 @@ def interpolate(
     indices = torch.zeros(x.shape[0], 1, dtype=torch.long, device=x.device)
     weights = x.new_ones(x.shape[0], 1)
     for column, axis in zip(x.unbind(1), axes, strict=True):
-        place, share = axis_weights(column, axis, method=method, boundary=boundary, outside=outside)
+        try:
+            place, share = axis_weights(
+                column, axis, method=method, boundary=boundary, outside=outside
+            )
+        except _OutsideError:  # of this axis; rows are told that lie outside any
+            within = [_within(*each) for each in zip(x.unbind(1), axes, strict=True)]
+            raise _OutsideError(_outsiders(torch.stack(within).all(0))) from None
         size = axis.size if isinstance(axis, RegularAxis) else axis.shape[0]
         indices = (indices.unsqueeze(-1) * size + place.unsqueeze(-2)).flatten(-2)
         weights = (weights.unsqueeze(-1) * share.unsqueeze(-2)).flatten(-2)

@@ -190,6 +190,8 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
     while "/" in group and not (config_folder / group).is_dir():  # data=tables/mine.csv
         group, _, above = group.rpartition("/")
         option = f"{above}/{option}"
+    if group.endswith("/"):  # data=/tables/mine.csv
+        group, option = group.rstrip("/"), f"/{option}"
     options = list(error.options or [])
     if group == "data" and _own_table(option):
         return f"there is no data={option}; {_own_table(option)}"

@@ -17,9 +17,14 @@ from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian, Heteroscedastic
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.methods.base.model import Hyperparameters
-from gpx.models import ExactGP, Model
+from gpx.models import SVGP, ExactGP, Model
 from gpx.objectives import ExactMLL
 from gpx.priors import Priors
+from gpx.training.laplace_start import (
+    has_laplace_start,
+    laplace_rows,
+    start_by_laplace,
+)
 from gpx.training.lbfgsb import LBFGSB
 
 Say = Callable[[str], None]
@@ -55,8 +60,9 @@ class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
     The model's kernel, mean and noise variance take the fitted values; noise that varies starts
-    at the constant one. With a non-Gaussian likelihood there is no exact evidence and the constants
-    stay. For several outputs the sum of
+    at the constant one. ``SVGP`` of classes or counts starts at the largest evidence of Laplace's
+    approximation on at most 500 rows (``gpx.training.laplace_start``); with other likelihoods there
+    is no evidence to start by and the constants stay. For several outputs the sum of
     their evidences is maximised: kernel and mean are shared, noise variances are not.
 
     With many inputs the config's lengthscales may leave the kernel matrix diagonal, from where no
@@ -100,6 +106,8 @@ class SubsetInitialisation(Initialisation):
             generator: draws the rows.
             say: takes progress lines.
         """
+        if self._starts_by_laplace(model, x, y, generator, say):
+            return
         parts = gaussian_parts(model, say)
         if parts is None:
             return
@@ -125,6 +133,19 @@ class SubsetInitialisation(Initialisation):
         for name in dict.fromkeys(floored):  # those of the shared kernel once
             say(f"init: {name} of {num} points is at its floor, where it is kept")
         take_over(exact, parts)
+
+    def _starts_by_laplace(
+        self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator, say: Say
+    ) -> bool:
+        """Fit the hyperparameters by Laplace's evidence where that is the way; whether it is."""
+        parts = model.hyperparameters() if isinstance(model, SVGP) else None
+        if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
+            return False
+        num = min(self.num_points, laplace_rows(parts.likelihood), x.shape[0])
+        rows = torch.randperm(x.shape[0], generator=generator, device=x.device)[:num]
+        own_x, own_y = x[rows].double(), y[rows].double()
+        start_by_laplace(parts, own_x, own_y, self.max_evaluations, model.hyperpriors, say)
+        return True
 
     def _fit(
         self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say, priors: Priors | None

@@ -239,7 +239,7 @@ class Session:
             step=self.step,
             max_steps=self.max_steps,
             evidence_per_point=evidence,
-            parts={name: float(value) / num_data for name, value in parts.items()},
+            parts={name: value / num_data for name, value in _read(parts).items()},
             learning_rates=rates,
             seconds_per_step=(self.seconds - before) / steps,
             seconds=self.seconds,
@@ -271,3 +271,11 @@ class Session:
         seconds = self.seconds + time.perf_counter() - started
         (self.seconds,) = sharing().agreed(seconds)
         return again
+
+
+def _read(parts: Mapping[str, Tensor]) -> dict[str, float]:
+    """The numbers of tensors of one entry; those of a device are fetched at once."""
+    if len({part.device for part in parts.values()}) != 1:
+        return {name: float(part) for name, part in parts.items()}
+    together = torch.stack([part.detach().double().reshape(()) for part in parts.values()])
+    return dict(zip(parts, together.tolist(), strict=True))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
+from torch import nn
 
 from gpx import load
 from gpx.bases import RandomFourier
@@ -76,11 +77,11 @@ SHORT = {
     "vssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
     "ski projection=unit": ["trainer.max_steps=2", "approx.grid_size=12"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
-    # hyperparameters of their own are stacked by torch.vmap, which claims see nothing of
     "committee": ["trainer.max_steps=3", "approx.num_experts=4"],
+    "local_experts": ["trainer.max_steps=3", "approx.num_experts=4"],
     "local_experts approx.hyperparameters=shared": ["trainer.max_steps=3", "approx.num_experts=4"],
-    "transductive approx.hyperparameters=shared": ["trainer.max_steps=3", "approx.num_experts=4"],
-    "mixture_of_experts approx.hyperparameters=shared": ["trainer.max_steps=2"],
+    "transductive": ["trainer.max_steps=3", "approx.num_experts=4"],
+    "mixture_of_experts": ["trainer.max_steps=2"],
     "direct": ["trainer.max_steps=3", "approx.num_basis=20"],
     "direct optimizer=coordinate_ascent": ["optimizer.tolerance=1e3", "approx.num_basis=20"],
     "direct_network": [
@@ -199,6 +200,18 @@ class _ElsewhereAgain(torch.autograd.Function):
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
         return torch.full((len(x),), 2.0)
+
+
+def test_what_vmap_makes_is_where_its_arguments_are():
+    with claimed_cuda():
+        x, own = torch.ones(3, 2).cuda(), nn.Parameter(torch.ones(2).cuda())
+        found = torch.vmap(lambda row: row @ own + torch.ones((), device=row.device))(x)
+        assert found.is_cuda
+        (gradient,) = torch.autograd.grad(found.sum(), own)
+        assert gradient.tolist() == [3.0, 3.0]
+        assert not torch.vmap(torch.sum)(x.cpu()).is_cuda
+        with pytest.raises(DeviceMismatch, match="vmap of CUDA tensors with CPU"):
+            torch.vmap(torch.dot)(x, torch.ones(3, 2))
 
 
 def test_gradients_enter_a_backward_pass_on_the_device_of_what_they_belong_to():

@@ -157,6 +157,14 @@ def test_outsiders(method):
             interpolate(nan, [axis], outside=outside, **options)
 
 
+def test_a_row_outside_is_counted_once_whichever_axes_it_leaves():
+    axes = [RegularAxis(0.0, 0.1, 11), torch.linspace(0, 1, 5, dtype=D)]
+    x = torch.tensor([[0.5, 0.5], [2.0, 0.5], [0.5, 2.0], [2.0, 2.0]], dtype=D)
+    for order in (axes, axes[::-1]):
+        with pytest.raises(DataError, match=r"^3 of 4 inputs lie outside"):
+            interpolate(x, order, method="linear")
+
+
 def test_rounding_at_the_edge_is_not_outside():
     axis = RegularAxis(0.1, 0.1, 11)
     edge = torch.tensor([[axis.start - 1e-14], [axis.start + 10 * axis.spacing + 1e-13]], dtype=D)

@@ -15,8 +15,8 @@ one; they meet what was saved in a forward pass, which is watched, and gradients
 they enter: from a caller (``grad_outputs``) and from a function written in Python, where torch's
 engine refuses another device than the input's, too.
 
-It does not see time, precision, compiled kernels, copies to the device, and waits within other
-torch operations.
+It does not see time, precision, compiled kernels, copies to the device, waits within other
+torch operations, and what runs in ``torch.vmap``, whose results are where its arguments are.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ class ClaimedDevice(TorchFunctionMode):
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
         self.host = False  # whether the function that is running has nothing to do with the device
+        self.mapped = False  # whether it runs in torch.vmap, whose tensors have no claim
         super().__init__()
 
     def __torch_function__(
@@ -157,6 +158,9 @@ class ClaimedDevice(TorchFunctionMode):
         if foreign:  # a linear operator, whose own operations are watched as well
             with self:
                 return foreign[0].__torch_function__(func, types, args, kwargs)
+        if self.mapped:
+            kwargs |= {"device": CPU} if kwargs.get("device") is not None else {}
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         seen = args[0] if func is Tensor.__deepcopy__ else (args, kwargs)  # not what was copied
         tensors = [leaf for leaf in tree_leaves(seen) if isinstance(leaf, Tensor)]
@@ -188,7 +192,9 @@ class ClaimedDevice(TorchFunctionMode):
             raise DeviceMismatch(
                 f"{name}: generator on another device than its numbers: {_place()}"
             )
-        before, self.host = self.host, not claimed and func not in ACROSS | BACKWARD
+        # a result on the CPU may have come from the device, inputs and results there did not
+        unknown = ACROSS | BACKWARD - {torch.autograd.grad}
+        before, self.host = self.host, not claimed and func not in unknown
         try:
             found = func(*args, **kwargs)
         finally:
@@ -348,6 +354,31 @@ def _pulled(mode: ClaimedDevice, run: Callable[..., Any]) -> Callable[..., Any]:
     return running
 
 
+def _mapped(mode: ClaimedDevice, vmap: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.vmap`` with results where its arguments are; what it runs is not watched."""
+
+    def mapping(function: Callable[..., Any], *options: Any, **named: Any) -> Callable[..., Any]:
+        def running(*args: Any, **kwargs: Any) -> Any:
+            given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            there = {isinstance(t, Claimed) for t in given}
+            if len(there) > 1:
+                shapes = [tuple(t.shape) for t in given if not isinstance(t, Claimed)]
+                raise DeviceMismatch(f"vmap of CUDA tensors with CPU {shapes}: {_place()}")
+            run = vmap(function, *options, **named)
+            if there != {True} or mode.mapped:
+                return run(*args, **kwargs)
+            mode.mapped = True
+            try:
+                found = run(*tree_map(release, args), **tree_map(release, kwargs))
+            finally:
+                mode.mapped = False
+            return tree_map(claim, found)
+
+        return running
+
+    return mapping
+
+
 _modes: list[ClaimedDevice] = []
 
 
@@ -377,6 +408,7 @@ def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
             for name, answer in answers.items():
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, a=answer: a))
             stack.enter_context(mock.patch.object(torch, "Generator", ClaimedGenerator))
+            stack.enter_context(mock.patch.object(torch, "vmap", _mapped(mode, torch.vmap)))
             for method in ("register_buffer", "register_parameter", "__setattr__"):
                 watched = _watched(method, getattr(nn.Module, method))
                 stack.enter_context(mock.patch.object(nn.Module, method, watched))

@@ -24,6 +24,12 @@ from gpx.likelihoods.base import of_classes
 
 CHUNK_BYTES = 2**22
 """Bytes of the files that are looked at together."""
+GAPS = (
+    "; rows that are read in batches lack no input and no target: leave such rows out, or take a "
+    "table that is read as a whole (data=CSVFile(), NPZFile(), ParquetFile()), where missing= and "
+    "several targets say what becomes of them"
+)
+"""What to do about a missing value."""
 MOST_LABELS = 1000
 """Different values of a target beyond which it is no class."""
 
@@ -107,7 +113,7 @@ def _check(parts: Parts, rows: NDArray[np.float64], start: int, task: Task) -> N
         row, column = map(int, np.argwhere(~sound)[0])
         raise DataError(
             f"{parts.place(start + row, column)}: found {rows[row, column]:g}, expected a finite "
-            f"number of at most {SAFE:g} in size"
+            f"number of at most {SAFE:g} in size" + (GAPS if np.isnan(rows[row, column]) else "")
         )
     y = rows[:, parts.num_inputs]
     bad, expected = misfits(y, task)

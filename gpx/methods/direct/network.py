@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -173,8 +174,18 @@ class DirectNetwork(SummedRegression, SweptRounds):
     def sweep(self) -> None:
         """As in ``SweptRounds``: the fit is linear in the probabilities of one weight.
 
-        Cost: O(h^2 b^2).
+        Cost: O(h^2 b^2), in b rounds of small operations, on the CPU whatever the device: a round
+        waits for the one before.
         """
+        if self.logits.is_cpu:
+            self._sweep()
+            return
+        here = copy.deepcopy(self).cpu()
+        here._sweep()
+        self.logits.data.copy_(here.logits)
+        self.noise_logits.data.copy_(here.noise_logits)
+
+    def _sweep(self) -> None:
         prior, _ = prior_at(self.logits.detach().softmax(-1), self.weights)
         for weight in range(len(self.logits)):
             if self.noise is not None:

@@ -97,6 +97,12 @@ class Judge:
         likelihood: Likelihood = build(config, "likelihood")
         self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
 
+    def hyperparameters(self, node: Node) -> int:
+        """How many the kernel of ``node`` has."""
+        filled = copy.deepcopy(self.config)
+        filled.kernel = node
+        return num_learned(build(filled, "kernel"))
+
     def fit(self, name: str, node: Node, likelihood: Node | None = None) -> Fit:
         """The kernel of ``node`` at its largest evidence; score -inf where it has none.
 
@@ -118,7 +124,7 @@ class Judge:
             evidence, predictive = self._maximise(parts)
         except (NotPositiveDefinite, DidNotConverge):
             return Fit(name, node, start, -math.inf)
-        count = sum(p.numel() for p in kernel.parameters() if p.requires_grad)
+        count = num_learned(kernel)
         found = score(len(self.y), count, evidence, predictive)
         if not math.isfinite(found):
             return Fit(name, node, start, -math.inf)
@@ -185,6 +191,11 @@ def _predictive(model: ExactGP, x: Tensor, y: Tensor) -> float:
     covariance.diagonal().add_(model.likelihood.noise_variance)
     factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
     return float(LeftOut.of(factor, y - model.mean(x)).log_density().mean())
+
+
+def num_learned(kernel: Kernel) -> int:
+    """Numbers that training may move."""
+    return sum(p.numel() for p in kernel.parameters() if p.requires_grad)
 
 
 def with_values(node: Node, part: Any) -> Node:

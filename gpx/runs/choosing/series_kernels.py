@@ -13,6 +13,9 @@ from torch import Tensor
 from gpx.options.kernel_expression import kernel_node, product_of, sum_of
 from gpx.runs.choosing.kernel_fit import Fit, Judge, Node
 
+ROWS_EACH = 7
+"""Rows that a sum has to have for each of its hyperparameters: below, seasons are found in noise,
+and the density of a value given the others, which they also fit, does not tell."""
 SEASONS = 2
 """Periods that are tried in a series, those of the highest peaks of its periodogram."""
 
@@ -39,8 +42,13 @@ def composed_kernel(
 
     Source: Duvenaud et al. 2013 (greedy search by Schwarz's criterion).
     """
+    most = len(judge.y) // ROWS_EACH
     for _ in range(rounds):
-        grown = [judge.fit(name, node) for name, node in _grown(best, periods, folders)]
+        terms = _grown(best, periods, folders)
+        fitting = [term for term in terms if judge.hyperparameters(term[1]) <= most]
+        grown = [judge.fit(name, node) for name, node in fitting]
+        if not grown:
+            break
         fits.extend(grown)
         found = max(grown, key=lambda fit: fit.score)
         if found.score <= best.score:

@@ -33,11 +33,23 @@ def export(
     model: str | Path | Predictor | Fitted,
     output: str | Path,
     *,
-    format: Literal["int4"] = ...,
+    format: Literal["int4"],
     samples: int = ...,
     seed: int = ...,
     trust: Sequence[str] | str = ...,
 ) -> Int4Predictor: ...
+
+
+@overload
+def export(
+    model: str | Path | Predictor | Fitted,
+    output: str | Path,
+    *,
+    format: None = ...,
+    samples: int = ...,
+    seed: int = ...,
+    trust: Sequence[str] | str = ...,
+) -> Int4Predictor | torch.export.ExportedProgram | torch.onnx.ONNXProgram: ...
 
 
 @overload
@@ -68,7 +80,7 @@ def export(
     model: str | Path | Predictor | Fitted,
     output: str | Path,
     *,
-    format: Format = "int4",
+    format: Format | None = None,
     samples: int = 16,
     seed: int = 0,
     trust: Sequence[str] | str = (),
@@ -107,7 +119,8 @@ def export(
     Args:
         model: a run folder, or what ``gpx.load`` or ``gpx.fit`` gave.
         output: path of the file.
-        format: see above.
+        format: see above; None: the one that ``output`` has the ending of, ``.c``, ``.pt2`` or
+            ``.onnx``.
         samples, seed: of int4, as for ``int4_predictor``.
         trust: as for ``gpx.load``.
 
@@ -117,6 +130,8 @@ def export(
         BackendUnavailable: as for ``onnx_program``.
         CheckpointError: as for ``gpx.load``.
     """
+    if format is None:
+        format = _format_of(output)
     path = output_path(output, format)
     if isinstance(model, Fitted):
         model = model.model
@@ -141,6 +156,16 @@ def export(
     with atomic_file(path) as file:
         file.write(found.c_source().encode())
     return found
+
+
+def _format_of(output: str | Path) -> Format:
+    """The format whose files have the ending of ``output``."""
+    for name in get_args(Format):
+        if Path(output).suffix == ENDINGS[name][1]:
+            found: Format = name
+            return found
+    endings = ", ".join(f"{ending} ({name})" for name, (_, ending) in ENDINGS.items())
+    raise ConfigError(f"output={output}: its ending says the format, one of {endings}")
 
 
 def output_path(output: str | Path, format: Format) -> Path:

@@ -283,3 +283,14 @@ def test_processes_that_share_a_run_stop_looking_together():
     assert clock.left
     with work_shared(Late(0, 2)):
         assert list(clock.until("abc")) == ["a"]
+
+
+def test_a_sum_needs_rows_for_its_hyperparameters():
+    """Few uneven rows with noise of two levels: seasons of any period fit them."""
+    draws = np.random.default_rng(0)
+    x = draws.uniform(size=30)
+    y = np.sin(5 * x) + (draws.uniform(size=30) < 0.33) + 0.1 * draws.normal(size=30)
+    options = ("data.test_fraction=0.2", "kernel.rounds=2", *QUICK)
+    found = gpx.fit(x[:, None], y, "approx=exact", "kernel=auto", *options, keep=False)
+    assert "periodic" not in found.metrics["model.kernel_choice"]
+    assert found.metrics["test.mnlp"] < 3.0

@@ -111,7 +111,7 @@ def test_a_program_of_a_network_does_not_grow_with_its_draws(tmp_path):
     for draws in (3, 6):
         options = ["approx=deep_rf", "approx.num_features=20", f"approx.predict_samples={draws}"]
         fitted = gpx.fit(*table(), *options, *SMALL, folder=tmp_path / f"run_{draws}")
-        program = gpx.export(fitted, tmp_path / "model.pt2", format="torch")
+        program = gpx.export(fitted, tmp_path / "model.pt2")  # the ending says the format
         sizes.append(sum(node.op == "call_function" for node in program.graph.nodes))
     assert sizes[0] == sizes[1]
 

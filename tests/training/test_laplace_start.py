@@ -1,0 +1,82 @@
+import pytest
+import torch
+
+from gpx.errors import DidNotConverge
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Poisson, Softmax, StudentT
+from gpx.means import Constant
+from gpx.models import SVGP, LaplaceGP
+from gpx.objectives import LaplaceEvidence
+from gpx.training import SubsetInitialisation, laplace_start
+
+
+def problem(likelihood):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(60, 2, generator=generator, dtype=torch.float64) * 4 - 2
+    height = torch.sin(2 * x[:, 0])
+    y = {
+        "binary": height.sign(),
+        "multiclass": (height > -0.5).double() + (height > 0.5).double(),
+        "count": torch.poisson(height.exp(), generator=generator),
+        "regression": height,
+    }[likelihood.task]
+    model = SVGP(
+        kernel=RBF(ard_num_dims=2),
+        mean=Constant(),
+        likelihood=likelihood,
+        num_inputs=2,
+        num_data=60,
+        num_inducing=10,
+    )
+    return model, x, y
+
+
+def start(model, x, y, **options):
+    lines = []
+    generator = torch.Generator().manual_seed(0)
+    SubsetInitialisation(**options)(model, x, y, generator=generator, say=lines.append)
+    return lines
+
+
+def evidence(parts, x, y):
+    twin = LaplaceGP(**parts._asdict()).double()
+    return float(LaplaceEvidence().evidence(twin, x, y).value.detach())
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(3), Poisson()])
+def test_hyperparameters_start_where_laplace_has_its_largest_evidence(likelihood):
+    model, x, y = problem(likelihood)
+    before = evidence(model.hyperparameters(), x, y)
+    lines = start(model, x, y, max_evaluations=60)
+    assert "Laplace's approximation on 60 points" in lines[0]
+    parts = model.hyperparameters()
+    found = evidence(parts, x, y)
+    assert found > before + 1.0
+    with torch.no_grad():  # a maximum: no nearby outputscale is better
+        there = parts.kernel.outputscale.clone()
+        for factor in (0.5, 2.0):
+            parts.kernel.outputscale = factor * there
+            assert evidence(parts, x, y) < found + 1e-3
+
+
+def test_other_likelihoods_stay():
+    model, x, y = problem(StudentT())
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    assert "starting from constants" in start(model, x, y)[-1]
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_no_evidence_leaves_the_constants_and_says_so(monkeypatch):
+    def fails(*_):
+        raise DidNotConverge("no mode")
+
+    monkeypatch.setattr(laplace_start.LaplaceEvidence, "evidence", fails)
+    model, x, y = problem(Bernoulli())
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    assert "no mode), starting from constants" in start(model, x, y)[-1]
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_more_latent_functions_take_fewer_rows():
+    assert laplace_start.laplace_rows(Bernoulli()) == 500
+    assert 8 * laplace_start.laplace_rows(Softmax(8)) ** 3 <= 500**3
