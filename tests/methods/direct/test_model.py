@@ -168,6 +168,18 @@ def test_on_coarse_grids_annealing_leads_to_a_better_optimum_than_the_prior():
     assert min(better) > 0.0
 
 
+def test_a_gaussian_prior_moves_with_learned_values():
+    x, y = data()
+    made = model(x, y, num_basis=4, weights=WeightGrid(5, 2.0), learn_values=True)
+    before = made.log_prior().detach()
+    made.log_gaps.data[0] += 0.7
+    values = made.values().detach()
+    density = torch.distributions.Normal(0.0, 1.0).log_prob(values).exp()
+    now = made.log_prior().detach().exp()
+    assert float((now - before.exp()).abs().max()) > 0.01
+    torch.testing.assert_close(now, density / density.sum(), **EXACT)
+
+
 def test_the_record_says_what_a_sweep_would_add():
     x, y = data()
     made = model(x, y, num_basis=6, anneal=0)
