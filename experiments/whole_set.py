@@ -51,6 +51,9 @@ WORTHWHILE = 1e-3
 FLAT = 1e8
 """Lengthscale beyond which an input is off; a search over logarithms may end at infinity."""
 
+LEAST_NOISE = 1.1e-6
+"""Variance that a run takes in the place of none."""
+
 FTOL, GTOL = 2.2e-9, 1e-5
 """SciPy's defaults, the second for a loss that is a sum over rows."""
 
@@ -102,7 +105,7 @@ class WholeSetKernel(NamedTuple):
             "mean=zero",
             f"kernel.lengthscale={own}",
             f"kernel.outputscale={signal * share}",
-            f"likelihood.noise_variance={max(self.noise * share, 1.1e-6)}",
+            f"likelihood.noise_variance={max(self.noise * share, LEAST_NOISE)}",
         ]
 
 
@@ -140,13 +143,18 @@ def fitted(name: str) -> dict[str, Any]:
     return row | best
 
 
-def random_rows(name: str, seed: int = 0) -> tuple[Tensor, Tensor, Standardiser]:
-    """Inputs (n', d) and targets (n',) of min(n, 1000) rows of the whole set, in its own units."""
+def random_rows(
+    name: str, seed: int = 0, count: int | None = ROWS
+) -> tuple[Tensor, Tensor, Standardiser]:
+    """Inputs (n', d) and targets (n',) of min(n, count) rows of the whole set, in its own units.
+
+    None: all of them, in the order in which fewer would be taken.
+    """
     data = load_data(build(composed([f"data={name}"]), "data"), task="regression")
     x = data.scaler.original_inputs(torch.cat([data.train_x, data.test_x]))
     y = data.scaler.original_mean(torch.cat([data.train_y, data.test_y]))
     scaler, _ = Standardiser.fit(x, y, scale_targets=True)
-    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:ROWS]
+    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:count]
     return scaler.transform_inputs(x)[rows], scaler.transform_targets(y)[rows], scaler
 
 

@@ -171,11 +171,11 @@ def _remove_if_empty(path: Path) -> None:
             return
 
 
-def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Folder of ``resume=FOLDER`` and packages of ``trust=``; no other option goes with them.
+def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]] | None:
+    """Folder of ``resume=FOLDER``, packages of ``trust=``, and the options beside them.
 
     Raises:
-        ConfigError: another option, or ``trust=`` without a folder.
+        ConfigError: one of the two given twice, or ``trust=`` without a folder.
     """
     wanted = [
         a for a in arguments if a.startswith("resume=") and a not in ("resume=", "resume=null")
@@ -187,23 +187,12 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
                 f"{trust[0]} goes with resume=: a new run builds whatever its own options name"
             )
         return None
-    others = [a for a in arguments if a not in (*wanted, *trust)]
-    moved = [a for a in others if a.startswith("data.")]
-    if moved and moved == others and len(wanted) == 1:
-        folder = wanted[0].removeprefix("resume=")
-        raise ConfigError(
-            f"resume= goes on with the data of the run, not with {' '.join(moved)}; where these "
-            f"were moved, write their new place into {folder}/config.yaml (checksums know them "
-            "again), or start a new run"
-        )
-    if len(wanted) > 1 or len(trust) > 1 or others:
-        raise ConfigError(
-            f"resume= goes on with the run's own config and takes no other option "
-            f"but trust= (got {' '.join(others or (*wanted, *trust))}); start a new run to change "
-            "options"
-        )
+    for given in (wanted, trust):
+        if len(given) > 1:
+            raise ConfigError(f"{' '.join(given)}: resume= takes one folder and one trust=")
+    others = tuple(a for a in arguments if a not in (*wanted, *trust))
     packages = trusted_packages(trust[0].removeprefix("trust=").strip("'\"")) if trust else ()
-    return wanted[0].removeprefix("resume=").strip("'\""), packages
+    return wanted[0].removeprefix("resume=").strip("'\""), packages, others
 
 
 def _fail(error: GPXError | str) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from gpx.errors import CheckpointError
+from gpx.errors import CheckpointError, ConfigError
 from gpx.options.old import current
 
 BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibrate", "prior")
@@ -65,6 +66,35 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
             f"{where} says {name}={new.get(name, 'nothing')}, and its checkpoint was trained with "
             f"{old.get(name, 'nothing')}: put that back, or train a new run"
         )
+
+
+def with_changes(config: DictConfig, options: Sequence[str]) -> DictConfig:
+    """The config of a run with what the session that goes on with it says otherwise.
+
+    Args:
+        config: of the run, as it stands in its folder.
+        options: ``name=value`` each, of what steers training or of where data lie.
+
+    Raises:
+        ConfigError: an option of another kind, or one that the run does not have.
+    """
+    changed = copy.deepcopy(config)
+    for option in options:
+        name, equals, _ = option.partition("=")
+        group, dot, _ = name.partition(".")
+        steers = bool(dot) and group in STEERING and name != "trainer.dtype"
+        if not equals or not (steers or name in WHEREABOUTS):
+            raise ConfigError(
+                f"resume= goes on with the run's own config: {option} cannot be another, only "
+                f"{', '.join(f'{each}.*' for each in STEERING)} and where data lie (data.path) "
+                "can; start a new run to change it"
+            )
+        above, _, last = name.rpartition(".")
+        node = OmegaConf.select(changed, above)
+        if not isinstance(node, DictConfig) or last not in node:
+            raise ConfigError(f"{option}: the run has no option {name}")
+        OmegaConf.update(changed, name, OmegaConf.select(OmegaConf.from_dotlist([option]), name))
+    return changed
 
 
 def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

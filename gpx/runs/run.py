@@ -22,7 +22,14 @@ from gpx.runs.choosing import kernel_choice
 from gpx.runs.choosing.automatic import Compose, is_automatic, with_open_choices_made
 from gpx.runs.environment import environment_record
 from gpx.runs.folder import RunFolder
-from gpx.runs.origin import changes, origin_of, require_same_model, version_note
+from gpx.runs.origin import (
+    STEERING,
+    changes,
+    origin_of,
+    require_same_model,
+    version_note,
+    with_changes,
+)
 from gpx.runs.prepared_run import (
     PreparedRun,
     check_values,
@@ -39,6 +46,8 @@ from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import out_of_memory_said, require_matmul, resolve_device
 from gpx.training.interrupt import Interrupted
 from gpx.training.trainer import FitResult, Trainer
+
+STEERED = tuple(f"{group}." for group in STEERING)
 
 
 def run(
@@ -122,6 +131,7 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
             for line in changes(stored, state.origin):
                 state.console.say(line)
         folder.write_config(state.config)
+        folder.metrics.unlink(missing_ok=True)  # of a finished run that goes on
         folder.add_environment(record)
         try:
             for name in state.options.loggers:
@@ -141,29 +151,35 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
             state.console.close()
 
 
-def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
+def resume(
+    path: str | Path, trust: Sequence[str] | str = (), options: Sequence[str] = ()
+) -> dict[str, Any]:
     """Go on with the run in folder ``path``, in the same folder, with its own config.
 
-    What steers training (``trainer``, ``optimizer``, ``objective``) may have been changed in
-    config.yaml, to more steps for example, and is said; the model, the data and the seed may not.
+    What steers training (``trainer``, ``optimizer``, ``objective``) may be another from here on,
+    as may the place where the data lie; it is said. The model, the data and the seed may not.
+    A finished run goes on where ``options`` say what is to change, more steps for example; its
+    metrics are gone until it is finished again.
 
     Args:
         path: the run folder.
         trust: packages of one's own whose classes config.yaml names; no others than these and those
             of gpx are built.
+        options: ``name=value`` each, written into config.yaml; changes made there hold, too.
 
     Raises:
+        ConfigError: an option that may not change, or that the run does not have.
         CheckpointError: no run there, its files are damaged or do not belong together, or a class
             that is not to be built; nothing is changed.
     """
     folder = RunFolder(path)
-    config = folder.read_config(trust)
+    config = with_changes(folder.read_config(trust), options)
     if config.get("data") is not None:
         require_known_server(config, folder.config)
-    if folder.metrics.exists():
+    if folder.metrics.exists() and not any(o.startswith(STEERED) for o in options):
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "
-            f"use {command('predict')}, or start a new run"
+            f"use {command('predict')}, train further with trainer.max_steps=, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:

@@ -1,5 +1,6 @@
 """Mistakes on the command line give one clear line and leave nothing behind."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,9 @@ TINY = [
             ["data=toy1d", "approx=svgp", "basis=orthogonal"],
             "basis=, which sets it, is for those",
         ),
-        (["resume=nowhere", "seed=1"], "takes no other option"),
+        (["resume=nowhere", "seed=1"], "there is no run folder nowhere"),
         (["resume=nowhere", "trust=own"], "there is no run folder nowhere"),
-        (["resume=nowhere", "trust=own", "trust=other"], "takes no other option but trust="),
+        (["resume=nowhere", "trust=own", "trust=other"], "takes one folder and one trust="),
         (["trust=own"], "trust=own goes with resume="),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
@@ -170,6 +171,32 @@ def test_a_run_folder_is_never_overwritten(train_py, tmp_path):
     status, err = train_py("resume=out")
     assert status == USAGE_ERROR
     assert "is finished" in err
+
+
+def test_a_finished_run_goes_on_with_more_steps_and_with_nothing_else(train_py, tmp_path):
+    assert train_py(*TINY, "hydra.run.dir=out")[0] == 0
+    metrics, config = (tmp_path / "out" / name for name in ("metrics.json", "config.yaml"))
+    before, options = json.loads(metrics.read_text()), config.read_text()
+    for option, expected in (
+        ("seed=1", "seed=1 cannot be another, only objective.*, optimizer.*, trainer.* and where"),
+        ("approx=sgpr", "approx=sgpr cannot be another"),
+        ("trainer.dtype=float32", "trainer.dtype=float32 cannot be another"),
+        ("trainer.max_steps", "trainer.max_steps cannot be another"),
+        ("trainer.nonsense=1", "trainer.nonsense=1: the run has no option trainer.nonsense"),
+        ("trainer.max_steps=few", "trainer.max_steps=few: expected a whole number"),
+    ):
+        status, err = train_py("resume=out", option)
+        assert status == USAGE_ERROR
+        assert expected in err
+        assert json.loads(metrics.read_text()) == before
+        assert config.read_text() == options
+    steps = before["train.steps"] + 2
+    status, err = train_py("resume=out", f"trainer.max_steps={steps}", "optimizer.ftol=0")
+    assert status == 0, err
+    assert f"note: trainer.max_steps={steps} from here on" in err
+    assert json.loads(metrics.read_text())["train.steps"] == steps
+    assert f"max_steps: {steps}" in config.read_text()
+    assert train_py("resume=out")[0] == USAGE_ERROR  # finished again
 
 
 def test_a_class_of_ones_own_is_resumed_with_trust(train_py, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpx.errors import CheckpointError
+from gpx.errors import CheckpointError, DataError
 from gpx.runs import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
 
@@ -211,6 +211,29 @@ def test_own_data_resume_from_any_folder(composed, tmp_path, monkeypatch):
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert counted(resume("../stopped")) == counted(whole)
+
+
+def test_data_that_were_moved_are_told_as_an_option(composed, tmp_path):
+    table, moved = tmp_path / "mine.csv", tmp_path / "there" / "mine.csv"
+    moved.parent.mkdir()
+    table.write_text("\n".join(f"{i / 10},{(i % 7) / 7}" for i in range(60)) + "\n")
+    options = ["data=csv", f"data.path={table}", "approx=exact", "init=constants"]
+    options += ["trainer.max_steps=3", "trainer.baselines=false", "trainer.figures=false"]
+    folder = RunFolder(tmp_path / "run")
+    whole = run(composed(*options), folder)
+    table.rename(moved)
+    folder.metrics.unlink()
+    with pytest.raises(DataError, match=r"mine\.csv"):
+        resume(folder.path)
+    assert counted(resume(folder.path, options=[f"data.path={moved}"])) == counted(whole)
+    assert folder.read_config().data.path == str(moved)
+    folder.metrics.unlink()
+    moved.write_text(moved.read_text().replace("0.1,", "0.2,", 1))
+    with pytest.raises(CheckpointError, match="data"):
+        resume(folder.path)
+    folder.metrics.write_text("{}")
+    with pytest.raises(CheckpointError, match="finished"):  # no step is asked for
+        resume(folder.path, options=[f"data.path={moved}"])
 
 
 PRETRAINED = {

@@ -146,11 +146,23 @@ def test_all_rows_are_trained_on(train, table, tmp_path, capsys):
     assert len(points["size"]) == 50
 
 
-def test_other_data_on_resume_is_one_sentence(train_py):
-    status, err = train_py("resume=outputs/a", "data.path=b.csv")
-    assert status == 2
-    assert err.startswith("error: resume= goes on with the data of the run, not with data.path=b.c")
-    assert err.count("\n") == 1
+def test_other_data_on_resume_is_one_sentence(train_py, train, noisy, tmp_path):
+    """Data may have been moved; other data, and other columns of them, are a new run."""
+    _, folder = train("data=csv", f"data.path={noisy}", "approx=exact", "trainer.max_steps=3")
+    (tmp_path / "b").mkdir()
+    other = tmp_path / "b" / noisy.name
+    other.write_text(noisy.read_text().replace("\n", "\n1,0,2\n", 1))
+    for option, expected in (
+        (f"data.path={other}", "have changed since it started"),
+        ("data.target=v", "data.target=v cannot be another"),
+    ):
+        folder.metrics.unlink(missing_ok=True)
+        status, err = train_py(f"resume={folder.path}", option)
+        said = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert status == 2
+        assert len(said) == 1
+        assert expected in said[0]
+        assert str(noisy) in folder.config.read_text()
 
 
 @pytest.fixture

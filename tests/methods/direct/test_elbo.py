@@ -29,3 +29,20 @@ def test_misfit_is_the_expected_squared_error_in_noise_variances(extra):
     error = ((y - features @ mean).square() + features.square() @ variance).mean()
     facts = DirectELBO().full_evidence(made, x[:9], y[:9], batch_size=1).facts
     assert facts["misfit"] == pytest.approx(float(error) / 0.01, rel=1e-9)
+
+
+def test_rows_that_are_gone_do_not_change_the_bound_nor_its_gradient():
+    """The sums are all that is kept, so rows of no numbers, or none at all, are as good."""
+    x = torch.linspace(-1.0, 1.0, 9, dtype=torch.float64).unsqueeze(1)
+    y = x.squeeze(1).sin()
+    model = Direct(
+        kernel=RBF(1), mean=Zero(), likelihood=Gaussian(0.1), basis=RandomFourier, num_basis=4
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    found = []
+    for rows, targets in ((x, y), (x * torch.nan, y * torch.nan), (x[:0], y[:0])):
+        value = DirectELBO().evidence(model, rows, targets).value
+        found.append((value.detach(), *torch.autograd.grad(value, [model.logits])))
+    for value, gradient in found[1:]:
+        assert torch.equal(value, found[0][0])
+        assert torch.equal(gradient, found[0][1])

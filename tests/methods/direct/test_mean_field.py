@@ -9,6 +9,7 @@ from gpx.methods.direct.mean_field import (
     bound,
     cumulants,
     discrete_noise,
+    drawn_codes,
     known_noise,
     squared_error,
 )
@@ -116,3 +117,23 @@ def test_cumulants_of_weighted_sums_are_those_of_all_hypotheses(order):
     want = mean if order == 1 else log_mass.exp() @ (latent - mean) ** order
     got = features**order @ cumulants(log_q.exp(), values)[order - 1]
     torch.testing.assert_close(got, want, **EXACT)
+
+
+def test_draws_of_a_mixture_come_from_all_components_by_their_shares():
+    shares = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    # the first component is all at the first value, the second all at the last
+    sure = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    codes = drawn_codes(
+        shares, sure.unsqueeze(1).expand(2, 4, 3), 4000, torch.Generator().manual_seed(0)
+    )
+    assert bool((codes == codes[:, :1]).all())  # one component for all weights of a draw
+    assert set(codes[:, 0].tolist()) == {0, 2}
+    # four standard deviations of a share of 4,000 draws
+    assert abs(float((codes[:, 0] == 2).double().mean()) - 0.7) < 4.0 * (0.21 / 4000) ** 0.5
+
+
+def test_draws_of_one_component_have_its_probabilities():
+    q = torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.05, 0.05]], dtype=torch.float64)
+    codes = drawn_codes(q.new_ones(1), q[None], 8000, torch.Generator().manual_seed(0))
+    found = torch.stack([(codes == level).double().mean(0) for level in range(3)], 1)
+    assert bool(((found - q).abs() < 4.0 * (q * (1.0 - q) / 8000).sqrt()).all())

@@ -82,6 +82,18 @@ def test_the_exact_terms_are_those_of_all_hypotheses_and_the_bound_is_below(grid
     assert float(DirectMixtureELBO().evidence(model, x, y).value.detach()) < float(exact)
 
 
+def test_under_a_mixture_of_priors_components_have_the_prior_terms_of_mean_fields():
+    model = mixture(*data())
+    model.weights = WeightGrid(3, 1.5, widths=[0.3, 1.0, 3.0], shares=[1.0, 2.0, 3.0])
+    want = []
+    for q in model.log_q().detach().exp():
+        prior, gained = model.prior_at(q)
+        want.append((q @ prior).sum() + gained)
+    shares = model.log_shares().detach().exp()
+    got = model.exact_terms()["prior"].detach()
+    torch.testing.assert_close(got, shares @ torch.stack(want), **EXACT)
+
+
 def test_one_component_at_its_tangent_is_the_mean_field():
     x, y = data()
     model = made(x, y, components=1)

@@ -112,6 +112,8 @@ def test_the_gradient_of_learned_values_and_noise_passes_finite_differences():
         model(x, y, num_basis=4, weights=grid, noise=NoiseGrid(num_values=3), learn_values=True)
     )
     torch.testing.assert_close(made.values().detach(), grid.values, **EXACT)
+    # the start is certain of the noise, and the gradient of a certain softmax is zero
+    made.noise_logits.data = torch.tensor([0.3, -0.2, 0.1]).double()
     parameters = [made.logits, made.noise_logits, made.log_gaps]
     value = DirectELBO().evidence(made, x, y).value
     gradients = torch.autograd.grad(value, parameters)
@@ -166,6 +168,18 @@ def test_on_coarse_grids_annealing_leads_to_a_better_optimum_than_the_prior():
     assert min(better) > 0.0
 
 
+def test_a_gaussian_prior_moves_with_learned_values():
+    x, y = data()
+    made = model(x, y, num_basis=4, weights=WeightGrid(5, 2.0), learn_values=True)
+    before = made.log_prior().detach()
+    made.log_gaps.data[0] += 0.7
+    values = made.values().detach()
+    density = torch.distributions.Normal(0.0, 1.0).log_prob(values).exp()
+    now = made.log_prior().detach().exp()
+    assert float((now - before.exp()).abs().max()) > 0.01
+    torch.testing.assert_close(now, density / density.sum(), **EXACT)
+
+
 def test_the_record_says_what_a_sweep_would_add():
     x, y = data()
     made = model(x, y, num_basis=6, anneal=0)
@@ -187,6 +201,19 @@ def test_the_record_says_what_a_sweep_would_add():
     assert float(made.bound().value) > before + promised - 1e-9
     by_ascent(made, x, y)
     assert abs(gain()) < 1e-9
+
+
+def test_a_round_sweeps_as_long_as_sweeps_gain():
+    x, y = data()
+    made = model(x, y, num_basis=20, anneal=0)
+    kept, bounds = made.logits.detach().clone(), []
+    for _ in range(3):
+        made.sweep()
+        bounds.append(made.bound_value())
+    assert all(b - a > 0.01 for a, b in itertools.pairwise(bounds))
+    made.logits.data = kept
+    made.next_round(x, y, 0.0, generator=torch.Generator())
+    assert made.bound_value() > bounds[-1] - 1e-9
 
 
 def test_a_round_frees_a_noise_variance_that_is_certain_and_wrong():
