@@ -64,7 +64,7 @@ class OneSide(CGIteration):
         moving = 0.0 < curvature < math.inf  # false for NaN, too
         self.curvatures.append(curvature)
         self.actives.append(1.0)
-        size = self.slope.item() / curvature if moving else 0.0
+        size = self._held(self.slope.item() / curvature) if moving else 0.0
         self.step_sizes.append(size)
         self.x.add_(self.p, alpha=size)
         self.r.add_(kp, alpha=-size)
@@ -78,7 +78,7 @@ class OneSide(CGIteration):
         else:
             s = self.precondition(self.r)
             self.gamma = self._inner(self.r, s)
-            ratio = _ratio(self.gamma.item(), gamma, moving)
+            ratio = self._held(_ratio(self.gamma.item(), gamma, moving))
             self.ratios.append(ratio)
             torch.add(s, self.p, alpha=ratio, out=self.p)
         self.slope = self.gamma
@@ -89,6 +89,11 @@ class OneSide(CGIteration):
             going = going and self.gamma.item() >= 0.0
         if not going:
             self.active = torch.zeros_like(self.active)
+
+    def _held(self, number: float) -> float:
+        """As a tensor would hold it: infinite where the dtype of the vectors ends."""
+        within = not abs(number) > torch.finfo(self.x.dtype).max  # true for NaN, too
+        return number if within else math.copysign(math.inf, number)
 
     def _unmet(self) -> bool:
         self.measure = self._measure()

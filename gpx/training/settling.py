@@ -40,6 +40,7 @@ class Settling:
         self.at: int | None = None
         self.rest = self.length
         self.ran_out = False
+        self.broken = False  # whether losses of the stretch in progress are missing
 
     def add(self, loss: Tensor, step: int) -> bool:
         """Take the loss of a step; whether the evidence has just settled.
@@ -55,6 +56,9 @@ class Settling:
         pair = loss.detach() ** self._powers
         self.sums = pair if self.sums is None else self.sums + pair
         if (step - self.start) % self.length:
+            return False
+        if self.broken:  # its mean would be of other steps than a stretch has
+            self.sums, self.broken = None, False
             return False
         total, squares = (float(part) / self.length for part in self.sums)
         mean, error = total, max(squares - total**2, 0.0) / self.length
@@ -83,11 +87,14 @@ class Settling:
     def given_more_time(self, seconds: float, budget: float | None) -> None:
         """Of a run that goes on: forget that time ran out where the budget has grown since.
 
+        Losses were not taken since then: stretches are compared from the next whole one on.
+
         Args:
             seconds, budget: as for ``run_out``; None: any.
         """
         if self.ran_out and (budget is None or seconds < (1.0 - LAST_SHARE) * budget):
             self.at, self.rest, self.ran_out = None, self.length, False
+            self.before, self.broken = None, True
 
     def end(self, limit: int) -> int:
         """The last step of the run: one more stretch after it has settled, ``limit`` at most."""
@@ -95,11 +102,14 @@ class Settling:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step needs."""
-        names = ("sums", "before", "at", "rest", "ran_out")
+        names = ("sums", "before", "at", "rest", "ran_out", "broken", "length")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
+        """Restore ``state_dict``; after stretches of another length, from the next whole one on."""
         self.sums, self.at = state["sums"], state["at"]
         self.rest, self.ran_out = state.get("rest", self.length), state.get("ran_out", False)
+        self.broken = state.get("broken", False)
         self.before = None if state["before"] is None else tuple(state["before"])
+        if state.get("length", self.length) != self.length:
+            self.before, self.broken = None, True

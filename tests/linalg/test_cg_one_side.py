@@ -161,3 +161,10 @@ def test_numbers_are_stacked_in_the_shape_and_precision_of_their_kind():
     truths = Numbers(torch.ones(1, dtype=torch.bool))
     truths.append(1.0)
     assert truths.stacked().dtype == torch.bool
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_a_step_that_float32_cannot_hold_is_said(sides):
+    matrix = 1e-39 * (torch.eye(20) + 0.1)
+    with pytest.raises(DidNotConverge, match="NaN or infinite values"):
+        conjugate_gradients(matrix, torch.arange(1.0, 21.0)[:, None].expand(20, sides))

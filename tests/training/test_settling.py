@@ -174,6 +174,36 @@ def test_time_runs_out_once_and_what_is_left_is_kept():
     assert (again.at, again.end(1000), again.ran_out) == (None, 1000, False)
 
 
+def falling(rule, first, last):
+    """Where a loss that falls by 0.004 nats a step is said to have settled."""
+    for step in range(first, last + 1):
+        if rule.add(torch.tensor(10.0 - 0.004 * step, dtype=torch.float64), step):
+            return step
+    return None
+
+
+@pytest.mark.parametrize("resumed", [130, 150])
+def test_more_time_in_the_middle_of_a_stretch_settles_nothing(resumed):
+    rule = Settling(1e-3, 500)
+    assert falling(rule, 1, 120) is None
+    assert rule.run_out(120, seconds=85.0, of_start=0.0, budget=100.0)
+    assert falling(rule, 121, resumed) is None
+    rule.given_more_time(100.0, 1000.0)
+    saved = Settling(1e-3, 500)  # once more before the next stretch begins
+    saved.load_state_dict(rule.state_dict())
+    assert falling(saved, resumed + 1, 500) is None
+    saved.before = (0.0, 0.0)  # and stretches are compared
+    assert falling(saved, 501, 550) == 550
+
+
+def test_more_steps_in_the_middle_of_a_stretch_settle_nothing():
+    rule = Settling(1e-3, 1000)
+    assert falling(rule, 1, 1000) is None
+    longer = Settling(1e-3, 1700)  # whose stretches of 170 end at step 1020
+    longer.load_state_dict(rule.state_dict())
+    assert falling(longer, 1001, 1700) is None
+
+
 def test_a_state_of_before_there_were_budgets_goes_on():
     rule = Settling(1e-3, 1000)
     rule.load_state_dict({"sums": None, "before": (0.5, 0.0), "at": 300})

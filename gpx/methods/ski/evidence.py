@@ -154,9 +154,11 @@ class SKIEvidence(Objective[GatheredRows]):
     def prepare(
         self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Fix the probes of the run."""
+        """Fix the probes of the run; what another run has found of its gradient is forgotten."""
         self.probes.prepare(generator)
         self.drawn.fill_(self.num_probes)
+        self.gradient_error.fill_(math.inf)
+        self._warned = False
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """States saved when the number of probes was fixed do not hold it, nor what they gave."""

@@ -132,6 +132,15 @@ def test_nothing_is_asked_where_nothing_is_left_to_probes(monkeypatch):
     found.value.backward()
 
 
+def test_another_run_states_no_error_of_the_one_before():
+    model, x, y = rough()
+    objective = SKIEvidence(accuracy=1.0)
+    assert "gradient_error" in objective.evidence(model, x, y).facts
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert "gradient_error" not in objective.evidence(model, x, y).facts
+
+
 def test_states_saved_before_load():
     objective = SKIEvidence()
     state = objective.state_dict()
