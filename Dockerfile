@@ -11,8 +11,9 @@ COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY configs configs
 COPY gpx gpx
 RUN pip install --no-cache-dir -c constraints.txt torch==2.13.0 ".[keops,sweep]"
-# rarely: the doctor's checks take seconds of a device that training needs for itself
+# rarely: the doctor's checks take seconds of a device that training needs for itself; from / it is
+# the installed package that is asked, not the source beside it
 HEALTHCHECK --interval=24h --timeout=120s --start-period=180s --retries=2 \
-    CMD ["python", "-m", "gpx.doctor"]
+    CMD ["sh", "-c", "cd / && python -m gpx.doctor"]
 # the other commands: docker run --entrypoint gpx gpx predict ..., diagnose ...
 ENTRYPOINT ["gpx", "train"]

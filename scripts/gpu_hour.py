@@ -28,7 +28,7 @@ refuses: ``pip wheel`` builds them where there is a network, pure Python for any
     python -m pip wheel --no-deps -w .whl \\
         antlr4-python3-runtime==4.9.3 pykeops==2.3 keopscore==2.3
     python -m pip download --no-deps --only-binary=:all: --python-version 3.12 \\
-        --platform manylinux2014_x86_64 -d .whl hydra-core==1.3.2 omegaconf==2.3.0 \\
+        --platform manylinux2014_x86_64 -d .whl hydra-core==1.3.8 omegaconf==2.3.1 \\
         pyyaml tqdm packaging pybind11 hypothesis sortedcontainers
     python -m pip install -q --no-index --no-deps --target /tmp/site .whl/*.whl  # in every call
     export PYTHONPATH=/tmp/site
@@ -75,6 +75,9 @@ CALL_TOTAL = 9 * 60
 
 Row = dict[str, Any]
 
+sys.path.insert(0, str(HERE))
+from gpu_claims import verdicts  # noqa: E402
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the stages; 1 where one of them failed or found something wrong."""
@@ -106,6 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
         wrong |= any(row.get("passed") is False for row in found)
         write_table(options.output)
     if options.table:
+        if not (options.output / "rows.jsonl").exists():
+            parser.error(f"no rows.jsonl in {options.output}: nothing has run there")
         write_table(options.output)
     print(f"rows and table: {options.output}")
     return int(wrong)
@@ -173,8 +178,9 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
 
         try:
             for line in process.stdout:
-                if line.startswith("{"):
-                    keep(json.loads(line))
+                row = row_of(line)
+                if row is not None:
+                    keep(row)
             status = process.wait()
         finally:
             killer.cancel()
@@ -187,6 +193,17 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
         else:
             keep({"name": f"{stage}: to its end", "passed": True})
     return rows
+
+
+def row_of(line: str) -> Row | None:
+    """A finding; None of other lines, and of one that was cut off as its stage was killed."""
+    if not line.startswith("{"):
+        return None
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) and "name" in found else None
 
 
 def path_of_gpx() -> list[str]:
@@ -247,6 +264,9 @@ def results(rows: list[Row]) -> str:
             ]
             clean = (c.replace("|", "/").replace("\n", " ") for c in cells)
             text.append("| " + " | ".join(clean) + " |")
+    on_gpu = {row["name"]: row for row in latest.values() if row["device"].startswith("cuda")}
+    if on_gpu:
+        text += ["", "## Asked of one GPU", "", *verdicts(on_gpu)]
     return "\n".join(text) + "\n"
 
 

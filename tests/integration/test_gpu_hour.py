@@ -152,6 +152,68 @@ def test_rows_of_a_stage_that_is_stopped_are_kept(gpu_hour, monkeypatch, tmp_pat
     assert "| first | 2 |  |  | 8 | 4 |" in (folder / "RESULTS.md").read_text()
 
 
+def test_a_line_that_was_cut_off_ends_no_other_stage(gpu_hour, monkeypatch, tmp_path):
+    program = 'print(\'{"name": "whole"}\')\nprint(\'{"name": "cut\', flush=True)\n'
+    folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, program)
+    assert gpu_hour.main(arguments) == 0
+    assert [row["name"] for row in rows_of(folder)] == ["whole", "ceilings: to its end"]
+
+
+def test_a_table_without_rows_is_one_sentence(gpu_hour, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        gpu_hour.main(["--table", "--output", str(tmp_path)])
+    assert stop.value.code == 2
+    assert f"no rows.jsonl in {tmp_path}" in capsys.readouterr().err
+
+
+def test_what_is_asked_of_a_gpu_is_judged_by_its_rows(gpu_hour):
+    def row(stage, name, **more):
+        return {"stage": stage, "name": name, "device": "cuda", "date": "2026-01-01", **more}
+
+    product = "product, n = 100,000, 16 columns, {}"
+    rows = [
+        row("peers", product.format("keops"), value=30.0),
+        row("peers", product.format("triton"), value=9.0),
+        row("peers", "SVGP-512, 1,024 rows, float32, replayed", value=0.9, peer=0.8),
+        row("headline", "train.py approx=qsgp data=kin40k", value=25.0),
+        row("recipes", "experiment=qsgp_kin40k", value=0.17, seconds=100.0),
+    ]
+    verdicts = [line for line in gpu_hour.results(rows).splitlines() if line.startswith("- ")]
+    assert [line.split(":")[0] for line in verdicts] == [
+        *("- pass", "- pass", "- FAIL", "- FAIL", "- pass", "- not run"),
+    ]
+    slower = [rows[0], rows[1] | {"value": 11.0}]
+    assert "- FAIL: kernel product" in gpu_hour.results(slower)
+    assert "Asked of one GPU" not in gpu_hour.results([r | {"device": "cpu"} for r in rows])
+
+
+def test_rows_that_are_judged_are_those_of_the_stages(stages, gpu_hour):
+    """A row by another name would stay "not run" for ever."""
+    named = {"train.py " + " ".join(options) for options, _, _ in stages.HEADLINE}
+    assert "train.py approx=qsgp data=kin40k" in named
+    assert stages.RECIPES[0][0] == "experiment=qsgp_kin40k"
+    script = (ROOT / "scripts" / "gpu_comparisons.py").read_text()
+    assert 'f"product, n = {n:,}, {columns} columns, {backend}"' in script
+    assert 'f"SVGP-{size}, {batch:,} rows, {named(dtype)}"' in script
+    assert 'f"exact GP, n = {n:,}, {named(dtype)}"' in script
+    assert sys.modules["timing"].named(torch.float32) == "float32"
+
+
+def test_the_recipe_that_is_asked_for_in_two_minutes_has_them(stages, gpu_hour):
+    assert gpu_hour.LIMITS["recipes"] * stages.FIRST_SHARE - 5 > 140
+
+
+def test_a_run_over_its_limit_leaves_the_others_theirs(stages, capsys):
+    options = ["data=toy1d", "approx=svgp", "trainer.max_steps=1000000", "optimizer.settled=null"]
+    machine = stages.Machine("cpu", True, 60.0)
+    assert stages.run_of_its_own(machine, "long", options, 8.0) is None
+    row = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["passed"]) == ("long", None)
+    assert "stopped after 8 s" in row["note"]
+    assert stages.run_of_its_own(machine, "wrong", ["approx=nothing"], 60.0) is None
+    assert json.loads(capsys.readouterr().out)["passed"] is False
+
+
 def test_a_stage_that_fails_says_why_and_the_next_one_goes_on(gpu_hour, monkeypatch, tmp_path):
     folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, "raise SystemExit('no wheels')")
     monkeypatch.setattr(gpu_hour, "LIMITS", {"ceilings": 30, "peers": 30})
