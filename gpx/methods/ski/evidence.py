@@ -245,11 +245,12 @@ class SKIEvidence(Objective[GatheredRows]):
 
     def _look_at_slopes(self, error: float, size: float, probes: int) -> None:
         """Keep the error of the gradient, and warn once where it is above what was asked for."""
-        self.gradient_error.fill_(error / size if size else 0.0)
+        share = error / size if size else math.inf if error else 0.0
+        self.gradient_error.fill_(share)
         if error > self._enough_of_slopes(size) and not self._warned:
             self._warned = True
             warnings.warn(
-                f"the gradient of the log-determinant has a standard error of {error / size:.1%} "
+                f"the gradient of the log-determinant has a standard error of {share:.1%} "
                 f"after {probes} probes, above accuracy={self.accuracy:g} of its size; raise "
                 "most_probes, or rank, or ask for less accuracy",
                 stacklevel=3,

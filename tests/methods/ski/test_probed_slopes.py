@@ -141,6 +141,15 @@ def test_another_run_states_no_error_of_the_one_before():
         assert "gradient_error" not in objective.evidence(model, x, y).facts
 
 
+def test_slopes_of_size_zero_with_an_error_say_so():
+    objective = SKIEvidence()
+    with pytest.warns(UserWarning, match="standard error of inf"):
+        objective._look_at_slopes(1.0, 0.0, 8)
+    assert float(objective.gradient_error) == float("inf")
+    objective._look_at_slopes(0.0, 0.0, 8)
+    assert float(objective.gradient_error) == 0.0
+
+
 def test_states_saved_before_load():
     objective = SKIEvidence()
     state = objective.state_dict()
