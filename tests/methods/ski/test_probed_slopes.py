@@ -155,16 +155,3 @@ def test_states_saved_before_load():
     state = objective.state_dict()
     del state["gradient_error"]
     objective.load_state_dict(state)
-
-
-def test_a_new_run_forgets_the_error_of_the_one_before(monkeypatch):
-    monkeypatch.setattr("gpx.methods.ski.evidence.SLIGHT", 0.0)
-    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 100.0)
-    model, x, y = rough()
-    objective = SKIEvidence(accuracy=1e-4, most_probes=8)
-    for seed in range(2):
-        objective.prepare(model, x, y, generator=torch.Generator().manual_seed(seed))
-        with torch.no_grad():
-            assert "gradient_error" not in objective.evidence(model, x, y).facts
-        with pytest.warns(UserWarning, match="gradient of the log-determinant"):
-            objective.evidence(model, x, y)
