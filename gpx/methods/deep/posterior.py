@@ -147,7 +147,7 @@ class NetworkPosterior(Posterior):
         Cost: S passes through the network.
         """
         # elsewhere one by one: together they hold S times the memory and leave the cache
-        if self._together is not None:
+        if self._together is not None and torch.compiler.is_exporting():
             found = self._all_draws(x, self._together)
         else:
             draws = range(self.draws_needed)
