@@ -153,9 +153,9 @@ class FirstOrder(Optimizer):
         at = self.settling.at
         falling = self.schedule["name"] != "constant"
         session.max_steps = self.settling.end(session.limit) if falling else at
-        if session.step == at and session.max_steps < session.limit:
-            rest = session.max_steps - at
-            more = f" after {rest} more steps at falling rates" if falling else ""
+        if session.step in (at, session.max_steps) and session.max_steps < session.limit:
+            rest = session.max_steps - session.step  # none of a run that had ended, and goes on
+            more = f" after {rest} more steps at falling rates" if rest else ""
             session.say(
                 f"step {at}: the evidence has settled (the last {self.settling.length} steps "
                 f"gained less than {self.settled:g} nats per point): training ends{more}; "

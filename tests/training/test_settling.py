@@ -150,6 +150,19 @@ def test_a_run_ends_says_so_and_is_resumed_bit_for_bit(arrays, tmp_path, monkeyp
         assert resumed[name] == whole[name], name
 
 
+def test_a_settled_run_goes_on_only_where_it_is_told_not_to_settle(arrays, tmp_path, capsys):
+    folder = tmp_path / "run"
+    before = gpx.fit(*arrays, *QUICK, folder=folder).metrics["train.steps"]
+    capsys.readouterr()
+    more = [f"trainer.max_steps={before + 900}"]
+    assert resume(folder, options=more)["train.steps"] == before
+    said = capsys.readouterr().err
+    assert "the evidence has settled" in said
+    assert "training ends; optimizer.settled=null makes all steps" in said
+    found = resume(folder, options=[*more, "optimizer.settled=null"])
+    assert found["train.steps"] == before + 900
+
+
 def test_off_by_one_option(arrays, tmp_path):
     options = (*QUICK, "optimizer.settled=null", "trainer.max_steps=300")
     metrics = gpx.fit(*arrays, *options, folder=tmp_path / "run").metrics
