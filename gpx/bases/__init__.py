@@ -4,8 +4,12 @@ from gpx.bases.arc_cosine import ArcCosineFeatures
 from gpx.bases.base import Basis, basis_of
 from gpx.bases.counter_random import philox4x32, standard_normals
 from gpx.bases.dictionary import KernelDictionary
-from gpx.bases.fourier.importance_weighted import ImportanceWeightedFourier, Proposal
-from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights
+from gpx.bases.fourier.importance_weighted import (
+    ImportanceWeightedFourier,
+    ImportanceWeights,
+    Proposal,
+    importance_weights,
+)
 from gpx.bases.fourier.orthogonal_features import (
     FastfoodFourier,
     OrthogonalFourier,

@@ -59,10 +59,9 @@ from gpx.methods.sparse.svgp import SVGP
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior
 from gpx.methods.sparse_spectrum.model import SSGP, VSSGP
 from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
-from gpx.methods.weight_space.inducing_posterior import InducingPosterior
 from gpx.methods.weight_space.posterior import QSGPPosterior
 from gpx.methods.weight_space.qsgp import QSGP
-from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
+from gpx.methods.weight_space.qsgp_inducing import InducingPosterior, QSGPInducing
 from gpx.methods.weight_space.qsrvm import QSRVM, RelevanceVectorPosterior
 
 __all__ = [

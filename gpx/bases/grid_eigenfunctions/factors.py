@@ -149,21 +149,12 @@ class ProductFactors:
         ones = x.new_ones(nodes.shape[1], x.shape[0])
         return torch.stack([reduce(torch.mul, values) if values else ones for values in found])
 
-    def evaluate_column(self, column: int, nodes: Tensor, points: Tensor) -> Tensor:
-        """k_column between nodes (m,) and points (n,): (m, n)."""
-        value = points.new_ones(nodes.shape[0], points.shape[0])
-        for part, columns in self._parts:
-            if column in columns:
-                where = columns.index(column)
-                value = value * _profile(part, nodes[None], points[None], where)[0]
-        return value
 
-
-def _profile(part: Stationary, nodes: Tensor, points: Tensor, first: int = 0) -> Tensor:
-    """Values (q, m, n) of nodes (q, m) against points (q, n), for q columns from ``first`` on."""
-    lengthscale = _per_column(part.lengthscale, nodes, points, first)
+def _profile(part: Stationary, nodes: Tensor, points: Tensor) -> Tensor:
+    """Values (q, m, n) of nodes (q, m) against points (q, n), for all q columns of the part."""
+    lengthscale = _per_column(part.lengthscale, nodes, points)
     if isinstance(part, Periodic):
-        turn = math.pi / _per_column(part.period, nodes, points, first)
+        turn = math.pi / _per_column(part.period, nodes, points)
         sine = ((nodes * turn).unsqueeze(2) - (points * turn).unsqueeze(1)).sin()
         return part.of_squared_distance((2.0 * sine / lengthscale.unsqueeze(2)).square())
     if not points.requires_grad and _has_profile_of_rbf(part):
@@ -179,10 +170,8 @@ def _profile(part: Stationary, nodes: Tensor, points: Tensor, first: int = 0) ->
     return torch.where(zero, torch.ones_like(value), value)
 
 
-def _per_column(value: Tensor, nodes: Tensor, points: Tensor, first: int) -> Tensor:
+def _per_column(value: Tensor, nodes: Tensor, points: Tensor) -> Tensor:
     """A parameter of one or all columns as (q, 1)."""
-    if value.ndim:
-        value = value[first : first + nodes.shape[0]]
     return value.expand(nodes.shape[0]).unsqueeze(1).to(points.dtype)
 
 

@@ -1,15 +1,13 @@
 """Gaussian families over inducing variables, and the strategies that carry them to the function."""
 
 from gpx.inference.variational.distribution import FullCholesky, MeanField, WhitenedGaussian
-from gpx.inference.variational.mixed_optimum import (
+from gpx.inference.variational.optimum import (
+    GAUSSIAN,
     OPTIMAL,
+    OutputSums,
     apart,
     best_variational,
     mean_shares,
-)
-from gpx.inference.variational.optimum import (
-    GAUSSIAN,
-    OutputSums,
     observed_sums,
     raise_noise,
     row_scale,

@@ -1,7 +1,8 @@
-"""The optimal q(v) for Gaussian noise, from sums over all the data."""
+"""The optimal q(v) under Gaussian noise, of separate or mixed outputs, from sums over the data."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,13 +12,21 @@ from gpx.errors import DataError
 from gpx.inference.nystrom import BlockStore, NystromSums, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.inference.variational.strategy import InducingVariables
-from gpx.likelihoods import Gaussian, GaussianOutputs
+from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood, MixedOutputs
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import RelativeResidual, conjugate_gradients
 from gpx.means.base import Mean
 
 GAUSSIAN = (Gaussian, GaussianOutputs)
 """Likelihoods whose optimal q(v) has a closed form."""
+
+OPTIMAL = (*GAUSSIAN, MixedOutputs)
+"""Likelihoods whose optimal q(v), with a Gaussian of each latent function, is known."""
+
+TOLERANCE, MOST_STEPS = 1e-8, 2000
+"""Relative residual and step limit of the linear system for the means of mixed outputs; it warns
+where the limit is reached first."""
 
 SUMS_CHUNK = 2**16
 """Rows whose residuals are in memory together while sums over all data are taken."""
@@ -145,3 +154,86 @@ def raise_noise(
     likelihood.noise_variance = torch.maximum(
         current, torch.stack(best).view_as(current).to(current.dtype)
     )
+
+
+def best_variational(
+    sums: OutputSums, likelihood: Gaussian | GaussianOutputs | MixedOutputs
+) -> tuple[Tensor, Tensor]:
+    """``mixed_optimum`` or, of outputs with a function each, ``whitened_optimum``."""
+    if isinstance(likelihood, MixedOutputs):
+        return mixed_optimum(sums, likelihood)
+    return whitened_optimum(sums, likelihood)
+
+
+@torch.no_grad()
+def mixed_optimum(sums: OutputSums, likelihood: MixedOutputs) -> tuple[Tensor, Tensor]:
+    """Mean (q, M) and lower factor (q, M, M) of the q(v) = prod_l q(v_l) of highest bound.
+
+    With the Gram matrix G_j and the projected residual b_j of each output, over the rows that have
+    it, q(v_l) has the precision I + sum_j W_jl^2 G_j / s_j, and the means solve
+    m_l + sum_j W_jl / s_j G_j sum_k W_jk m_k = sum_j W_jl / s_j b_j together, s_j the noise.
+
+    Args:
+        sums: of each output, residuals around what it has of the prior mean (``mean_shares``).
+
+    Cost: O(q M^3), and p M^2 a step of conjugate gradients.
+    """
+    mixing = likelihood.mixing.double()
+    weighed = mixing / likelihood.noise_variance.double()[:, None]
+    grams = [each.gram for each in sums.each]
+    right = weighed.mT @ torch.stack([each.projected for each in sums.each])
+    own = [
+        InnerFactor(
+            replace(sums.each[0], gram=_total(share, grams), projected=b), share.new_ones(())
+        )
+        for share, b in zip((weighed * mixing).unbind(1), right, strict=True)
+    ]
+    shape = right.shape
+
+    def product(v: Tensor) -> Tensor:
+        outputs = mixing @ v.view(shape)
+        seen = torch.stack([gram @ each for gram, each in zip(grams, outputs, strict=True)])
+        return v + (weighed.mT @ seen).view_as(v)
+
+    def blocks(v: Tensor) -> Tensor:
+        pairs = zip(own, v.view(shape), strict=True)
+        return torch.cat([each.solve(part[:, None]) for each, part in pairs])
+
+    found = conjugate_gradients(
+        product,
+        right.reshape(-1, 1),
+        preconditioner=blocks,
+        stop=RelativeResidual(TOLERANCE),
+        max_iterations=MOST_STEPS,
+        on_failure="warn",
+    )
+    return found.solution.view(shape), torch.stack([each.inverse_root() for each in own])
+
+
+def mean_shares(likelihood: Likelihood) -> Tensor | None:
+    """How many times each output has the latents' prior mean, (p,); None: once."""
+    return likelihood.mixing.detach().sum(1) if isinstance(likelihood, MixedOutputs) else None
+
+
+def apart(sums: OutputSums, likelihood: Likelihood) -> OutputSums:
+    """Sums of each output as of a function of its own, of the prior variance that it has."""
+    if not isinstance(likelihood, MixedOutputs):
+        return sums
+    variances = likelihood.mixing.detach().double().square().sum(1)
+    each = [
+        replace(
+            own,
+            gram=own.gram * variance,
+            projected=own.projected * variance.sqrt(),
+            trace_error=own.trace_error * variance,
+        )
+        for own, variance in zip(sums.each, variances, strict=True)
+    ]
+    return sums._replace(each=each)
+
+
+def _total(shares: Tensor, matrices: list[Tensor]) -> Tensor:
+    total = torch.zeros_like(matrices[0])
+    for share, matrix in zip(shares, matrices, strict=True):
+        total.addcmul_(share, matrix)
+    return total

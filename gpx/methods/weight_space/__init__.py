@@ -3,11 +3,10 @@
 from gpx.methods.weight_space.block_steps import BlockSteps
 from gpx.methods.weight_space.exact_elbo import WeightSpaceELBO
 from gpx.methods.weight_space.inducing_elbo import InducingELBO
-from gpx.methods.weight_space.inducing_posterior import InducingPosterior
 from gpx.methods.weight_space.inducing_steps import InducingSteps
 from gpx.methods.weight_space.posterior import QSGPPosterior
 from gpx.methods.weight_space.qsgp import QSGP
-from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
+from gpx.methods.weight_space.qsgp_inducing import InducingPosterior, QSGPInducing
 from gpx.methods.weight_space.qsrvm import QSRVM, RelevanceVectorPosterior
 from gpx.methods.weight_space.quadruply_stochastic_elbo import QuadruplyStochasticELBO
 from gpx.methods.weight_space.relevance_steps import RelevanceSteps

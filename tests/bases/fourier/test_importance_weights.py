@@ -7,7 +7,7 @@ import torch
 
 from gpx.bases import OrthogonalFourier, RandomFourier, importance_weights
 from gpx.bases.fixed_functions import sufficient_statistics
-from gpx.bases.fourier.importance_weights import warn_of_few
+from gpx.bases.fourier.importance_weighted import warn_of_few
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Gaussian

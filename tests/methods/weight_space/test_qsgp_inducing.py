@@ -8,7 +8,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, Laplace
 from gpx.means import Constant, Zero
-from gpx.methods.weight_space.inducing_posterior import augmentation
+from gpx.methods.weight_space.qsgp_inducing import augmentation
 from gpx.models import QSGPInducing
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
