@@ -1,4 +1,4 @@
-"""Random Fourier features drawn for one kernel and weighted to stand for another, which is learned."""
+"""Random Fourier features drawn for one kernel and weighted to stand for another."""
 
 from __future__ import annotations
 

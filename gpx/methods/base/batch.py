@@ -1,4 +1,4 @@
-"""Some rows of the training data, with what is known of each of them."""
+"""Batches of training rows, with the known noise or weight of each row."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Batch(NamedTuple):
 
     Attributes:
         x (b, d), y (b,) or (b, p): inputs and targets.
-        rows (b,): their numbers among all training rows; None where nobody asks.
-        noise: what is known of the noise of each, or its weight; None: nothing.
+        rows (b,): row numbers among all training data; None where they are not needed.
+        noise: known noise variance or weight of each row; None where there is none.
     """
 
     x: Tensor
@@ -39,16 +39,16 @@ class Batch(NamedTuple):
         return cls(x[rows], y[rows], rows, None if known is None else known.of(rows))
 
     def part(self, rows: slice) -> Batch:
-        """Some of its rows, in order."""
+        """The batch of a slice of its rows."""
         numbers = None if self.rows is None else self.rows[rows]
         noise = None if self.noise is None else self.noise.of(rows)
         return Batch(self.x[rows], self.y[rows], numbers, noise)
 
 
 def in_order(model: Any, x: Tensor | LazyRows, y: Tensor | LazyRows, size: int) -> Iterator[Batch]:
-    """All rows in their order, ``size`` at a time, the rest at the end; arguments of ``Batch.of``.
+    """Batches of all rows in order, ``size`` rows each, fewer in the last.
 
-    Cost: of rows in files, one part at a time is in memory.
+    Cost: rows that lie in files are read one batch at a time.
     """
     known: RowNoise | None = getattr(model, "row_noise", None)
     start = 0
@@ -59,11 +59,11 @@ def in_order(model: Any, x: Tensor | LazyRows, y: Tensor | LazyRows, size: int) 
 
 
 def noise_of_all(model: Any, noise: RowNoise | None, count: int, total: int) -> RowNoise | None:
-    """What is known of the noise of the rows at hand, where it was not given with them.
+    """Known noise of the given rows: ``noise`` itself, or else that of all rows, from the model.
 
     Args:
-        noise: given with them; None: that of all rows, of which the model knows.
-        count: rows at hand; total: n.
+        noise: of the given rows; None: the model's, which is that of all training rows.
+        count: number of given rows; total: n.
 
     Raises:
         ConfigError: the model knows something of each row, and these are not all of them.

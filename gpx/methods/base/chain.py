@@ -19,9 +19,9 @@ class Chain(OwnSteps[ModelT]):
         burn_in: steps before the first sample.
         iterations: steps after burn-in.
         thin: steps between samples.
-        asked: steps that ``burn_in`` and ``iterations`` made as they were asked for: burn-in that
-            ends early leaves more steps for samples, also in a run that goes on.
-        cut: whether burn-in ended early, so that it and ``thin`` are other than was asked for.
+        asked: ``burn_in + iterations`` as configured. The number of steps stays this when burn-in
+            ends early, also in a resumed run: the steps saved go to samples.
+        cut: whether burn-in ended early, so that ``burn_in`` and ``thin`` differ from those configured.
     """
 
     burn_in: int
@@ -39,7 +39,7 @@ class Chain(OwnSteps[ModelT]):
             )
 
     def hurry(self, step: int, limit: int) -> str:
-        """As in ``OwnSteps``: burn-in ends, and as many samples as asked for fit as many steps."""
+        """As in ``OwnSteps``: end burn-in now, and thin less so that as many samples still fit."""
         if step >= self.burn_in:
             return ""
         wanted, self.burn_in = self.burn_in, step
@@ -48,7 +48,7 @@ class Chain(OwnSteps[ModelT]):
         return f"burn-in, after {step} of {wanted} steps (then every {self.thin}. is a sample),"
 
     def schedule_state(self) -> dict[str, Any]:
-        """A part of ``state_dict``: burn-in and thinning, where they were cut."""
+        """Burn-in and thinning where they were shortened; part of ``state_dict``."""
         return {"schedule": (self.burn_in, self.thin)} if self.cut else {}
 
     def load_schedule(self, state: Mapping[str, Any]) -> None:

@@ -35,11 +35,11 @@ EXAMPLES = {
     "mean": "means.Zero()",
     "likelihood": "likelihoods.Gaussian()",
 }
-"""Of each hyperparameter's class, for people who gave something else."""
+"""An example of each part, for error messages."""
 
 
 def refused_of_rows(noise: RowNoise) -> str:
-    """What does not take known noise, or weights alone, of each row; the middle of a sentence."""
+    """Why a model refuses known noise or weights of rows: the middle of an error message."""
     if bool((noise.known > 0.0).any()):
         return (
             "has one noise variance for all rows, and noise= or weights= give each row its own: "
@@ -85,22 +85,22 @@ class Model(DataSized, ABC):
 
     likelihood: Likelihood
     hyperpriors: Priors | None = None
-    """Of its hyperparameters, counted in where they are learned; None: none."""
+    """Priors of its hyperparameters, part of the objective while these are learned; None: none."""
     row_noise: RowNoise | None = None
-    """What is known of the noise of each training row, of a model that takes it."""
+    """Known noise variance or weight of each training row; None where there is none."""
     takes_missing_targets: bool = False
     """Whether some of several targets of a row may be missing, NaN."""
     takes_row_noise: bool = False
     """Whether noise may be known, and rows weighted, row by row."""
     note = ""
-    """What is worth saying of the last data-dependent choice; for the console."""
+    """Console message about the last choice that the model made from the data; empty: none."""
 
     streams: bool = False
     """Whether it is trained and conditioned on rows that are read from files a few at a time
     (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
 
     why_no_streams: str = "needs all training rows at once"
-    """Of a model that is not, said of it in one sentence."""
+    """Where ``streams`` is false: the reason, as the predicate of a sentence about the model."""
 
     fixed_shapes: bool = False
     """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
@@ -110,8 +110,8 @@ class Model(DataSized, ABC):
     """Whether its kernel compares inputs themselves, and not what a network makes of them."""
 
     certifiable: bool = False
-    """Whether its posterior has a ``kernel`` and a ``mean``, exact inference with which it is or
-    approximates, so that a certificate may say how far off it is."""
+    """Whether its posterior is, or approximates, exact inference with the posterior's ``kernel`` and
+    ``mean``, so that a certificate can bound its distance from exact inference."""
 
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""

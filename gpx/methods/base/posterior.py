@@ -64,8 +64,8 @@ class Posterior(DataSized, ABC):
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Distribution of y at x (n, d), batch shape (n,); no gradient graph is kept.
 
-        That of the latent marginals under ``likelihood``; posteriors whose marginals are not
-        Gaussian, or whose noise is uncertain, know better.
+        Default: the Gaussian latent marginals under ``likelihood``. Posteriors with other marginals,
+        or with uncertain noise, override it.
         """
         with torch.no_grad():
             marginals = self.predict(x)
@@ -92,7 +92,7 @@ class Posterior(DataSized, ABC):
         """
 
     def inducing_variables(self) -> tuple[Tensor, InducingFeatures] | None:
-        """Z (M, d) and what it stands for, where it predicts from that; else None.
+        """Inducing inputs Z (M, d) and their features, where it predicts from them; else None.
 
         Certificates compare with the sparse posterior of these variables; without any they choose
         inducing points of their own.
@@ -101,13 +101,16 @@ class Posterior(DataSized, ABC):
 
     @property
     def has_own_noise(self) -> bool:
-        """Whether numbers given f are other than the likelihood says: their noise is uncertain, or
-        that of one of several experts. ``predictive`` knows it."""
+        """Whether ``predictive`` uses noise of the posterior itself and not the likelihood's, because
+        the noise variance is uncertain or each of several experts has its own."""
         return False
 
     def own_hyperparameters(self) -> dict[str, Tensor] | None:
-        """Of each of several parts, in natural units by dotted name, where ``kernel``, ``mean`` and
-        likelihood only say where these started; None: those are what was learned."""
+        """Learned hyperparameters of the parts of a posterior of several, by dotted name, in natural
+        units: ``kernel``, ``mean`` and likelihood are then only where these started.
+
+        None: ``kernel``, ``mean`` and likelihood hold what was learned.
+        """
         return None
 
     def joint_covariance(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a model says whose mathematics holds for some likelihoods only."""
+"""Checks of the likelihood, for models whose mathematics holds for some likelihoods only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def require_gaussian(likelihood: Likelihood, reason: str) -> Gaussian:
     """``likelihood`` if it is Gaussian; raises ConfigError, which starts with ``reason``, if not.
 
     Args:
-        reason: what the model is that it needs it, such as "SKI is exact regression".
+        reason: why the model needs it, such as "SKI is exact regression".
     """
     if not isinstance(likelihood, Gaussian):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What watches a model's start where that takes steps of its own, such as pretraining."""
+"""Progress, checkpoints and time limit of a start that takes steps itself, such as pretraining."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class StartWatch(Protocol):
-    """Told of every step of a start; keeps its state, so that a stopped run goes on there."""
+    """Is called after every step of a start; keeps its state, so that a stopped run can resume."""
 
     def earlier(self) -> Mapping[str, Any] | None:
-        """State that ``step`` was given in the run that is gone on from; None where there is none.
+        """State last given to ``step`` in the run that is resumed; None where there is none.
 
-        All that the start did before its first step is done again, from the same random numbers.
+        A resumed start repeats all that precedes its first step, with the same random numbers.
         """
 
     def step(
@@ -40,11 +40,11 @@ class StartWatch(Protocol):
         """
 
     def cut_short(self, what: str) -> None:
-        """Told of a part of the start that ended for that, such as "the search of lengthscales"."""
+        """Report a part of the start that ended early, such as "the search of lengthscales"."""
 
 
 class Unwatched:
-    """A start that nobody watches and that begins anew."""
+    """A watch that does nothing: no progress, nothing to resume, no time limit."""
 
     def earlier(self) -> None:
         """Nothing."""
@@ -63,16 +63,16 @@ class Unwatched:
 
 
 class Deadline:
-    """Asks a watch for the time, and remembers whether it was ever over.
+    """Callable that tells a search of a start whether to end, because the time of the start is spent.
 
     Attributes:
-        passed: whether it was, so that whoever asked has ended early.
+        passed: whether it has ever said so, so that the search ended early.
     """
 
     def __init__(self, watch: StartWatch) -> None:
         self._watch, self.passed = watch, False
 
     def __call__(self) -> bool:
-        """Whether what asks is to end where it is."""
+        """Whether the search is to end now."""
         self.passed = self.passed or self._watch.spent()
         return self.passed

@@ -1,4 +1,4 @@
-"""What is done every so many steps, at the same steps after a resume."""
+"""A step counter for periodic work, which a resumed run does at the same steps."""
 
 from __future__ import annotations
 
