@@ -23,7 +23,7 @@ Spent = Callable[[], bool]
 
 
 def never() -> bool:
-    """There is time for all of it."""
+    """A search without a time limit: never spent."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""What the functions of a basis are, in forms that a program without gpx can evaluate."""
+"""Closed forms of basis functions that a program without gpx can evaluate."""
 
 from __future__ import annotations
 

@@ -12,15 +12,13 @@ from torch import Tensor
 from gpx.backends import row_chunks
 from gpx.errors import ConfigError, ShapeError
 from gpx.linalg import cholesky
+from gpx.linalg.triangular import add_lower_product
 from gpx.operators import Interpolation
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 """Bytes of one block of features: it stays in a CPU's cache between the passes over it."""
-
-GRAM_TILE = 128
-"""Rows per tile when only the lower triangle of Phi^T Phi is formed (CPU)."""
 
 
 @dataclass(frozen=True)
@@ -171,21 +169,12 @@ def summed(
             logs += noise.double().log().sum()
         projected += (features @ weighted).double()
         squared += torch.dot(r, weighted).double()
-        add_gram(partial, block)
+        add_lower_product(partial, block, block.mT)
         if partial is not total:
             total += partial
             partial.zero_()
     gram = total.tril() + total.tril(-1).mT
     return SufficientStatistics(gram, projected, squared, x.shape[0], logs)
-
-
-def add_gram(total: Tensor, block: Tensor) -> None:
-    """Add the lower triangle of block block^T; what lands above the diagonal is ignored."""
-    p = total.shape[0]
-    tile = GRAM_TILE if block.is_cpu else p
-    for start in range(0, p, tile):
-        stop = min(start + tile, p)
-        total[start:stop, :stop].addmm_(block[start:stop], block[:stop].mT)
 
 
 class WeightPosterior:

@@ -34,7 +34,7 @@ def gaussian_mixture(parts: Marginals, weights: Tensor | None = None) -> Mixture
     if weights is None:
         weights = parts.mean.new_ones(count)
     share = Categorical(probs=weights.to(parts.mean).view(count, -1).mT.expand(rows, count))
-    # torch's check of values cannot look at none
+    # torch's validation of arguments fails on an empty batch
     checked = None if rows else False
     normals = Normal(parts.mean.mT, parts.variance.mT.sqrt())
     return MixtureSameFamily(share, normals, validate_args=checked)

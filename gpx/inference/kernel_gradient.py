@@ -227,7 +227,7 @@ def _sum(total: Tensor | None, grad: Tensor | None) -> Tensor | None:
 
 
 class SlopeTiles(StationaryTiles):
-    """The slope d phi / d r2 in the place of the profile phi; the scale is left out."""
+    """Tiles of the slope d phi / d r2 instead of the profile phi, without the scale."""
 
     def _finish(self, out: Tensor, work: Tensor) -> None:
         self.profile.evaluate_(out, work, True)

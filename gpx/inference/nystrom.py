@@ -21,15 +21,13 @@ from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.cholesky import LADDER
 from gpx.linalg.memory import working_memory
 from gpx.linalg.processes import Processes
+from gpx.linalg.triangular import add_lower_product
 
 BLOCK_BYTES = {"cpu": 2**22}
 """Bytes of one block of A^T: it stays in a CPU's cache between the passes over it."""
 
-GRAM_TILE = 128
-"""Columns per tile when only the lower triangle of A A^T is formed (CPU)."""
-
 GRAM_BYTES = 2**21
-"""Bytes of the rows that such tiles read in turn (CPU): what stays in the cache of one core."""
+"""Bytes of the rows of A^T that are added to A A^T at once (CPU): they stay in a core's cache."""
 
 
 class Whitener:
@@ -325,11 +323,6 @@ def add_gram(total: Tensor, left: Tensor, right: Tensor) -> None:
 
     ``left is right`` is the fastest: half as much to read.
     """
-    m = total.shape[0]
-    tile, rows = m, max(1, len(left))
-    if left.is_cpu:
-        tile, rows = GRAM_TILE, max(1, GRAM_BYTES // (m * left.element_size()))
-    for part in row_slices(len(left), rows):
-        for start in range(0, m, tile):
-            stop = min(start + tile, m)
-            total[start:stop, :stop].addmm_(left[part, start:stop].mT, right[part, :stop])
+    rows = GRAM_BYTES // (len(total) * left.element_size()) if left.is_cpu else len(left)
+    for part in row_slices(len(left), max(1, rows)):
+        add_lower_product(total, left[part].mT, right[part])

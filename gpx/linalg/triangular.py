@@ -107,3 +107,15 @@ def inverse_lower(lower: Tensor) -> Tensor:
     torch.mm(last @ lower[half:, :half], first, out=out[half:, :half])
     out[half:, :half].neg_()
     return out
+
+
+def add_lower_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the lower triangle of left right, (m, k) times (k, m), to ``total`` (m, m), in place.
+
+    For symmetric products: what lands above the diagonal is no result.
+    """
+    m = len(total)
+    panel = PANEL if left.is_cpu else m
+    for start in range(0, m, panel):
+        stop = min(start + panel, m)
+        total[start:stop, :stop].addmm_(left[start:stop], right[:, :stop])

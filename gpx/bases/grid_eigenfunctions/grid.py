@@ -119,7 +119,7 @@ def _lloyd(ordered: Tensor, start: Tensor) -> Tensor:
 
 
 def _apart(nodes: Tensor) -> Tensor:
-    """Ascending nodes without those that coincide with the one before, up to rounding."""
+    """Ascending nodes without repetitions: none within rounding of the one before."""
     ordered = nodes.sort().values
     least = SPACING * (ordered[-1] - ordered[0])
     keep = torch.ones_like(ordered, dtype=torch.bool)

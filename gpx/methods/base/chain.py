@@ -21,7 +21,7 @@ class Chain(OwnSteps[ModelT]):
         thin: steps between samples.
         asked: ``burn_in + iterations`` as configured. The number of steps stays this when burn-in
             ends early, also in a resumed run: the steps saved go to samples.
-        cut: whether burn-in ended early, so that ``burn_in`` and ``thin`` differ from those configured.
+        cut: whether burn-in ended early, which changes ``burn_in`` and ``thin``.
     """
 
     burn_in: int

@@ -110,7 +110,7 @@ class Model(DataSized, ABC):
     """Whether its kernel compares inputs themselves, and not what a network makes of them."""
 
     certifiable: bool = False
-    """Whether its posterior is, or approximates, exact inference with the posterior's ``kernel`` and
+    """Whether its posterior is, or approximates, exact inference with its own ``kernel`` and
     ``mean``, so that a certificate can bound its distance from exact inference."""
 
     rounds_argument = ""

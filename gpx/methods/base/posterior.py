@@ -64,8 +64,8 @@ class Posterior(DataSized, ABC):
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Distribution of y at x (n, d), batch shape (n,); no gradient graph is kept.
 
-        Default: the Gaussian latent marginals under ``likelihood``. Posteriors with other marginals,
-        or with uncertain noise, override it.
+        Default: Gaussian latent marginals under ``likelihood``. Posteriors with other marginals, or
+        with uncertain noise, override it.
         """
         with torch.no_grad():
             marginals = self.predict(x)
@@ -101,15 +101,15 @@ class Posterior(DataSized, ABC):
 
     @property
     def has_own_noise(self) -> bool:
-        """Whether ``predictive`` uses noise of the posterior itself and not the likelihood's, because
-        the noise variance is uncertain or each of several experts has its own."""
+        """Whether ``predictive`` uses the posterior's own noise and not that of the likelihood: its
+        variance is uncertain, or each of several experts has another."""
         return False
 
     def own_hyperparameters(self) -> dict[str, Tensor] | None:
-        """Learned hyperparameters of the parts of a posterior of several, by dotted name, in natural
-        units: ``kernel``, ``mean`` and likelihood are then only where these started.
+        """Learned hyperparameters of a posterior of several parts: natural units, by dotted name.
 
-        None: ``kernel``, ``mean`` and likelihood hold what was learned.
+        Its ``kernel``, ``mean`` and likelihood are then only the values that the parts started
+        from. None (the default): they are what was learned.
         """
         return None
 

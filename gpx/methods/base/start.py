@@ -63,7 +63,7 @@ class Unwatched:
 
 
 class Deadline:
-    """Callable that tells a search of a start whether to end, because the time of the start is spent.
+    """Callable that tells a search whether to end because the time of the start is spent.
 
     Attributes:
         passed: whether it has ever said so, so that the search ended early.

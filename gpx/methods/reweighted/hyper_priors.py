@@ -124,8 +124,8 @@ class HyperPriors(NamedTuple):
 
     Attributes:
         weight, noise: of one of them; no noise: its variance is fixed.
-        tail_variances (tails,): of the numbers between log g and log noise that turn the axes of
-            the prior, each Gaussian about zero; None: there are none.
+        tail_variances (tails,): variances of the Gaussian priors, of mean zero, of the parameters
+            of reflections (``householder``), between log g and log noise; None: there are none.
     """
 
     weight: LogNormal | InverseGamma

@@ -1,4 +1,4 @@
-"""Options of ``Reweighted`` that do not go together, refused in one sentence."""
+"""Checks of the options of ``Reweighted``, alone and in combination."""
 
 from __future__ import annotations
 

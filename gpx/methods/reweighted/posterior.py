@@ -23,7 +23,7 @@ from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights
 
 LEFT_OUT = math.log(1e-300)
-"""Stands for the logarithm of a prior variance of zero."""
+"""Stored in place of the logarithm of a prior variance of zero."""
 
 NEGLIGIBLE_VARIANCE = 1e-12
 """Prior variances below this times the largest contribute nothing."""

@@ -12,11 +12,10 @@ from gpx.bases.sufficient_statistics import (
     LOG_TWO_PI,
     FittedWeights,
     SufficientStatistics,
-    add_gram,
     normal_columns,
 )
 from gpx.linalg import cholesky
-from gpx.linalg.triangular import inverse_lower, lower_matmul
+from gpx.linalg.triangular import add_lower_product, inverse_lower, lower_matmul
 from gpx.methods.base.posterior import Marginals
 
 RANK_TOLERANCE = 1e-13
@@ -253,7 +252,7 @@ class _CompressedWeights(ReweightedWeights):
         self.scale = (0.5 * log_variances).exp()
         self.scaled = rows * (self.scale / noise.sqrt())  # B G^{1/2} s^{-1/2}
         inner = torch.eye(len(rows), dtype=torch.float64, device=rows.device)
-        add_gram(inner, self.scaled)
+        add_lower_product(inner, self.scaled, self.scaled.mT)
         # at least one on every eigenvalue: a failure can only be NaN, which the error then names
         self.factor, _ = cholesky(inner, name="I + B G B^T / noise", ladder=(0.0,))
         # in units of the noise's standard deviation: alpha = s^{1/2} C^{-1} b

@@ -1,7 +1,7 @@
 """Blocks of consecutive rows taken together, as one batch of small matrices.
 
-One by one, blocks of tens of rows are calls whose arithmetic takes less time than the calling: a
-few dozen launches each on a GPU, and on a CPU as many times the overhead of an operation.
+Small blocks of tens of rows cost more in calls than in arithmetic: a few dozen kernel launches
+each on a GPU, or as many times the overhead of a torch operation on a CPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpx.inference.padded_rows import PaddedRows
 from gpx.kernels.base import Kernel
 
 WASTE = 1.5
-"""Most numbers that the padded matrices of a batch have, over those of its blocks."""
+"""Largest ratio of entries with padding to entries without, in the matrices of a batch."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class BlockBatch(PaddedRows):
             torch.arange(total, device=device) + shift,
         )
 
-    def spread(self, values: Tensor) -> Tensor:
-        """Values (b, c) of the rows by blocks (g, p, c), with zeros in the place of padding."""
+    def padded(self, values: Tensor) -> Tensor:
+        """Values (b, c) of the rows arranged by blocks: (g, p, c), zero where padded."""
         shape = (*self.rows.shape, values.shape[1])
         if self.places is None:
             return values.view(shape)
@@ -67,7 +67,7 @@ class BlockBatch(PaddedRows):
         return found.index_copy_(0, self.places, values).view(shape)
 
     def gathered(self, values: Tensor) -> Tensor:
-        """Values (g, p, ...) of the blocks by rows (b, ...)."""
+        """Inverse of ``padded``: values (g, p, ...) arranged by rows (b, ...)."""
         flat = values.flatten(0, 1)
         return flat if self.places is None else flat[self.places]
 

@@ -70,7 +70,7 @@ class ResidualNoise(ABC):
         gathered: KernelGradient,
         curved: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """What these rows say to the gradient of the evidence, S = Q_xx + D.
+        """Contribution of these rows to the gradient of the evidence, S = Q_xx + D.
 
         With G the part of S^{-1} - p p^T where D follows K - Q, and C = D^{-1} - G.
 
@@ -159,7 +159,7 @@ class BlockNoise(ResidualNoise):
         self.batch, x = batch, store.x[rows]
         kernel = store.whitener.kernel
         own = kernel.evaluate(x, x) if batch is None else batch.covariances(kernel, x)
-        low = self._spread(block)
+        low = self._padded(block)
         product = torch.addmm if batch is None else torch.baddbmm
         matrix = product(own.detach().to(block.dtype), low, low.mT, alpha=-1.0)
         diagonal = matrix.diagonal(dim1=-2, dim2=-1)
@@ -173,22 +173,22 @@ class BlockNoise(ResidualNoise):
             batch.covariance(matrix, noise.expand(len(matrix)), matrix)
         self.factor = _factors(matrix, batch)
 
-    def _spread(self, values: Tensor) -> Tensor:
-        return values if self.batch is None else self.batch.spread(values)
+    def _padded(self, values: Tensor) -> Tensor:
+        return values if self.batch is None else self.batch.padded(values)
 
     def _gathered(self, values: Tensor) -> Tensor:
         return values if self.batch is None else self.batch.gathered(values)
 
     def whiten(self, right: Tensor) -> Tensor:
         """By one triangular solve."""
-        right = self._spread(right)
+        right = self._padded(right)
         return self._gathered(torch.linalg.solve_triangular(self.factor, right, upper=False))
 
     def solve(self, right: Tensor) -> Tensor:
         """By two."""
         if self.batch is None:
             return torch.cholesky_solve(right, self.factor)
-        half = torch.linalg.solve_triangular(self.factor, self._spread(right), upper=False)
+        half = torch.linalg.solve_triangular(self.factor, self._padded(right), upper=False)
         return self._gathered(torch.linalg.solve_triangular(self.factor.mT, half, upper=True))
 
     def _inverse(self) -> Tensor:
@@ -213,7 +213,7 @@ class BlockNoise(ResidualNoise):
         curved: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """C = D^{-1} A^T B^{-1} A D^{-1} + p p^T. Cost: 1.5 b M^2 + 3 b^2 M + b^3."""
-        low, weights = self._spread(block), self._spread(weights.unsqueeze(1))
+        low, weights = self._padded(block), self._padded(weights.unsqueeze(1))
         inverse = self._inverse()
         scaled = inverse @ low
         found = scaled @ complement

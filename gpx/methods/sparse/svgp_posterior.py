@@ -75,8 +75,8 @@ class SVGPPosterior(JointLaw):
     def _predict(self, x: Tensor) -> Marginals:
         cross = self.features.cross_rows(self.kernel, self.inducing, x)
         projection = lower_matmul(self.inverse_cholesky, cross)
-        spread = (self.q_factor.mT @ projection).square().sum(1)
-        variance = self.kernel.diagonal(x) - projection.square().sum(0) + spread
+        added = (self.q_factor.mT @ projection).square().sum(1)
+        variance = self.kernel.diagonal(x) - projection.square().sum(0) + added
         return latent_marginals(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
 
     def project_rows(self, x: Tensor) -> Projected:

@@ -22,7 +22,7 @@ class RowsOfOneNoise(NamedTuple):
 
 
 def rows_of_one_noise(noise: Tensor, residual: Tensor) -> RowsOfOneNoise:
-    """Rows as they are under one noise variance; under one for each, scaled to noise of variance 1.
+    """Rows unchanged where they share a noise variance; else each scaled to noise of variance one.
 
     Args:
         noise () or (n,): variances, float64.

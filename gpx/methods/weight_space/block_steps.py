@@ -48,13 +48,13 @@ class BlockSteps(OwnSteps[QSGP]):
         sweeps: passes over all groups; ``max_steps`` of the trainer may end training earlier.
         stand_in_groups: first groups, solved with a prior that carries the whole variance while the
             others are still at zero: most of the posterior mean after a few steps. 0 for none.
-        noise: ``fixed`` at its initial value; ``evidence``: after each sweep at the maximum of the
-            bound, (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n; ``auto``: that only where it is over
-            TRUST times the value at hand, and LEAST_RATIO times the prior variance at least from
-            the start. A few rows may be explained without noise, all of them never are by
-            random features. The maximum of the bound itself lies above the best predictions, since
-            blocks that know nothing of each other count a direction twice; and a first group of
-            functions asks for far more noise than all of them.
+        noise: ``fixed``: stays at its initial value. ``evidence``: moves after each sweep to the
+            maximum of the bound, (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n. ``auto``: starts at
+            LEAST_RATIO times the prior variance at least, and moves only where that maximum is
+            more than TRUST times the present value. Random features can fit a few rows without
+            noise, but never all of them, hence the least value. The maximum of the bound is above
+            the noise that predicts best, because blocks without covariances between them count a
+            direction twice, and far above it while only a first group of functions is solved.
 
     Raises:
         ConfigError: an option out of range; ``check`` says what does not fit the model.

@@ -20,7 +20,7 @@ COLUMN_PANEL = 256
 """Least columns of a product at once; an eighth of a group where that is more."""
 
 PROBE_ROWS = 256
-"""Data rows that tell the size of the features."""
+"""Data rows from which the size of the features is estimated."""
 
 FLOAT32_SAFETY = 32.0
 """How far the float32 error of the normal matrix must stay below its ridge (``needs_float64``)."""

@@ -89,7 +89,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         self.visits = torch.zeros(0, dtype=torch.int64)
 
     def check_fit(self, model: QSRVM, num_data: int) -> None:
-        """As in ``OwnSteps``: a mean-field q that no sweep has touched."""
+        """As in ``OwnSteps``: q must be mean-field, and no fixed-point sweep may have run."""
         if type(model.family) is not MeanFieldWeights:
             raise ConfigError(
                 f"optimizer={type(self).__name__}() visits single weights: it needs num_dense=0"

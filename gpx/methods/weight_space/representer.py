@@ -51,7 +51,7 @@ def slopes(likelihood: Likelihood, y: Tensor, latent: Tensor, variance: Tensor) 
 
 @dataclass(frozen=True)
 class StandIn:
-    """Few functions that stand for all of them: a preconditioner for slopes.
+    """Preconditioner for the passes: a few basis functions that approximate the kernel of all m.
 
     Attributes:
         features (n, b): of those functions.

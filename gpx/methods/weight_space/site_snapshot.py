@@ -26,7 +26,7 @@ class SitesOnBasis(WeightsOnBasis, Protocol):
     """What the bound of log-concave sites asks of a model beyond q(w) on a basis.
 
     Attributes:
-        report: of the start; its ``spread``, where it has one, says how the weights were spread.
+        report: of the start; ``representer`` of it, if any, is of the passes over all functions.
     """
 
     report: Any

@@ -1,4 +1,4 @@
-"""Weight-space models with likelihoods that are not Gaussian: which fit, where the mean starts."""
+"""Non-Gaussian likelihoods in weight space: which are allowed, and an exact start of the mean."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_blocks_of_any_size_agree(rows, correction, monkeypatch):
     want = EVIDENCE.evidence(model, x, y).value
     want_slopes = gradients(want, model)
     monkeypatch.setitem(sums_module.BLOCK_BYTES, "cpu", rows * 25 * 8)
-    monkeypatch.setattr(sums_module, "GRAM_TILE", 4)
+    monkeypatch.setattr("gpx.linalg.triangular.PANEL", 4)
     got = EVIDENCE.evidence(model, x, y).value
     torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
     same(gradients(got, model), want_slopes, 1e-10)

@@ -39,18 +39,18 @@ def test_matrices_of_a_batch_have_room(room):
     assert max(map(len, sizes_of(found))) == max(1, room // 25)
 
 
-def test_rows_are_spread_over_their_blocks_and_gathered_again():
+def test_rows_are_padded_to_their_blocks_and_gathered_again():
     sizes = [4, 4, 3]
     ((end, batch),) = block_batches(RBF(2), bounds_of(sizes), 1000, CPU)
     values = torch.randn(11, 2, generator=torch.Generator().manual_seed(0))
-    spread = batch.spread(values)
+    padded = batch.padded(values)
     for own, want, rows in zip(
-        spread, values.split(sizes), torch.arange(11).split(sizes), strict=True
+        padded, values.split(sizes), torch.arange(11).split(sizes), strict=True
     ):
         assert torch.equal(own[: len(want)], want)
         assert not own[len(want) :].any()
         assert len(rows) <= 4
-    assert torch.equal(batch.gathered(spread), values)
+    assert torch.equal(batch.gathered(padded), values)
     assert torch.equal(batch.gathered(batch.rows), torch.arange(end))
     assert (batch.rows[2] == torch.tensor([8, 9, 10, 8])).all()
 
