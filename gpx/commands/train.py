@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import hydra
@@ -29,7 +30,7 @@ from gpx.runs.folder import RunFolder
 from gpx.runs.run import resume, run
 from gpx.runs.trust import trusted_packages
 from gpx.runs.watching.console import print_error, warnings_as_lines
-from gpx.training.interrupt import Interrupted
+from gpx.training.interrupt import Interrupted, signals_raised
 from gpx.training.launched import common_path, launched_number, launched_processes
 
 SECONDS_TO_SPEAK = 10.0
@@ -67,16 +68,20 @@ def main() -> None:
                     f"{processes.count} processes were started for a sweep (-m): they share one "
                     "run; start the runs of the sweep one by one, or the sweep in one process"
                 )
-            if target is not None:
-                resume(*target)
-            else:
-                job = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-                job(_job)()
+            # of several, the first speaks; torchrun ends the others, which wait for no signal
+            with signals_raised() if processes.number == 0 else nullcontext():
+                if target is not None:
+                    resume(*target)
+                else:
+                    hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(
+                        _job
+                    )()
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)
-    except KeyboardInterrupt:  # before training, after it, or a second Ctrl-C in a long step
-        print("stopped at once, without a new checkpoint", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+    except KeyboardInterrupt as stop:  # before training, after it, or a second Ctrl-C in it
+        with suppress(OSError):  # a closed terminal
+            print("stopped at once, without a new checkpoint", file=sys.stderr, flush=True)
+        sys.exit(128 + getattr(stop, "signal_number", signal.SIGINT))
     except RunFailed as error:  # runs in other processes are not in the list
         count = f"{len(_failed)} run{'s' * (len(_failed) > 1)}" if _failed else "runs"
         _fail(f"{count} of the sweep failed, for example: {error}")

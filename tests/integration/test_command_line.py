@@ -1,6 +1,8 @@
 """Mistakes on the command line give one clear line and leave nothing behind."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -254,12 +256,38 @@ def test_progress_is_plain_lines_when_piped(train_py):
     assert "run folder: outputs/toy1d-exact/" in err
 
 
-def test_ctrl_c_before_training_has_no_traceback(train_py, tmp_path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gpx.commands.train.run", interrupted)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("stage", ["gpx.commands.train.run", "gpx.runs.prepared_run.load_run_data"])
+def test_a_signal_before_training_is_told_in_one_line(
+    train_py, tmp_path, monkeypatch, handled, number, stage
+):
+    monkeypatch.setattr(stage, lambda *_: os.kill(os.getpid(), number))
     status, err = train_py(*TINY)
-    assert status == 130
+    assert status == 128 + number
     assert err.strip() == "stopped at once, without a new checkpoint"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_before_a_run_goes_on_is_told_too(train_py, tmp_path, monkeypatch, handled):
+    train_py(*TINY, "hydra.run.dir=done")
+    monkeypatch.setattr(
+        "gpx.runs.prepared_run.load_run_data", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    status, err = train_py("resume=done", "trainer.max_steps=3")
+    assert status == 128 + signal.SIGTERM
+    assert err.strip() == "stopped at once, without a new checkpoint"
+
+
+@pytest.fixture
+def handled():
+    """A signal that nothing takes up would end the tests; instead it fails the one at hand."""
+
+    def fail(number, frame):
+        pytest.fail(f"{signal.Signals(number).name} would have ended the process")
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, fail) for number in numbers}
+    yield
+    assert all(signal.getsignal(number) is fail for number in numbers)
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from gpx.training.interrupt import Interrupted, InterruptGuard
+from gpx.training.interrupt import Interrupted, InterruptGuard, StoppedAtOnce, signals_raised
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -25,9 +25,29 @@ def test_a_second_ctrl_c_interrupts_at_once():
         press_twice()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_outside_of_training_a_signal_raises(number):
+    before = signal.signal(number, lambda *_: None)
+    try:
+        with signals_raised():
+            raising = signal.getsignal(number)
+            with InterruptGuard() as guard:
+                os.kill(os.getpid(), number)
+                assert guard.received == number
+            assert signal.getsignal(number) is raising
+            with pytest.raises(StoppedAtOnce) as stop:
+                os.kill(os.getpid(), number)
+        assert stop.value.signal_number == number
+        assert signal.getsignal(number) is not raising
+    finally:
+        signal.signal(number, before)
+
+
 def test_what_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup leaves it
     try:
+        with signals_raised():
+            os.kill(os.getpid(), signal.SIGHUP)
         with InterruptGuard() as guard:
             os.kill(os.getpid(), signal.SIGHUP)
             assert guard.received is None
