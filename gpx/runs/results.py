@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,9 @@ LARGE_MISFIT = 2.0
 """Expected squared error in noise variances, beyond which error bars are no longer meant."""
 
 
+TOO_NARROW = 0.1
+"""Share of the test targets by which 95 % intervals may hold fewer before it is said."""
+
 AS_THEY_ARE = {"count": "counts, as they are", "proportion": "shares, as they are"}
 """What targets are in test metrics, of tasks that do not standardise them."""
 
@@ -149,6 +153,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
             "('approx.noise={_target_: gpx.models.NoiseGrid, lowest: 0.001, highest: 1}'), or take "
             "Gaussian weights (approx=exact, approx=sgpr)"
         )
+    lines += narrow_intervals(metrics)
     lines += better_baselines(metrics)
     lines.append(
         f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
@@ -156,6 +161,28 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
     )
     return lines
+
+
+def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:
+    """One line where 95 % intervals hold far fewer of the test targets than that, else none.
+
+    Far is below 85 %, and by more than four standard errors of a share of as many targets.
+
+    Args:
+        metrics: contents of metrics.json.
+    """
+    covered, count = metrics.get("test.coverage_95"), metrics.get("data.num_test")
+    if covered is None or not count:
+        return []
+    if covered >= 0.95 - max(TOO_NARROW, 4.0 * math.sqrt(0.95 * 0.05 / count)):
+        return []
+    repaired = any(name.startswith("calibration.") for name in metrics)
+    widened = "" if repaired else "calibrate=variance or calibrate=conformal, or "
+    return [
+        f"95 % intervals hold only {100.0 * covered:.1f} % of the test targets: error bars are too "
+        f"narrow; take {widened}more basis functions or inducing points "
+        "where the method has them (approx.num_basis, approx.num_inducing)"
+    ]
 
 
 def better_baselines(metrics: Mapping[str, Any]) -> list[str]:

@@ -36,6 +36,31 @@ CEILINGS = {
         0,
     ),
     "pic": (["approx=pic", "data.num_points=3000", "approx.num_inducing=64"], 418, 12),
+    "fitc": (["approx=fitc", "approx.num_inducing=64"], 178, 3),
+    "ssgp": (["approx=ssgp", "approx.num_basis=40"], 135, 3),
+    "grief": (["approx=grief", "approx.num_eigenfunctions=60"], 466, 13),
+    "reweighted, MALA": (
+        [
+            *("approx=reweighted", "approx.num_basis=40", "optimizer.burn_in=3"),
+            *("optimizer.iterations=6", "optimizer.thin=2"),
+        ],
+        130,
+        6,
+    ),
+    "ski": (["approx=ski", "projection=unit", "approx.grid_size=40"], 1670, 64),
+    "deep_rf": (["approx=deep_rf", "approx.num_features=40"], 176, 0),
+    "swsgp": (
+        ["approx=swsgp", "approx.num_inducing=64", "approx.num_neighbours=6"],
+        265,
+        1,
+    ),
+    "vnngp": (
+        ["approx=vnngp", "data.num_points=300", "approx.num_neighbours=6"],
+        273,
+        1,
+    ),
+    "local_experts": (["approx=local_experts"], 121, 7),
+    "committee": (["approx=committee"], 102, 7),
     "direct": (["approx=direct", "approx.num_basis=40", "approx.restarts=0"], 77, 8),
     "exact": (["approx=exact", "data.num_points=500"], 115, 8),
     "exact, iterative": (
@@ -50,6 +75,7 @@ CEILINGS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:max_steps=3 ends before", "ignore:the chain accepted")
 @pytest.mark.parametrize("name", CEILINGS)
 def test_a_step_launches_no_more_than(name):
     options, launches, waits = CEILINGS[name]

@@ -91,3 +91,19 @@ def test_over_fitting_is_said():
     assert summary(METRICS | gap)[-2] == (
         "mnlp of training targets -0.7500, of test targets -0.2500: gap 0.5000"
     )
+
+
+def test_intervals_that_are_far_too_narrow_are_said_with_what_to_do():
+    def said(covered, count, **more):
+        found = summary(METRICS | {"test.coverage_95": covered, "data.num_test": count} | more)
+        return [line for line in found if "intervals" in line]
+
+    (line,) = said(0.6123, 1000)
+    assert line.startswith("95 % intervals hold only 61.2 % of the test targets")
+    assert "calibrate=variance" in line
+    assert "approx.num_basis" in line
+    (again,) = said(0.6, 1000, **{"calibration.factor": 1.0})
+    assert "calibrate=" not in again
+    assert said(0.86, 1000) == said(0.95, 1000) == []
+    assert said(0.70, 10) == []  # three misses of ten happen
+    assert len(said(0.60, 10)) == 1

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -31,6 +31,10 @@ FINE = 1.0
 
 SLIGHT = 0.1
 """Standard error of the gradient by the hyperparameters, in nats, that is always small enough."""
+
+ENOUGH_TO_TELL = 8
+"""Probes before whose standard error nothing is decided: that of two is small by chance too often,
+and draws that stop there are then off by more than they state."""
 
 FEW_PROBES = 2
 """Probes where the low-rank part is complete: the trace that they estimate is a nat at most."""
@@ -88,12 +92,14 @@ class SKIEvidence(Objective[GatheredRows]):
     ("logdet_low" and "logdet_high") beside the last three, which tells how far off they are.
 
     Args:
-        probes: of the log-determinant and its gradient, to begin with, where the preconditioner is
-            not complete; fixed for a run unless ``resample``.
+        probes: of the log-determinant and its gradient, drawn at a time where the preconditioner is
+            not complete, and 8 at least before their standard error decides whether they are
+            enough; fixed for a run unless ``resample``, which draws these at every step.
         accuracy: standard error of the evidence in nats per data row at which probes are enough;
             one nat in all always is. Of the gradient of its log-determinant by the hyperparameters
             as they are optimised: relative, Euclidean norms; a tenth of a nat always is enough, and
-            what new probes at every step average out.
+            what new probes at every step average out. The size is that of the estimate, which
+            grows with its error: a stated error of 100 % or nearly so means that nothing is known.
         most_probes: in all; from then on a warning says how large the error is.
         resample: new probes at every step, for first-order optimisers.
         logdet: see above.
@@ -172,9 +178,12 @@ class SKIEvidence(Objective[GatheredRows]):
         """Evidence in nats with parts ``fit`` and ``complexity``.
 
         Raises:
-            DidNotConverge: solves that need more than the model's ``max_iterations``.
+            DidNotConverge: solves that need more than the model's ``max_iterations``, or a standard
+                error that is not finite.
             ConfigError: a log-determinant that the grid or its size rules out.
+            NotPositiveDefinite: a hyperparameter that is not finite.
         """
+        _require_finite(model)
         system = model.system(x)
         target, rest = system.data.residuals((y - model.mean(x)).double())
         n, size = len(x), len(target)
@@ -186,7 +195,7 @@ class SKIEvidence(Objective[GatheredRows]):
                 system,
                 target,
                 probes=FEW_PROBES if few else self.num_probes,
-                least_probes=0 if self.probes.resample or few else int(self.drawn),
+                least_probes=0 if self.probes.resample or few else self._least_probes(),
                 generator=draws,
                 chebyshev=self.logdet == "chebyshev",
                 tolerance=model.tolerance,
@@ -225,6 +234,9 @@ class SKIEvidence(Objective[GatheredRows]):
         value = fit + complexity - 0.5 * n * math.log(2.0 * math.pi)
         parts = {"fit": fit, "complexity": complexity}
         return Evidence(value, self.kind, parts, report, facts)
+
+    def _least_probes(self) -> int:
+        return max(int(self.drawn), min(ENOUGH_TO_TELL, self.most_probes))
 
     def _wanted_error(self, num_data: int) -> float:
         return max(FINE, self.accuracy * num_data)
@@ -277,3 +289,23 @@ class SKIEvidence(Objective[GatheredRows]):
 
 def _hyperparameters(model: GatheredRows) -> list[Tensor]:
     return [*model.kernel.parameters(), *model.likelihood.parameters()]
+
+
+def _require_finite(model: GatheredRows) -> None:
+    """One look at all hyperparameters, with one wait; eigenvalues of NaN end in an error of LAPACK.
+
+    Raises:
+        NotPositiveDefinite: naming those that are not finite.
+    """
+    if bool(torch.cat([p.flatten() for p in _hyperparameters(model)]).isfinite().all()):
+        return
+    bad = [
+        f"{part}.{name}"
+        for part in ("kernel", "likelihood")
+        for name, p in getattr(model, part).named_parameters()
+        if not bool(p.isfinite().all())
+    ]
+    raise NotPositiveDefinite(
+        f"the kernel matrix has no value: not finite are {', '.join(bad)}; start from other "
+        "hyperparameters, or take smaller steps"
+    )

@@ -74,13 +74,12 @@ def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -
             if not count:  # all columns of one parity
                 continue
             weights = part.flatten(0, 1).mT
-            for some in torch.arange(start, start + count, device=v.device).split(
-                _step(weights.shape[1])
-            ):
+            end, step = start + count, _step(weights.shape[1])
+            for first in range(start, end, step):
+                some = slice(first, min(first + step, end))
                 shifted = _shifted_products(v[:, low[some]], v[:, high[some]], len(part), width)
-                place = slice(int(some[0]), int(some[-1]) + 1)
-                torch.mm(weights, shifted.flatten(0, 1), out=found[:, place])
-            start += count
+                torch.mm(weights, shifted.flatten(0, 1), out=found[:, some])
+            start = end
         table = found.reshape(*table.shape[1:], len(low))
     places = _pair_places(vectors, columns)
     return table.flatten().index_select(0, places.flatten()).view_as(places)
@@ -102,7 +101,8 @@ def pair_gradient(vectors: Sequence[Tensor], columns: Tensor, matrix: Tensor) ->
         spectra = torch.fft.rfft(v.mT, n=2 * len(v))
         low, high = _pairs(v)
         found = v.new_zeros(len(v), rest.shape[1])
-        for some in torch.arange(len(low), device=v.device).split(_step(2 * len(v))):
+        step = _step(2 * len(v))
+        for some in (slice(first, first + step) for first in range(0, len(low), step)):
             lags = _by_distance(spectra[low[some]].conj() * spectra[high[some]], len(v))
             found.addmm_(lags.mT, rest[some])
         table = found.mT.reshape(*table.shape[1:], len(v))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.errors import DidNotConverge
 from gpx.linalg import (
     CGResult,
     SolveReport,
@@ -111,7 +112,7 @@ def quad_logdet(
         enough_of_slopes: size of that gradient -> its standard error at which no more are drawn.
 
     Raises:
-        DidNotConverge: more than ``max_iterations`` steps.
+        DidNotConverge: more than ``max_iterations`` steps, or an error that is NaN.
     """
     right = target.detach().unsqueeze(1)
     found: list[_Probed] = []
@@ -128,13 +129,11 @@ def quad_logdet(
         if drawn >= wanted:
             rows = _joined(found, "rows")
             logdet, error = _mean(system, _joined(found, "samples"), rows)
-            excess = float(error) / accuracy
+            excess = [float(error) / accuracy]
             if slopes is not None:
                 off, size = slopes.error()
-                excess = max(excess, off / enough_of_slopes(size))
-            if excess > 1.0:
-                enough = math.ceil(drawn * excess**2)
-                wanted = max(wanted, min(enough, most_probes - most_probes % probes))
+                excess.append(off / enough_of_slopes(size))
+            wanted = max(wanted, _enough(drawn, excess, most_probes - most_probes % probes))
     logdet = logdet + system.preconditioner.logdet()
     if chebyshev:
         logdet, error = _chebyshev(system, rows)
@@ -147,6 +146,26 @@ def quad_logdet(
         given = logdet_gradient(system, _joined(found, "solved"), _joined(found, "whitened"))
         logdet = with_gradient(logdet, system.tensors, given)
     return QuadLogdet(quad, logdet, error, first.report, drawn)
+
+
+def _enough(drawn: int, excess: Sequence[float], most: int) -> int:
+    """Probes at which standard errors are as asked for, if ``drawn`` have these times as much.
+
+    Raises:
+        DidNotConverge: one of them is NaN: no number of probes would tell anything.
+    """
+    if any(math.isnan(e) for e in excess):
+        raise DidNotConverge(
+            f"the log-determinant or its gradient has no finite standard error after {drawn} "
+            "probes; the hyperparameters are at the edge of what floating-point numbers hold: "
+            "start from other ones, or take smaller steps"
+        )
+    times = max(excess)
+    if times <= 1.0:
+        return drawn
+    if times > math.sqrt(most / drawn):  # before squares of large numbers, which overflow
+        return most
+    return math.ceil(drawn * times**2)
 
 
 @torch.no_grad()

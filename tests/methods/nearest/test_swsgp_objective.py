@@ -5,6 +5,7 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.kernels import Matern52
+from gpx.lazy_rows import LazyRows
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import SWSGP
@@ -96,3 +97,38 @@ def test_an_objective_that_makes_no_sense(arguments, message):
 def test_data_of_another_size_than_the_objective_was_made_for():
     with pytest.raises(ConfigError, match="num_data"):
         SWSGPObjective(NUM + 1).prepare(model(), *data())
+
+
+class InFiles(LazyRows):
+    """Rows of a tensor as if they lay in files."""
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype, self.device = (
+            values,
+            values.shape,
+            values.dtype,
+            values.device,
+        )
+        self.near, self.together = 4, 4
+
+    def __getitem__(self, rows):
+        return self.values[rows]
+
+
+def test_of_rows_in_files_the_evidence_is_estimated_from_some_batches(monkeypatch):
+    """Every row costs H^3: all of millions would take longer than their training."""
+    x, y = data()
+    made, objective = model(), SWSGPObjective(NUM)
+    whole = objective.full_evidence(made, x, y, batch_size=8, generator=draws(3))
+    all_of_them = objective.full_evidence(
+        made, InFiles(x), InFiles(y), batch_size=8, generator=draws(3)
+    )
+    assert "evidence_batches" not in all_of_them.facts
+    torch.testing.assert_close(all_of_them.value, whole.value)
+    for module in ("base.objective", "nearest.swsgp_objective"):
+        monkeypatch.setattr(f"gpx.methods.{module}.MOST_BATCHES", 3)
+    some = objective.full_evidence(made, InFiles(x), InFiles(y), batch_size=8, generator=draws(3))
+    assert some.facts["evidence_batches"] == 3
+    assert some.facts["evidence_standard_error"] > 0.0
+    assert some.facts["bound"] is False
+    assert some.kind == "estimate"

@@ -1,10 +1,12 @@
 """The error of the evidence's gradient: what is stated is what draws show, and draws go on."""
 
+import math
 import warnings
 
 import pytest
 import torch
 
+from gpx.errors import DidNotConverge, NotPositiveDefinite
 from gpx.kernels import RBF, Matern12, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import probe_vectors
@@ -12,6 +14,7 @@ from gpx.means import Zero
 from gpx.methods.ski.gradients import logdet_gradient
 from gpx.methods.ski.low_rank import EigenPart, PivotedPart
 from gpx.methods.ski.probed_slopes import ProbedSlopes
+from gpx.methods.ski.quad_logdet import _enough
 from gpx.methods.ski.waves import WavePart
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence
@@ -155,3 +158,51 @@ def test_states_saved_before_load():
     state = objective.state_dict()
     del state["gradient_error"]
     objective.load_state_dict(state)
+
+
+def test_an_error_of_two_probes_decides_nothing(monkeypatch):
+    """That of two is small by chance; over 40 draws what is stated is then half of what is."""
+    monkeypatch.setattr("gpx.methods.ski.evidence.SLIGHT", 0.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 100.0)
+    model, x, y = problem(Matern12, 1, 0.2, rank=8)
+    want = slopes(model, SKIEvidence(logdet="cholesky").evidence(model, x, y).value)
+    size = slopes(model, -0.5 * model.system(x).dense_logdet()).norm()
+    off, stated = [], []
+    for seed in range(40):
+        objective = SKIEvidence(probes=2, accuracy=0.1)
+        objective.prepare(model, x, y, generator=torch.Generator().manual_seed(seed))
+        found = objective.evidence(model, x, y)
+        assert found.facts["probes"] >= 8
+        off.append((slopes(model, found.value) - want).norm())
+        stated.append(size * found.facts["gradient_error"])
+    ratio = torch.stack(off).square().mean().sqrt() / torch.stack(stated).square().mean().sqrt()
+    assert float(ratio) < 1.5
+    few = SKIEvidence(probes=2, most_probes=4, accuracy=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert few.evidence(model, x, y).facts["probes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("excess", "wanted"),
+    [([0.5, 1.0], 8), ([2.0, 0.1], 32), ([9.0], 64), ([1e200], 64), ([math.inf, 0.1], 64)],
+)
+def test_errors_however_large_ask_for_at_most_all_probes(excess, wanted):
+    assert _enough(8, excess, 64) == wanted
+
+
+@pytest.mark.parametrize("excess", [[math.nan, 0.1], [0.1, math.nan]])
+def test_errors_of_nan_are_not_taken_for_small_ones(excess):
+    with pytest.raises(DidNotConverge, match="no finite standard error after 8 probes"):
+        _enough(8, excess, 64)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("part", ["kernel", "likelihood"])
+def test_hyperparameters_that_are_not_finite_are_named(part, value):
+    model, x, y = rough()
+    name, parameter = next(getattr(model, part).named_parameters())
+    with torch.no_grad():
+        parameter.fill_(value)
+    with pytest.raises(NotPositiveDefinite, match=f"not finite are {part}.{name};"):
+        SKIEvidence().evidence(model, x, y)
