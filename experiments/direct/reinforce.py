@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpx.bases import RandomFourier
 from gpx.bases.fixed_functions import sufficient_statistics
-from gpx.bases.sufficient_statistics import LOG_TWO_PI
+from gpx.constants import LOG_TWO_PI
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero

@@ -45,7 +45,8 @@ from reparam import reparam_means
 from uci_tables import FOLDS, FUNCTIONS, KEY, STARTS, read, table
 from whole_set import FTOL, scaler_of, whole_set_kernel
 
-from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights
+from gpx.bases.sufficient_statistics import FittedWeights
+from gpx.constants import LOG_TWO_PI
 from gpx.data import Dataset
 from gpx.data import load as load_data
 from gpx.errors import GPXError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -14,8 +13,6 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.linalg import cholesky
 from gpx.linalg.triangular import add_lower_product
 from gpx.operators import Interpolation
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 """Bytes of one block of features: it stays in a CPU's cache between the passes over it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.diagnostics.collapse import collapse_reason
 from gpx.diagnostics.effective_dimension import effective_dimension_bounds
 from gpx.diagnostics.event_probability import (
@@ -292,7 +292,7 @@ def certify_exact(
     exact, factor = posterior.predict(points), posterior.factor
     assert factor is not None
     whitened = torch.linalg.solve_triangular(factor.mT, target[:, None], upper=False)[:, 0]
-    value = -0.5 * float(whitened.square().sum()) - 0.5 * len(y) * math.log(2.0 * math.pi)
+    value = -0.5 * float(whitened.square().sum()) - 0.5 * len(y) * LOG_TWO_PI
     value -= float(factor.diagonal().log().sum())
     dimension = len(y) - noise * _inverse_trace(factor)
     prior = kernel.diagonal(points)

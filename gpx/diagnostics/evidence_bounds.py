@@ -8,12 +8,12 @@ would exploit its looseness.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import NoisyKernel
@@ -21,8 +21,6 @@ from gpx.inference.nystrom_matrix import NystromMatrix, tight_gap
 from gpx.inference.rounding import entry_rounding, evidence_rounding, factor_rounding, kernel_size
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 def evidence_from(n: int, quadratic: Tensor, logdet: Tensor) -> Tensor:

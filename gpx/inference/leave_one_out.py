@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.inference.log_density import LOG_TWO_PI
+from gpx.constants import LOG_TWO_PI
 
 
 class LeftOut(NamedTuple):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from torch import Tensor
 
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.linalg import with_gradient
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class LogDensityTerms(NamedTuple):

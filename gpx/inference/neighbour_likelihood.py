@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.inference.batched_covariance import batched_covariances
-from gpx.inference.log_density import LOG_TWO_PI
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, with_gradient
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.kernels.exponential import EXPONENT_FLOOR, exponential
 from gpx.kernels.stationary import Stationary
 
@@ -47,5 +48,5 @@ class RBF(Stationary):
         d = omega.shape[-1]
         square = (omega * self.lengthscale).square().sum(-1)
         log_volume = self.lengthscale.expand(d).log().sum()
-        constant = 0.5 * d * math.log(2.0 * math.pi)
+        constant = 0.5 * d * LOG_TWO_PI
         return self.outputscale.log() + log_volume + constant - 2.0 * math.pi**2 * square

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpx.constants import LOG_TWO_PI
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.known_gradient import first_derivative_only
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class _ExpectedLogNormal(torch.autograd.Function):

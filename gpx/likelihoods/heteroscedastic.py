@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import LOG_TWO_PI, Gaussian
+from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.quadrature import GaussHermite
 from gpx.likelihoods.scale_mixture import scale_mixture
 

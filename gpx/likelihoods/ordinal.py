@@ -11,6 +11,7 @@ from torch.distributions import Categorical
 from torch.nn.functional import softplus
 from torch.special import log_ndtr
 
+from gpx.constants import LOG_TWO_PI
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, NotAvailable
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted, require_labels
@@ -166,7 +167,7 @@ class Ordinal(Likelihood):
     def _interval_curvature(self, y: Tensor, f: Tensor, scale: Tensor) -> Curvature:
         """Derivatives of ``_log_interval`` in f."""
         lower, upper, above, below = self._ends(y)
-        total = self._log_interval(y, f, scale) + 0.5 * math.log(2.0 * math.pi)
+        total = self._log_interval(y, f, scale) + 0.5 * LOG_TWO_PI
         left, right = (lower - f) / scale, (upper - f) / scale
         at_left = above * torch.exp((-0.5 * left.square() - total) * above)
         at_right = below * torch.exp((-0.5 * right.square() - total) * below)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily, Normal
 
+from gpx.constants import LOG_TWO_PI
 from gpx.diagnostics.calibration import coverage_curve
 from gpx.likelihoods.quantiles import cdf, cdf_before, of_rows, quantile
 from gpx.metrics.ranked_probability import crps
@@ -46,7 +47,7 @@ def mnlp(predictive: Distribution, y: Tensor) -> Tensor:
 def gaussian_mnlp(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
     """``mnlp`` of N(mean, variance), variances with the noise, shapes alike; in nats per point."""
     errors = (y - mean).square() / variance
-    return 0.5 * (errors + variance.log() + math.log(2.0 * math.pi)).mean(0)
+    return 0.5 * (errors + variance.log() + LOG_TWO_PI).mean(0)
 
 
 def smse(mean: Tensor, y: Tensor) -> Tensor:

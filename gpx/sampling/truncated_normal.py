@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtr, ndtri
+
+from gpx.constants import LOG_TWO_PI
 
 FAR = -5.0
 """Mean of a positive variable below which its tail is inverted in logarithms."""
@@ -43,7 +43,7 @@ def signed_normals(mean: Tensor, sign: Tensor, *, generator: torch.Generator) ->
     t = (below.square() - 2.0 * v.log()).sqrt()
     for _ in range(REFINEMENTS):
         tail = log_ndtr(-t)
-        density = (-0.5 * t.square() - 0.5 * math.log(2.0 * math.pi) - tail).exp()
+        density = (-0.5 * t.square() - 0.5 * LOG_TWO_PI - tail).exp()
         t = torch.maximum(t + (tail - wanted) / density, -below)
     excess = torch.where(a < FAR, t, near)
     return towards * (a + excess).clamp_min(0.0)

@@ -8,7 +8,8 @@ from linear_features import draw, features_and_targets, log_density
 
 from gpx.bases import RandomFourier
 from gpx.bases.fixed_functions import sufficient_statistics
-from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights, SufficientStatistics, summed
+from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics, summed
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
 

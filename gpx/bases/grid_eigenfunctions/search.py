@@ -11,7 +11,8 @@ from torch import Tensor
 from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
-from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights, SufficientStatistics
+from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import NotPositiveDefinite
 
 NOISE_GRID = 400

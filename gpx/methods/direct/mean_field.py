@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
+from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.constants import LOG_TWO_PI
 from gpx.linalg import running_sum
 
 

@@ -14,7 +14,8 @@ from gpx.bases.grid_eigenfunctions.data_pass import (
     unit_parameters,
 )
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
-from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights
+from gpx.bases.sufficient_statistics import FittedWeights
+from gpx.constants import LOG_TWO_PI
 from gpx.linalg import with_gradient
 
 

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
+from gpx.constants import LOG_TWO_PI
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.linalg import BlockLanczos, SolveReport, UnconvergedWarning, block_gauss, block_radau

@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityTerms
+from gpx.inference.log_density import LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods.base import Likelihood

@@ -8,9 +8,10 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient, LogDensityTerms
+from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood

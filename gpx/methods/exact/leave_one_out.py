@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient, LogDensityTerms
+from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian

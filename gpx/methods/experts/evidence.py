@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.inference.exact_solver import require_finite
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -111,7 +111,7 @@ def experts_log_likelihood(
             pulled = torch.autograd.grad(matrices, parameters, found.weight, allow_unused=True)
             for total, part in zip(sums, pulled, strict=True):
                 total += 0.0 if part is None else part
-    terms["constant"] = terms["fit"].new_tensor(-0.5 * len(rows.rows) * math.log(2.0 * math.pi))
+    terms["constant"] = terms["fit"].new_tensor(-0.5 * len(rows.rows) * LOG_TWO_PI)
     value = terms["fit"] + terms["complexity"] + terms["constant"]
     if wanted:
         value = with_gradient(value, [*depends, *parameters], [*gradients, *sums])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from gpx.constants import LOG_TWO_PI
 
 LEAST_VARIANCE = 1e-4
 """Smallest variance of a cluster along an input, relative to the variance of all rows."""
@@ -51,7 +52,7 @@ class Gates(NamedTuple):
             - 2.0 * (precision * ends) @ at.mT
             + (precision * ends.square()).sum(1, keepdim=True)
         )
-        volume = self.variances.log().sum(1) + x.shape[1] * math.log(2.0 * math.pi)
+        volume = self.variances.log().sum(1) + x.shape[1] * LOG_TWO_PI
         return (self.log_shares - 0.5 * volume).unsqueeze(1) - 0.5 * distance
 
     def probabilities(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import cholesky
 from gpx.methods.base.objective import Evidence
@@ -179,4 +180,4 @@ class HardCut(OwnSteps[MixtureOfExperts]):
 
 
 def _log_normal(gap: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * (gap.square() / variance + variance.log() + math.log(2.0 * math.pi))
+    return -0.5 * (gap.square() / variance + variance.log() + LOG_TWO_PI)

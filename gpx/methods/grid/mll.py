@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import ClassVar, Protocol, get_args, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.log_density import LogDensityTerms
@@ -34,8 +34,6 @@ from gpx.methods.grid.logdet import (
     sampled_logdet,
 )
 from gpx.methods.grid.system import FactorGradient, GridSystem, over_observed
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 CUT_SHORT: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
 """What a solve that did not converge makes of an otherwise exact evidence."""

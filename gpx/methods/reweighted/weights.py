@@ -8,12 +8,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from gpx.bases.sufficient_statistics import (
-    LOG_TWO_PI,
-    FittedWeights,
-    SufficientStatistics,
-    normal_columns,
-)
+from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics, normal_columns
+from gpx.constants import LOG_TWO_PI
 from gpx.linalg import cholesky
 from gpx.linalg.triangular import add_lower_product, inverse_lower, lower_matmul
 from gpx.methods.base.posterior import Marginals

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -231,7 +232,7 @@ class SKIEvidence(Objective[GatheredRows]):
                 facts["logdet_low"], facts["logdet_high"] = (end + shift for end in bracket)
         fit = -0.5 * (quad + rest / system.noise)
         complexity = -0.5 * logdet
-        value = fit + complexity - 0.5 * n * math.log(2.0 * math.pi)
+        value = fit + complexity - 0.5 * n * LOG_TWO_PI
         parts = {"fit": fit, "complexity": complexity}
         return Evidence(value, self.kind, parts, report, facts)
 

@@ -7,11 +7,12 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix, TightGap, tight_gap
 from gpx.kernels.base import Kernel

@@ -8,10 +8,11 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from gpx.constants import LOG_TWO_PI
 from gpx.constraints import values_made_once
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel

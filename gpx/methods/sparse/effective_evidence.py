@@ -9,11 +9,12 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from gpx.constants import LOG_TWO_PI
 from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient, LogDensityTerms
+from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.inference.nystrom import BlockStore, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.inference.padded_rows import batch_bytes

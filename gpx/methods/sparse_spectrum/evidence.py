@@ -10,13 +10,8 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.bases.sufficient_statistics import (
-    LOG_TWO_PI,
-    FittedWeights,
-    SufficientStatistics,
-    block_bytes,
-    summed,
-)
+from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics, block_bytes, summed
+from gpx.constants import LOG_TWO_PI
 from gpx.inference.log_density import LogDensityTerms
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian

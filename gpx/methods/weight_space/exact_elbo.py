@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from gpx.constants import LOG_TWO_PI
 from gpx.likelihoods import Gaussian
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.weight_space.control_variate import factor_rows
@@ -77,7 +76,7 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
                 scatter = scatter + (features.square().sum(0) @ squares).double()
             misfit = misfit + (targets.double() - projected[:, 0]).square().sum()
             scatter = scatter + projected[:, 1:].square().sum()
-        fit = -0.5 * (misfit / noise + x.shape[0] * (math.log(2.0 * math.pi) + noise.log()))
+        fit = -0.5 * (misfit / noise + x.shape[0] * (LOG_TWO_PI + noise.log()))
         trace = -0.5 * scatter / noise
         parts = {"fit": fit, "trace": trace, "complexity": -kl}
         return Evidence(fit + trace - kl, "lower_bound", parts)

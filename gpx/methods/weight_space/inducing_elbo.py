@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from gpx.bases.inducing_points import InducingPoints
-from gpx.bases.sufficient_statistics import LOG_TWO_PI
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.frozen import flat_parameters
-from gpx.bases.sufficient_statistics import LOG_TWO_PI
+from gpx.constants import LOG_TWO_PI
 from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian

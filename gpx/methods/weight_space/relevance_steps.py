@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.dictionary import MAX_PRECISION
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.methods.base.objective import Evidence, Kind
 from gpx.methods.base.own_steps import OwnSteps
@@ -219,7 +220,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         """The bound for |y - Phi mu|^2, scales at their optimum: O(m)."""
         noise = self.model.noise_variance.detach().double()
         s, mean = self._precision(), self._mean()
-        fit = -0.5 * (misfit / noise + n * (math.log(2.0 * math.pi) + noise.log()))
+        fit = -0.5 * (misfit / noise + n * (LOG_TWO_PI + noise.log()))
         complexity = (
             -0.5 * (s * mean.square()).sum() - 0.5 * (self._square / (noise * s)).log1p().sum()
         )

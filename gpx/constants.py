@@ -1,0 +1,5 @@
+"""Numbers that densities are normalised by."""
+
+import math
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
