@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 
@@ -15,7 +16,10 @@ from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels import RBF, Kernel, Matern
 
 LEAST_SHARE = 0.9
-"""Share of the prior variance at the middle of the box below which the functions are too few."""
+"""Share of the prior variance at the middle of the box below which there is a warning."""
+
+WIDER = 1.25
+"""Times the half-widths of the box: where the functions of that one have more, it is too narrow."""
 
 
 class LaplacianEigenfunctions(InDoublePrecision, Basis):
@@ -169,7 +173,9 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
     def captured(self) -> float:
         """Share of the prior variance at the middle of the box that the functions have.
 
-        Above one where the lengthscale reaches the boundary.
+        Below one where the functions are too few for the lengthscales, and where the box is too
+        narrow for them: the functions are zero at the boundary, and near it their variance is less
+        than the kernel's.
         """
         squares = (self.orders % 2).double().prod(1)  # sines of odd order are +-1 there
         total = (self.log_variances().exp() * squares).sum() / self.half_width.prod()
@@ -184,10 +190,18 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
         share = self.captured()
         few = share < LEAST_SHARE
         if few:
+            wider = copy.deepcopy(self)
+            wider.half_width = WIDER * self.half_width
+            wider._choose()
+            cause = (
+                "its lengthscales are too long for so narrow a box; take a larger boundary"
+                if wider.captured() > share
+                else "its lengthscales are too short for so few; take more (num_basis), or a "
+                "smaller boundary"
+            )
             warnings.warn(
                 f"the {self.num_basis} eigenfunctions of the Laplacian have {100 * share:.0f} % of "
-                "the kernel's variance: its lengthscales are too short for so few; take more "
-                "(num_basis), or a smaller boundary",
+                f"the kernel's variance: {cause}",
                 stacklevel=2,
             )
         return few

@@ -81,8 +81,23 @@ def test_what_lies_beyond_and_too_few_functions_are_warned_of():
         phi = basis(torch.tensor([[0.0], [3.5]]))
     assert float(phi[1].abs().max()) < 1e-12
     assert not basis.warn_of_few()
-    with pytest.warns(UserWarning, match=r"have \d+ % of the kernel's variance"):
+    with pytest.warns(UserWarning, match=r"have \d+ % of the kernel's variance.*take more"):
         assert placed(RBF(1, 0.1), 10).warn_of_few()
+
+
+def test_a_box_that_is_too_narrow_is_told_from_functions_that_are_too_few():
+    narrow = placed(RBF(1, 3.0), 30)
+    orders, width = narrow.orders.clone(), narrow.half_width.clone()
+    assert narrow.captured() < 0.9
+    # all functions there are have what a kernel has less its mirror images in the boundary
+    images = torch.arange(-30, 31).double() * 2.0 * width / 3.0
+    signs = 1.0 - 2.0 * (torch.arange(-30, 31) % 2).double()
+    want = float((signs * torch.exp(-0.5 * images**2)).sum())
+    assert narrow.captured() == pytest.approx(want, abs=1e-6)
+    with pytest.warns(UserWarning, match="too long for so narrow a box; take a larger boundary"):
+        assert narrow.warn_of_few()
+    assert torch.equal(narrow.orders, orders)
+    assert torch.equal(narrow.half_width, width)
 
 
 def test_what_does_not_fit():

@@ -108,7 +108,11 @@ class DiscreteWeights(InDoublePrecision, Model):
         return float(shares @ q[..., self.weights.place_of_zero()].mean(1))
 
     def take_scale(self) -> None:
-        """Note the prior deviations of the weights, once the functions are fixed."""
+        """Note the prior deviations of the weights, once the functions are fixed.
+
+        Warns where the functions hardly stand for the kernel.
+        """
+        self.basis.warn_of_few()
         self.scale = self.basis.log_variances().detach().double().mul(0.5).exp()
         self.note += f"; weights of {len(self.weights)} values"
 
