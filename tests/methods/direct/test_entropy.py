@@ -91,3 +91,20 @@ def test_the_expected_gradient_of_the_surrogate_is_that_of_the_entropy(baseline)
             total += float(logs.detach().exp()) * part
     for mine, oracle in zip(expected, exact, strict=True):
         torch.testing.assert_close(mine, oracle, rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_of_the_bound_pass_finite_differences():
+    logits = [part.requires_grad_() for part in mixture()]
+
+    def bound(shares, logits, tangent):
+        return entropy_bound(*normalised(shares, logits), tangent)
+
+    assert torch.autograd.gradcheck(bound, logits)
+
+
+def test_where_log_q_is_constant_the_baseline_takes_all_of_the_gradient_away():
+    logits = torch.zeros(1, 4, 3).double().requires_grad_()
+    logs = log_density(*normalised(torch.zeros(1).double(), logits), all_codes()[[5, 17, 60]])
+    surrogate = entropy_surrogate(logs, 4.0 * torch.tensor(3.0).double().log())
+    (gradient,) = torch.autograd.grad(surrogate, logits)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0.0, atol=1e-14)

@@ -34,7 +34,7 @@ def test_sweeps_end_where_one_gains_too_little():
     made = Bounded([-20.0, -15.0, -12.0, -11.995, -5.0])
     assert made.go_on()
     assert made.swept == 3
-    assert made.note == "sweeps of coordinate ascent gained 8 nats"
+    assert made.note == "sweeps of coordinate ascent gained 8.01 nats"
 
 
 def test_the_search_ends_where_all_sweeps_gain_too_little():
