@@ -180,9 +180,9 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
     def annealed(self, levels: int) -> Tensor:
         """Logits (m, k) of a mean field after sweeps under a precision that rises to the noise's.
 
-        Where values are far apart for how much the data say, a weight takes one value at the first
-        sweep, or the first step of a gradient search, and stays; weights that are loose to begin
-        with share what there is to explain before they settle.
+        Where values are further apart than the posterior is wide, a weight becomes certain of one
+        value at the first sweep, or the first step of a gradient search, and keeps it. At a low
+        precision no weight is certain yet, and each explains a part of the targets.
 
         Args:
             levels: of the precision, from a ten thousandth, two sweeps each; 0: q is the prior.

@@ -114,11 +114,11 @@ class DirectELBO(Objective[DiscreteWeights]):
     ) -> Evidence:
         """``evidence``, and among its facts ``sweep_gain`` and ``misfit``.
 
-        ``sweep_gain`` is what a sweep of ascent would add, in nats. The gradient of a softmax
-        vanishes at every corner, the best and the others, so that it does not tell whether the
-        bound is at a maximum; a sweep does. ``misfit`` is the expected squared error of a row
-        times the expected precision of the noise: far above one, the values of the weights are too
-        far apart for a noise this small, and the posterior too sure of itself.
+        ``sweep_gain`` is what a sweep of ascent would add, in nats. Where q is certain of a
+        value the gradient by its logits vanishes, whether or not the value is the best one; a sweep
+        shows whether a weight alone could still raise the bound. ``misfit`` is the expected squared
+        error of a row times the expected precision of the noise: far above one, the values of the
+        weights are too far apart for a noise this small, and the posterior too sure of itself.
         """
         found = self.evidence(model, x, y, generator=generator)
         gain = float(model.bound(model.swept()).value - found.value)

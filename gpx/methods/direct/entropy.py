@@ -54,7 +54,7 @@ def log_density(log_shares: Tensor, log_q: Tensor, codes: Tensor) -> Tensor:
 
 
 def entropy_surrogate(log_probabilities: Tensor, baseline: Tensor | float) -> Tensor:
-    """A scalar whose gradient is an unbiased estimate of that of the entropy; its value is nothing.
+    """A scalar with an unbiased estimate of the entropy's gradient; its value estimates nothing.
 
     It is -mean((log q + c)^2) / 2 at draws that are held fixed: its expected gradient is
     -E[(log q + c) grad log q], in which any constant c falls out, since E grad log q = 0.

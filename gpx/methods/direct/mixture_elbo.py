@@ -134,7 +134,7 @@ class DirectSampledELBO(Objective[MixtureWeights]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """One estimate of the whole: batches of rows are nothing to it."""
+        """As ``evidence``: the model has sums over all rows, and batch_size is not read."""
         return self.evidence(model, x, y, generator=generator)
 
     def num_data(self, x: Tensor) -> int:

@@ -36,14 +36,13 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     Its activations are squares, so that it is a polynomial of h terms in inputs and weights. q
     makes the weights independent, and the evidence lower bound is an exact sum over pairs of terms,
-    free of n once the terms were summed over the data. It has no kernel; ``gpx`` has it as the
-    deep sibling of ``Direct``.
+    free of n once the terms were summed over the data. It has no kernel and no mean function.
 
     Args:
         likelihood: Gaussian.
         num_inputs: d.
-        hidden: neurons of every hidden layer; () is a linear model. h grows with the fourth power
-            of the number of inputs for every layer more.
+        hidden: neurons of every hidden layer; () is a linear model. Every layer squares h, which
+            grows with d^2 for one and with d^4 for two.
         bias: a further input that is one.
         weights: values of every weight, in units of 1 / sqrt(inputs of its neuron), and their
             prior; None: ``WeightGrid()``.

@@ -19,8 +19,9 @@ WORTHWHILE = 0.01
 class SweptRounds(Model):
     """A model whose search by gradient begins anew where sweeps of coordinate ascent lead.
 
-    The gradient of a softmax vanishes at every corner, the best and the others; a sweep never
-    lowers the bound, and leads out of corners that are no maximum. A subclass sets ``restarts``.
+    Where q is certain of a value the gradient by its logits vanishes, whether or not the value is
+    the best one. A sweep never lowers the bound, and replaces such a value by a better one. A
+    subclass sets ``restarts``.
     """
 
     rounds_argument = "restarts"

@@ -18,7 +18,9 @@ from gpx.methods.direct.mean_field import NoiseTerms, best_noise, discrete_noise
 
 
 class SummedRegression(InDoublePrecision, Model):
-    """Sums over the rows of functions and targets; rows come and go. A subclass has the functions.
+    """Sums over rows of functions and targets, to which rows can be added and from which removed.
+
+    A subclass has the functions.
 
     Attributes:
         noise: values of the noise variance and their prior; None: it stays as initialised.
@@ -66,7 +68,7 @@ class SummedRegression(InDoublePrecision, Model):
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Take in further data x (b, d), y (b,), at O(b m^2); q is where training goes on from."""
+        """Take in data x (b, d), y (b,), at O(b m^2); q stays, and training goes on from there."""
         self.statistics = self.statistics + self.sums(x, y)
 
     @torch.no_grad()
@@ -84,7 +86,7 @@ class SummedRegression(InDoublePrecision, Model):
 
     def noise_terms(self) -> NoiseTerms:
         """What the noise adds to the bound; differentiable by its logits."""
-        count = self.totals[1]  # read where it is: the host need not know it
+        count = self.totals[1]  # stays on its device, so that the host does not wait for it
         if self.noise is None:
             return known_noise(self.likelihood.noise_variance.detach().double(), count)
         return discrete_noise(self.noise_logits.log_softmax(0), *self.noise_grid(), count)
