@@ -68,6 +68,17 @@ class DiscretePosterior(InDoublePrecision, Posterior):
         return Normal(mean, (variance + self.noise_variance(likelihood).to(x.dtype)).sqrt())
 
     @torch.no_grad()
+    def predictive_of_rows(
+        self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
+    ) -> Distribution:
+        """As in ``Posterior``; a posterior of the noise is scaled by the weights of rows as well."""
+        if not self.has_own_noise:
+            return super().predictive_of_rows(x, likelihood, noise)
+        mean, variance = self.predict(x)
+        own = noise.like(x).variance(self.noise_variance(likelihood).to(x))
+        return Normal(mean, (variance + own).sqrt())
+
+    @torch.no_grad()
     def sample_codes(self, num: int, *, generator: torch.Generator) -> Tensor:
         """Places of the values in ``num`` draws of the weights: (num, m), uint8.
 
@@ -197,7 +208,7 @@ class DirectPosterior(DiscretePosterior):
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
-        """As in ``Posterior``; of several components, the mixture of their normals."""
+        """As in ``DiscretePosterior``; of several components, the mixture of their normals."""
         if len(self.shares) == 1:
             return super().predictive_of_rows(x, likelihood, noise)
         return self._mixture(x, noise.like(x).variance(self.noise_variance(likelihood).to(x)))

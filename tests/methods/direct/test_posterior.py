@@ -7,6 +7,7 @@ from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.methods.direct import posterior as module
 from gpx.models import Direct, DirectMixture, NoiseGrid, WeightGrid
@@ -53,6 +54,21 @@ def test_a_new_target_has_the_mixture_of_the_laws_of_the_components(noise):
     law = posterior.predictive(x, model.likelihood)
     torch.testing.assert_close(law.log_prob(y).exp(), density, **EXACT)
     assert posterior.has_own_noise == (noise is not None)
+
+
+@pytest.mark.parametrize("noise", [None, NoiseGrid(values=[0.02, 0.3])])
+@pytest.mark.parametrize("cls", [Direct, DirectMixture])
+def test_rows_with_a_noise_of_their_own_have_it_in_every_component(cls, noise):
+    model, posterior, x, y = made(cls, noise=noise)
+    variance = posterior.noise_variance(model.likelihood)
+    rows = RowNoise(torch.linspace(0.0, 2.0, 12).double(), torch.linspace(0.5, 3.0, 12).double())
+    law = posterior.predictive_of_rows(x, model.likelihood, rows)
+    density = 0.0
+    mean, spread, _ = posterior.cumulants(x)
+    for share, centre, own in zip(posterior.shares, mean, spread, strict=True):
+        deviation = (own + rows.known + rows.relative * variance).sqrt()
+        density += share * torch.distributions.Normal(centre, deviation).log_prob(y).exp()
+    torch.testing.assert_close(law.log_prob(y).exp(), density, **EXACT)
 
 
 @pytest.mark.parametrize("cls", [Direct, DirectMixture])
