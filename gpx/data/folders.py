@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -78,6 +79,13 @@ def extra_file(root: str | None, name: str, file: str) -> Path:
             f"the last of these, or point root= or $GPX_DATA at a folder that holds extra/{name}/"
         )
     return found
+
+
+def checksums(files: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of the files by name, in their order; those of one name are told apart by folder."""
+    files = list(files)
+    names = [file.name for file in files]
+    return {str(file) if names.count(file.name) > 1 else file.name: sha256(file) for file in files}
 
 
 def sha256(path: Path) -> str:

@@ -194,16 +194,20 @@ class RunFolder:
         return record
 
     def require_same_data(self, record: dict[str, Any]) -> None:
-        """Raise CheckpointError unless environment.json knows the data of a new record."""
+        """Raise CheckpointError unless environment.json knows the data of a new record.
+
+        Files may have been moved or renamed: their contents are compared, in the order of reading.
+        """
         before = (self.read_environment() or {}).get("data_checksums")
-        now = record.get("data_checksums")
-        if before is not None and before != now:
-            changed = sorted(set(dict(before).items()) ^ set(dict(now or {}).items()))
-            raise CheckpointError(
-                f"the data of the run in {self.path} have changed since it started "
-                f"({', '.join(dict.fromkeys(name for name, _ in changed))}); "
-                "restore them, or start a new run"
-            )
+        now = record.get("data_checksums") or {}
+        if before is None or list(before.values()) == list(now.values()):
+            return
+        changed = sorted(set(before.items()) ^ set(now.items())) or list(now.items())
+        raise CheckpointError(
+            f"the data of the run in {self.path} have changed since it started "
+            f"({', '.join(dict.fromkeys(name for name, _ in changed))}); "
+            "restore them, or start a new run"
+        )
 
 
 def _write_atomically(path: Path, text: str) -> None:

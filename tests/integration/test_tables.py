@@ -165,6 +165,28 @@ def test_other_data_on_resume_is_one_sentence(train_py, train, noisy, tmp_path):
         assert str(noisy) in folder.config.read_text()
 
 
+def test_a_renamed_table_is_the_same_on_resume(train_py, train, noisy, tmp_path):
+    _, folder = train("data=csv", f"data.path={noisy}", "approx=exact", "trainer.max_steps=3")
+    noisy.rename(tmp_path / "other name.csv")
+    renamed = f"data.path='{tmp_path / 'other name.csv'}'"
+    status, err = train_py(f"resume={folder.path}", renamed, "trainer.max_steps=5")
+    assert status == 0, err
+
+
+def test_files_of_one_name_are_told_apart(train_py, train, noisy, tmp_path):
+    """A test table beside a training table of the same name: a change of either is seen."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table.csv").write_text(noisy.read_text())
+    paths = (f"data.path={tmp_path}/one/table.csv", f"data.test_path={tmp_path}/two/table.csv")
+    _, folder = train("data=csv", *paths, "approx=exact", "trainer.max_steps=3")
+    changed = noisy.read_text().replace("\n", "\n1,0,2\n", 1)
+    (tmp_path / "one" / "table.csv").write_text(changed)
+    folder.metrics.unlink()
+    status, err = train_py(f"resume={folder.path}")
+    assert (status, "have changed since it started" in err) == (2, True)
+
+
 @pytest.fixture
 def noisy(tmp_path):
     """Path of a table of 100 rows a, v, y: noise of variance 0.01 + v; v is 0 or 4."""

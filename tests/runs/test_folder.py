@@ -72,6 +72,9 @@ def test_changed_data_and_a_damaged_record_are_one_sentence(tmp_path):
     folder.add_environment({"data_checksums": {"a.csv": "1", "b.csv": "2"}})
     with pytest.raises(CheckpointError, match=r"have changed since it started \(a.csv\)"):
         folder.add_environment({"data_checksums": {"a.csv": "3", "b.csv": "2"}})
+    with pytest.raises(CheckpointError, match=r"have changed since it started \(b.csv, a.csv\)"):
+        folder.add_environment({"data_checksums": {"b.csv": "2", "a.csv": "1"}})  # roles swapped
+    folder.add_environment({"data_checksums": {"renamed.csv": "1", "moved/b.csv": "2"}})
     folder.environment.write_text("{")
     with pytest.raises(CheckpointError, match="restore or remove it"):
         folder.add_environment({"data_checksums": {}})

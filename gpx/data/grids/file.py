@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpx.data.archive import read_array
 from gpx.data.columns.numbers import Floats
-from gpx.data.folders import existing_file, extra_file, sha256, under
+from gpx.data.folders import checksums, existing_file, extra_file, under
 from gpx.data.grids.values import GridSource, GridValues
 from gpx.errors import ConfigError, DataError
 
@@ -71,7 +71,7 @@ class GridFile(GridSource):
             mask=mask,
             test=test,
             origin=str(path),
-            checksums={path.name: sha256(path)},
+            checksums=checksums([path]),
         )
 
 
@@ -221,5 +221,5 @@ class ExtraGrid(GridSource):
             axes={key: read_array(path, key, "values") for key in axes},
             arrays={key: read_array(path, key, "values") for key in wanted},
             origin=str(path),
-            checksums={path.name: sha256(path)},
+            checksums=checksums([path]),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpx.data.columns.numbers import Floats
-from gpx.data.folders import sha256, under
+from gpx.data.folders import checksums, under
 from gpx.data.grids.values import GridSource, GridValues
 from gpx.errors import DataError
 from gpx.tensor_checks import check_at_least
@@ -93,7 +93,7 @@ class FrameFolder(GridSource):
             values=values,
             value_name="brightness",
             origin=str(folder),
-            checksums={f.name: sha256(f) for f in files},
+            checksums=checksums(files),
         )
 
     def _mask(self, file: Path) -> Floats:

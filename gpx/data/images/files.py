@@ -10,7 +10,7 @@ import numpy as np
 
 from gpx.data.archive import array_names, read_array
 from gpx.data.columns.numbers import Floats, Mask
-from gpx.data.folders import find, sha256, under
+from gpx.data.folders import checksums, find, under
 from gpx.data.images.idx import read_idx
 from gpx.data.images.mnist import PARTS
 from gpx.data.images.pixels import channels_first, pixel_names
@@ -44,7 +44,7 @@ class Digits(ImageSource):
             target_name="digit",
             notes="8 x 8 pixels / 16, neither centred nor standardised",
             origin=str(DIGITS),
-            checksums={DIGITS.name: sha256(DIGITS)},
+            checksums=checksums([DIGITS]),
             input_unit=DIGITS_RANGE,
         )
 
@@ -119,7 +119,7 @@ class ImageFiles(ImageSource):
             test_masks=masks,
             notes=f"{' x '.join(map(str, pixels.shape[1:]))} pixels / {unit:g}",
             origin=str(path),
-            checksums={file.name: sha256(file) for file in used},
+            checksums=checksums(used),
             input_unit=unit,
         )
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpx.data.folders import candidate_folders, find, sha256
+from gpx.data.folders import candidate_folders, checksums, find
 from gpx.data.images.idx import read_idx
 from gpx.data.images.pixels import pixel_names
 from gpx.data.images.source import ImageSource
@@ -164,7 +164,7 @@ def _digits(name: str, option: str, subset: str, root: str | None) -> Table:
         test_masks=masks,
         notes=notes,
         origin=str(used[0].parent),
-        checksums={file.name: sha256(file) for file in used},
+        checksums=checksums(used),
         input_unit=PIXEL_RANGE,
     )
 

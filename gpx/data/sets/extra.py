@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpx.data.folders import extra_file, find, sha256
+from gpx.data.folders import checksums, extra_file, find
 from gpx.data.sets.packed import packed_numbers
 from gpx.data.source import DataSource
 from gpx.data.table import Table
@@ -87,5 +87,5 @@ class ExtraTable(DataSource):
             test_masks=None if masks is None else masks.astype(bool),
             notes=known.notes,
             origin=str(file),
-            checksums={f.name: sha256(f) for f in (file, mask_file) if f is not None},
+            checksums=checksums(f for f in (file, mask_file) if f is not None),
         )

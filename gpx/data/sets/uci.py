@@ -11,7 +11,7 @@ import numpy as np
 
 from gpx.cache_folder import cache_folder
 from gpx.data.columns.numbers import numbered_names
-from gpx.data.folders import candidate_folders, find, sha256
+from gpx.data.folders import candidate_folders, checksums, find
 from gpx.data.sets.download import download
 from gpx.data.sets.packed import packed_numbers
 from gpx.data.sets.uci_sets import ALIASES, REVISION, UCI_SETS
@@ -163,7 +163,7 @@ class UCI(DataSource):
         return folder / file
 
     def _checksums(self, files: list[Path]) -> dict[str, str]:
-        found = {file.name: sha256(file) for file in files}
+        found = checksums(files)
         for file in files:
             pinned = self.known.files[file.name]
             if pinned is not None and found[file.name] != pinned.sha256:

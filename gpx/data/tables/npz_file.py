@@ -13,7 +13,7 @@ from gpx.data.columns.coding import Coding, Missing, Unseen
 from gpx.data.columns.column import Values
 from gpx.data.columns.frame import Frame, places, plain_values
 from gpx.data.columns.numbers import Mask, numbered_names
-from gpx.data.folders import existing_file, sha256, under
+from gpx.data.folders import checksums, existing_file, under
 from gpx.data.source import DataSource
 from gpx.data.table import Table
 from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
@@ -109,7 +109,7 @@ class NPZFile(DataSource):
             name=path.stem,
             test_masks=self._masks(path),
             origin=str(path),
-            checksums={path.name: sha256(path)},
+            checksums=checksums([path]),
             target_transform=self.target_transform,
         )
 

@@ -13,7 +13,7 @@ from gpx.data.columns.coding import Coding, Missing, Unseen
 from gpx.data.columns.delimited import Layout, sniff
 from gpx.data.columns.frame import Frame, read_frame
 from gpx.data.columns.numbers import numbered_names
-from gpx.data.folders import sha256, under
+from gpx.data.folders import checksums, under
 from gpx.data.source import DataSource
 from gpx.data.table import Table
 from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
@@ -154,7 +154,7 @@ class TableFile(DataSource):
             options,
             name=layout.path.name.removesuffix(".gz").rsplit(".", 1)[0],
             origin=str(layout.path),
-            checksums={file.name: sha256(file) for file in files},
+            checksums=checksums(files),
             target_transform=self.target_transform,
         )
 
