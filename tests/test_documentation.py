@@ -4,6 +4,7 @@ import re
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import matplotlib
@@ -33,6 +34,8 @@ def test_blocks_of_a_page_run_in_their_order(page, own_folder, arrays_of_the_pag
     """The blocks of a page share their names, as a reader who types them has it."""
     if page == "docs/api/botorch.md":
         pytest.importorskip("botorch", reason="pip install -e '.[botorch]'")
+        # of two points of a batch in one place, of which the page tells
+        warnings.filterwarnings("ignore", message="A not p.d., added jitter")
     names = {"__name__": "page", **arrays_of_the_pages}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     for block in blocks:

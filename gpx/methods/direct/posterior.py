@@ -71,7 +71,7 @@ class DiscretePosterior(InDoublePrecision, Posterior):
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
-        """As in ``Posterior``; a posterior of the noise is scaled by the weights of rows as well."""
+        """As in ``Posterior``; weights of rows scale a posterior of the noise as well."""
         if not self.has_own_noise:
             return super().predictive_of_rows(x, likelihood, noise)
         mean, variance = self.predict(x)
