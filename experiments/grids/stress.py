@@ -46,7 +46,7 @@ MEMBRANE_RANK, MOST_IGNORED = 100, 300_000
 """Membrane: eigenpairs, and most cells, of ignoring the gaps."""
 CAP = 20_000
 """Most solver steps; those of the preconditioner study without a preconditioner need more."""
-DRAWS = 3
+DRAWS = 2
 """Draws of gaps and targets in the preconditioner study."""
 
 STEPS = {
@@ -69,7 +69,7 @@ STUDY = {
     0.1: (784, 24, (MANY, 13716, 3974, 370, 5, 2)),
     0.2: (258, 15, (3804, 688, 29, 2, 2, 1)),
 }
-FILL_RANKS = (*RANKS, 3200, 5000)
+FILL_RANKS = (*RANKS, 3200)
 """Ranks of filling's preconditioner; for as few eigenpairs as of ignoring's it does nothing."""
 
 
