@@ -38,9 +38,9 @@ OF_NUMBERS = {
     "rmse_original": "RMSE",
     "mnlp_original": "negative log density (MNLP)",
     "coverage_95": "coverage of 95 % intervals",
-    "coverage_error": "mean distance of the coverage curve",
+    "coverage_error": "mean error of the coverage of intervals",
     "crps_original": "CRPS",
-    "sharpness_original": "sharpness: mean deviation",
+    "sharpness_original": "sharpness (mean predictive deviation)",
     "interval_score_95_original": "interval score, 95 %",
 }
 """What is shown of ``gpx.metrics.evaluate``; numbers in the data's own units."""

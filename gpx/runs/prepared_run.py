@@ -35,6 +35,7 @@ from gpx.runs.data import (
     load_run_data,
     require_all_targets,
     require_outputs,
+    rows_said,
     with_facts,
 )
 from gpx.runs.folder import RunFolder
@@ -167,8 +168,8 @@ def prepare(
     dtype = DTYPES[options.dtype]
     console = Console(quiet=options.quiet)
     check_streamed(config, options)
-    chosen = [] if data is None else [choice_of(config, "kernel_choice"), choice_of(config)]
-    data = load_run_data(config) if data is None else data
+    loaded = data
+    data = load_run_data(config) if loaded is None else loaded
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     data, kept = hold_out(data, calibration, config.seed)
@@ -178,8 +179,12 @@ def prepare(
     for part in {"kernel", "mean"} - set(check_parts(config)):
         config[part] = None  # what the model has no use for is no part of the run
     config = with_categorical_kernel(config, data)
-    held = 0 if kept is None else len(kept[1])
-    for line in (_rows(data, held), *filter(None, chosen), *_notes(data, config)):
+    if loaded is None:
+        console.say(rows_said(data, 0 if kept is None else len(kept[1])))
+    else:  # the rows were told before something was chosen by them
+        for line in filter(None, (choice_of(config, "kernel_choice"), choice_of(config))):
+            console.say(line)
+    for line in _notes(data, config):
         console.say(line)
 
     with categories_said(config):
@@ -234,16 +239,6 @@ def prepare(
         sample,
         calibration,
         held_out,
-    )
-
-
-def _rows(data: Dataset, held_out: int) -> str:
-    """What is trained on, in one line."""
-    return (
-        f"data {data.name} split {data.split}: {data.num_train:,} training and "
-        f"{data.num_test:,} test points, {data.num_inputs} inputs"
-        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
-        + (f"; {held_out:,} training points are held out" if held_out else "")
     )
 
 

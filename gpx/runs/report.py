@@ -69,7 +69,8 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         state.console.say(line)
     learned = shown_hyperparameters(predictor.hyperparameters)
     if learned:
-        state.console.say(f"learned, of standardised inputs and target: {learned}")
+        scaled = "inputs" if data.task != "regression" else "inputs and target"
+        state.console.say(f"learned (in units of standardised {scaled}): {learned}")
     state.console.say(f"run folder: {state.folder.path}")
     return metrics
 

@@ -49,7 +49,7 @@ def test_what_was_learned_is_there_to_read(arrays, tmp_path, capsys):
     said = capsys.readouterr().err
     noise = f"likelihood.noise_variance {learned['likelihood.noise_variance']:.3g}"
     assert f"{noise}\n" in said
-    assert "learned, of standardised inputs and target: kernel." in said
+    assert "learned (in units of standardised inputs and target): kernel." in said
     assert repr(fitted).startswith("Fitted(Predictor(ExactPosterior of 'y' given 2 inputs: kernel.")
     assert noise in repr(gpx.load(fitted.folder))
     assert str(fitted.folder) in repr(fitted)

@@ -122,7 +122,8 @@ def with_kernel_chosen(
     usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
     names = options["candidates"] or usual
     nodes = {name: candidate_node(name, folders, data) for name in names}  # all can be read
-    say(f"kernel=auto: compared on {len(judge.y):,} rows are {', '.join(names)}")
+    rows = len(judge.y)
+    say(f"kernel=auto: comparing {len(names)} kernels on {rows:,} rows: {', '.join(names)}")
     fits = [judge.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
         best = max(fits, key=lambda fit: fit.score)
@@ -174,13 +175,17 @@ def _told(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
     # of fits of one name, which differ in where they began (a period), the best is told
     first = {fit.name: fit for fit in sorted(fits, key=lambda fit: fit.score)}
     others = [fit for fit in fits if fit is first[fit.name] and fit.name != best.name]
-    text = f"kernel='{best.name}', chosen by kernel=auto: evidence/point {best.evidence:+.3f}"
+    text = (
+        f"kernel='{best.name}', chosen by kernel=auto on {rows:,} rows: "
+        f"evidence/point {best.evidence:+.3f}"
+    )
     if best.predictive is not None:
-        text += f", each point given the others {best.predictive:+.3f}"
-    text += f", on {rows:,} rows"
+        text += f", leave-one-out log density/point {best.predictive:+.3f}"
     if others:
         listed = ", ".join(f"{fit.name} {fit.score - best.score:+.1f}" for fit in others[:SHOWN])
-        text += f"; others, in nats against it (more parameters need +{TIE:g}): {listed}"
+        text += f"; scores of others, in nats beside its own: {listed}"
+        if any(fit.score > best.score for fit in others[:SHOWN]):
+            text += f" (a kernel with more hyperparameters has to lead by {TIE:g})"
     if clock.skipped:
         text += f"; trainer.budget left no time for {clock.skipped} kernels"
     return text

@@ -111,7 +111,8 @@ class Console:
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""
-        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
+        names = OF_CLASSES if "accuracy" in metrics else OF_NUMBERS
+        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
         self.say(f"step {step}  test: {shown}")
 
     def close(self) -> None:
@@ -122,5 +123,5 @@ class Console:
                 self._bar = None
 
 
-SHOWN = ("rmse", "mnlp", "accuracy", "coverage_95")
+OF_NUMBERS, OF_CLASSES = ("rmse", "mnlp", "coverage_95"), ("accuracy", "mnlp")
 """Metrics worth a place on a line."""

@@ -151,7 +151,11 @@ def test_a_folder_of_the_user_has_candidates(train_py, tmp_path):
     loud = [option for option in QUICK if not option.startswith("trainer.quiet")]
     few = ("data=toy1d", "data.num_points=30", "kernel.candidates=[rbf]", "kernel.rounds=0")
     status, text = train_py(*few, *loud, "hydra.run.dir=loud")
-    assert text.splitlines()[0] == "kernel=auto: compared on 27 rows are rbf"
+    data, compared, chosen = text.splitlines()[:3]
+    assert data == "data toy1d split 0: 27 training and 3 test rows, 1 input (x), target y"
+    assert compared == "kernel=auto: comparing 1 kernels on 27 rows: rbf"
+    assert chosen.startswith("kernel='rbf', chosen by kernel=auto on 27 rows: evidence/point ")
+    assert text.count("27 training and 3 test rows") == 1
     status, text = train_py("data=toy1d", "kernel.candidates=[mine]", *QUICK)
     assert "there is no kernel mine" in text
 
@@ -271,7 +275,10 @@ def test_fits_of_one_name_are_told_once():
 
     fits = [made("rbf + periodic", 9.0), made("rbf + periodic", 8.5), made("rbf", 7.0)]
     text = _told(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
-    assert text.endswith("(more parameters need +3): rbf -2.0")
+    assert text.endswith("beside its own: rbf -2.0")
+    ahead = _told(fits[2], fits, 100, _Clock(1.0))
+    rule = "a kernel with more hyperparameters has to lead by 3"
+    assert ahead.endswith(f"rbf + periodic +2.0 ({rule})")
 
 
 def test_processes_that_share_a_run_stop_looking_together():
