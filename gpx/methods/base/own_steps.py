@@ -55,7 +55,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             self.load_state_dict(session.pending)
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
         self.bind(session.model, session.x, session.seed)
-        session.max_steps = self.max_steps(session.limit)
+        session.limit = session.max_steps = self.max_steps(session.limit)
         spent = late = False
         try:
             while session.step < session.max_steps and not self.converged and not spent:
