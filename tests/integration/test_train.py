@@ -131,7 +131,7 @@ def test_a_device_that_is_full_in_training_is_one_sentence(train, monkeypatch):
 
     monkeypatch.setattr("gpx.objectives.ExactMLL.evidence", full)
     options = ["data=robot_arm", "data.num_points=200", "approx=exact", "trainer.max_steps=2"]
-    with pytest.raises(OutOfMemory, match=r"out of memory \(3.00 GiB more were asked for\); lower"):
+    with pytest.raises(OutOfMemory, match=r"out of memory \(it needed 3.00 GiB more\); lower"):
         train(*options, "trainer.memory_budget=1GiB", "trainer.device=cpu")
 
 
