@@ -180,7 +180,10 @@ def test_a_finished_run_goes_on_with_more_steps_and_with_nothing_else(train_py, 
     metrics, config = (tmp_path / "out" / name for name in ("metrics.json", "config.yaml"))
     before, options = json.loads(metrics.read_text()), config.read_text()
     for option, expected in (
-        ("seed=1", "seed=1 cannot be another, only objective.*, optimizer.*, trainer.* and where"),
+        (
+            "seed=1",
+            "seed=1 cannot be changed; only objective.*, optimizer.*, trainer.* and the loc",
+        ),
         ("approx=sgpr", "approx=sgpr cannot be another"),
         ("trainer.dtype=float32", "trainer.dtype=float32 cannot be another"),
         ("trainer.max_steps", "trainer.max_steps cannot be another"),

@@ -138,7 +138,7 @@ def test_a_device_that_is_full_in_training_is_one_sentence(train, monkeypatch):
 def test_rows_of_a_batch_that_no_step_takes(train, capsys):
     options = ["approx=pic", "approx.num_inducing=10", "trainer.max_steps=2"]
     train(*ARM, *options, "trainer.batch_size=50")
-    said = "note: trainer.batch_size=50 has no effect: EffectiveEvidence takes all rows at every"
+    said = "note: trainer.batch_size=50 has no effect: EffectiveEvidence uses all rows in every"
     assert said in "".join(capsys.readouterr())
     train(*ARM, *options, folder="plain")
     assert "has no effect" not in "".join(capsys.readouterr())

@@ -49,7 +49,7 @@ def test_what_was_learned_is_there_to_read(arrays, tmp_path, capsys):
     said = capsys.readouterr().err
     noise = f"likelihood.noise_variance {learned['likelihood.noise_variance']:.3g}"
     assert f"{noise}\n" in said
-    assert "learned, of standardised inputs and target: kernel." in said
+    assert "hyperparameters (for standardised inputs and target): kernel." in said
     assert repr(fitted).startswith("Fitted(Predictor(ExactPosterior of 'y' given 2 inputs: kernel.")
     assert noise in repr(gpx.load(fitted.folder))
     assert str(fitted.folder) in repr(fitted)
@@ -152,7 +152,7 @@ def test_quiet_and_without_a_folder(arrays, tmp_path, monkeypatch, capfd):
     np.testing.assert_array_equal(again.predict(x).mean, loud.predict(x).mean)
     assert again.sample(x, 3).shape == (3, 60)
     assert (again.latent(x).std < again.predict(x).std).all()
-    with pytest.raises(ConfigError, match=r"keep=False leaves no folder, and folder=a asks"):
+    with pytest.raises(ConfigError, match=r"keep=False and folder=a contradict"):
         gpx.fit(x, y, *QUICK, folder="a", keep=False)
 
 
@@ -629,7 +629,7 @@ class TestModules:
     @pytest.mark.parametrize(
         ("options", "parts", "words"),
         [
-            (("kernel=rbf",), {"kernel": RBF()}, "kernel= both as an argument and in an option"),
+            (("kernel=rbf",), {"kernel": RBF()}, "kernel= both as an argument and as an option"),
             ((RBF(),), {}, "takes modules by name, such as kernel=RBF"),
             ((), {"kernel": RBF}, "kernel=the class RBF is no kernel of gpx"),
             ((), {"likelihood": RBF()}, "likelihood=RBF is no likelihood of gpx"),
