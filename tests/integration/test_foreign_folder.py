@@ -374,7 +374,7 @@ def test_predictions_never_replace_their_inputs(finished, tmp_path, capsys):
     (tmp_path / "link.csv").symlink_to(table)
     for output in (table, tmp_path / "link.csv", tmp_path / "." / "new.csv"):
         said = said_by(capsys, predict, f"run={finished}", f"input={table}", f"output={output}")
-        assert "is the file of input=" in said
+        assert "would overwrite the file of input=" in said
     assert table.read_text() == "0.5\n"
 
 
@@ -384,7 +384,7 @@ def test_predictions_are_written_to_folders_that_are_there(finished, tmp_path, c
     for options in ([f"input={table}", "output=outptus/out.csv"], ["output=outptus/m.c"]):
         options += ["format=int4"] if len(options) == 1 else []
         said = said_by(capsys, predict, f"run={finished}", *options)
-        assert said.endswith("there is no folder outptus; make it first")
+        assert said.endswith("there is no folder outptus; create it first")
     assert not Path("outptus").exists()
 
 

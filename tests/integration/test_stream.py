@@ -217,7 +217,7 @@ def test_a_finished_run_is_not_certified(start, tmp_path, capsys):
     diagnose([f"run={tmp_path / 'run'}"])
     said = capsys.readouterr().out
     assert "coverage of 95 % intervals" in said
-    assert "no certificate: a run on rows in files (data=stream) cannot be certified" in said
+    assert "no certificate: a run on data=stream cannot be certified" in said
 
 
 def test_a_path_below_a_root_is_found_again(start, tmp_path, folder, monkeypatch):

@@ -100,7 +100,7 @@ def test_inference_chooses_the_optimizer(composed):
 def test_type_one_inference_needs_a_model_that_samples(train, tmp_path):
     from gpx.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="inference=, which sets it, is for that"):
+    with pytest.raises(ConfigError, match="inference= sets it and needs that"):
         train(*ARM, "approx=sgpr", "inference=type1_mala", "approx.num_inducing=10")
     assert not (tmp_path / "run").exists()
 

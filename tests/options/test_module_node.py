@@ -166,7 +166,7 @@ def weighted():
 
 
 REFUSED = {
-    "a fixed parameter": (fixed, "its lengthscale is fixed, which no argument says"),
+    "a fixed parameter": (fixed, "its lengthscale is fixed, which no argument can say"),
     "one module twice": (shared, r"one module in several places"),
     "an attribute": (smoothed, "its nu is 2.2 by now"),
     "a local class": (local, r"Inner, which cannot be imported from .*file of its own"),
@@ -176,7 +176,7 @@ REFUSED = {
     "a class": (lambda: RBF, r"kernel=the class RBF is no kernel of gpx, such as gpx.kernels.RBF"),
     "another module": (lambda: torch.nn.Linear(2, 1), "kernel=Linear is no kernel of gpx"),
     "a number": (lambda: 3, "kernel=int is no kernel of gpx"),
-    "weights": (weighted, "no argument gives its weight the values that it has"),
+    "weights": (weighted, "no argument gives its weight the current values"),
 }
 
 

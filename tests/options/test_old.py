@@ -197,10 +197,10 @@ def test_a_group_of_another_name():
     assert current({"calibration": node, "seed": 0}) == {"calibrate": node, "seed": 0}
     assert new_name("calibration") == "calibrate"
     for option, words in (
-        ("calibration=temperature", "no option calibration any more: it is calibrate"),
-        ("calibration.fraction=0.2", "no option calibration any more: it is calibrate"),
-        ("approx=deep_gp", "no approx=deep_gp any more: it is approx=deep_rf"),
-        ("approx=cnn_gp", "no approx=cnn_gp any more: it is approx=cnn_rf"),
+        ("calibration=temperature", "the option calibration has been renamed: use calibrate"),
+        ("calibration.fraction=0.2", "the option calibration has been renamed: use calibrate"),
+        ("approx=deep_gp", "approx=deep_gp has been renamed: use approx=deep_rf"),
+        ("approx=cnn_gp", "approx=cnn_gp has been renamed: use approx=cnn_rf"),
     ):
         with pytest.raises(ConfigError, match=words):
             composed([option])

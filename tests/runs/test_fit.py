@@ -93,7 +93,7 @@ def test_more_seconds_than_the_budget_are_said(options, words, capsys):
 
 
 def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(arrays):
-    said = r"'rows.csv' is no option; a table of your own is data=csv data.path=rows.csv"
+    said = r"'rows.csv' is not an option; for a table of your own write data=csv data.path=rows.csv"
     with pytest.raises(ConfigError, match=said):
         gpx.fit(*arrays, "rows.csv")
 
@@ -222,7 +222,7 @@ def test_classes_and_one_input(tmp_path):
         (
             {"options": ("kernel=[rbf,periodic]",)},
             ConfigError,
-            r"sum or product of kernels is written as one",
+            r"write a sum or product of kernels as an expression",
         ),
         ({"options": ("mean=[zero,linear]",)}, ConfigError, "mean= takes one choice"),
         ({"options": ("kernel=1",)}, ConfigError, "there is no kernel=1; valid are: arc_cosine"),

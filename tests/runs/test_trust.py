@@ -235,7 +235,7 @@ def test_values_that_are_missing(config, place):
 def test_options_take_what_their_type_says(config):
     nested = OmegaConf.create(plain("approx=exact"))
     nested.approx.iterative["_target_"] = "gpx.bases.GridOptions"
-    refused(nested, "approx.iterative=gpx.bases.GridOptions, but a class of kind IterativeOptions")
+    refused(nested, "approx.iterative=gpx.bases.GridOptions, but a subclass of IterativeOptions")
     nested.approx.iterative["_target_"] = "gpx.models.IterativeOptions"
     require_known_classes(nested, "config")
     config.kernel = {

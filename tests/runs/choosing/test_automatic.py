@@ -198,7 +198,7 @@ def test_a_run_of_a_named_method_ends_with_its_budget(named, arrays, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["approx.num_inducing=9"], "the default, chooses the method itself: name one of them"),
+        (["approx.num_inducing=9"], "(the default) chooses the method: name one of these"),
         (["basis=orthogonal"], "name one with approx=, for example approx=qsgp basis=orthogonal"),
         (["objective=exact_mll"], "objective= belongs to certain methods"),
         (["inducing=auto"], "belongs to certain methods"),

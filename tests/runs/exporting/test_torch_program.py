@@ -153,7 +153,7 @@ def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_pa
     [
         (["format=torch", "output=m.c"], "ending .pt2"),
         (["format=torch", "output=m.pt2", "samples=3"], "belongs to format=int4"),
-        (["format=torch", "output=m.pt2", "input=new.csv"], "input= does not go with format="),
+        (["format=torch", "output=m.pt2", "input=new.csv"], "input= cannot be used with format="),
         (["format=c", "output=m.c"], "expected int4, torch or onnx"),
     ],
 )
