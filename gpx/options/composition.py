@@ -211,7 +211,7 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
         return f"the option {name} has been renamed: use {new}"
     solvers = solver_owners(name)
     if solvers:
-        return f"there is no option {name} here; for {' and '.join(solvers)} it is called {new} now"
+        return f"there is no option {name} here; for {' and '.join(solvers)} it is now {new}"
     if new in owners:
         return f"the option {name} has been renamed: use {new}, an option of basis="
     here, chosen = _composed_here(overrides, config_folder)

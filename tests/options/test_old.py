@@ -171,17 +171,17 @@ def test_the_solver_has_the_options_that_went_to_it(target, owner):
     [
         (
             ["approx=grid", "approx.tolerance=1e-4"],
-            "there is no option approx.tolerance here; of approx=grid it is now "
+            "there is no option approx.tolerance here; for approx=grid it is now "
             "approx.solver.tolerance",
         ),
         (
             ["approx=cglb", "objective.epsilon=2"],
-            "there is no option objective.epsilon here; of objective=cg_lower_bound it is now "
+            "there is no option objective.epsilon here; for objective=cg_lower_bound it is now "
             "objective.solver.epsilon",
         ),
         (
             ["approx=svgp", "approx.max_iterations=3"],
-            "there is no option approx.max_iterations here; of approx=cglb and approx=grid it is "
+            "there is no option approx.max_iterations here; for approx=cglb and approx=grid it is "
             "now approx.solver.max_iterations",
         ),
     ],

@@ -185,7 +185,7 @@ def test_names_of_a_frame_are_kept(arrays, tmp_path):
 
 def test_names_that_cannot_be_kept(arrays, tmp_path):
     x, y = arrays
-    for names, words in ((["a", "a"], "two columns of the name 'a'"), (["a", "${b}"], "rename it")):
+    for names, words in ((["a", "a"], "two columns named 'a'"), (["a", "${b}"], "rename it")):
         frame = Frame(a=x[:, 0], b=x[:, 1])
         frame.columns = names
         frame.data = dict.fromkeys(names, x[:, 0])

@@ -148,7 +148,7 @@ def test_a_record_that_does_not_replay_is_an_error():
     other = LBFGSB()
     other.load_state_dict(state)
     again = fresh_parameters()
-    with pytest.raises(CheckpointError, match="cannot be continued exactly"):
+    with pytest.raises(CheckpointError, match="cannot be resumed exactly"):
         other.minimise(again, lambda: rosenbrock(again), 6, lambda *_: None)
 
 
