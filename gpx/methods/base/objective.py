@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model, check_parts
 from gpx.priors import Priors
-from gpx.sampling.batches import batch_order
+from gpx.sampling.batches import batch_order, scattered_batches
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
@@ -255,7 +256,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
         in random order (a remainder is skipped), which keeps an unbiased estimate unbiased;
         objectives that can stream the exact value override this. The standard error of the mean is
-        among the facts; of rows in files a thousand batches are taken at most.
+        among the facts. Of rows in files that are more than a thousand batches so many are taken,
+        each from places of its own, so that the error is right where near rows are alike.
 
         Args:
             model, x (n, d), y (n,), generator: as for ``evidence``.
@@ -263,12 +265,16 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """
         if self.batching == "full":
             return self.evidence(model, x, y, generator=generator)
-        most = MOST_BATCHES if isinstance(x, LazyRows) else x.shape[0]
-        seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
-        order = batch_order(x, batch_size, seed)
+        batches: Iterable[Tensor]
+        if isinstance(x, LazyRows) and x.shape[0] > MOST_BATCHES * batch_size:
+            batches = scattered_batches(x, batch_size, MOST_BATCHES, generator)
+        else:
+            seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
+            order = batch_order(x, batch_size, seed)
+            batches = map(order.rows, range(order.per_epoch))
         values = []
-        for step in range(min(order.per_epoch, most)):
-            batch = Batch.of(model, x, y, order.rows(step))
+        for rows in batches:
+            batch = Batch.of(model, x, y, rows)
             values.append(self.evidence_of(model, batch, generator=generator).value)
         found = torch.stack(values)
         facts: Facts = {"evidence_batches": len(found)}
