@@ -250,7 +250,11 @@ def test_weights_by_row(train, noisy):
             ["likelihood=student_t", "approx=svgp"],
             "adds to that of the Gaussian likelihood of one output",
         ),
-        ((), ["likelihood=poisson", "approx=svgp"], "about the Gaussian noise of one number|count"),
+        (
+            (),
+            ["likelihood=poisson", "approx=svgp"],
+            "needs a single target that is a real number|count",
+        ),
     ],
 )
 def test_known_noise_that_cannot_be(train, noisy, change, options, words):
@@ -342,9 +346,9 @@ def test_recalibration_is_of_the_transformed_target(train, skewed, tmp_path, nam
     [
         (["data.target_transform=sqrt"], "data.target_transform=sqrt: choose one of log, boxcox"),
         (["likelihood=student_t", "approx=svgp"], "=log takes likelihood=gaussian"),
-        (["likelihood=poisson", "approx=svgp"], "is for one target that is a number|count"),
+        (["likelihood=poisson", "approx=svgp"], "needs a single target that is a number|count"),
         (["trainer.certify=true"], "certify=true takes no data.target_transform="),
-        (["data.weights=a", "data.inputs=[y]", "data.target=y"], "asked for twice"),
+        (["data.weights=a", "data.inputs=[y]", "data.target=y"], "is used twice"),
     ],
 )
 def test_transforms_that_cannot_be(train, skewed, options, words):

@@ -51,8 +51,8 @@ def test_of_classes_it_says_how_calibrated_they_are():
     for task, said in (
         (None, "standardised targets"),
         ("regression", "standardised targets"),
-        ("count", "counts, as they are"),
-        ("proportion", "shares, as they are"),
+        ("count", "counts"),
+        ("proportion", "proportions"),
     ):
         of_task = METRICS if task is None else METRICS | {"data.task": task}
         assert summary(of_task)[0] == f"test metrics ({said}; lower is better)"
@@ -118,7 +118,9 @@ def test_intervals_that_are_far_too_narrow_are_said_with_what_to_do():
         return [line for line in found if "intervals" in line]
 
     (line,) = said(0.6123, 1000)
-    assert line.startswith("95 % intervals hold only 61.2 % of the test targets")
+    assert line.startswith(
+        "error bars are too narrow: 95 % intervals contain only 61.2 % of the test targets"
+    )
     assert "calibrate=variance" in line
     assert "approx.num_basis" in line
     (again,) = said(0.6, 1000, **{"calibration.factor": 1.0})

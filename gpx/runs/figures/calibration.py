@@ -1,4 +1,4 @@
-"""Pictures of how calibrated predictions are: reliability, PIT histogram and coverage curve."""
+"""Figures of calibration: reliability diagram, PIT histogram and coverage curve."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-BINS, FEWEST_BINS, ROWS_OF_A_BIN = 20, 5, 10
-"""Of the histogram: at most, at least, and test rows that one should hold where it is level."""
+MOST_BINS, FEWEST_BINS, ROWS_PER_BIN = 20, 5, 10
+"""Bins of the PIT histogram: at most, at least, and test rows for each in between."""
 
 
 def calibration_figures(
@@ -32,16 +32,16 @@ def calibration_figures(
     outputs: int,
     before: Distribution | None = None,
 ) -> dict[str, Figure]:
-    """How calibrated predictions of the test targets are; none without test targets.
+    """Figures of the calibration of test predictions, by name; empty without test targets.
 
-    Of classes ``reliability``. Of numbers and counts ``calibration``, or ``calibration_1``, ... for
-    several outputs; a law without a distribution function has none.
+    For classes ``reliability``; for numbers and counts ``calibration``, or for several outputs
+    ``calibration_1``, ... A distribution without a distribution function has no figure.
 
     Args:
         data: whose test targets are predicted.
-        predictive: at the test inputs.
-        outputs: how many are drawn, where there are several.
-        before: the same before recalibration, drawn beside; None where there was none.
+        predictive: prediction at the test inputs.
+        outputs: most outputs to draw.
+        before: the same before recalibration; None without recalibration.
     """
     if not data.num_test:
         return {}
@@ -78,7 +78,7 @@ def _reliability(data: Dataset, predictive: Distribution, before: Distribution |
 
 
 class _Curves(NamedTuple):
-    """PIT values (m,) of one output; levels (L,), shares (L,) inside and their error ()."""
+    """PIT values (m,) of one output; levels (L,), coverage (L,) at these and its error ()."""
 
     values: Tensor
     levels: Tensor
@@ -87,7 +87,7 @@ class _Curves(NamedTuple):
 
 
 def _curves(data: Dataset, predictive: Distribution) -> list[_Curves]:
-    """Of each output, over the test rows that have a target of it."""
+    """The curves of each output, over the test rows that have its target."""
     y, law = data.test_y.to(predictive.mean.device), target_marginals(predictive)
     found = []
     for own, targets in [(law, y)] if y.ndim == 1 else observed_outputs(law, y):
@@ -102,7 +102,7 @@ def _calibration(found: _Curves, before: _Curves | None, name: str) -> Figure:
 
     from gpx.runs.figures.predictions import BAND, BEFORE, INK, TRUTH, WAS
 
-    bins = max(FEWEST_BINS, min(BINS, len(found.values) // ROWS_OF_A_BIN))
+    bins = max(FEWEST_BINS, min(MOST_BINS, len(found.values) // ROWS_PER_BIN))
 
     def density(curves: _Curves) -> Array:
         counts = torch.histc(curves.values, bins, 0.0, 1.0)
