@@ -150,7 +150,7 @@ def certify_run(
         threshold=options.threshold,
         least=options.least,
         seconds=time.perf_counter() - began,
-        told=lambda said: with_option_names(said, config, CONFIGS),
+        reword=lambda text: with_option_names(text, config, CONFIGS),
     )
 
 
