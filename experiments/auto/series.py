@@ -92,9 +92,9 @@ def table(found: list[dict[str, Any]]) -> None:
         "series",
         "Series of one input: kernel=auto",
         [
-            "Standardised targets; linear, 5-nn and boosting: RMSE of the baselines. seconds: of the",
-            "processor, all of the call, baselines included. A random tenth is interpolated, the last",
-            "tenth (14 and 68 months) is forecast.",
+            "Standardised targets; linear, 5-nn and boosting: RMSE of the baselines. seconds: of",
+            "the processor, all of the call, baselines included. A random tenth is interpolated,",
+            "the last tenth (14 and 68 months) is forecast.",
         ],
         rows,
         {

@@ -14,6 +14,10 @@ INK, BAND, TRUTH, BEFORE = "#1f4e79", "#9dc3e6", "#222222", "#c55a11"
 WAS = "before recalibration"
 
 
+MANY_BARS = 300
+"""Error bars beyond which they are drawn thin."""
+
+
 def predicted_against_observed(
     observed: Array, mean: Array, lower: Array, upper: Array, target: str
 ) -> Figure:
@@ -38,7 +42,7 @@ def predicted_against_observed(
         markersize=3,
         color=INK,
         ecolor=BAND,
-        elinewidth=0.6,
+        elinewidth=0.6 if len(shown) > MANY_BARS else 1.2,
         alpha=0.7,
     )
     ends = [float(min(observed.min(), mean.min())), float(max(observed.max(), mean.max()))]
