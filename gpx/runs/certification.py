@@ -31,7 +31,7 @@ from gpx.runs.predictor import Predictor
 
 CHOSEN = 50
 """Test points certified when none are named."""
-PRODUCTS_LIMIT = {"cpu": 20_000, "cuda": 200_000}
+MAX_ROWS_FOR_PRODUCTS = {"cpu": 20_000, "cuda": 200_000}
 """Training points up to which products with the kernel matrix are used unless asked otherwise."""
 EXACT_RANK = 500
 """Greedy inducing points behind the certificate of an exact run too large to factorise."""
@@ -133,7 +133,7 @@ def certify_run(
     predicted = Marginals(said.mean.double(), said.variance.double())
     products = options.products
     if products is None:
-        products = len(y) <= PRODUCTS_LIMIT.get(x.device.type, PRODUCTS_LIMIT["cpu"])
+        products = len(y) <= MAX_ROWS_FOR_PRODUCTS.get(x.device.type, MAX_ROWS_FOR_PRODUCTS["cpu"])
     found = _certificate(predictor, config, x, y, points, predicted, products)
     found = _on_cpu(found)
     scaler = predictor.scaler
