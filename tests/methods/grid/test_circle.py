@@ -73,7 +73,7 @@ def test_everything_equals_dense_inference(family):
     rows = model.gridded(x)
     assert rows.grid.shape == (120, 3)
     assert rows.grid.inner_shape == (60, 3)
-    assert rows.gappiness == pytest.approx(1.0 - len(x) / 180)
+    assert rows.gap_share == pytest.approx(1.0 - len(x) / 180)
     posterior = model.condition(x, y)
     beyond = [[6.0, 0.1], [7.013, 0.3], [11.0, 0.2], [40.0, 0.3], [9.99, 2.0], [3.0, 0.0]]
     at = torch.cat([torch.cartesian_prod(TIMES, PLACES)[50:90:2], torch.tensor(beyond).double()])
@@ -289,7 +289,7 @@ def test_a_start_that_reaches_over_the_axis_is_shortened_and_told(kernel):
     shared = {"mean": Zero(), "likelihood": Gaussian(0.05), "fft_points": 10}
     model = GridGP(kernel=kernel, **shared).double()
     model.initialise(x, y, generator=torch.Generator())
-    assert model.note == ("lengthscale of axis 0 set to 0.03: it reached over the whole axis")
+    assert model.note == ("lengthscale of axis 0 set to 0.03: it was too long for products by FFT")
     assert GridMLL("nystrom").evidence(model, x, y).report.converged
     model.note = ""
     model.initialise(x, y, generator=torch.Generator())
