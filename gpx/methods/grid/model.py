@@ -153,8 +153,8 @@ class GridGP(Model):
                 points, kept = rows.grid.shape[axis], rows.grid.inner_shape[axis]
                 reason += (
                     f"; axis {axis} is regular: its {kept:,} points are extended to a circle of "
-                    f"{points:,} for products by FFT, about {FFTS_PER_EVALUATION} FFTs per evaluation "
-                    f"over {rows.grid.size:,} cells (its eigenvectors would take "
+                    f"{points:,} for products by FFT, about {FFTS_PER_EVALUATION} FFTs over "
+                    f"{rows.grid.size:,} cells per evaluation (its eigenvectors would take "
                     f"{8e-9 * kept**2:.1f} GB, fft_points=None)"
                 )
             dense = [m for a, m in enumerate(rows.grid.shape) if a not in circular]
