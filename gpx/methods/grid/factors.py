@@ -42,20 +42,19 @@ class AxisKernels:
         first = like.new_ones(()) if self.prior_scale is None else self.prior_scale.to(like)
         return reduce(torch.mul, values, first)
 
-    def matrices(self, grid: CartesianGrid, points: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Per axis k_l(points_l, axis_l) (q_l, m_l); the first includes the scale.
+    def matrices(self, grid: CartesianGrid) -> list[Tensor]:
+        """Covariance (m_l, m_l) of each axis; the first includes the scale.
 
-        If ``points`` is None, a circle gives the first column (m_l,) of its circulant covariance.
-        Differentiable in the kernel's parameters. Cost: sum_l q_l m_l kernel evaluations.
+        For a circle the first column (m_l,) of its circulant covariance. Differentiable in the
+        kernel's parameters. Cost: sum_l m_l^2 kernel evaluations.
         """
         found = []
         for axis in range(len(self.parts)):
-            columns = grid.embedded(axis)
-            if points is None and grid.circular(axis):
+            if grid.circular(axis):
                 found.append(self.circulant(grid, axis))
                 continue
-            rows = columns if points is None else grid.embedded(axis, points[axis])
-            found.append(self.matrix(axis, rows, columns))
+            points = grid.embedded(axis)
+            found.append(self.matrix(axis, points, points))
         found[0] = found[0] * self.scale(found[0])
         return found
 

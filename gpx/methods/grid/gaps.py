@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -72,6 +73,28 @@ class GapOptions:
             raise ConfigError(f"penalty={self.penalty} must be positive")
         if self.memory_budget is not None and budget_in_bytes(self.memory_budget) < 1:
             raise ConfigError(f"memory_budget={self.memory_budget} must be positive (bytes)")
+
+    def conjugate_gradients(
+        self,
+        matrix: Callable[[Tensor], Tensor],
+        right: Tensor,
+        preconditioner: Callable[[Tensor], Tensor] | None = None,
+        *,
+        start: Tensor | None = None,
+        verify: bool = True,
+        on_failure: OnFailure = "warn",
+    ) -> CGResult:
+        """``gpx.linalg.conjugate_gradients`` with tolerance and steps of these options."""
+        return conjugate_gradients(
+            matrix,
+            right,
+            preconditioner=preconditioner,
+            x0=start,
+            stop=RelativeResidual(self.tolerance),
+            max_iterations=self.max_iterations,
+            verify=verify,
+            on_failure=on_failure,
+        )
 
 
 def choose_gaps(options: GapOptions, rows: GriddedRows) -> tuple[Gaps, str]:
@@ -170,15 +193,8 @@ def _fill(
     preconditioner = fill_preconditioner(system, options.precondition_rank, options.memory_budget)
 
     def solved(x0: Tensor | None, verify: bool) -> tuple[CGResult, Tensor, Tensor, Tensor]:
-        found = conjugate_gradients(
-            system.missing,
-            rhs,
-            x0=x0,
-            preconditioner=preconditioner,
-            stop=RelativeResidual(options.tolerance),
-            max_iterations=options.max_iterations,
-            verify=verify,
-            on_failure=on_failure,
+        found = options.conjugate_gradients(
+            system.missing, rhs, preconditioner, start=x0, verify=verify, on_failure=on_failure
         )
         filled = system.on_grid(target)
         filled[gaps] = found.solution
@@ -206,16 +222,9 @@ def _ignore(
     start: Tensor | None,
     on_failure: OnFailure,
 ) -> GridSolve:
-    found = conjugate_gradients(
-        system.observed,
-        target,
-        x0=start,
-        preconditioner=ignore_preconditioner(
-            system, options.precondition_rank, options.memory_budget
-        ),
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
-        on_failure=on_failure,
+    preconditioner = ignore_preconditioner(system, options.precondition_rank, options.memory_budget)
+    found = options.conjugate_gradients(
+        system.observed, target, preconditioner, start=start, on_failure=on_failure
     )
     _require_solution(found, system, options, on_failure)
     # lower bound of y^T A^{-1} y: 2 a^T y - a^T A a = a^T (y + r)
@@ -239,13 +248,11 @@ def _penalize(
     def preconditioner(v: Tensor) -> Tensor:
         return weights * v if v.ndim == 1 else weights.unsqueeze(1) * v
 
-    found = conjugate_gradients(
+    found = options.conjugate_gradients(
         KroneckerPlusDiagonal(system.kronecker, diagonal).bare_product(),
         system.on_grid(target),
-        x0=start,
-        preconditioner=preconditioner,
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
+        preconditioner,
+        start=start,
         on_failure=on_failure,
     )
     _require_solution(found, system, options, on_failure)

@@ -11,16 +11,13 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.linalg import (
     CGResult,
-    RelativeResidual,
     SolveReport,
     allowed_memory,
     cholesky,
-    conjugate_gradients,
     kronecker_vector,
     probe_vectors,
     quadrature_of_solve,
 )
-from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.grid.axes import GRID_VECTORS, GriddedRows
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
@@ -271,7 +268,7 @@ def _slq_fill(
     z = _probes(system, system.num_gaps, probes, generator)
     samples, reports = [], []
     for block in blocks(probes, system.size):
-        solved = _solved(system.missing, z[:, block], None, options)
+        solved = options.conjugate_gradients(system.missing, z[:, block], verify=False)
         samples.append(_samples(z[:, block], solved))
         reports.append(solved.report)
         for j in range(block.stop - block.start):
@@ -293,7 +290,7 @@ def _slq_ignore(
     for block in blocks(probes, system.size):
         part = z[:, block]
         rhs = part if q is None else q.root_matmul(part)
-        solved = _solved(system.observed, rhs, q, options)
+        solved = options.conjugate_gradients(system.observed, rhs, q, verify=False)
         samples.append(_samples(part, solved))
         reports.append(solved.report)
         rights = part if q is None else q.inverse_root_matmul(part, transpose=True)
@@ -304,23 +301,6 @@ def _slq_ignore(
     mean, error = mean_and_error(torch.cat(samples))
     value = mean if q is None else mean + q.logdet()
     return GridLogdet(value, gradient, "slq_ignore", False, error, least_converged_report(reports))
-
-
-def _solved(
-    matrix: Callable[[Tensor], Tensor],
-    rhs: Tensor,
-    preconditioner: Preconditioner | None,
-    options: GapOptions,
-) -> CGResult:
-    return conjugate_gradients(
-        matrix,
-        rhs,
-        preconditioner=preconditioner,
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
-        verify=False,
-        on_failure="warn",
-    )
 
 
 def _samples(z: Tensor, solved: CGResult) -> Tensor:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.linalg import RelativeResidual, conjugate_gradients
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner
 from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
@@ -59,7 +58,9 @@ class SampledVariance:
 
     def __init__(self, system: GridSystem, options: GapOptions, most: int) -> None:
         gaps, _ = choose_gaps(options, system.rows)
-        self.system, self.options, self.most = system, options, most
+        tolerance = max(options.tolerance, sample_tolerance(system))
+        self.system, self.most = system, most
+        self.solve_options = replace(options, tolerance=tolerance)
         self.filling = gaps in ("fill", "penalize")
         self._blocks: list[Tensor] = []
 
@@ -87,22 +88,17 @@ class SampledVariance:
         return vectors
 
     def _filled(self, normals: Tensor, generator: torch.Generator) -> Tensor:
-        system, options = self.system, self.options
-        solved = conjugate_gradients(
+        system, options = self.system, self.solve_options
+        solved = options.conjugate_gradients(
             system.missing,
             system.inverse_root(system.rows.gaps, normals),
-            preconditioner=fill_preconditioner(
-                system, options.precondition_rank, options.memory_budget
-            ),
-            stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
-            max_iterations=options.max_iterations,
+            fill_preconditioner(system, options.precondition_rank, options.memory_budget),
             verify=False,
-            on_failure="warn",
         )
         return system.inverse(system.rows.gaps, None, solved.solution)
 
     def _ignored(self, normals: Tensor, generator: torch.Generator) -> Tensor:
-        system, options = self.system, self.options
+        system = self.system
         prior = system.root(normals)
         noise = torch.randn(
             system.num_observed,
@@ -112,8 +108,7 @@ class SampledVariance:
             device=normals.device,
         )
         targets = prior[system.rows.cells] + system.noise.sqrt() * noise
-        tolerance = max(options.tolerance, sample_tolerance(system))
-        solved = solve_gaps(system, targets, replace(options, tolerance=tolerance))
+        solved = solve_gaps(system, targets, self.solve_options)
         return prior_weights(system, normals) - solved.alpha
 
     def variance(self, points: GridPoints, error: float) -> Sampled:
