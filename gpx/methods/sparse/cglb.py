@@ -251,12 +251,12 @@ class CGLBPosterior(SGPRPosterior):
         store = BlockStore(self._whitener(), self.inputs)
         inner = self.inner_factor @ self.inner_factor.mT
         inner.diagonal().sub_(1.0)
-        nothing = self.factor.new_zeros(())
+        zero = self.factor.new_zeros(())
         sums = NystromSums(
             inner * self.noise_variance,
             torch.zeros_like(self.weights),
-            nothing,
-            nothing,
+            zero,
+            zero,
             torch.zeros(0, dtype=torch.bool),
         )
         return NystromMatrix(store, sums, self.noise_variance)
