@@ -142,7 +142,7 @@ def test_targets_that_are_explained_without_noise_are_a_warning():
     again.load_state_dict(steps.state_dict())
     again.bind(model, x, 0)
     for ended in (steps, again):
-        with pytest.warns(UserWarning, match=r"wants less noise than the variance of 2e-06"):
+        with pytest.warns(UserWarning, match=r"is at its lower bound of 2e-06"):
             ended.final_evidence(x, y, generator=GENERATOR)
 
 
