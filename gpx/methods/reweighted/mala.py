@@ -41,8 +41,8 @@ class MALA(Chain[Reweighted]):
     ``latents`` of these again (``redraw_latents``), and every sample stores the sums of its own.
 
     Args:
-        burn_in: steps before the first sample; at most half of the steps of the run (``thin`` is
-            then reduced as well).
+        burn_in: steps before the first sample. If the run is too short for these and a sample,
+            burn-in takes half of its steps, and ``thin`` is reduced.
         iterations: steps after burn-in.
         thin: steps between samples.
         latents: latent targets redrawn per step, at most n; with few the chain mixes slowly.

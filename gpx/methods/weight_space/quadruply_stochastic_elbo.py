@@ -74,8 +74,8 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
             diagonal_columns above m (``check``).
 
     Kind: unbiased for the ELBO, which is at most the log marginal likelihood of the m-function
-    model. Cost per step: O((batch + support) (columns + A W) (d + K)) time and O((batch + support)
-    (columns + A W) K) memory, independent of n and m.
+    model. Cost per step: O((batch + support) (columns + A W) (d + K)) time, memory the same without
+    the factor d; independent of n and m.
 
     Source: Evans and Nair 2020 (QSGP), theorems 1, 2, propositions 1 to 3 and appendix.
     Deviations: anchor, snapshot, averaging over both lists, stratified lists by default.

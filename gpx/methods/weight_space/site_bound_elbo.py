@@ -77,7 +77,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         ConfigError: an invalid option, or columns above m.
 
     Kind: unbiased for a lower bound of the ELBO (``paper``: an estimate without guarantee).
-    Cost per step: O(batch (columns + A W) (d + K)) time and O(batch (columns + A W) K) memory, plus
+    Cost per step: O(batch (columns + A W) (d + K)) time, memory the same without the factor d, plus
     the quadrature's nodes per row; twice the features once hyperparameters differ from those of
     the snapshot; two lists for a chevron covariance. Independent of n and m.
 
