@@ -287,9 +287,9 @@ class SGPR(Model):
 
     @torch.no_grad()
     def kl_upper_bound(self, x: Tensor, y: Tensor) -> float:
-        """Nats above KL(q || posterior), infinite where K_zz has no Cholesky factor.
+        """Upper bound on KL(q || posterior) in nats; infinite if K_zz has no Cholesky factor.
 
-        Cost: n M^2 multiply-adds and those of ``KLCertifier``.
+        Cost: n M^2 multiply-adds and that of ``KLCertifier``.
         """
         try:
             whitener, report = self._factorise()
