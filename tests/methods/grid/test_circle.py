@@ -308,7 +308,7 @@ def test_an_axis_of_which_no_matrix_of_pairs_would_fit():
     model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1)).double()
     settled = model.settle(x)
     assert settled["solver.gaps"][0] == "fill"
-    assert "go by FFT" in settled["solver.gaps"][1]
+    assert "products by FFT" in settled["solver.gaps"][1]
     assert "10.0% of 60,000 cells are gaps" in settled["solver.gaps"][1]
     evidence = GridMLL().evidence(model, x, y)
     assert evidence.report.converged
@@ -350,7 +350,7 @@ def test_only_stationary_factors_of_one_column_go_by_fft():
     alone = GridGP(kernel=periodic, **shared).double()
     alone.initialise(x, y[:60], generator=generator)
     assert not alone.note
-    with pytest.raises(NotPositiveDefinite, match="or repeats itself; start at"):
+    with pytest.raises(NotPositiveDefinite, match="or is periodic; start at"):
         alone.condition(x, y[:60])
 
 
