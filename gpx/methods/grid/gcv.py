@@ -142,7 +142,7 @@ class GCV(GridObjective):
         target, rows, factors = self.prepare_system_inputs(model, x, y)
         noise = model.likelihood.noise_variance
         n = x.shape[0]
-        wanted = torch.is_grad_enabled()
+        needs_gradient = torch.is_grad_enabled()
         with torch.no_grad():
             system = model.system(rows, factors)
             cells = rows.cells
@@ -161,7 +161,7 @@ class GCV(GridObjective):
             parts = {"residual": -0.5 * n * (n * square).log(), "trace": n * trace.log()}
         value = parts["residual"] + parts["trace"]
         second: SolveReport | None = None
-        if wanted:
+        if needs_gradient:
             with torch.no_grad():
                 # d ||alpha||^2 = -2 eta^T dK alpha + 2 eta^T dy, eta = (K + sigma^2 I)^{-1} alpha
                 again = solve_gaps(system, alpha, model.options)

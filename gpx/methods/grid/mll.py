@@ -251,7 +251,7 @@ class GridMLL(GridObjective):
         self.check(model)
         target, rows, factors = self.prepare_system_inputs(model, x, y)
         noise = model.likelihood.noise_variance
-        wanted = torch.is_grad_enabled()
+        needs_gradient = torch.is_grad_enabled()
         with torch.no_grad():
             system = model.system(rows, factors)
             solve = model.solve(system, target.detach())
@@ -263,7 +263,9 @@ class GridMLL(GridObjective):
                 probes=self.probes,
                 generator=self.draws.generator(x.device, generator),
             )
-            terms, gradient = grid_log_marginal_likelihood(system, solve, logdet, gradient=wanted)
+            terms, gradient = grid_log_marginal_likelihood(
+                system, solve, logdet, gradient=needs_gradient
+            )
         value = terms.total()
         if gradient is not None:
             value = with_gradient(
