@@ -158,7 +158,7 @@ def test_noise_and_precisions_of_the_rows(problem):
 def test_mistakes_in_weights(problem):
     x, y = problem
     weight = np.ones(60)
-    with pytest.raises(ValueError, match="sample_weight must be whole numbers \(how often"):
+    with pytest.raises(ValueError, match=r"sample_weight must be whole numbers \(how often"):
         GPXRegressor().fit(x, y, sample_weight=0.5 * weight)
     with pytest.raises(ValueError, match="either sample_weight, or noise and weights"):
         GPXRegressor().fit(x, y, sample_weight=weight, noise=weight)
