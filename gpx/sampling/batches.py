@@ -10,6 +10,9 @@ from torch import Tensor
 from gpx.lazy_rows import LazyRows
 from gpx.sampling.seeds import stream
 
+PLACES = 8
+"""Of the files that a scattered batch takes its rows from."""
+
 
 class BatchOrder(Protocol):
     """Which rows are in the batch of a step."""
@@ -45,11 +48,48 @@ def some_rows(x: Tensor | LazyRows, count: int, generator: torch.Generator | Non
     total = x.shape[0]
     if not isinstance(x, LazyRows) or 2 * count > total:
         return torch.randperm(total, generator=generator, device=x.device)[:count]
-    chosen: dict[int, None] = {}  # in the order drawn; a row drawn again is drawn anew
+    return _different(total, count, generator, x.device)
+
+
+def _different(
+    total: int, count: int, generator: torch.Generator | None, device: torch.device
+) -> Tensor:
+    """``count`` different whole numbers below ``total``, in the order drawn."""
+    chosen: dict[int, None] = {}  # a number drawn again is drawn anew
     while len(chosen) < count:
-        drawn = torch.randint(total, (count,), generator=generator, device=x.device)
+        drawn = torch.randint(total, (count,), generator=generator, device=device)
         chosen |= dict.fromkeys(drawn.tolist())
-    return torch.tensor(list(chosen)[:count], device=x.device)
+    return torch.tensor(list(chosen)[:count], device=device)
+
+
+def scattered_batches(
+    x: LazyRows, batch_size: int, count: int, generator: torch.Generator | None
+) -> Tensor:
+    """Rows (count, batch_size) of batches that have no place of the files in common; fewer batches
+    where the rows do not suffice.
+
+    Every batch is of some eight runs of rows that follow one another, at places drawn without
+    replacement. Where rows that are near are alike, batches of a ``NearBatches`` are alike, too,
+    since they share a buffer: their spread does not say how far their mean is from that of all.
+    These are as good as independent, and their spread does. Every row is as likely as any other.
+
+    Args:
+        x (n, d): in files, a batch or more.
+        generator: on the device of x.
+
+    Cost: a block is read for each run.
+    """
+    total = x.shape[0]
+    run = -(-batch_size // PLACES)
+    each, pieces = -(-batch_size // run), total // run
+    count = min(count, pieces // each)
+    if 2 * count * each > pieces:
+        chosen = torch.randperm(pieces, generator=generator, device=x.device)[: count * each]
+    else:
+        chosen = _different(pieces, count * each, generator, x.device)
+    start = torch.randint(total, (), generator=generator, device=x.device)
+    rows = chosen[:, None] * run + torch.arange(run, device=x.device)
+    return ((rows.view(count, each * run) + start) % total)[:, :batch_size]
 
 
 class Batches:
