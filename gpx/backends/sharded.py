@@ -88,12 +88,12 @@ class Sharded:
             for piece in self._pieces:
                 part = piece.engine.product(piece.entries, right[self.rows], transposed=True)
                 total[piece.columns] += part
-            self.processes.add_up(total)
+            self.processes.all_sum(total)
             return total
         part = right.new_zeros(self.rows.stop - self.rows.start, right.shape[1])
         for piece in self._pieces:
             part += piece.engine.product(piece.entries, right[piece.columns], transposed=False)
-        return self.processes.put_together(part, n1)
+        return self.processes.all_gather(part, n1)
 
     def derivative(
         self, entries: Entries, left: Tensor, right: Tensor
@@ -111,7 +111,7 @@ class Sharded:
             for total, gradient in zip(totals[2:], found[2:], strict=True):
                 if total is not None and gradient is not None:
                     total += gradient
-        self.processes.add_up(*(total for total in totals if total is not None))
+        self.processes.all_sum(*(total for total in totals if total is not None))
         return tuple(totals)
 
 

@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, class_name
 from gpx.inference.variational import WhitenedGaussian
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.gaussian import NoisyOutputs
-from gpx.linalg.replayed import Record, Replayed, recorded
+from gpx.linalg.replayed import Record, Replayed, record_cuda_graph
 
 LONGEST = 1.0
 """Length of a step of the mean of q, in prior standard deviations, under noise that is not
@@ -49,7 +49,7 @@ class NaturalGradient(torch.optim.Optimizer):
         self._record: Record | None = None
         self._replayed: Replayed | None = None
 
-    def replay(self, record: Record = recorded) -> None:
+    def replay(self, record: Record = record_cuda_graph) -> None:
         """Steps are recorded once and replayed from now on (``gpx.linalg.replayed``)."""
         self._record, self._replayed = record, None
 

@@ -174,7 +174,7 @@ class Session:
             self._test()
         late = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
         # clocks and signals differ between processes, what they do next may not
-        agreed = sharing().agreed(self.seconds, float(late), float(self.guard.received or 0))
+        agreed = sharing().all_max(self.seconds, float(late), float(self.guard.received or 0))
         self.seconds, due, stopped = agreed[0], bool(agreed[1]), int(agreed[2]) or None
         if self.unlogged is not None and (due or stopped is not None):
             # a state that is no number any more must not replace the last good checkpoint
@@ -269,7 +269,7 @@ class Session:
         if self.model.note:
             self.say(f"step {self.step}: {self.model.note}")
         seconds = self.seconds + time.perf_counter() - started
-        (self.seconds,) = sharing().agreed(seconds)
+        (self.seconds,) = sharing().all_max(seconds)
         return again
 
 

@@ -111,12 +111,12 @@ class Trainer:
         with InterruptGuard() as guard:
             session.guard = guard
             # the first process may be about to write one
-            if any(sharing().agreed(float(self.checkpoint.exists()))):
+            if any(sharing().all_max(float(self.checkpoint.exists()))):
                 session.restore()
             if not session.resumed:
                 with session.timed():
                     initialise(WatchedStart(session))
-                (session.seconds,) = sharing().agreed(session.seconds)
+                (session.seconds,) = sharing().all_max(session.seconds)
                 session.seconds_of_start = session.seconds
             if session.ended is None or session.given_more_steps:
                 reason = optimizer.run(session)

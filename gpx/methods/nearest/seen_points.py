@@ -51,7 +51,9 @@ class SeenPoints:
             self.jitter = jitter * own.diagonal(z[:1].double()).mean()
             self.places = self.coordinates(z.double()) if radial else None
             if by_distance(own, rule):
-                self.search = NearestSearch(self.coordinates(z.double()).to(z), least_tree=SMALL)
+                self.search = NearestSearch(
+                    self.coordinates(z.double()).to(z), max_brute_force=SMALL
+                )
 
     def coordinates(self, x: Tensor) -> Tensor:
         """Where distances are measured: x (b, d) in float64 -> (b, q)."""

@@ -106,7 +106,7 @@ def collapsed_elbo(
         store = BlockStore(whitener, x, memory_budget if gradient else 0, scale=scale)
         if gathered is not None:
             store.hold(gathered.hold_cross, memory_budget)
-        sums = nystrom_sums(store, own_residual).added_up(processes)
+        sums = nystrom_sums(store, own_residual).summed_over(processes)
         inner = InnerFactor(sums, s)
         terms = _terms(sums, inner, s, constant)
         if gathered is None:
@@ -114,12 +114,12 @@ def collapsed_elbo(
         own_gradient = nystrom_gradient(
             gathered, own_residual, store, sums, inner, s, None, report.relative
         )
-        residual_gradient = processes.put_together(own_gradient, n)
+        residual_gradient = processes.all_gather(own_gradient, n)
         if scale is None:
             noise_gradient = log_density_noise_gradient(sums, inner, s, n, sums.trace_error)
         else:
             by_row = row_noise_gradient(store, own_residual, own_gradient, sums, inner)
-            noise_gradient = processes.put_together(by_row, n)
+            noise_gradient = processes.all_gather(by_row, n)
     return terms, LogDensityGradient(residual_gradient, noise_gradient, gathered), report
 
 
@@ -256,7 +256,7 @@ def nystrom_gradient(
     processes = gathered.processes
     if processes.count > 1:
         lost = torch.zeros_like(sums.gram) if lost is None else lost
-        processes.add_up(lost)
+        processes.all_sum(lost)
         if processes.number:  # what follows is of no row: the first process adds it
             return residual_gradient
 

@@ -21,10 +21,10 @@ from gpx.inference.variational import (
     Strategy,
     Whitened,
     WhitenedGaussian,
-    apart,
-    best_variational,
     mean_shares,
     observed_sums,
+    optimal_variational,
+    per_output_sums,
     raise_noise,
     row_scale,
 )
@@ -216,7 +216,7 @@ class SVGP(Model):
         """
         sums = self._sums(x, y)
         if self.row_noise is None:
-            raise_noise(apart(sums, likelihood), sums.counts, likelihood)
+            raise_noise(per_output_sums(sums, likelihood), sums.counts, likelihood)
         self._assign_optimum(self.q, sums)
 
     @torch.no_grad()
@@ -246,7 +246,7 @@ class SVGP(Model):
 
     def _assign_optimum(self, q: WhitenedGaussian, sums: OutputSums) -> None:
         assert isinstance(self.likelihood, OPTIMAL)
-        self._assign(q, *best_variational(sums, self.likelihood))
+        self._assign(q, *optimal_variational(sums, self.likelihood))
 
     def _assign(self, q: WhitenedGaussian, mean: Tensor, factor: Tensor) -> None:
         """Set q to where v is N(mean, factor factor^T)."""

@@ -6,7 +6,7 @@ import torch
 from gpx.inference.variational import (
     InducingVariables,
     apart,
-    best_variational,
+    optimal_variational,
     mean_shares,
     observed_sums,
 )
@@ -51,7 +51,7 @@ def test_means_and_factors_are_the_dense_ones(latents, y):
     variables = InducingVariables(made.kernel, made.inducing, made.jitter)
     shares = mean_shares(made.likelihood)
     sums = observed_sums(variables, made.mean, X, y, None, shares)
-    mean, factor = best_variational(sums, made.likelihood)
+    mean, factor = optimal_variational(sums, made.likelihood)
     with torch.no_grad():
         z = made.inducing
         root = torch.linalg.cholesky(made.kernel.evaluate(z) + 1.4e-6 * torch.eye(M).double())
