@@ -75,7 +75,7 @@ class Patches(InducingFeatures):
 
     def cross_rows(self, kernel: Kernel, z: Tensor, x: Tensor) -> Tensor:
         """Its transpose."""
-        return _of_patches(kernel).with_points(x, z)
+        return _of_patches(kernel).cross_with_patches(x, z)
 
     def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
         """The patch kernel's."""

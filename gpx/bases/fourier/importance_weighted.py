@@ -17,7 +17,7 @@ from gpx.bases.closed_forms import Waves
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
-from gpx.kernels.families import family_of
+from gpx.kernels.families import resolve_family
 from gpx.kernels.stationary import Stationary
 
 FEW = 0.1
@@ -138,7 +138,7 @@ class Proposal:
     def __post_init__(self) -> None:
         """Check ranges."""
         if self.family != "same":
-            family_of(self.family, "same")
+            resolve_family(self.family, "same")
         if not 0.0 < self.lengthscale < float("inf"):
             raise ConfigError(
                 f"proposal.lengthscale={self.lengthscale} is a factor on lengthscales and "
@@ -161,7 +161,7 @@ class Proposal:
         if self.family == "same":
             found: Stationary = copy.deepcopy(kernel)
         else:
-            found = family_of(self.family)(kernel.ard_num_dims)
+            found = resolve_family(self.family)(kernel.ard_num_dims)
             found = found.to(kernel.lengthscale)
             found.outputscale = kernel.outputscale
         found.lengthscale = self.lengthscale * kernel.lengthscale

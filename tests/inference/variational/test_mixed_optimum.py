@@ -6,9 +6,9 @@ import torch
 from gpx.inference.variational import (
     InducingVariables,
     apart,
-    optimal_variational,
     mean_shares,
     observed_sums,
+    optimal_variational,
 )
 from gpx.kernels import RBF
 from gpx.likelihoods import GaussianOutputs, MixedOutputs
