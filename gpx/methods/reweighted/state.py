@@ -126,7 +126,7 @@ class ReweightedState(InDoublePrecision):
 
     def retarget(self, projected: Tensor, squared: Tensor) -> None:
         """Other targets r of the same rows: Phi^T r (m,) and |r|^2 ()."""
-        form = self.form.of_targets(projected, squared)
+        form = self.form.with_targets(projected, squared)
         self.projected = projected
         self.totals = torch.cat([squared[None], self.totals[1:]])
         self._form = form
@@ -136,7 +136,7 @@ class ReweightedState(InDoublePrecision):
         if not len(self.latent_sums):
             return self.form
         sums = self.latent_sums[number]
-        return self.form.of_targets(sums[:-1], sums[-1])
+        return self.form.with_targets(sums[:-1], sums[-1])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if self.structure != "householder":  # none, and older runs did not store it

@@ -103,13 +103,13 @@ class ReweightedForm(ABC):
     def weights(self, log_variances: Tensor, log_noise: Tensor) -> ReweightedWeights:
         """The posterior at log g (k,) and log s (), both float64."""
 
-    def of_targets(self, projected: Tensor, squared: Tensor) -> ReweightedForm:
+    def with_targets(self, projected: Tensor, squared: Tensor) -> ReweightedForm:
         """The path for the same rows with other targets r: Phi^T r (m,) and |r|^2 ().
 
         Nothing that depends on the features alone is computed again.
         """
         found = copy.copy(self)
-        found.sums = self.sums.of_targets(projected, squared)
+        found.sums = self.sums.with_targets(projected, squared)
         return found
 
     def at(self, features: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class CompressedStatistics:
         self.targets = (projected @ self.vectors) / self.values.sqrt()
         self.rest = (squared - self.targets.square().sum()).clamp_min(0.0)
 
-    def of_targets(self, projected: Tensor, squared: Tensor) -> CompressedStatistics:
+    def with_targets(self, projected: Tensor, squared: Tensor) -> CompressedStatistics:
         """The same rows with other targets r, by Phi^T r (m,) and |r|^2 (). Cost: O(m rank)."""
         found = copy.copy(self)
         found._aim(projected, squared)
