@@ -105,12 +105,12 @@ class _GPXEstimator(BaseEstimator):
             noise=noise,
             weights=weights,
         )
-        of_classes = is_classifier(self)
-        if bool(fitted.model.labels) != of_classes:
+        is_classification = is_classifier(self)
+        if bool(fitted.model.labels) != is_classification:
             named = likelihood if isinstance(likelihood, str) else class_name(likelihood)
             raise ConfigError(
                 f"likelihood={named} is of "
-                + ("numbers" if of_classes else "classes")
+                + ("numbers" if is_classification else "classes")
                 + f", and {type(self).__name__} predicts the other; choose another likelihood="
             )
         self.predictor_ = fitted.model

@@ -69,7 +69,7 @@ class GaussianPosterior(Posterior):
             plain = RowNoise(torch.zeros_like(self.residual), torch.ones_like(self.residual))
             known = plain if self.row_noise is None else RowNoise(*self.row_noise)
             more = RowNoise(torch.zeros_like(y), torch.ones_like(y)) if noise is None else noise
-            made.know_noise(known.and_of(more.like(known.known)))
+            made.know_noise(known.concatenated(more.like(known.known)))
         rows = torch.cat([self.inputs, x])
         targets = torch.cat([self.residual + self.mean(self.inputs), y])
         made.condition_(rows, targets)

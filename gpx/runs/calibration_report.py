@@ -14,7 +14,7 @@ from gpx.data import Dataset
 from gpx.diagnostics.calibration import auroc
 from gpx.errors import DataError
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import Task, of_classes
+from gpx.likelihoods.base import Task, is_classification
 from gpx.metrics import class_log_probabilities, entropy, evaluate, trivial_law
 from gpx.runs.figures.calibration import calibration_figures
 from gpx.runs.folder import RunFolder
@@ -73,7 +73,7 @@ class CalibrationReport:
 
     def lines(self) -> list[str]:
         """What a person reads: a table, and how sure the model is, in a sentence."""
-        words = OF_CLASSES if of_classes(self.task) else OF_NUMBERS
+        words = OF_CLASSES if is_classification(self.task) else OF_NUMBERS
         columns = [self.measures] if self.before is None else [self.before, self.measures]
         width = max(map(len, words.values())) + 2
         head = f"calibration on {self.rows:,} test points"
@@ -100,12 +100,12 @@ class CalibrationReport:
 
     def elsewhere_word(self) -> str:
         """What inputs from elsewhere are told by."""
-        classes = of_classes(self.task)
+        classes = is_classification(self.task)
         return "the entropy of the classes" if classes else "the predictive deviation"
 
     def sentence(self) -> str:
         """Over-confident, under-confident, or neither as far as so many test rows can tell."""
-        if of_classes(self.task):
+        if is_classification(self.task):
             claimed, right = self.measures["confidence"], self.measures["accuracy"]
             spread = ERRORS * math.sqrt(max(right * (1.0 - right), 1e-12) / self.rows)
             said = f"it claims to be right in {claimed:.3f} of all cases and is in {right:.3f}"
@@ -202,7 +202,7 @@ def _measures(data: Dataset, law: Distribution) -> dict[str, float]:
     found = evaluate(
         data.task, law, y, data.scaler, data.target_names, trivial=trivial_law(train_y)
     )
-    if of_classes(data.task):
+    if is_classification(data.task):
         log_probabilities, _ = class_log_probabilities(data.task, law, y)
         found["confidence"] = float(log_probabilities.double().exp().max(1).values.mean())
     return found
@@ -210,7 +210,7 @@ def _measures(data: Dataset, law: Distribution) -> dict[str, float]:
 
 def _uncertainty(task: Task, law: Distribution) -> Tensor:
     """Entropy of classes, or deviation of numbers (of several outputs the mean); (n,)."""
-    if of_classes(task):
+    if is_classification(task):
         probs: Tensor = law.probs.double()  # type: ignore[attr-defined]
         if probs.ndim == 1:
             probs = torch.stack([1.0 - probs, probs], 1)

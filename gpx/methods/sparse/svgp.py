@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
-from gpx.inducing.base import inducing_for, settled_size
+from gpx.inducing.base import default_num_inducing, describe_num_inducing
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.variational import (
@@ -115,7 +115,7 @@ class SVGP(Model):
         super().__init__()
         check_not_negative(jitter=jitter)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
-        wanted = inducing_for(num_data) if num_inducing is None else num_inducing
+        wanted = default_num_inducing(num_data) if num_inducing is None else num_inducing
         size = wanted if num_data is None else min(wanted, num_data)
         self._asked = num_inducing
         self.kernel = kernel
@@ -153,7 +153,7 @@ class SVGP(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M where more were asked for than there are data."""
         self.features.require(self.kernel)
-        return settled_size(self._asked, self.inducing.shape[0])
+        return describe_num_inducing(self._asked, self.inducing.shape[0])
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Choose inducing points among the data; start q(v) at its optimum where it is known.
