@@ -22,7 +22,7 @@ from gpx.errors import ConfigError, GPXError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
-from gpx.methods.base.model import EXAMPLES
+from gpx.methods.base.model import EXAMPLE_PARTS
 
 PARTS: dict[str, type[Constructed]] = {"kernel": Kernel, "mean": Mean, "likelihood": Likelihood}
 """What may be given as a module, and of which class it must be."""
@@ -72,8 +72,8 @@ def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:
     if not isinstance(module, PARTS[part]):
         given = f"the class {module.__name__}" if isinstance(module, type) else class_name(module)
         raise ConfigError(
-            f"{part}={given} is no {part} of gpx, such as gpx.{EXAMPLES[part]}; a text is read as "
-            f"the option {part}= is"
+            f"{part}={given} is no {part} of gpx, such as gpx.{EXAMPLE_PARTS[part]}; a text is "
+            f"read as the option {part}= is"
         )
     return _Reader(part, kept).node(module, part)
 

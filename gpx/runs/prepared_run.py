@@ -17,7 +17,7 @@ from gpx.data import Dataset
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
-from gpx.methods.base.model import refused_of_rows
+from gpx.methods.base.model import why_rows_are_refused
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model
@@ -210,7 +210,7 @@ def prepare(
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
         if not objective.takes_row_noise:
-            refused = refused_of_rows(data.train_noise)
+            refused = why_rows_are_refused(data.train_noise)
             raise ConfigError(
                 f"objective {class_name(objective)} {refused}, or choose another objective="
             )

@@ -17,7 +17,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import cholesky
 from gpx.means import Zero
-from gpx.methods.base.batch import in_order
+from gpx.methods.base.batch import batches_in_order
 from gpx.methods.base.model import Hyperparameters
 from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.features import Frequency
@@ -215,7 +215,7 @@ class DeepGP(NetworkModel):
             clamped=like.bool(),
         )
         with draws_of(self.network, generator):
-            for rows, targets, _, known in in_order(self, x, y, START_CHUNK):
+            for rows, targets, _, known in batches_in_order(self, x, y, START_CHUNK):
                 features = head.features(self.network.body(rows)).double()
                 target = targets.double()
                 scale = row_scale(known, self.likelihood)

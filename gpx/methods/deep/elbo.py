@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.methods.base.batch import Batch, in_order, noise_of_all
+from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.posterior import Marginals
 from gpx.tensor_checks import check_at_least
@@ -87,7 +87,7 @@ class SampledELBO(Objective[Sampled]):
         Raises:
             ConfigError: the model knows something of each row, and some came without.
         """
-        noise = noise_of_all(model, noise, len(x), self.total)
+        noise = resolve_row_noise(model, noise, len(x), self.total)
         fit = self._fit(model, Batch(x, y, noise=noise), generator)
         return _evidence(model, fit * (self.total / x.shape[0]))
 
@@ -117,7 +117,7 @@ class SampledELBO(Objective[Sampled]):
     ) -> Evidence:
         """Unbiased estimate of the bound, streamed over all rows."""
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
-        for batch in in_order(model, x, y, batch_size):
+        for batch in batches_in_order(model, x, y, batch_size):
             fit += self._fit(model, batch, generator).double()
         return _evidence(model, fit)
 

@@ -1,4 +1,4 @@
-"""Log marginal likelihood with an expected error below a bound the user sets, in nats."""
+"""Log marginal likelihood whose expected error is below a bound in nats set by the user."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class BarelyBiasedMLL(Objective[ExactModel]):
 
     Args:
         bias: epsilon, nats; 1 to 100 in the publication.
-        estimate: "below" (the publication's) or "middle" of the bracket: fewer steps for the same
-            bias, but not below the evidence in expectation.
+        estimate: "below", as published, or "middle" of the bracket, which needs fewer steps for the
+            same bias but may exceed the evidence in expectation.
         probes: L; one suffices for training, two or more give a standard error.
         kind_of_probes: "rademacher" or "gaussian".
         resample: as for ``IterativeMLL``.
-        max_steps: cap on the Lanczos steps; a capped evaluation is flagged in ``report``.
+        max_steps: most Lanczos steps; if they do not suffice, ``report.converged`` is False.
 
     Exactness: an estimate whose expectation lies in [evidence - bias, evidence] ("below"), or
     [evidence - bias, evidence + bias] ("middle"), while ``report.converged``. Cost: see

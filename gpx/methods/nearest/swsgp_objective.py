@@ -12,8 +12,8 @@ from gpx.errors import ConfigError
 from gpx.lazy_rows import LazyRows
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.methods.base.batch import Batch, in_order, noise_of_all
-from gpx.methods.base.objective import MOST_BATCHES, Evidence, Kind, Objective
+from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
+from gpx.methods.base.objective import MAX_EVIDENCE_BATCHES, Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.nearest.swsgp import LocalTerms
 from gpx.tensor_checks import check_at_least, check_num_data
@@ -144,7 +144,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
         Raises:
             ConfigError: the model knows something of each row, and some came without.
         """
-        noise = noise_of_all(model, noise, len(x), self.total)
+        noise = resolve_row_noise(model, noise, len(x), self.total)
         terms = model.local_terms(x, self._near(model, x, rows, generator))
         scale = self.total / x.shape[0]
         each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
@@ -177,13 +177,13 @@ class SWSGPObjective(StepCount, Objective[Local]):
         Of rows in files that are more than a thousand batches it is the mean of so many, with its
         standard error in ``facts``: every row costs H^3 operations, and 10^7 of them take hours.
         """
-        many = isinstance(x, LazyRows) and x.shape[0] > MOST_BATCHES * batch_size
+        many = isinstance(x, LazyRows) and x.shape[0] > MAX_EVIDENCE_BATCHES * batch_size
         if self.scope != "point" or many:
             found = super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
             return replace(found, facts=found.facts | {"bound": False})
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         complexity = torch.zeros_like(fit)
-        for rows_x, rows_y, _, noise in in_order(model, x, y, batch_size):
+        for rows_x, rows_y, _, noise in batches_in_order(model, x, y, batch_size):
             terms = model.local_terms(rows_x, model.nearest(rows_x))
             each = model.likelihood.expected_log_prob_of_rows(rows_y, *terms.marginals, noise)
             fit += each.sum().double()

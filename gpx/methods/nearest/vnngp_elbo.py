@@ -10,7 +10,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.methods.base.batch import Batch, in_order, noise_of_all
+from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.nearest.vnngp import RowTerms
@@ -107,7 +107,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
                 "VNNGPELBO has to know which rows of the training data a batch holds: give their "
                 "numbers as rows="
             )
-        noise = noise_of_all(model, noise, len(x), self.total)
+        noise = resolve_row_noise(model, noise, len(x), self.total)
         terms = model.row_terms(rows)
         scale = self.total / len(rows)
         each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
@@ -132,7 +132,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
     ) -> Evidence:
         """The bound itself, streamed over all rows, at the q(u) that was trained."""
         parts = {name: torch.zeros((), dtype=torch.float64) for name in ("fit", "complexity")}
-        for batch in in_order(model, x, y, batch_size):
+        for batch in batches_in_order(model, x, y, batch_size):
             share = len(batch.x) / self.total
             for name, part in self.evidence_of(model, batch).parts.items():
                 parts[name] = parts[name].to(part.device) + part.double() * share

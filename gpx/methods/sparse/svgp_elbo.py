@@ -10,7 +10,7 @@ from torch import Tensor
 from gpx.constraints import values_made_once
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.methods.base.batch import Batch, in_order, noise_of_all
+from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.sparse.svgp import BoundTerms
 from gpx.tensor_checks import check_at_least
@@ -71,7 +71,7 @@ class SVGPELBO(Objective[Variational]):
         Raises:
             ConfigError: the model knows something of each row, and some came without.
         """
-        noise = noise_of_all(model, noise, len(x), self.total)
+        noise = resolve_row_noise(model, noise, len(x), self.total)
         scale = self.total / x.shape[0]
         with values_made_once(y.device, model):
             terms = model.bound_terms(x)
@@ -108,7 +108,7 @@ class SVGPELBO(Objective[Variational]):
         higher still.)
         """
         total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for batch in in_order(model, x, y, batch_size):
+        for batch in batches_in_order(model, x, y, batch_size):
             evidence = self.evidence_of(model, batch)
             share = len(batch.x) / self.total
             total += share * evidence.parts["fit"].double()

@@ -126,7 +126,7 @@ def test_of_rows_in_files_the_evidence_is_estimated_from_some_batches(monkeypatc
     assert "evidence_batches" not in all_of_them.facts
     torch.testing.assert_close(all_of_them.value, whole.value)
     for module in ("base.objective", "nearest.swsgp_objective"):
-        monkeypatch.setattr(f"gpx.methods.{module}.MOST_BATCHES", 3)
+        monkeypatch.setattr(f"gpx.methods.{module}.MAX_EVIDENCE_BATCHES", 3)
     some = objective.full_evidence(made, InFiles(x), InFiles(y), batch_size=8, generator=draws(3))
     assert some.facts["evidence_batches"] == 3
     assert some.facts["evidence_standard_error"] > 0.0

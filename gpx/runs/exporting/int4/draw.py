@@ -13,7 +13,7 @@ from gpx.bases.closed_forms import AxisProducts, ClosedForm, Radial, Waves
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.direct.codes import QuantisedWeights, quantised
+from gpx.methods.direct.codes import QuantisedWeights, quantise_draws
 from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.runs.exporting.int4.axes import AxisFeatures, peaks_of
@@ -72,7 +72,7 @@ def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) 
     if not isinstance(mean, Constant | Zero):
         raise ConfigError(f"format=int4 takes mean=constant or zero, got {class_name(mean)}")
     inputs, classes = len(predictor.input_names), isinstance(predictor.likelihood, Bernoulli)
-    weights = quantised(drawn, posterior.values.cpu())
+    weights = quantise_draws(drawn, posterior.values.cpu())
     used = (drawn != weights.zero).any(0).nonzero().flatten()
     # draws of classes are logits, which have no units
     unit = 1.0 if classes else float(scaler.target_scale)
@@ -156,7 +156,7 @@ def _network(
     predictor: Predictor, posterior: DirectNetworkPosterior, drawn: Tensor
 ) -> Int4Predictor:
     fan_in = posterior.polynomial.fan_in.double()
-    weights: QuantisedWeights = quantised(drawn, posterior.values[0].cpu() * fan_in[0].sqrt())
+    weights: QuantisedWeights = quantise_draws(drawn, posterior.values[0].cpu() * fan_in[0].sqrt())
     scaler, inputs = predictor.scaler, len(predictor.input_names)
     widths = (*posterior.hidden, 1)
     into = torch.tensor([inputs + posterior.bias, *posterior.hidden]).double()

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpx.atomic_file import atomic_file
 from gpx.errors import ConfigError, ShapeError
-from gpx.methods.direct.codes import QuantisedWeights, quantised, unpack_codes
+from gpx.methods.direct.codes import QuantisedWeights, quantise_draws, unpack_codes
 from gpx.runs.exporting.int4.axes import AxisFeatures
 from gpx.runs.exporting.int4.c_source import HEAD, array, ending, signature
 from gpx.runs.exporting.int4.forms import Form
@@ -114,7 +114,7 @@ class Int4Predictor:
     @property
     def weights(self) -> QuantisedWeights:
         """The draws, with sums in integers."""
-        return quantised(torch.from_numpy(self.codes), torch.arange(16.0) - self.zero)
+        return quantise_draws(torch.from_numpy(self.codes), torch.arange(16.0) - self.zero)
 
     def predict(self, inputs: ArrayLike) -> Int4Prediction:
         """Mean and variance of y at inputs (n, d), which are read as float32.
