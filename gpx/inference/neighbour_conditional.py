@@ -138,7 +138,7 @@ def neighbour_conditional(
     """
     means, variances, weights = [], [], []
     size = max(1, CHUNK_BYTES // (x.element_size() * (near.shape[1] + 1) ** 2))
-    for part in row_slices(queries.shape[0], size, least_one=True):
+    for part in row_slices(queries.shape[0], size, at_least_one=True):
         rows, asked = near[part], queries[part]
         inputs, there = x[rows.clamp_min(0)], rows >= 0
         own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
