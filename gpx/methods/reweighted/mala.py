@@ -196,7 +196,7 @@ class MALA(Chain[Reweighted]):
             here, size = self._whole(self.chain.position), self.latents
             redraw_latents(self.model, here, x, y, size=size, generator=generator)
             self.form = self.model.form
-            self.chain.renew()
+            self.chain.reevaluate()
             self.here = self.latest
         probability, moved = self.chain.step(generator=generator)
         if moved:

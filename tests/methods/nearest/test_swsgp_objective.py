@@ -109,7 +109,7 @@ class InFiles(LazyRows):
             values.dtype,
             values.device,
         )
-        self.near, self.together = 4, 4
+        self.chunk_rows, self.buffer_rows = 4, 4
 
     def __getitem__(self, rows):
         return self.values[rows]
