@@ -1,6 +1,6 @@
-"""Thompson sampling: where functions drawn from a trained model are largest.
+"""Thompson sampling: maxima of functions drawn from a trained model.
 
-Batches of any size for Bayesian optimisation, each point the maximum of a function of its own::
+Batches of any size for Bayesian optimisation, each point the maximum of another function::
 
     from gpx.thompson import thompson_batch
 
@@ -40,25 +40,25 @@ def thompson_batch(
 ) -> NDArray[np.float64]:
     """Inputs (num, d) to try next: each the maximum of one function drawn from the posterior.
 
-    Functions are drawn by pathwise conditioning and are functions of all inputs, so that nothing
-    grows with the square of ``num`` but one product of matrices at the candidates.
+    Functions are drawn by pathwise conditioning, as functions of all inputs, so that no cost grows
+    with the square of ``num`` except one matrix product at the candidates.
 
     Args:
-        trained: what ``gpx.fit`` or ``gpx.load`` returned; of one real target.
+        trained: the result of ``gpx.fit`` or ``gpx.load``, with one real target.
         bounds: (lowest, highest) of every input, in its own unit.
-        num: how many.
-        maximise: False: each the minimum of its function.
-        candidates, starts, steps: see ``gpx.sampling.maxima``; of the training inputs as many
-            with the best targets are candidates, too, where the posterior holds them.
+        num: number of inputs.
+        maximise: False minimises the functions.
+        candidates, starts, steps: see ``gpx.sampling.maxima``. If the posterior has the training
+            inputs, up to ``candidates`` of them with the best targets are candidates as well.
         seed: of functions and candidates; the same seed gives the same inputs.
 
     Raises:
-        ShapeError: bounds do not fit the inputs.
-        ConfigError: numbers out of range, the target is no single number, inputs are made of texts
-            or dates, or the kernel has no random Fourier features.
-        NotAvailable: functions without derivatives, where ``steps`` is not 0.
+        ShapeError: bounds do not match the inputs.
+        ConfigError: numbers out of range, not a single real target, inputs from texts or dates, or
+            a kernel without random Fourier features.
+        NotAvailable: functions without derivatives, unless ``steps`` is 0.
 
-    Cost: as ``Posterior.sample_paths`` for num functions, and ``gpx.sampling.maxima``.
+    Cost: that of ``Posterior.sample_paths`` for num functions and of ``gpx.sampling.maxima``.
 
     Source: Wilson et al., "Efficiently sampling functions from Gaussian process posteriors", 2020.
     """
@@ -103,7 +103,7 @@ def thompson_batch(
         seed=seed,
     )
     x = model.scaler.original_inputs(found.x.cpu())
-    # standardising and back rounds: what lies on an end stays on it
+    # standardising and back has rounding errors, so points on a bound are put back on it
     return torch.minimum(torch.maximum(x, ends[:, 0]), ends[:, 1]).numpy()
 
 

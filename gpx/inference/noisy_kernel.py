@@ -12,7 +12,7 @@ from gpx.backends import BackendName, Chunked, Dense, Sharded
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.kernel_gradient import has_slope_products, stationary_gradient
 from gpx.kernels.base import Kernel
@@ -224,7 +224,7 @@ class PreconditionedKernel(NoisyKernel):
         if self.x.is_cpu or greedy:
             return pivoted_cholesky(rows, diagonal, rank, tolerance=negligible)
         draws = torch.Generator(self.x.device).manual_seed(0)
-        with values_made_once(self.x.device):  # the same kernel in every block
+        with cached_parameters(self.x.device):  # the same kernel in every block
             return randomly_pivoted_cholesky(
                 rows, diagonal, rank, tolerance=negligible, generator=draws
             )

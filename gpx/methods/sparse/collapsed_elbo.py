@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constants import LOG_TWO_PI
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient
@@ -324,7 +324,7 @@ class CollapsedELBO(Objective[SparseModel]):
         self.check(model)
         residual = y - model.mean(x)
         noise = training_noise(model, residual)
-        with values_made_once(x.device, model.kernel):
+        with cached_parameters(x.device, model.kernel):
             terms, gradient, report = collapsed_elbo(
                 model.kernel,
                 x,
