@@ -38,22 +38,22 @@ except ImportError as error:
 
 
 class GPXModel(Model, FantasizeMixin):
-    """A gpx posterior process of one target, as BoTorch asks for it.
+    """A gpx posterior process of one target, for the acquisition functions and samplers of BoTorch.
 
-    The acquisition functions, samplers and optimisers of BoTorch take it. Its hyperparameters are
-    fixed: there is nothing for ``fit_gpytorch_mll`` to do. For several objectives or constraints
-    make a ``botorch.models.ModelList`` of one model each.
+    Its hyperparameters are fixed: there is nothing for ``fit_gpytorch_mll`` to do. For several
+    objectives or constraints create a ``botorch.models.ModelList`` of one model each.
 
     Args:
-        trained: what ``gpx.fit`` or ``gpx.load`` returned, with inputs and targets in the data's
-            own units; or a posterior, whose units are its own.
-        likelihood: of a posterior; None: Gaussian where the posterior has one of its own. Noisy
-            predictions and new observations need a Gaussian one.
+        trained: the result of ``gpx.fit`` or ``gpx.load``, with inputs and targets in the data's
+            own units; or a posterior, in the units of its inputs.
+        likelihood: of a posterior; None: the posterior's own, if it has one. Noisy predictions and
+            new observations need a Gaussian one.
 
     Raises:
-        ConfigError: several targets, a transformed or recalibrated one, or classes of a run whose
-            latent function is not one.
-        NotAvailable: a posterior without joint law; exact GPs and inducing points have one.
+        ConfigError: several targets, a transformed or recalibrated one, or classes with more than
+            one latent function.
+        NotAvailable: a posterior without joint distribution; exact GPs and inducing points have
+            one.
     """
 
     num_outputs = 1
@@ -86,7 +86,7 @@ class GPXModel(Model, FantasizeMixin):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Of the observations it was conditioned on in groups, such as fantasies."""
+        """Batch shape of the observations it was conditioned on, such as fantasies."""
         return self.law.y.shape[:-1] if isinstance(self.law, Conditioned) else torch.Size()
 
     def subset_output(self, idcs: Sequence[int]) -> GPXModel:
@@ -102,29 +102,29 @@ class GPXModel(Model, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
     ) -> Any:
-        """Joint law of the latent function at groups of inputs, differentiable in them.
+        """Joint distribution of the latent function at batches of inputs, differentiable in them.
 
         Args:
-            X (..., q, d): q inputs in each group.
+            X (..., q, d): q inputs in each batch.
             output_indices: None or [0].
-            observation_noise: add the noise that was learned to the variances; or noise variances
+            observation_noise: add the learned noise to the variances; or noise variances
                 (..., 1, 1) or (..., q, 1) in squared units of the target.
             posterior_transform: of BoTorch, applied to the result.
 
         Returns:
-            a ``GPyTorchPosterior`` of groups (..., q, 1).
+            a ``GPyTorchPosterior`` of batches (..., q, 1).
 
         Raises:
             ShapeError: X has another number of columns than the model.
             ConfigError: noise of a likelihood that is not Gaussian.
 
-        Cost: a prediction of every row, and for every pair in a group as many operations as there
+        Cost: a prediction for every row, and for every pair in a batch as many operations as there
         are data or inducing points.
         """
         if output_indices is not None:
             self.subset_output(output_indices)
-        there = self.law.project(self._standardised(self.transform_inputs(X)))
-        mean, covariance = there.mean, self.law.covariance_between(there)
+        projected = self.law.project(self._standardised(self.transform_inputs(X)))
+        mean, covariance = projected.mean, self.law.covariance_between(projected)
         covariance = covariance.expand(*mean.shape, mean.shape[-1])
         scale = self._scale
         mean = self._offset + scale * mean
@@ -135,32 +135,31 @@ class GPXModel(Model, FantasizeMixin):
             noise = (scale.square() * self._noise).expand(mean.shape)
         if observation_noise is not False:
             covariance = covariance + torch.diag_embed(noise)
-        # as an operator, to which draws add a reported jitter where inputs of a group coincide
+        # as an operator, to which sampling adds a reported jitter if inputs of a batch coincide
         joint = to_linear_operator(covariance.to(X))
         found = GPyTorchPosterior(MultivariateNormal(mean.to(X), joint))
         return found if posterior_transform is None else posterior_transform(found)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> GPXModel:
-        """The same process given more data; hyperparameters stay as they are.
+        """The same process conditioned on more data, with the same hyperparameters.
 
-        Of an exact GP this is the exact GP of all data. Of a sparse one it is its approximate
-        posterior process, conditioned exactly.
+        For an exact GP this is the exact GP of all data; for a sparse one the approximate posterior
+        process is conditioned exactly.
 
         Args:
             X (..., n, d): inputs.
-            Y (..., n, 1): targets; further leading dimensions are groups of their own.
-            noise (..., n, 1): variances of their noise in squared units of the target; as learned
-                unless given.
+            Y (..., n, 1): targets; further leading dimensions are batches.
+            noise (..., n, 1): noise variances in squared units of the target; default: as learned.
 
         Returns:
-            a model of batch shape ``...``; derivatives with respect to X and Y are kept.
+            a model of batch shape ``...``, differentiable in X and Y.
 
         Raises:
-            ShapeError: Y does not go with X.
+            ShapeError: Y does not match X.
             ConfigError: the likelihood is not Gaussian.
 
-        Cost: that of ``posterior`` at all conditioned inputs, and a Cholesky factorisation of
-        their number, at every call of ``posterior``.
+        Cost: that of ``posterior`` at all conditioned inputs, and at every call of ``posterior`` a
+        Cholesky factorisation of their size.
         """
         noise = kwargs.pop("noise", None)
         if kwargs:
@@ -178,10 +177,10 @@ class GPXModel(Model, FantasizeMixin):
             variances = self._noise.expand(y.shape[-1:])
         else:
             variances = noise.squeeze(-1).to(x) / self._scale.square()
-        made = copy.copy(self)
-        # a module of its own: what is set on a shallow copy would be set on this model, too
-        made._modules = {**self._modules, "law": Conditioned.of(self.law, x, y, variances)}
-        return made
+        conditioned = copy.copy(self)
+        # a new dictionary of submodules, because a shallow copy shares that of this model
+        conditioned._modules = {**self._modules, "law": Conditioned.of(self.law, x, y, variances)}
+        return conditioned
 
     # --- in standardised units -------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""Is this machine ready? ``gpx doctor`` answers in seconds, in plain words.
+"""``gpx doctor``: check this machine and installation, in seconds.
 
-Versions, memory and devices; the package's own numerics against dense NumPy in float64, on every
-device in float32 and float64; the optional KeOps backend by compiling one formula; and what is
-used in place of what is missing. The exit status is 1 where a number is wrong.
+Versions, memory and devices; the numerics of gpx against dense NumPy in float64, on every device in
+float32 and float64; the optional KeOps backend by compiling one formula; and the replacements of
+missing extras. The exit status is 1 if a number is wrong.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the answer.
+    """One line of the report.
 
     Attributes:
-        mark: "ok", "note" or "FAIL", where a number is wrong.
-        text: what was looked at and what was found.
+        mark: "ok", "note", or "FAIL" for a wrong number.
+        text: what was checked, and the result.
     """
 
     mark: str
@@ -60,11 +60,11 @@ class Finding:
 
 
 def note(text: str) -> Finding:
-    """Something to know, not to mend."""
+    """Information that is neither a success nor a failure."""
     return Finding("note", text)
 
 
-def judged(text: str, passed: bool) -> Finding:
+def check(text: str, passed: bool) -> Finding:
     """A check that passed or failed."""
     return Finding("ok" if passed else "FAIL", text)
 
@@ -82,7 +82,7 @@ def machine() -> Iterator[Finding]:
     """Versions, threads, memory, devices, data folders."""
     record = environment_record(torch.device("cpu"), 0, {})
     found = ", ".join(f"{k} {v}" for k, v in record["versions"].items() if v is not None)
-    yield judged(f"{found}; {record['platform']}", True)
+    yield check(f"{found}; {record['platform']}", True)
     yield note(f"{torch.get_num_threads()} threads per operation (trainer.num_threads sets them)")
     for device in devices():
         free = available_memory(device)
@@ -119,38 +119,38 @@ def problem() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def smooth_kernel() -> RBF:
-    """The kernel of ``problem``, its parameters set in float64: built ones are rounded."""
+    """The kernel of ``problem``, with parameters set in float64, so that they are not rounded."""
     kernel = RBF().double()
     kernel.lengthscale = torch.tensor(LENGTHSCALE, dtype=torch.float64)
     kernel.outputscale = torch.tensor(1.0, dtype=torch.float64)
     return kernel
 
 
-def relative(found: Tensor, right: np.ndarray | float) -> float:
-    """Largest difference over the largest right value."""
+def relative_error(found: Tensor, correct: np.ndarray | float) -> float:
+    """Largest difference over the largest correct value."""
     value = found.detach().double().cpu().numpy()
-    return float(np.abs(value - right).max() / np.abs(right).max())
+    return float(np.abs(value - correct).max() / np.abs(correct).max())
 
 
 def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     """Relative errors of one representative of every numerical path."""
     x, y, matrix = problem()
 
-    def here(values: np.ndarray | float) -> Tensor:
+    def to_device(values: np.ndarray | float) -> Tensor:
         return torch.as_tensor(values, device=device, dtype=dtype)
 
-    inputs, targets = here(x), here(y)
+    inputs, targets = to_device(x), to_device(y)
     kernel = smooth_kernel().to(device, dtype)
     weights = np.linalg.solve(matrix, y)
     covariance = matrix - NOISE * np.eye(POINTS)
     operator = KernelMatrix.of(kernel, inputs, backend="chunked")
 
-    noise = here(NOISE)
+    noise = to_device(NOISE)
     terms, gradient, _ = log_marginal_likelihood(kernel, inputs, targets, noise, gradient=True)
     assert gradient is not None
     inverse = np.linalg.inv(matrix)
     _, logdet = np.linalg.slogdet(matrix)
-    right = -0.5 * (y @ weights + logdet + POINTS * np.log(2.0 * np.pi))
+    evidence = -0.5 * (y @ weights + logdet + POINTS * np.log(2.0 * np.pi))
 
     solved = conjugate_gradients(
         lambda v: operator @ v + NOISE * v,
@@ -164,14 +164,18 @@ def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     basis = RandomFourier(smooth_kernel(), 2000, seed=0)
     features = RandomFourier(kernel, 2000, seed=0)(inputs)
     with torch.no_grad():
-        host = basis(torch.as_tensor(x)).numpy()
+        cpu_features = basis(torch.as_tensor(x)).numpy()
+    slope = 0.5 * (weights @ weights - np.trace(inverse))
+    toeplitz = Toeplitz(to_device(column))
     return {
-        "kernel products": relative(operator @ targets, covariance @ y),
-        "evidence by Cholesky": relative(terms.fit + terms.complexity + terms.constant, right),
-        "its gradient": relative(gradient.noise, 0.5 * (weights @ weights - np.trace(inverse))),
-        "conjugate gradients": relative(solved.solution, weights),
-        "Toeplitz products by FFT": relative(Toeplitz(here(column)) @ targets, dense @ y),
-        "random Fourier features": relative(features, host),
+        "kernel products": relative_error(operator @ targets, covariance @ y),
+        "evidence by Cholesky": relative_error(
+            terms.fit + terms.complexity + terms.constant, evidence
+        ),
+        "its gradient": relative_error(gradient.noise, slope),
+        "conjugate gradients": relative_error(solved.solution, weights),
+        "Toeplitz products by FFT": relative_error(toeplitz @ targets, dense @ y),
+        "random Fourier features": relative_error(features, cpu_features),
     }
 
 
@@ -183,14 +187,14 @@ def numerics() -> Iterator[Finding]:
             try:
                 errors = self_tests(device, dtype)
             except (GPXError, RuntimeError) as error:
-                yield judged(f"{where}: {error}", False)
+                yield check(f"{where}: {error}", False)
                 continue
             worst = max(errors, key=lambda k: errors[k])
             bad = [f"{k} ({e:.1e})" for k, e in errors.items() if not e <= allowed]
             if bad:
-                yield judged(f"{where}: wrong beyond {allowed:.0e}: {', '.join(bad)}", False)
+                yield check(f"{where}: wrong beyond {allowed:.0e}: {', '.join(bad)}", False)
             else:
-                yield judged(
+                yield check(
                     f"{where}: {len(errors)} self-tests against dense NumPy, largest relative "
                     f"error {errors[worst]:.1e} ({worst}; allowed {allowed:.0e})",
                     True,
@@ -201,24 +205,24 @@ def numerics() -> Iterator[Finding]:
 
 
 def triton_finding() -> Finding:
-    """Whether the Triton kernels run on the CUDA device, compiled and compared; or why not."""
+    """Whether the Triton kernels compile and are correct on the CUDA device, or why not."""
     if not torch.cuda.is_available():
         return note("no CUDA device: the Triton kernels, which need one, are not used")
     x = torch.zeros(2, 8, device="cuda")
     refusal = triton_refusal(KernelMatrix.of(smooth_kernel().to(x), x).entries)
     if refusal is None:
-        return judged("Triton: a kernel product compiles and agrees with torch", True)
+        return check("Triton: a kernel product compiles and agrees with torch", True)
     if "wrong here" in refusal or "does not run here" in refusal:
-        return judged(f"{refusal}; other backends are used", False)
+        return check(f"{refusal}; other backends are used", False)
     return note(f"{refusal}: kernel products and random features run without it, slower")
 
 
 def extras(compile_keops: bool) -> Iterator[Finding]:
-    """Optional parts: missing ones are notes, installed ones that do not work fail."""
+    """Optional parts: missing ones are notes; installed ones that do not work are failures."""
     if fourier_pass(torch.zeros(1)) is None:
         yield note("no C compiler (CC, or cc): random features run as torch operations, slower")
     else:
-        yield judged("C compiler: random features are compiled and agree with torch", True)
+        yield check("C compiler: random features are compiled and agree with torch", True)
     yield triton_finding()
     instead = "kernel products run in cache-sized tiles of torch (backend=chunked), which need none"
     if not keops_installed():
@@ -230,19 +234,19 @@ def extras(compile_keops: bool) -> Iterator[Finding]:
         started = time.perf_counter()
         try:
             operator = KernelMatrix.of(smooth_kernel(), torch.as_tensor(x), backend="keops")
-            error = relative(operator @ torch.as_tensor(y), matrix @ y - NOISE * y)
+            error = relative_error(operator @ torch.as_tensor(y), matrix @ y - NOISE * y)
         except Exception as failure:  # a compiler may fail in any way
             reason = str(failure).strip().splitlines()[-1:] or [type(failure).__name__]
-            yield judged(f"KeOps does not compile here: {reason[0]}; {instead}", False)
+            yield check(f"KeOps does not compile here: {reason[0]}; {instead}", False)
         else:
             seconds = time.perf_counter() - started
-            yield judged(
+            yield check(
                 f"KeOps: one formula in {seconds:.0f} s, relative error {error:.1e}", error < 1e-9
             )
 
 
 def examine(compile_keops: bool, say: Callable[[str], None] = print) -> bool:
-    """Say every finding as it comes; whether all passed."""
+    """Report every finding as it comes; return whether all passed."""
     passed = True
     for part in (machine(), numerics(), extras(compile_keops)):
         for finding in part:

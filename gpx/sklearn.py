@@ -5,8 +5,8 @@
     model = GPXRegressor(kernel="matern32").fit(X, y)
     mean, std = model.predict(X_new, return_std=True)
 
-They train on all rows they are given, print nothing and leave no files behind. scikit-learn is an
-extra: ``pip install 'gpx-torch[sklearn]'``.
+They train on all rows, print nothing and write no files. scikit-learn is an extra:
+``pip install 'gpx-torch[sklearn]'``.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ except ImportError as error:
         f"gpx.sklearn needs scikit-learn 1.6 or newer ({error}): pip install 'gpx-torch[sklearn]'"
     ) from error
 
-QUIETLY = (
+QUIET_OPTIONS = (
     "data.test_fraction=0",
     "trainer.tensorboard=false",
     "trainer.figures=false",
     "trainer.baselines=false",
     "trainer.eval_every=0",
 )
-"""All rows are trained on, and what only those who watch a run need is left out."""
+"""Options for training on all rows, without test set, figures and logs."""
 
-MOST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
-JOINT_ROWS = 5000
-"""Most rows at which targets are drawn from their joint law: half a minute on one core."""
+MAX_JOINT_ROWS = 5000
+"""Largest number of rows for draws from a joint distribution: half a minute on one core."""
 
 
 class _GPXEstimator(BaseEstimator):
-    """What both estimators share.
+    """Common base of both estimators.
 
     Attributes:
-        usual_approx: approximation where none is chosen.
+        default_approx: approximation if none is chosen.
     """
 
-    usual_approx: ClassVar[str]
+    default_approx: ClassVar[str]
     predictor_: Predictor
 
     def __init__(
@@ -88,15 +88,15 @@ class _GPXEstimator(BaseEstimator):
                 f"options={self.options!r} is no list; give one of options as on the command line, "
                 "such as options=['trainer.max_steps=100']"
             )
-        approx = self.approx or self.usual_approx
-        seed = check_random_state(self.random_state).randint(MOST_SEED)
+        approx = self.approx or self.default_approx
+        seed = check_random_state(self.random_state).randint(MAX_SEED)
         fitted = fit(
             x,
             y,
             f"approx={approx}",
             f"trainer.device={self.device}",
             f"seed={seed}",
-            *QUIETLY,
+            *QUIET_OPTIONS,
             *self.options,
             kernel=self.kernel,
             likelihood=likelihood,
@@ -105,12 +105,12 @@ class _GPXEstimator(BaseEstimator):
             noise=noise,
             weights=weights,
         )
-        is_classification = is_classifier(self)
-        if bool(fitted.model.labels) != is_classification:
+        classifies = is_classifier(self)
+        if bool(fitted.model.labels) != classifies:
             named = likelihood if isinstance(likelihood, str) else class_name(likelihood)
             raise ConfigError(
                 f"likelihood={named} is of "
-                + ("numbers" if is_classification else "classes")
+                + ("numbers" if classifies else "classes")
                 + f", and {type(self).__name__} predicts the other; choose another likelihood="
             )
         self.predictor_ = fitted.model
@@ -123,7 +123,7 @@ class _GPXEstimator(BaseEstimator):
 def _repeated(
     x: NDArray[Any], y: NDArray[Any], sample_weight: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Every row of x (n, d) and y (n,) as often as its weight (n,) says."""
+    """Rows of x (n, d) and y (n,), each repeated by its integer weight (n,)."""
     weight = _check_sample_weight(
         sample_weight, x, ensure_non_negative=True, allow_all_zero_weights=False
     )
@@ -148,15 +148,15 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
             it, ``RBF() + Linear()``; None: the default of gpx.
         likelihood: as ``likelihood=``; None: Gaussian noise.
         options: further options as on the command line, such as ``["trainer.max_steps=100"]``.
-        random_state: of everything that is drawn in training; an integer makes fits repeatable.
-        device: ``auto`` (CUDA where there is a device), ``cpu``, ``cuda`` or ``cuda:N``.
+        random_state: of all randomness in training; an integer makes fits reproducible.
+        device: ``auto`` (CUDA if there is a device), ``cpu``, ``cuda`` or ``cuda:N``.
 
     Attributes:
-        predictor_: the trained model, as ``gpx.load`` gives it.
+        predictor_: the trained model, as returned by ``gpx.load``.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
-    usual_approx = "exact"
+    default_approx = "exact"
 
     def fit(
         self,
@@ -171,18 +171,17 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         Args:
             X: inputs.
             y: targets.
-            sample_weight (n,): whole numbers, how often each row was seen; as everywhere in
-                scikit-learn a row of weight 2 is the same as that row twice, and costs as much.
-            noise (n,): known variances of the noise of each row, in squared units of y, beside the
-                one that is learned (``approx="exact"``).
-            weights (n,): precisions of any size: the noise variance of a row is the one that is
-                learned, divided by its weight (``approx="exact"``). A row that is the mean of w
-                measurements has weight w.
+            sample_weight (n,): integers, how often each row was observed; a row of weight 2 is
+                equivalent to two equal rows, with the same cost.
+            noise (n,): known noise variances of the rows, in squared units of y, in addition to the
+                learned one (``approx="exact"``).
+            weights (n,): relative precisions: the noise variance of a row is the learned one
+                divided by its weight (``approx="exact"``). The mean of w measurements has weight w.
 
         Raises:
             ValueError: weights that are not whole, negative, or all zero; or ``sample_weight``
-                beside ``noise`` or ``weights``.
-            ConfigError: a model that has one noise variance for all rows.
+                together with ``noise`` or ``weights``.
+            ConfigError: a model with one noise variance for all rows.
         """
         x, targets = validate_data(
             self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
@@ -197,17 +196,17 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
     ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predictive mean of y (n,) at X (n, d), and how uncertain y is, noise included.
+        """Predictive mean of y (n,) at X (n, d), and its uncertainty including noise.
 
         Args:
             X: inputs in their own units.
-            return_std: also the standard deviation (n,).
-            return_cov: instead the covariance (n, n), where the posterior has one (exact GPs,
+            return_std: also return the standard deviation (n,).
+            return_cov: also return the covariance (n, n), if the posterior has one (exact GPs,
                 inducing points); n^2 memory.
 
         Raises:
-            ValueError: both are asked for.
-            NotAvailable: a covariance that the posterior does not have.
+            ValueError: both are requested.
+            NotAvailable: the posterior has no covariance.
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be asked for: choose one")
@@ -226,22 +225,22 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         random_state: int | np.random.RandomState | None = 0,
         noise: bool = True,
     ) -> NDArray[np.float64]:
-        """Draws (n, n_samples) of y at X (n, d); without noise, of the function behind it.
+        """Draws (n, n_samples) of y at X (n, d), or without noise of the latent function.
 
-        Of kernels with random Fourier features, draws of functions; of others from the joint normal
-        law at these rows where the posterior has one (exact GPs, inducing points), at a cost of n^3
-        for n rows.
+        For kernels with random Fourier features these are sampled functions; for others draws from
+        the joint normal distribution at these rows, if the posterior has one (exact GPs, inducing
+        points), at cost n^3.
 
         Raises:
-            ConfigError: more than 5,000 rows where draws are joint.
-            NotAvailable: neither features nor a joint law.
+            ConfigError: more than 5,000 rows for joint draws.
+            NotAvailable: neither features nor a joint distribution.
         """
-        seed = check_random_state(random_state).randint(MOST_SEED)
+        seed = check_random_state(random_state).randint(MAX_SEED)
         x = self._inputs(X)
         try:
             return self.predictor_.sample(x, n_samples, targets=noise, seed=seed).T
         except NoSpectrum:
-            if len(x) > JOINT_ROWS:
+            if len(x) > MAX_JOINT_ROWS:
                 raise
             drawn = self.predictor_.sample(x, n_samples, targets=noise, seed=seed, jointly=True)
             return drawn.T
@@ -258,11 +257,11 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
 
     Attributes:
         classes_: the labels, numbers or texts, ascending.
-        predictor_: the trained model, whose labels are the places in ``classes_``.
+        predictor_: the trained model, whose labels are the indices in ``classes_``.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
-    usual_approx = "laplace"
+    default_approx = "laplace"
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -272,10 +271,10 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
         Args:
             X: inputs.
             y: labels.
-            sample_weight (n,): whole numbers, how often each row was seen; see ``GPXRegressor``.
+            sample_weight (n,): integers, how often each row was observed; see ``GPXRegressor``.
 
         Raises:
-            ValueError: one class only, or weights that are not whole, negative, or all zero.
+            ValueError: only one class, or weights that are not whole, negative, or all zero.
         """
         x, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(labels)
@@ -286,8 +285,8 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
             raise ValueError(
                 f"y holds one class only ({self.classes_[0]}); a classifier needs two or more"
             )
-        usual = "bernoulli" if len(self.classes_) == 2 else "softmax"
-        self._train(x, codes.astype(np.float64), self.likelihood or usual)
+        default = "bernoulli" if len(self.classes_) == 2 else "softmax"
+        self._train(x, codes.astype(np.float64), self.likelihood or default)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
