@@ -84,6 +84,11 @@ class NearestSearch:
             products = self._products.numpy()
             self._arrays = self._centre.numpy(), products[:-1], products[-1]
 
+    @property
+    def has_tree(self) -> bool:
+        """Whether it searches in a tree; otherwise it compares with all points."""
+        return self._tree is not None
+
     def __call__(self, queries: Tensor, k: int) -> Tensor:
         """Rows (q, k) of the k nearest points, nearest first; k at most n."""
         if torch.compiler.is_exporting():

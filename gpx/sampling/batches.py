@@ -10,6 +10,9 @@ from torch import Tensor
 from gpx.lazy_rows import LazyRows
 from gpx.sampling.seeds import stream
 
+RUNS_PER_BATCH = 8
+"""Runs of consecutive rows in a scattered batch."""
+
 
 class BatchOrder(Protocol):
     """The rows in the batch of each step."""
@@ -45,11 +48,47 @@ def some_rows(x: Tensor | LazyRows, count: int, generator: torch.Generator | Non
     total = x.shape[0]
     if not isinstance(x, LazyRows) or 2 * count > total:
         return torch.randperm(total, generator=generator, device=x.device)[:count]
-    chosen: dict[int, None] = {}  # in the order drawn; repeated rows are replaced by new draws
+    return _distinct(total, count, generator, x.device)
+
+
+def _distinct(
+    total: int, count: int, generator: torch.Generator | None, device: torch.device
+) -> Tensor:
+    """``count`` different integers below ``total``, in the order drawn."""
+    chosen: dict[int, None] = {}  # repeated numbers are replaced by new draws
     while len(chosen) < count:
-        drawn = torch.randint(total, (count,), generator=generator, device=x.device)
+        drawn = torch.randint(total, (count,), generator=generator, device=device)
         chosen |= dict.fromkeys(drawn.tolist())
-    return torch.tensor(list(chosen)[:count], device=x.device)
+    return torch.tensor(list(chosen)[:count], device=device)
+
+
+def scattered_batches(
+    x: LazyRows, batch_size: int, count: int, generator: torch.Generator | None
+) -> Tensor:
+    """Rows (count, batch_size) of disjoint batches; fewer batches if there are not enough rows.
+
+    Every batch consists of about eight runs of consecutive rows, at positions drawn without
+    replacement. If neighbouring rows are alike, so are the batches of a ``ChunkedBatches``, which
+    share a buffer, and their spread underestimates the error of their mean. These batches are
+    practically independent, so that their spread estimates it. All rows are equally likely.
+
+    Args:
+        x (n, d): in files, at least one batch.
+        generator: on the device of x.
+
+    Cost: one block is read for each run.
+    """
+    total = x.shape[0]
+    run = -(-batch_size // RUNS_PER_BATCH)
+    each, num_runs = -(-batch_size // run), total // run
+    count = min(count, num_runs // each)
+    if 2 * count * each > num_runs:
+        chosen = torch.randperm(num_runs, generator=generator, device=x.device)[: count * each]
+    else:
+        chosen = _distinct(num_runs, count * each, generator, x.device)
+    start = torch.randint(total, (), generator=generator, device=x.device)
+    rows = chosen[:, None] * run + torch.arange(run, device=x.device)
+    return ((rows.view(count, each * run) + start) % total)[:, :batch_size]
 
 
 class Batches:

@@ -3,7 +3,7 @@ import itertools
 import torch
 
 from gpx.lazy_rows import LazyRows
-from gpx.sampling.batches import Batches, ChunkedBatches, some_rows
+from gpx.sampling.batches import Batches, ChunkedBatches, scattered_batches, some_rows
 from gpx.sampling.seeds import derive_seed, stream
 
 
@@ -115,3 +115,23 @@ def test_some_rows_of_files_are_different_rows_in_random_order():
         counts[rows[0]] += 1
     # the first row is uniform: standard deviation 6.3, 5 sigma over 50: false alarm below 1e-4
     assert (counts - 40).abs().max() < 5 * 6.3
+
+
+def test_scattered_batches_are_full_and_of_different_rows_at_eight_places():
+    for b, rows in ((1, 50), (7, 90), (64, 10_000), (100, 1010)):
+        count = min(10, rows // (-(-b // -(-b // 8)) * -(-b // 8)))
+        found = scattered_batches(Numbers(rows), b, 10, stream(0, "a"))
+        assert found.shape == (count, b)
+        assert len(found.unique()) == count * b
+        assert 0 <= int(found.min()) <= int(found.max()) < rows
+        steps = found.sort(1).values.diff(dim=1)
+        assert ((steps != 1).sum(1) <= 8).all()  # one more where a run goes round the end
+
+
+def test_every_row_is_equally_likely_in_every_scattered_batch():
+    counts, repeats = torch.zeros(50), 3000
+    for seed in range(repeats):
+        found = scattered_batches(Numbers(50), 10, 3, torch.Generator().manual_seed(seed))
+        counts[found[1]] += 1
+    # binomial standard deviation 21.9; 5 sigma over 50 rows: false alarm below 1e-4
+    assert (counts - repeats * 0.2).abs().max() < 5 * 21.9

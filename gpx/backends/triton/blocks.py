@@ -1,4 +1,8 @@
-"""Tile sizes of Triton programs, and the number of programs that share the columns of a strip."""
+"""Tile sizes of Triton programs, and the number of programs that share the columns of a strip.
+
+Every kernel is launched with ``enable_fp_fusion=True``, so that products and sums become fused
+multiply-adds with a single rounding; from Triton 3.10 on this is not the default.
+"""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def gradient_kernel(
 def gradient_blocks(dtype: torch.dtype, precision: Precision, wide: int) -> Blocks:
     """Tiles that fit the registers of sm_90 (``scripts/triton_counts.py``)."""
     if dtype == torch.float64:
-        return Blocks(64, 16, 4, 2)
+        return Blocks(64, 16, 4, 3)
     if precision == "ieee":
         return Blocks(64, 32 if wide <= 32 else 16, 4, 2)
     return Blocks(128, 64 if wide <= 32 else 32, 8, 2)
@@ -247,6 +247,7 @@ def _row_sums(
             COLUMNS=blocks.columns,
             WEIGHTS=WEIGHTS_BLOCK,
             num_warps=blocks.warps,
+            enable_fp_fusion=True,
             num_stages=blocks.stages,
         )
     total = moments.sum(0)[:n1, : q + 1] if coordinates else None

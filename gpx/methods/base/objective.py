@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model, check_parts
 from gpx.priors import Priors
-from gpx.sampling.batches import batch_order
+from gpx.sampling.batches import batch_order, scattered_batches
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
@@ -163,8 +164,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         if all(missing):
             wanted = f"{cls.made_for}, or a model" if cls.made_for else "a model"
             raise ConfigError(
-                f"objective {cls.__name__} needs {wanted} {' or '.join(missing)}, "
-                f"got {type(model).__name__}; choose another objective= or model="
+                f"objective {cls.__name__} needs {wanted} {' or '.join(missing)}, got "
+                f"{type(model).__name__}; choose another objective= or model="
             )
 
     def check(self, model: ModelT) -> None:
@@ -254,7 +255,9 @@ class Objective(DataSized, Generic[ModelT], ABC):
         Full-batch objectives evaluate once. Mini-batch objectives average over one pass of equal
         batches in random order (a remainder is skipped), so that an unbiased estimate stays
         unbiased; those that can stream the exact value override this. The standard error of the
-        mean is among the facts. For rows in files at most ``MAX_EVIDENCE_BATCHES`` are used.
+        mean is among the facts. Of rows in files that are more than ``MAX_EVIDENCE_BATCHES``
+        batches so many are used, each from places of its own in the files: batches of one buffer
+        would be alike where rows that are near are alike, and the error too small.
 
         Args:
             model, x (n, d), y (n,), generator: as for ``evidence``.
@@ -262,12 +265,16 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """
         if self.batching == "full":
             return self.evidence(model, x, y, generator=generator)
-        most = MAX_EVIDENCE_BATCHES if isinstance(x, LazyRows) else x.shape[0]
-        seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
-        order = batch_order(x, batch_size, seed)
+        batches: Iterable[Tensor]
+        if isinstance(x, LazyRows) and x.shape[0] > MAX_EVIDENCE_BATCHES * batch_size:
+            batches = scattered_batches(x, batch_size, MAX_EVIDENCE_BATCHES, generator)
+        else:
+            seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
+            order = batch_order(x, batch_size, seed)
+            batches = map(order.rows, range(order.per_epoch))
         values = []
-        for step in range(min(order.per_epoch, most)):
-            batch = Batch.of(model, x, y, order.rows(step))
+        for rows in batches:
+            batch = Batch.of(model, x, y, rows)
             values.append(self.evidence_of(model, batch, generator=generator).value)
         found = torch.stack(values)
         facts: Facts = {"evidence_batches": len(found)}

@@ -95,7 +95,7 @@ class NearestPosterior(Posterior):
         if alone and self._single is not None:
             found = self._single(x)
             if found is not None:
-                mean, variance = (x.new_full((1,), value) for value in found)
+                mean, variance = found
                 return Marginals(mean + self.mean(x).detach(), variance)
         return self._predict_rows(points, x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,12 @@ from torch import Tensor
 
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.screened_nearest import ScreenedSearch, screened_search
+from gpx.methods.nearest.compiled_input import (
+    MOST_NEAR,
+    CompiledInput,
+    compiled_library,
+    profile_number,
+)
 from gpx.methods.nearest.seen_points import FAR, SeenPoints
 
 Numbers = NDArray[np.float64]
@@ -53,13 +60,14 @@ def _profile_of(kernel: Stationary) -> Callable[[Numbers], Numbers]:
 
 
 class SingleInput:
-    """q(f) at one input, in numpy: the same numbers as ``NearestPosterior.predict``, to rounding.
+    """q(f) at one input: the same numbers as ``NearestPosterior.predict``, to rounding.
 
     A batch of one is some sixty calls of torch on tensors of a few numbers, and costs what the
-    calls cost; calls of numpy and one of LAPACK cost a quarter of that. Points of many columns are
-    found by bounds where these leave most of them out (``ScreenedSearch``): for those who predict
-    in batches that would not pay, since products of matrices compare with all at ten times the
-    rate at which single rows are gathered.
+    calls cost; calls of numpy and one of LAPACK cost a quarter of that, and one call of compiled
+    code (``CompiledInput``), where the kernel is among those that it has, a sixteenth. Without it
+    points of many columns are found by bounds where these leave most of them out
+    (``ScreenedSearch``): for those who predict in batches that would not pay, since products of
+    matrices compare with all at ten times the rate at which single rows are gathered.
 
     Args:
         points: with places and a search, on a CPU.
@@ -88,14 +96,49 @@ class SingleInput:
         self._q_mean: Numbers = q_mean.detach().double().numpy()
         self._q_root: Numbers = q_root.detach().double().numpy()
         self._scale, self._jitter = float(kernel.outputscale), float(points.jitter)
+        self._compiled = self._compile(kernel)
 
-    def __call__(self, x: Tensor) -> tuple[float, float] | None:
-        """Mean and variance of f less its prior mean at x (1, d).
+    def _compile(self, kernel: Stationary) -> CompiledInput | None:
+        if self._unit is None or not 0 < self._count <= MOST_NEAR:
+            return None
+        library = compiled_library()
+        profile = None if library is None else profile_number(library, kernel, np.array(SAMPLE))
+        if library is None or profile is None:
+            return None
+        return CompiledInput(
+            library,
+            places=self._places,
+            unit=self._unit,
+            q_mean=self._q_mean,
+            q_root=self._q_root,
+            num_neighbours=self._count,
+            profile=profile,
+            scale=self._scale,
+            jitter=self._jitter,
+            searched=self._search.has_tree,
+        )
 
-        None where the covariance of the points that it sees has no factor.
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance (1,) of f less its prior mean at x (1, d).
+
+        None where the covariance of the points that it sees has no factor, or is no number.
 
         Cost: the search, and H (d H + H^2 / 3) operations.
         """
+        compiled = self._compiled
+        if compiled is not None and x.shape[1] == compiled.num_inputs and x.is_contiguous():
+            made, near = torch.empty(2, 1, dtype=torch.float64), None
+            if compiled.searched:
+                near = self._search(self._points.coordinates(x.double()), self._count)
+            wide = x.dtype == torch.float64
+            at = None if near is None else near.data_ptr()
+            if compiled(x.data_ptr(), wide, at, made.data_ptr()):
+                mean, variance = (made if wide else made.float()).unbind()
+                return mean, variance
+        found = self._by_numpy(x)
+        return None if found is None else (x.new_full((1,), found[0]), x.new_full((1,), found[1]))
+
+    def _by_numpy(self, x: Tensor) -> tuple[float, float] | None:
         h = self._count
         if self._unit is not None and x.shape[1] == self._places.shape[1]:
             asked = x.numpy()[0].astype(np.float64) / self._unit
@@ -120,8 +163,11 @@ class SingleInput:
             return None
         root = self._q_root[near]
         spread = root * weights if root.ndim == 1 else root.T @ weights
+        mean = float(weights @ self._q_mean[near])
+        if not math.isfinite(mean):  # LAPACK takes what is no number for a factor
+            return None
         rest = max(self._scale - float(cross @ weights), 0.0)
-        return float(weights @ self._q_mean[near]), rest + float(spread @ spread)
+        return mean, rest + float(spread @ spread)
 
     def _nearest(self, asked: Numbers) -> tuple[NDArray[np.int64], Numbers]:
         """Points nearest to coordinates (d,), nearest first, and squared distances: (H,) each."""
