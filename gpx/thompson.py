@@ -1,6 +1,6 @@
-"""Thompson sampling: maxima of functions drawn from a trained model.
+"""Thompson sampling for Bayesian optimisation, in batches of any size.
 
-Batches of any size for Bayesian optimisation, each point the maximum of another function::
+Each point of a batch maximises its own function drawn from the posterior::
 
     from gpx.thompson import thompson_batch
 
@@ -38,27 +38,27 @@ def thompson_batch(
     steps: int = 60,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """Inputs (num, d) to try next: each the maximum of one function drawn from the posterior.
+    """Inputs (num, d) to try next, each the maximum of a function drawn from the posterior.
 
-    Functions are drawn by pathwise conditioning, as functions of all inputs, so that no cost grows
-    with the square of ``num`` except one matrix product at the candidates.
+    Functions are drawn by pathwise conditioning and can be evaluated at any input, so that nothing
+    grows with the square of ``num`` except a matrix product at the candidates.
 
     Args:
-        trained: the result of ``gpx.fit`` or ``gpx.load``, with one real target.
+        trained: result of ``gpx.fit`` or ``gpx.load``, for one real target.
         bounds: (lowest, highest) of every input, in its own unit.
         num: number of inputs.
-        maximise: False minimises the functions.
-        candidates, starts, steps: see ``gpx.sampling.maxima``. If the posterior has the training
-            inputs, up to ``candidates`` of them with the best targets are candidates as well.
+        maximise: False: minimise the functions.
+        candidates, starts, steps: see ``gpx.sampling.maxima``. If the posterior holds the training
+            inputs, those with the best targets are candidates, too (as many again).
         seed: of functions and candidates; the same seed gives the same inputs.
 
     Raises:
         ShapeError: bounds do not match the inputs.
-        ConfigError: numbers out of range, not a single real target, inputs from texts or dates, or
-            a kernel without random Fourier features.
+        ConfigError: numbers out of range, the target is not a single real number, the table has
+            columns of texts or dates, or the kernel has no random Fourier features.
         NotAvailable: functions without derivatives, unless ``steps`` is 0.
 
-    Cost: that of ``Posterior.sample_paths`` for num functions and of ``gpx.sampling.maxima``.
+    Cost: as ``Posterior.sample_paths`` for num functions, and ``gpx.sampling.maxima``.
 
     Source: Wilson et al., "Efficiently sampling functions from Gaussian process posteriors", 2020.
     """
@@ -66,10 +66,10 @@ def thompson_batch(
     check_at_least(0, steps=steps)
     model = trained.model if isinstance(trained, Fitted) else trained
     if model.likelihood.task != "regression" or model.target_names:
-        raise ConfigError(f"Thompson sampling is of one real target, and {_targets(model)}")
+        raise ConfigError(f"Thompson sampling needs one real target, and {_targets(model)}")
     if model.coding is not None and not model.coding.plain:
         raise ConfigError(
-            "Thompson sampling searches a box of numbers, and inputs of this model are made of "
+            "Thompson sampling needs inputs that are numbers, and the table of this model has "
             "texts, dates or missing values"
         )
     ends = torch.tensor(np.array(bounds, dtype=float))
@@ -103,7 +103,7 @@ def thompson_batch(
         seed=seed,
     )
     x = model.scaler.original_inputs(found.x.cpu())
-    # standardising and back has rounding errors, so points on a bound are put back on it
+    # undo rounding, so that points on a bound stay there
     return torch.minimum(torch.maximum(x, ends[:, 0]), ends[:, 1]).numpy()
 
 

@@ -15,21 +15,30 @@ MIN_MARGIN_NATS = 0.05
 
 
 def draw(report: Report) -> Figure:
-    """Left: bounds on the log marginal likelihood. Right: certified intervals at the points."""
-    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.6))
-    _evidence(left, report)
+    """Certified intervals at the points; left of them bounds on the evidence, where there are."""
+    if len(evidence_bounds(report)) > 1:
+        figure = Figure(figsize=(11.0, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.6))
+        _evidence(left, report)
+    else:
+        figure = Figure(figsize=(8.0, 4.2), layout="constrained")
+        right = figure.subplots()
     _points(right, report)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def _evidence(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
+def evidence_bounds(report: Report) -> list[tuple[float, str, str]]:
+    """Value in nats, name and colour of each bound on the evidence, the lowest first."""
     found = report.certificate
     rows = [(value, name, INK) for name, value in found.lower_bounds.items()]
     if found.lower_bounds != found.upper_bounds:
         rows += [(value, name, TRUTH) for name, value in found.upper_bounds.items()]
-    rows.sort()
+    return sorted(rows)
+
+
+def _evidence(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
+    found, rows = report.certificate, evidence_bounds(report)
     axes.axvspan(found.lower, max(found.upper, found.lower + 1e-12), color=BAND, alpha=0.6)
     for height, (value, _, colour) in enumerate(rows):
         axes.plot(value, height, "o", color=colour)

@@ -156,4 +156,4 @@ def describe_num_inducing(asked: int | None, size: int) -> dict[str, tuple[Any, 
         return {"num_inducing": (size, f"half the training points, at most {MAX_DEFAULT_INDUCING}")}
     if asked == size:
         return {}
-    return {"num_inducing": (size, f"one per training point, {asked:,} were asked for")}
+    return {"num_inducing": (size, f"one per training point; {asked:,} would be more")}

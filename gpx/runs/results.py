@@ -123,11 +123,15 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     shown = ("accuracy", "mae", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
     columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
-    rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
+    tested = f" on {metrics['data.num_test']:,} rows" if "data.num_test" in metrics else ""
+    rows = {metrics["model.name"]: "test"}
+    if any(name.startswith("uncalibrated.") for name in metrics):
+        rows["  before recalibration"] = "uncalibrated"
+    rows |= {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
-            "test metrics" if classes else f"test metrics ({scale})",
+            f"test metrics{tested}" + ("" if classes else f" ({scale}; lower is better)"),
             " " * width + "".join(column.rjust(10) for column in columns),
         ]
     else:
@@ -153,12 +157,21 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         )
     lines += narrow_intervals(metrics)
     lines += better_baselines(metrics)
+    kind = str(metrics["train.evidence_kind"]).replace("_", " ")
     lines.append(
-        f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
-        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "
+        f"log evidence {metrics['train.evidence']:.1f} nats ({kind}); "
+        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s{_ended(metrics)}; "
         f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
     )
     return lines
+
+
+def _ended(metrics: Mapping[str, Any]) -> str:
+    """Why training ended, in brackets after its time; empty where that is not known."""
+    reason = str(metrics.get("train.stopped", ""))
+    if reason.startswith("CONVERGENCE"):  # as SciPy's L-BFGS-B says it, in capitals
+        reason = "converged"
+    return f" ({reason})" if reason else ""
 
 
 def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:
