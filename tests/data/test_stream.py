@@ -312,7 +312,8 @@ def test_sizes_out_of_range(name):
 def test_parquet_without_its_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(BackendUnavailable, match=r"t.parquet .* pyarrow, .* is missing: pip"):
+    said = r"t.parquet is a Parquet file, which needs the package pyarrow: pip"
+    with pytest.raises(BackendUnavailable, match=said):
         load(Stream(str(tmp_path / "t.parquet")), task="regression")
 
 
