@@ -17,7 +17,7 @@ from gpx.constructed import Constructed
 from gpx.errors import ConfigError, DTypeError, GPXError, class_name
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 from gpx.means import Mean
 from gpx.options.composition import composed
 from gpx.options.module_node import chosen_modules, node_of
@@ -236,7 +236,7 @@ def _trained(
             return composed(["data=npz", *before, *options, *chosen, *after])
 
     config = compose([], [])
-    if given.has_text_targets and not of_classes(likelihood_task(config)):
+    if given.has_text_targets and not is_classification(likelihood_task(config)):
         names = list(map(repr, np.unique(given.arrays["y"]).tolist()))
         shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         raise DTypeError(
