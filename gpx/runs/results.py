@@ -110,6 +110,9 @@ LARGE_MISFIT = 2.0
 TOO_NARROW = 0.1
 """Share of the test targets by which 95 % intervals may hold fewer before it is said."""
 
+HEADS = {"coverage_95": "in 95 %"}
+"""Of columns whose name is no head."""
+
 AS_THEY_ARE = {"count": "counts, as they are", "proportion": "shares, as they are"}
 """What targets are in test metrics, of tasks that do not standardise them."""
 
@@ -123,14 +126,19 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     classes = "test.accuracy" in metrics
     scale = AS_THEY_ARE.get(metrics.get("data.task", ""), "standardised targets")
     shown = ("accuracy", "mae", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
+    if "uncalibrated.coverage_95" in metrics:
+        shown = (*shown, "coverage_95")
     columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
-    rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
+    rows = {metrics["model.name"]: "test"}
+    if any(name.startswith("uncalibrated.") for name in metrics):
+        rows["not recalibrated"] = "uncalibrated"
+    rows |= {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
             "test metrics" if classes else f"test metrics ({scale})",
-            " " * width + "".join(column.rjust(10) for column in columns),
+            " " * width + "".join(HEADS.get(column, column).rjust(10) for column in columns),
         ]
     else:
         lines, rows = ["no test metrics: all rows were trained on"], {}

@@ -39,6 +39,17 @@ def test_of_classes_it_says_how_calibrated_they_are():
     assert summary(METRICS | {"data.task": "proportion"})[0] == "test metrics (shares, as they are)"
 
 
+def test_a_recalibrated_model_stands_above_what_it_was():
+    before = {"uncalibrated.rmse": 0.5, "uncalibrated.mnlp": 0.1, "uncalibrated.coverage_95": 0.98}
+    lines = summary(METRICS | before | {"test.coverage_95": 0.951, "baseline.linear.rmse": 0.9})
+    assert [line.split() for line in lines[1:5]] == [
+        ["rmse", "mnlp", "in", "95", "%"],
+        ["SVGP", "0.5000", "-0.2500", "0.9510"],
+        ["not", "recalibrated", "0.5000", "0.1000", "0.9800"],
+        ["linear", "0.9000", "-", "-"],
+    ]
+
+
 def test_a_baseline_that_predicts_better_is_named():
     boosting = {"baseline.boosting.rmse": 0.45, "baseline.boosting.seconds": 1.62}
     others = {"baseline.linear.rmse": 0.49, "baseline.mean.rmse": 1.0}

@@ -114,7 +114,7 @@ def _calibration(found: _Curves, before: _Curves | None, name: str) -> Figure:
     left.axhline(1.0, color=TRUTH, linewidth=1.0)
     left.set_xlabel(f"predicted probability of a smaller {name}")
     left.set_ylabel("density of test points")
-    left.set_title(f"{len(found.values)} test points; flat: calibrated", fontsize="medium")
+    left.set_title(f"{len(found.values):,} test points; flat: calibrated", fontsize="medium")
     levels = found.levels.numpy()
     right.plot(levels, found.shares.numpy(), ".-", color=INK)
     right.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
