@@ -97,6 +97,13 @@ NOTES = (
     "how often it waits for the device; counted on a CPU with tensors that claim to be on CUDA,",
     "without compiled kernels and recorded steps. Small sizes: rows, functions and columns hardly",
     "change the number. Waits are those of the lines of gpx that read a result.",
+    "",
+    "Steps are what a method calls one. One of mixture_of_experts assigns all rows anew and then",
+    "makes up to 20 evaluations by torch's L-BFGS, which reads a few numbers for each; one of",
+    "elliptical_slice moves hyperparameters along a line, some six evaluations a chain, each with",
+    "the mode by Newton's method, whose line search reads the objective; direct_network runs its",
+    "sweeps on the host. ski reads small results between its stages: the extent of the rows,",
+    "the spectra of the axes, and whether the probes drawn so far are enough.",
 )
 
 

@@ -47,7 +47,11 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], bloc
     return triton.compile(
         ASTSource(kernel, signature, constexprs=constants, attrs=aligned),
         target=GPUTarget("cuda", ARCHITECTURE, 32),
-        options={"num_warps": blocks.warps, "num_stages": blocks.stages},
+        options={
+            "num_warps": blocks.warps,
+            "num_stages": blocks.stages,
+            "enable_fp_fusion": True,
+        },
     )
 
 

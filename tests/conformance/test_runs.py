@@ -134,7 +134,7 @@ RUNS = {
     "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
 }
 """Every approx= of configs/approx, with options that make it a matter of seconds."""
-pytestmark = pytest.mark.filterwarnings("ignore:the 2 chains have not found the same law")
+pytestmark = pytest.mark.filterwarnings("ignore:the 2 chains have not converged")
 STOP = 3
 """Steps after which a run is stopped, to be resumed."""
 PROMISED = [

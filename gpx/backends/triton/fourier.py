@@ -192,6 +192,7 @@ def _run(
             WIDTH=source.wide,
             VECTORS=vectors,
             num_warps=blocks.warps,
+            enable_fp_fusion=True,
             num_stages=blocks.stages,
             **constants,
         )

@@ -150,7 +150,7 @@ def gradient_kernel(
 def gradient_blocks(dtype: torch.dtype, precision: Precision, wide: int) -> Blocks:
     """Tiles that were counted to fit the registers of sm_90 (``scripts/triton_counts.py``)."""
     if dtype == torch.float64:
-        return Blocks(64, 16, 4, 2)
+        return Blocks(64, 16, 4, 3)
     if precision == "ieee":
         return Blocks(64, 32 if wide <= 32 else 16, 4, 2)
     return Blocks(128, 64 if wide <= 32 else 32, 8, 2)
@@ -249,6 +249,7 @@ def _swept(
             COLUMNS=blocks.columns,
             WEIGHTS=WEIGHTS_AT_ONCE,
             num_warps=blocks.warps,
+            enable_fp_fusion=True,
             num_stages=blocks.stages,
         )
     swept = moments.sum(0)[:n1, : q + 1] if coordinates else None

@@ -162,6 +162,7 @@ class Product:
                 COLUMNS=blocks.columns,
                 VECTORS=at_once,
                 num_warps=blocks.warps,
+                enable_fp_fusion=True,
                 num_stages=blocks.stages,
             )
         found = out.sum(0)[:n1, :count] * self.part.scale

@@ -71,6 +71,7 @@ def tree(root: Tensor, ratio: Tensor, parent: Tensor, which: Tensor, block: int 
                 *(root.contiguous(), ratio.contiguous(), parent, which, nodes, total, n),
                 POINTS=block,
                 num_warps=WARPS,
+                enable_fp_fusion=True,
                 num_stages=1,  # a load ahead of time would miss what was just stored
             )
     return nodes
@@ -94,6 +95,7 @@ def tree_gradients(
                 *(ratio, parent, which, nodes, grad, ratio_grad, parent.shape[0], n),
                 POINTS=block,
                 num_warps=WARPS,
+                enable_fp_fusion=True,
                 num_stages=1,
             )
     return grad[0], ratio_grad

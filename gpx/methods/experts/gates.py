@@ -1,4 +1,4 @@
-"""Gates of a mixture of experts: which expert is responsible where, by Gaussian clusters."""
+"""Gates of a mixture of experts: probabilities of the experts at an input, by Gaussian clusters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from gpx.constants import LOG_TWO_PI
 
-LEAST_VARIANCE = 1e-4
+MIN_RELATIVE_VARIANCE = 1e-4
 """Smallest variance of a cluster along an input, relative to the variance of all rows."""
 
 
 class Gates(NamedTuple):
-    """Expert k has the share pi_k of the rows, at inputs N(centre_k, diag(variance_k)).
+    """Expert k has a share pi_k of the rows, with inputs distributed as N(centre_k, variance_k).
 
-    g_k(x) is proportional to pi_k N(x; centre_k, variance_k).
+    Its gate g_k(x) is proportional to pi_k N(x; centre_k, diag(variance_k)).
 
     Attributes:
         log_shares (K,), centres (K, d), variances (K, d): of the clusters.
@@ -27,20 +27,19 @@ class Gates(NamedTuple):
     variances: Tensor
 
     @classmethod
-    def fitted(cls, x: Tensor, labels: Tensor, count: int) -> Gates:
-        """Most likely clusters of the rows x (n, d) with these labels (n,), none of them empty.
+    def fit(cls, x: Tensor, labels: Tensor, count: int) -> Gates:
+        """Maximum likelihood clusters of the rows x (n, d) with labels (n,), none of them empty.
 
-        Variances are at least ``LEAST_VARIANCE`` of that of all rows: under this limit, too, no
-        other values make the rows more likely.
+        Variances are constrained to at least ``MIN_RELATIVE_VARIANCE`` times that of all rows.
         """
         sizes = torch.bincount(labels, minlength=count).to(x.dtype).unsqueeze(1)
         zeros = x.new_zeros(count, x.shape[1])
         centres = zeros.index_add(0, labels, x) / sizes
         squares = zeros.index_add(0, labels, (x - centres[labels]).square()) / sizes
         spread = x.var(0, correction=0)
-        least = LEAST_VARIANCE * torch.where(spread > 0.0, spread, 1.0)
-        shares = (sizes.squeeze(1) / len(x)).log()
-        return cls(shares, centres, torch.maximum(squares, least))
+        smallest = MIN_RELATIVE_VARIANCE * torch.where(spread > 0.0, spread, 1.0)
+        log_shares = (sizes.squeeze(1) / len(x)).log()
+        return cls(log_shares, centres, torch.maximum(squares, smallest))
 
     def log_joint(self, x: Tensor) -> Tensor:
         """log pi_k N(x; centre_k, variance_k) at x (t, d): (K, t)."""
@@ -56,5 +55,5 @@ class Gates(NamedTuple):
         return (self.log_shares - 0.5 * volume).unsqueeze(1) - 0.5 * distance
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """g_k(x) at x (t, d): (K, t), columns that sum to one."""
+        """g_k(x) at x (t, d): (K, t); columns sum to one."""
         return self.log_joint(x).softmax(0)

@@ -181,7 +181,7 @@ def test_budget_chooses_and_is_kept(arrays, tmp_path):
     assert RunFolder(tmp_path / "run").read_config().trainer.budget == 50
 
 
-@pytest.mark.filterwarnings("ignore:the 4 chains have not found the same law yet")
+@pytest.mark.filterwarnings("ignore:the 4 chains have not converged")
 @pytest.mark.parametrize("named", ["exact", "svgp", "elliptical_slice"])
 def test_a_run_of_a_named_method_ends_with_its_budget(named, arrays, tmp_path):
     x, y = arrays
