@@ -260,8 +260,8 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
     assert said(tmp_path / "nowhere") == f"there is no {tmp_path / 'nowhere'}"
     assert "holds no .npy or .parquet files" in said(empty)
     assert "target=delay is not there" in said(pairs, "delay")
-    assert "has 4 columns, so there is no column number 4" in said(tmp_path / "t.npy", 4)
-    assert "has no names of columns, so none is called 'delay'" in said(tmp_path / "t.npy", "delay")
+    assert "has 4 columns and no column number 4" in said(tmp_path / "t.npy", 4)
+    assert "has no column names, so 'delay' cannot be found" in said(tmp_path / "t.npy", "delay")
     assert f"there is no {tmp_path / 'y.npy'}" in said(tmp_path / "t.npy", "y.npy")
     assert "one.npy has one column" in said(tmp_path / "one.npy")
     assert "5 rows, fewer than the 10" in said(tmp_path / "few.npy")
@@ -273,7 +273,7 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
 def test_numbers_in_files_have_an_order_of_their_own(tmp_path):
     files = Stream(str(write_pairs(tmp_path / "parts", y=np.arange(ROWS) % 3)))
     assert load(files, task="ordinal").labels == (0.0, 1.0, 2.0)
-    with pytest.raises(DataError, match=r"holds numbers, whose order is their own: leave Ordinal"):
+    with pytest.raises(DataError, match=r"holds numbers, which are already ordered: leave Ordinal"):
         load(files, task="ordinal", order=["a", "b", "c"])
 
 
@@ -359,7 +359,9 @@ class TestParquet:
             load(Stream(str(folder), "yy"), task="regression")
         file = folder / "b.parquet"
         file.write_bytes(file.read_bytes()[:-100])
-        with pytest.raises(DataError, match=r"b.parquet is no Parquet file, or is damaged or cut"):
+        with pytest.raises(
+            DataError, match=r"b.parquet is not a Parquet file, or is damaged or trunc"
+        ):
             load(Stream(str(folder)), task="regression")
 
     def test_files_to_test_on_with_other_columns_or_another_order(self, write, tmp_path):

@@ -29,7 +29,7 @@ CASES = {
     "sizes in one array": (
         {"x": of_objects([*X[:59], X[59, :7]]), "y": Y},
         [],
-        "holds objects, expected numbers .* images of different sizes must be brought to one",
+        "holds objects, expected numbers .* resize images to one size",
     ),
     "labels": ({"x": X, "y": Y + 0.5}, [], "expected a class label"),
     "labels out of range": (

@@ -34,9 +34,9 @@ def test_of_classes_it_says_how_calibrated_they_are():
         ["linear", "0.8000", "-", "-", "-"],
     ]
     assert summary(METRICS)[0] == "test metrics (standardised targets)"
-    for task, said in (("regression", "standardised targets"), ("count", "counts, as they are")):
+    for task, said in (("regression", "standardised targets"), ("count", "counts")):
         assert summary(METRICS | {"data.task": task})[0] == f"test metrics ({said})"
-    assert summary(METRICS | {"data.task": "proportion"})[0] == "test metrics (shares, as they are)"
+    assert summary(METRICS | {"data.task": "proportion"})[0] == "test metrics (proportions)"
 
 
 def test_a_recalibrated_model_stands_above_what_it_was():
@@ -110,7 +110,9 @@ def test_intervals_that_are_far_too_narrow_are_said_with_what_to_do():
         return [line for line in found if "intervals" in line]
 
     (line,) = said(0.6123, 1000)
-    assert line.startswith("95 % intervals hold only 61.2 % of the test targets")
+    assert line.startswith(
+        "error bars are too narrow: 95 % intervals contain only 61.2 % of the test targets"
+    )
     assert "calibrate=variance" in line
     assert "approx.num_basis" in line
     (again,) = said(0.6, 1000, **{"calibration.factor": 1.0})

@@ -186,7 +186,7 @@ class SKIEvidence(Objective[GatheredRows]):
         """
         _require_finite(model)
         system = model.system(x)
-        target, rest = system.data.residuals((y - model.mean(x)).double())
+        target, rest = system.data.residuals_from(y, model.mean(x))
         n, size = len(x), len(target)
         facts: dict[str, bool | int | float | str] = {"rows": size, "low_rank": system.part.rank}
         if self.logdet in ("lanczos", "chebyshev"):

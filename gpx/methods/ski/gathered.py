@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from gpx.linalg import split_index
+from gpx.linalg import Prepared, split_index
 from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
 from gpx.methods.ski.grid import InterpolationGrid
@@ -39,6 +39,7 @@ class Gathered:
     values: Tensor | None = None
     num_cells: int = 0
     _moments: Tensor | None = field(default=None, repr=False)
+    _of_targets: Prepared = field(default_factory=Prepared, repr=False)
 
     @classmethod
     def of(cls, x: Tensor, grid: InterpolationGrid) -> Gathered:
@@ -101,6 +102,28 @@ class Gathered:
         starts = range(0, len(self.total), width)
         own = [self.total[i : i + width, i : i + width] for i in starts]
         return [_gram_by_lag(total, (m,)) for total, m in zip(own, self.shape, strict=True)]
+
+    def residuals_from(self, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """``residuals`` of y - mean (n,), in float64; differentiable in the mean.
+
+        Cost: n q, and n' where the mean is one number, expanded, and ``y`` was seen before: sums
+        are linear, and those of y and of a constant are kept.
+        """
+        if self.by_cell is None or mean.stride() != (0,) or y.requires_grad:
+            return self.residuals((y - mean).double())
+
+        def sums() -> tuple[Tensor, ...]:
+            centre = y.double().mean()  # so that squares do not cancel
+            own = y.double() - centre
+            ones = torch.ones_like(own)
+            (seen, _), (flat, _) = self.residuals(own), self.residuals(ones)
+            rest = own @ own - seen @ seen, own.sum() - seen @ flat, ones.sum() - flat @ flat
+            return centre, seen, flat, torch.stack(rest)
+
+        centre, seen, flat, rest = self._of_targets.get("sums", (y,), sums)
+        level = mean[0].double() - centre
+        left = rest[0] - level * (2.0 * rest[1] - level * rest[2])
+        return seen - level * flat, left.clamp_min(0.0)
 
     def residuals(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """r' (n',) and what no function on the grid explains of r^T r; differentiable in r (n,)."""

@@ -258,28 +258,36 @@ class EigenPart(LowRankPart):
         found = gram_of_pairs(self.vectors, self.columns, moments)
         return found.mul_(self.roots).mul_(self.roots.unsqueeze(1))
 
-    def axis_gradients(self, matrix: Tensor) -> list[Tensor]:
-        """Gradient of tr(M V^T K V) by the matrix of each axis, for M (r, r).
+    def axis_gradients(self, inverse: Tensor, scale: Tensor) -> list[Tensor]:
+        """Gradient of tr(N V^T K V) by the matrix of each axis, S N S = I - B^{-1}, S the roots.
 
-        V^T K V is diagonal, so that only entries of M with equal columns of all other axes count.
+        V^T K V is diagonal, so that only entries of N with equal columns of all other axes count.
+
+        Args:
+            inverse (r, r), scale (r,): B^{-1}_ij = scale_i scale_j inverse_ij.
         """
         assert self.values is not None
         found = []
         for axis, v in enumerate(self.vectors):
-            own, scale = self.columns[:, axis], torch.ones_like(self.roots)
+            own, strength = self.columns[:, axis], torch.ones_like(self.roots)
             others = torch.zeros_like(own)
             for i, values in enumerate(self.values):
                 if i != axis:
                     others = others * len(values) + self.columns[:, i]
-                    scale = scale * values[self.columns[:, i]]
+                    strength = strength * values[self.columns[:, i]]
             kinds, group = torch.unique(others, return_inverse=True)
-            # which row of M has these columns; none: -1
+            # which row of N has these columns; none: -1
             row = own.new_full((len(kinds), v.shape[1]), -1)
             row[group, own] = torch.arange(len(own), device=own.device)
-            weight = torch.where(row >= 0, scale[row], 0.0)
-            blocks = matrix[row.unsqueeze(2), row.unsqueeze(1)] * (row >= 0).unsqueeze(1)
-            inner = (blocks * weight.unsqueeze(2)).sum(0)
-            found.append(v @ inner @ v.mT)
+            there = row >= 0
+            blocks = inverse[row.unsqueeze(2), row.unsqueeze(1)].to(scale)
+            shares = torch.where(there, scale[row], 0.0)
+            inner = blocks.mul_(-shares.unsqueeze(1)).mul_(shares.unsqueeze(2))
+            # I - B^{-1} cancels where a root is small, and dK is small there, too
+            inner.diagonal(dim1=1, dim2=2).add_(1.0)
+            weight = torch.where(there, self.roots[row].reciprocal(), 0.0)
+            inner.mul_(weight.unsqueeze(1)).mul_((weight * strength[row]).unsqueeze(2))
+            found.append(v @ inner.sum(0) @ v.mT)
         return found
 
     def axis_gradients_within(self, values: Tensor) -> list[Tensor]:

@@ -19,6 +19,14 @@ from gpx.operators import Interpolation
 
 CHUNK_ENTRIES = 1 << 23
 """Entries of a working array."""
+MORE_DIMENSIONS = 8
+"""Of products of columns, beyond those that frequencies alone would give them."""
+MOST_DIMENSIONS = 0.6
+"""Share of the points beyond which a basis of those products saves no time."""
+TRIALS = 4
+"""Products that have to lie in that basis."""
+LEFT_OUT = 1e-9
+"""Share of them that may lie outside of it."""
 
 
 @torch.no_grad()
@@ -57,32 +65,117 @@ def weight_moments(weights: Interpolation, shape: Sequence[int]) -> Tensor:
 def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -> Tensor:
     """V^T W^T W V (r, r) for V the ``columns`` (r, d) of the Kronecker product of ``vectors``.
 
+    Products of smooth columns are smooth: on fine axes they have far fewer dimensions than there
+    are points, in which the moments are taken first (``_PairProducts``).
+
     Args:
         vectors: (m_l, c_l) of every axis.
         moments (m_1 w, ..., m_d w): ``weight_moments``.
 
-    Cost: m w^d sum_l c_l^2 operations at most, half of it with columns that are symmetric or
-    antisymmetric along their axis, and r^2 look-ups.
+    Cost: m w^d sum_l k_l and prod_l w k_l sum_l c_l^2 operations for k_l dimensions, k_l = m_l at
+    most and some 2 c_l on fine axes, half of it with columns that are symmetric or antisymmetric
+    along their axis, and r^2 look-ups.
     """
+    products = [
+        _PairProducts(v, size // len(v)) for v, size in zip(vectors, moments.shape, strict=True)
+    ]
     table = moments
-    for v in vectors:  # the first axis goes, its pairs of columns come last
-        width = table.shape[0] // len(v)
-        rest, (low, high) = table.reshape(len(v), width, -1), _pairs(v)
-        found = rest.new_empty(rest.shape[2], len(low))
-        start = 0
-        for part, count in _parts(v, rest):
-            if not count:  # all columns of one parity
-                continue
-            weights = part.flatten(0, 1).mT
-            end, step = start + count, _step(weights.shape[1])
-            for first in range(start, end, step):
-                some = slice(first, min(first + step, end))
-                shifted = _shifted_products(v[:, low[some]], v[:, high[some]], len(part), width)
-                torch.mm(weights, shifted.flatten(0, 1), out=found[:, some])
-            start = end
-        table = found.reshape(*table.shape[1:], len(low))
+    for each in products:  # the first axis goes, what stands for it comes last
+        rest = table.shape[1:]
+        table = each.seen(table.reshape(*each.shape, -1)).mT.reshape(*rest, -1)
+    for each in products:
+        rest = table.shape[1:]
+        table = each.of_pairs(table.reshape(len(table), -1)).reshape(*rest, -1)
     places = _pair_places(vectors, columns)
     return table.flatten().index_select(0, places.flatten()).view_as(places)
+
+
+class _PairProducts:
+    """Products of any two columns (m, c) of an axis, at every two points less than w apart.
+
+    Attributes:
+        shape: (m, w).
+
+    Cost: c^2 w m k / 4 multiply-adds, with columns of parities.
+    """
+
+    def __init__(self, v: Tensor, width: int) -> None:
+        self.v, self.shape, self._signed = v, (len(v), width), parities(v) is not None
+        low, high = _pairs(v)
+        counts = _counts(v)
+        rows = (len(v) + 1) // 2 if self._signed else len(v)
+        self._bases: list[list[Tensor] | None] = []
+        self._products: list[Tensor] = []
+        start = 0
+        for part, count in enumerate(counts):
+            some = slice(start, start + count)
+            bases = _bases(v, rows, width, odd=part == 1) if count else None
+            step = _step(rows * width)
+            found = [
+                _in_bases(_shifted_products(v[:, i], v[:, j], rows, width), bases)
+                for i, j in zip(low[some].split(step), high[some].split(step), strict=True)
+            ]
+            self._bases.append(bases)
+            self._products.append(torch.cat(found, 1) if found else v.new_zeros(rows * width, 0))
+            start += count
+
+    def seen(self, table: Tensor) -> Tensor:
+        """What stands for moments (m, w, p): (k, p)."""
+        parts = _parts(table) if self._signed else [table]
+        return torch.cat([_in_bases(t, b) for t, b in zip(parts, self._bases, strict=True)])
+
+    def of_pairs(self, seen: Tensor) -> Tensor:
+        """From what stands for moments (k, p): (p, c (c + 1) / 2), in the order of ``_pairs``."""
+        parts = seen.split([len(p) for p in self._products])
+        found = seen.new_empty(seen.shape[1], sum(p.shape[1] for p in self._products))
+        start = 0
+        for own, products in zip(parts, self._products, strict=True):
+            end = start + products.shape[1]
+            torch.mm(own.mT, products, out=found[:, start:end])
+            start = end
+        return found
+
+
+def _bases(v: Tensor, rows: int, width: int, *, odd: bool) -> list[Tensor] | None:
+    """Of all products of two columns, at every shift less than ``width``: (rows, k) orthonormal.
+
+    None where they have nearly as many dimensions as rows. They are those of products of random
+    combinations of columns, as many as it takes for others of these to lie in them, to rounding.
+
+    Args:
+        v (m, c).
+        rows: m, or half of them where columns have parities.
+        odd: of a symmetric and an antisymmetric column; else of two alike.
+    """
+    c = v.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    sign = parities(v)
+    count = (c if sign is not None else 2 * c) + MORE_DIMENSIONS
+    while count <= MOST_DIMENSIONS * rows:
+        draws = torch.randn(2, c, count + TRIALS, generator=generator, dtype=v.dtype).to(v)
+        if sign is not None:  # alternately of symmetric columns and of antisymmetric ones
+            kinds = torch.arange(count + TRIALS, device=v.device) % 2 * 2 - 1
+            draws[0] *= sign.unsqueeze(1) == kinds
+            draws[1] *= sign.unsqueeze(1) == (-kinds if odd else kinds)
+        products = _shifted_products(v @ draws[0], v @ draws[1], rows, width)
+        found, left = [], 0.0
+        for shift in range(width):
+            basis, _ = torch.linalg.qr(products[:, shift, :count])
+            trials = products[:, shift, count:]
+            rest = torch.addmm(trials, basis, basis.mT @ trials, alpha=-1.0)
+            left = max(left, float(rest.norm() / trials.norm().clamp_min(1e-300)))
+            found.append(basis)
+        if left <= LEFT_OUT:
+            return found
+        count += count // 2
+    return None
+
+
+def _in_bases(table: Tensor, bases: list[Tensor] | None) -> Tensor:
+    """A table (rows, w, p) in a basis for every shift, one below the other."""
+    if bases is None:
+        return table.flatten(0, 1)
+    return torch.cat([basis.mT @ table[:, shift] for shift, basis in enumerate(bases)])
 
 
 def pair_gradient(vectors: Sequence[Tensor], columns: Tensor, matrix: Tensor) -> Tensor:
@@ -122,16 +215,13 @@ def rayleigh_quotients(vectors: Sequence[Tensor], lags: Tensor) -> Tensor:
     return table
 
 
-def _parts(v: Tensor, table: Tensor) -> list[tuple[Tensor, int]]:
-    """Tables (rows, w, ...) over pairs of points, and how many of the next ``_pairs`` see each.
+def _parts(table: Tensor) -> list[Tensor]:
+    """Tables (half, w, p) over pairs of points that products of columns see, even and odd ones.
 
-    Where every column is symmetric or antisymmetric along the axis (m, c), a pair of columns sees
-    half of the points: the sum, or the difference, of the table (m, w, ...) and its mirror image.
+    Where every column is symmetric or antisymmetric along the axis, a pair of columns sees half of
+    the points: the sum, or the difference, of the table (m, w, p) and its mirror image.
     """
-    m, c = v.shape
-    sign = parities(v)
-    if sign is None:
-        return [(table, c * (c + 1) // 2)]
+    m = len(table)
     half = (m + 1) // 2
     even, odd = (table.new_zeros(half, *table.shape[1:]) for _ in range(2))
     for delta in range(min(table.shape[1], m)):
@@ -141,9 +231,18 @@ def _parts(v: Tensor, table: Tensor) -> list[tuple[Tensor, int]]:
         torch.sub(first, mirrored, out=odd[:middle, delta])
         if len(own) % 2:  # antisymmetric functions are zero there
             even[middle, delta] = own[middle]
+    return [even, odd]
+
+
+def _counts(v: Tensor) -> list[int]:
+    """How many of ``_pairs`` are even, and how many odd; all, where columns have no parities."""
+    c, sign = v.shape[1], parities(v)
+    every = c * (c + 1) // 2
+    if sign is None:
+        return [every]
     negated = int((sign < 0).sum())
     mixed = negated * (c - negated)
-    return [(even, c * (c + 1) // 2 - mixed), (odd, mixed)]
+    return [every - mixed, mixed]
 
 
 def _shifted_products(a: Tensor, b: Tensor, rows: int, width: int) -> Tensor:

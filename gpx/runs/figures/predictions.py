@@ -1,4 +1,4 @@
-"""Pictures of a trained model, in the data's own units."""
+"""Figures of predictions, in the data's own units."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def predicted_against_observed(
         target: name of the target, for the axes.
     """
     shown = np.arange(len(observed))
-    if len(shown) > 2000:  # more error bars than that are a blot
+    if len(shown) > 2000:  # more error bars would be illegible
         shown = np.random.default_rng(0).choice(len(shown), 2000, replace=False)
     inside = (observed >= lower) & (observed <= upper)
     figure = Figure(figsize=(5.5, 5.0), layout="constrained")
@@ -61,14 +61,14 @@ def reliability_diagram(
     error: float,
     before: tuple[Array, Array, Array, float] | None = None,
 ) -> Figure:
-    """Accuracy over confidence with the diagonal of a calibrated model; below, where they are.
+    """Accuracy over confidence with the diagonal of a calibrated model, and a histogram below.
 
     Bins of few points are pale, and not drawn of what was before.
 
     Args:
         counts, accuracy, confidence (B,): of ``gpx.metrics.reliability``.
         error: the expected calibration error, for the title.
-        before: the same four before recalibration, drawn in outline; None: there was none.
+        before: the same before recalibration, drawn as lines; None without recalibration.
     """
     bins = len(counts)
     middle, width = (np.arange(bins) + 0.5) / bins, 1.0 / bins
@@ -140,7 +140,7 @@ def fitted_function(
 
     Args:
         train, test: inputs (n,) and targets (n,).
-        grid, mean, lower, upper (g,): where and what is predicted.
+        grid, mean, lower, upper (g,): inputs, and predictions there.
         names: of the input and of the target.
     """
     figure = Figure(figsize=(8.0, 4.0), layout="constrained")
@@ -155,8 +155,8 @@ def fitted_function(
     return figure
 
 
-SHOWN_INPUTS = 30
-"""Bars of a chart of lengthscales; the inputs that matter least are left out."""
+MAX_BARS = 30
+"""Bars of a chart of lengthscales; the longest lengthscales are left out."""
 
 
 def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
@@ -167,7 +167,7 @@ def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
         lengthscales (d,): in standard deviations of the inputs.
     """
     rates = 1.0 / lengthscales
-    order = np.argsort(-rates)[:SHOWN_INPUTS]
+    order = np.argsort(-rates)[:MAX_BARS]
     figure = Figure(figsize=(5.5, 1.0 + 0.25 * len(order)), layout="constrained")
     axes = figure.subplots()
     axes.barh([names[k] for k in order], rates[order], color=BAND, edgecolor=INK, linewidth=0.6)
@@ -189,7 +189,7 @@ def sampled_functions(
 
     Args:
         train: inputs (n,) and targets (n,).
-        grid (g,), functions (k, g): where, and the values there.
+        grid (g,), functions (k, g): inputs, and values of the functions there.
         names: of the input and of the target.
         inducing (M,): inducing points, marked on the axis.
     """
@@ -202,7 +202,7 @@ def sampled_functions(
         axes.plot(inducing, floor, "|", color=INK, markersize=10, label="inducing points")
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
-    axes.set_title(f"{len(functions)} functions of the posterior")
+    axes.set_title(f"{len(functions)} functions drawn from the posterior")
     axes.legend(loc="best", fontsize="small")
     return figure
 
@@ -217,7 +217,7 @@ def field_map(
     target: str,
     inducing: Array | None = None,
 ) -> Figure:
-    """Predictive mean and standard deviation over two inputs, and errors where they are known.
+    """Maps of predictive mean and standard deviation over two inputs, and of test errors.
 
     Args:
         edges: (g,) and (h,), coordinates of rows and columns.

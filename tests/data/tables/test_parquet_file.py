@@ -73,5 +73,5 @@ class TestWithItsPackage:
         with pytest.raises(ConfigError, match="header=False: columns of Parquet files have names"):
             ParquetFile(write(a=[1], y=[2]), header=False).table()
         (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing more")
-        with pytest.raises(DataError, match="is no Parquet file, or is damaged"):
+        with pytest.raises(DataError, match="is not a Parquet file, or is damaged"):
             ParquetFile(str(tmp_path / "broken.parquet")).table()
