@@ -39,7 +39,7 @@ NUMBER_MEASURES = {
     "rmse_original": "RMSE",
     "mnlp_original": "negative log density (MNLP)",
     "coverage_95": "coverage of 95 % intervals",
-    "coverage_error": "mean error of the coverage curve",
+    "coverage_error": "mean error of the coverage of intervals",
     "crps_original": "CRPS",
     "sharpness_original": "sharpness (mean standard deviation)",
     "interval_score_95_original": "interval score, 95 %",

@@ -147,7 +147,7 @@ def certify_run(
         threshold=options.threshold,
         least=options.least,
         seconds=time.perf_counter() - began,
-        told=lambda text: with_option_names(text, config, CONFIGS),
+        reword=lambda text: with_option_names(text, config, CONFIGS),
     )
 
 

@@ -69,6 +69,30 @@ def hold_out(
     return rest, (data.train_x[kept], data.train_y[kept])
 
 
+NAMED_INPUTS = 10
+"""Inputs that are told by name, in the order in which hyperparameters are told."""
+
+
+def describe_rows(data: Dataset, held_out: int) -> str:
+    """What is trained on and what is predicted from what, in one line.
+
+    Args:
+        data: the rows that the run trains on.
+        held_out: rows that it recalibrates on.
+    """
+    inputs = f"{data.num_inputs} input" + ("s" if data.num_inputs > 1 else "")
+    if data.num_inputs <= NAMED_INPUTS:
+        inputs += f" ({', '.join(data.input_names)})"
+    targets = data.target_names or (data.target_name,)
+    named = f"target {targets[0]}" if len(targets) == 1 else f"targets {', '.join(targets)}"
+    return (
+        f"data {data.name} split {data.split}: {data.num_train:,} training and "
+        f"{data.num_test:,} test rows, {inputs}, {named}"
+        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
+        + (f"; {held_out:,} training rows are held out to recalibrate" if held_out else "")
+    )
+
+
 def require_outputs(data: Dataset, taken: int, by: str) -> None:
     """Raise ConfigError unless the data have ``taken`` targets, which ``by`` (a name) takes."""
     if data.num_outputs != taken:

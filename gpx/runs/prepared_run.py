@@ -30,6 +30,7 @@ from gpx.runs.categorical_kernel import explain_categorical_kernel, with_categor
 from gpx.runs.certification import require_certifiable
 from gpx.runs.data import (
     chosen_by_data,
+    describe_rows,
     hold_out,
     likelihood_task,
     load_run_data,
@@ -167,10 +168,8 @@ def prepare(
     dtype = DTYPES[options.dtype]
     console = Console(quiet=options.quiet)
     check_streamed(config, options)
-    chosen = (
-        [] if data is None else [chosen_by_data(config, "kernel_choice"), chosen_by_data(config)]
-    )
-    data = load_run_data(config) if data is None else data
+    loaded = data
+    data = load_run_data(config) if loaded is None else loaded
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     data, kept = hold_out(data, calibration, config.seed)
@@ -180,8 +179,13 @@ def prepare(
     for part in {"kernel", "mean"} - set(check_parts(config)):
         config[part] = None  # the model has no such part
     config = with_categorical_kernel(config, data)
-    held = 0 if kept is None else len(kept[1])
-    for line in (_describe_rows(data, held), *filter(None, chosen), *_notes(data, config)):
+    if loaded is None:
+        console.say(describe_rows(data, 0 if kept is None else len(kept[1])))
+    else:  # printed already, before method and kernel were chosen
+        chosen = (chosen_by_data(config, "kernel_choice"), chosen_by_data(config))
+        for line in filter(None, chosen):
+            console.say(line)
+    for line in _notes(data, config):
         console.say(line)
 
     with explain_categorical_kernel(config):
@@ -236,16 +240,6 @@ def prepare(
         sample,
         calibration,
         held_out,
-    )
-
-
-def _describe_rows(data: Dataset, held_out: int) -> str:
-    """One line on the training and test rows."""
-    return (
-        f"data {data.name} split {data.split}: {data.num_train:,} training and "
-        f"{data.num_test:,} test points, {data.num_inputs} inputs"
-        + ("" if data.num_test else "; all rows are trained on, so there are no test metrics")
-        + (f"; {held_out:,} training points are held out for calibration" if held_out else "")
     )
 
 

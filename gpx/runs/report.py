@@ -73,7 +73,8 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         state.console.say(line)
     learned = shown_hyperparameters(predictor.hyperparameters)
     if learned:
-        state.console.say(f"hyperparameters (for standardised inputs and target): {learned}")
+        scaled = "inputs and target" if data.task == "regression" else "inputs"
+        state.console.say(f"hyperparameters (for standardised {scaled}): {learned}")
     state.console.say(f"run folder: {state.folder.path}")
     return metrics
 

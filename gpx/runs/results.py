@@ -108,9 +108,6 @@ many noise variances."""
 COVERAGE_TOLERANCE = 0.1
 """Coverage below 0.95 by more than this is reported."""
 
-COLUMN_HEADS = {"coverage_95": "in 95 %"}
-"""Of metrics whose name is too long for a column."""
-
 UNSTANDARDISED = {"count": "counts", "proportion": "proportions"}
 """Names of targets in test metrics, for tasks that do not standardise them."""
 
@@ -124,25 +121,29 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     classes = "test.accuracy" in metrics
     scale = UNSTANDARDISED.get(metrics.get("data.task", ""), "standardised targets")
     shown = ("accuracy", "mae", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
-    if "uncalibrated.coverage_95" in metrics:
-        shown = (*shown, "coverage_95")
     columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
+    tested = f" on {metrics['data.num_test']:,} rows" if "data.num_test" in metrics else ""
     rows = {metrics["model.name"]: "test"}
     if any(name.startswith("uncalibrated.") for name in metrics):
-        rows["not recalibrated"] = "uncalibrated"
+        rows["  before recalibration"] = "uncalibrated"
     rows |= {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
-            "test metrics" if classes else f"test metrics ({scale})",
-            " " * width + "".join(COLUMN_HEADS.get(column, column).rjust(10) for column in columns),
+            f"test metrics{tested}" + ("" if classes else f" ({scale}; lower is better)"),
+            " " * width + "".join(column.rjust(10) for column in columns),
         ]
     else:
         lines, rows = ["no test metrics: all rows were trained on"], {}
     for name, prefix in rows.items():
         cells = [metrics.get(f"{prefix}.{column}") for column in columns]
         lines.append(name.ljust(width) + "".join(_cell(cell) for cell in cells))
+    if "uncalibrated.coverage_95" in metrics:
+        now, before = (
+            f"{100.0 * metrics[f'{part}.coverage_95']:.1f} %" for part in ("test", "uncalibrated")
+        )
+        lines.append(f"95 % intervals hold {now} of the test targets, {before} before")
     if "test.mnlp_gap" in metrics:
         lines.append(
             f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
@@ -161,12 +162,21 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         )
     lines += narrow_intervals(metrics)
     lines += better_baselines(metrics)
+    kind = str(metrics["train.evidence_kind"]).replace("_", " ")
     lines.append(
-        f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
-        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "
+        f"log evidence {metrics['train.evidence']:.1f} nats ({kind}); "
+        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s{_ended(metrics)}; "
         f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
     )
     return lines
+
+
+def _ended(metrics: Mapping[str, Any]) -> str:
+    """Why training ended, in brackets after its time; empty where that is not known."""
+    reason = str(metrics.get("train.stopped", ""))
+    if reason.startswith("CONVERGENCE"):  # as SciPy's L-BFGS-B says it, in capitals
+        reason = "converged"
+    return f" ({reason})" if reason else ""
 
 
 def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:

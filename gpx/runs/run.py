@@ -203,8 +203,9 @@ def _train(state: PreparedRun) -> FitResult:
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )
-        note = f": {state.with_option_names(state.model.note)}" if state.model.note else ""
-        state.console.say(f"initialised {type(state.model).__name__}{note}")
+        if state.model.note:
+            note = state.with_option_names(state.model.note)
+            state.console.say(f"initialised {type(state.model).__name__}: {note}")
 
     trainer = Trainer(
         config=state.options,

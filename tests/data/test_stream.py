@@ -216,8 +216,8 @@ def broken(pairs: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("short", r"x_002.npy is cut short in row 555: its header says 596 rows and it holds 554"),
-        ("header", r"x_002.npy is not an array of NumPy or its header is damaged"),
+        ("short", r"x_002.npy is truncated in row 555: its header says 596 rows and it holds 554"),
+        ("header", r"x_002.npy is not a NumPy array, or its header is damaged"),
         ("columns", r"x_002.npy has 2 columns and .*x_000.npy has 3: all parts"),
         ("text", r"x_002.npy has dtype <U\d+, expected real numbers"),
         ("objects", r"x_002.npy has dtype object, expected real numbers"),
@@ -286,13 +286,13 @@ def test_files_that_a_new_user_brings(tmp_path, pairs):
     (pairs / "._x_000.npy").write_bytes(b"of a file system")
     for name in ("csv", "npz"):
         use = rf"use data={name.upper()}File\(\),"
-        with pytest.raises(DataError, match=rf"t.{name} is no file of a stream.* {use}"):
+        with pytest.raises(DataError, match=rf"t.{name} cannot be streamed.* {use}"):
             load(Stream(str(tmp_path / f"t.{name}")), task="regression")
     with pytest.raises(DataError, match=r"none.npy holds no rows$"):
         load(Stream(str(tmp_path / "none.npy")), task="regression")
     assert load(Stream(str(pairs)), task="regression").facts["rows"] == ROWS
     again = str(pairs / ".." / pairs.name)
-    with pytest.raises(DataError, match=r"is path= itself, whose rows are trained on"):
+    with pytest.raises(DataError, match=r"is the same as path=, whose rows are trained on"):
         load(Stream(str(pairs), test_path=again), task="regression")
 
 

@@ -137,7 +137,8 @@ def test_all_rows_are_trained_on(train, table, tmp_path, capsys):
     assert (metrics["data.num_test"], folder.read_config().facts.num_train) == (0, 90)
     assert not [name for name in metrics if name.startswith(("test.", "baseline."))]
     said = "".join(capsys.readouterr())
-    assert "90 training and 0 test points, 4 inputs; all rows are trained on, so there" in said
+    inputs = "4 inputs (colour=blue, colour=green, colour=red, size), target strength"
+    assert f"90 training and 0 test rows, {inputs}; trained on all rows, so there" in said
     assert "no test metrics: all rows were trained on" in said
     (tmp_path / "new.csv").write_text("colour,size\nred,1.5\n")
     assert len(run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")) == 1

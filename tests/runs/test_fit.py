@@ -218,7 +218,7 @@ def test_classes_and_one_input(tmp_path):
         ({"y": np.arange(60).astype("datetime64[D]")}, DTypeError, "found datetime64"),
         ({"options": ("hydra.run.dir=x",)}, ConfigError, "gpx.fit takes no hydra.run.dir="),
         ({"options": ("approx=sgpr", "approx.num_inducing=0")}, ConfigError, "num_inducing"),
-        ({"options": ("experiment=null",)}, ConfigError, "chooses nothing"),
+        ({"options": ("experiment=null",)}, ConfigError, "is not possible"),
         (
             {"options": ("kernel=[rbf,periodic]",)},
             ConfigError,
@@ -389,7 +389,7 @@ def test_several_outputs(arrays, tmp_path, monkeypatch):
     (tmp_path / "plain").mkdir()
     monkeypatch.chdir(tmp_path / "plain")
     for bad, options, error, words in (
-        (y, QUICK, ConfigError, r"2 targets \(y1, y2\), SGPR .* takes 1: .* approx=coregional"),
+        (y, QUICK, ConfigError, r"2 targets \(y1, y2\) and SGPR .* takes 1: .* approx=coregional"),
         (y, (*QUICK, "likelihood=gaussian_outputs"), ConfigError, "SGPR models one output"),
         (y, (*OUTPUTS, "calibrate=variance"), ConfigError, "takes one output, and there are 2"),
         (first, OUTPUTS, ConfigError, "two outputs or more, got 1"),

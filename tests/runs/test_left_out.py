@@ -52,5 +52,5 @@ def test_other_posteriors_and_laws_have_none(trained):
         predictor(sparse, scaler, x, y).leave_one_out()
     recalibrated = predictor(*trained)
     recalibrated.calibration = lambda law: law
-    with pytest.raises(NotAvailable, match="recalibrated"):
+    with pytest.raises(NotAvailable, match="with recalibration"):
         recalibrated.leave_one_out()

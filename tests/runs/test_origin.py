@@ -72,7 +72,7 @@ def test_what_may_differ(state, changed):
         ({"kernel__lengthscale": [1.0, 2.5]}, r"kernel.lengthscale=\[1.0, 2.5\], .* \[1.0, 2.0\]"),
         ({"kernel___target_": "gpx.kernels.Matern32"}, 'kernel._target_="gpx.kernels.Matern32"'),
         ({"kernel__period": 3}, "kernel.period=3, .* with nothing"),
-        ({"kernel": None}, "says kernel"),
+        ({"kernel": None}, "has kernel"),
         ({"facts__num_inputs": 3}, "approx.num_inputs=3, .* with 2"),
         ({"trainer__dtype": "float32"}, 'trainer.dtype="float32", .* with "float64"'),
     ],

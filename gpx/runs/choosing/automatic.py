@@ -20,7 +20,7 @@ from gpx.options.build import build, target_of
 from gpx.options.config import TrainerConfig
 from gpx.runs.choosing import kernel_choice
 from gpx.runs.choosing.method_choice import Choice, Facts, choose
-from gpx.runs.data import hold_out, load_run_data, with_facts
+from gpx.runs.data import describe_rows, hold_out, load_run_data, with_facts
 
 Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
 """Composes the config of a run, with options before and after those that the user gave."""
@@ -101,7 +101,8 @@ def with_open_choices_made(
     if method_open and compose is not None and source.form == "table" and data.num_outputs > 1:
         before = ["likelihood=gaussian_outputs"]
         config = _like(config, compose(before, []))
-    trained, _ = hold_out(data, build(config, "calibrate"), config.seed)
+    trained, kept = hold_out(data, build(config, "calibrate"), config.seed)
+    say(describe_rows(trained, 0 if kept is None else len(kept[1])))
     # methods for images bring their own kernel
     kernel_open = kernel_choice.is_open(config) and source.form != "images"
     asked_init = config.get("init")

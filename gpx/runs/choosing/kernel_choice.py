@@ -177,18 +177,18 @@ def _describe(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
     # fits of the same name started from different values (a period): only the best is shown
     first = {fit.name: fit for fit in sorted(fits, key=lambda fit: fit.score)}
     others = [fit for fit in fits if fit is first[fit.name] and fit.name != best.name]
-    text = f"kernel='{best.name}', chosen by kernel=auto: evidence/point {best.evidence:+.3f}"
+    text = (
+        f"kernel='{best.name}', chosen by kernel=auto on {rows:,} rows: "
+        f"evidence/point {best.evidence:+.3f}"
+    )
     if best.predictive is not None:
         text += f", leave-one-out log density/point {best.predictive:+.3f}"
-    text += f", on {rows:,} rows"
-    if others:
-        listed = ", ".join(
-            f"{fit.name} {fit.score - best.score:+.1f}" for fit in others[:NUM_SHOWN]
-        )
-        text += (
-            "; others relative to it, in nats (one with more parameters must lead by "
-            f"{REQUIRED_LEAD:g}): {listed}"
-        )
+    shown = others[:NUM_SHOWN]
+    if shown:
+        listed = ", ".join(f"{fit.name} {fit.score - best.score:+.1f}" for fit in shown)
+        text += f"; scores of others relative to it, in nats: {listed}"
+        if any(fit.score > best.score for fit in shown):
+            text += f" (one with more hyperparameters must lead by {REQUIRED_LEAD:g})"
     if clock.skipped:
         text += f"; trainer.budget left no time to compare {clock.skipped} kernels"
     return text

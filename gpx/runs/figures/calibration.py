@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-NUM_BINS = 20
-"""Bins of the PIT histogram."""
+MOST_BINS, FEWEST_BINS, ROWS_PER_BIN = 20, 5, 10
+"""Bins of the PIT histogram: at most, at least, and test rows for each in between."""
 
 
 def calibration_figures(
@@ -102,27 +102,31 @@ def _calibration(found: _Curves, before: _Curves | None, name: str) -> Figure:
 
     from gpx.runs.figures.predictions import BAND, BEFORE, INK, TRUTH, WAS
 
+    bins = max(FEWEST_BINS, min(MOST_BINS, len(found.values) // ROWS_PER_BIN))
+
     def density(curves: _Curves) -> Array:
-        counts = torch.histc(curves.values, NUM_BINS, 0.0, 1.0)
-        height: Array = (counts * NUM_BINS / counts.sum()).numpy()
+        counts = torch.histc(curves.values, bins, 0.0, 1.0)
+        height: Array = (counts * bins / counts.sum()).numpy()
         return height
 
     figure = Figure(figsize=(8.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
-    middles = ((torch.arange(NUM_BINS) + 0.5) / NUM_BINS).numpy()
-    left.bar(middles, density(found), 1.0 / NUM_BINS, color=BAND, edgecolor=INK, linewidth=0.6)
+    middles = ((torch.arange(bins) + 0.5) / bins).numpy()
+    left.bar(middles, density(found), 1.0 / bins, color=BAND, edgecolor=INK, linewidth=0.6)
     left.axhline(1.0, color=TRUTH, linewidth=1.0)
     left.set_xlabel(f"predicted probability of a smaller {name}")
     left.set_ylabel("density of test points")
-    left.set_title(f"{len(found.values):,} test points; flat: calibrated", fontsize="medium")
+    left.set_title(
+        f"PIT of {len(found.values):,} test points: level if calibrated", fontsize="medium"
+    )
     levels = found.levels.numpy()
     right.plot(levels, found.shares.numpy(), ".-", color=INK)
     right.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
     right.set_xlabel("probability of the central interval")
     right.set_ylabel("share of test points inside")
-    title = f"mean distance {float(found.error):.3f}"
+    title = f"coverage, off by {float(found.error):.3f} on average"
     if before is not None:
-        edges = torch.linspace(0.0, 1.0, NUM_BINS + 1).numpy()
+        edges = torch.linspace(0.0, 1.0, bins + 1).numpy()
         left.stairs(density(before), edges, color=BEFORE, linestyle="--", label=WAS)
         right.plot(levels, before.shares.numpy(), ".--", color=BEFORE, label=WAS)
         right.legend(loc="upper left", fontsize="small")

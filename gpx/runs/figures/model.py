@@ -90,7 +90,7 @@ def _map(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:
     if data.task == "binary":
         probability = _array(predictive.probs).reshape(MAP_POINTS, MAP_POINTS)  # type: ignore[attr-defined]
         return figures.decision_map(
-            edges, probability, points, _array(data.train_y) > 0.5, names, marks
+            edges, probability, points, _array(data.train_y) > 0.5, names, marks, _labels(data)
         )
     marginals = target_marginals(predictive)
     at_tests = target_marginals(predictor.distribution(predictor.placed(data.test_x))).mean
@@ -106,6 +106,12 @@ def _map(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:
         data.target_name,
         marks,
     )
+
+
+def _labels(data: Dataset) -> tuple[str, str]:
+    """Of two classes, as a legend has them."""
+    no, yes = data.labels or (0, 1)
+    return f"{data.target_name} = {no}", f"{data.target_name} = {yes}"
 
 
 def _line(column: Tensor, points: int) -> Tensor:

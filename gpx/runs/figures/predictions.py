@@ -172,9 +172,9 @@ def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
     axes = figure.subplots()
     axes.barh([names[k] for k in order], rates[order], color=BAND, edgecolor=INK, linewidth=0.6)
     axes.invert_yaxis()
-    axes.set_xlabel("1 / lengthscale, per standard deviation of the input")
-    if len(order) < len(names):
-        axes.set_title(f"{len(order)} of {len(names)} inputs")
+    axes.set_xlabel("1 / lengthscale")  # the names take their share of the width
+    shown = f"{len(order)} of {len(names)} inputs: " if len(order) < len(names) else ""
+    figure.suptitle(f"{shown}how fast the function varies along each", fontsize="medium")
     return figure
 
 
@@ -254,6 +254,7 @@ def decision_map(
     classes: NDArray[np.bool_],
     names: tuple[str, str],
     inducing: Array | None = None,
+    labels: tuple[str, str] = ("class 0", "class 1"),
 ) -> Figure:
     """Probability of the class coded 1 over two inputs, its level 1/2, and the training points.
 
@@ -263,18 +264,21 @@ def decision_map(
         points (n, 2), classes (n,): training inputs, and whether each is of that class.
         names: of the inputs.
         inducing (M, 2): inducing points.
+        labels: of the classes coded 0 and 1.
     """
-    figure = Figure(figsize=(6.0, 5.0), layout="constrained")
+    figure = Figure(figsize=(6.0, 5.4), layout="constrained")
     axes = figure.subplots()
     levels = np.linspace(0.0, 1.0, 11)
     image = axes.contourf(*edges, probability.T, levels=levels, cmap="RdBu_r", alpha=0.8)
     if probability.min() < 0.5 < probability.max():
         axes.contour(*edges, probability.T, levels=[0.5], colors=TRUTH, linewidths=1.2)
     for wanted, marker, color in ((False, "o", "#2166ac"), (True, "^", "#b2182b")):
-        axes.plot(*points[classes == wanted].T, marker, color=color, markersize=3)
+        own = points[classes == wanted]
+        axes.plot(*own.T, marker, color=color, markersize=3, label=labels[wanted])
     if inducing is not None:
-        axes.plot(*inducing.T, "+", color=TRUTH, markersize=6)
-    figure.colorbar(image, label="probability of class 1")
+        axes.plot(*inducing.T, "+", color=TRUTH, markersize=6, label="inducing points")
+    figure.legend(loc="outside upper center", ncols=3, fontsize="small")
+    figure.colorbar(image, label=f"probability of {labels[1]}")
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
     return figure

@@ -111,9 +111,8 @@ class Console:
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""
-        shown = "  ".join(
-            f"{name} {metrics[name]:.4f}" for name in SHOWN_METRICS if name in metrics
-        )
+        names = CLASS_METRICS if "accuracy" in metrics else NUMBER_METRICS
+        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
         self.say(f"step {step}  test: {shown}")
 
     def close(self) -> None:
@@ -124,5 +123,5 @@ class Console:
                 self._bar = None
 
 
-SHOWN_METRICS = ("rmse", "mnlp", "accuracy", "coverage_95")
+NUMBER_METRICS, CLASS_METRICS = ("rmse", "mnlp", "coverage_95"), ("accuracy", "mnlp")
 """Test metrics that are printed during training."""

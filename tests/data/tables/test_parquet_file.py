@@ -13,7 +13,9 @@ from gpx.errors import BackendUnavailable, ConfigError, DataError
 def test_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(BackendUnavailable, match=r"is missing: pip install .gpx-torch.parquet"):
+    with pytest.raises(
+        BackendUnavailable, match=r"needs the package pyarrow: pip install .gpx-torch.parquet"
+    ):
         ParquetFile(str(tmp_path / "t.parquet")).table()
 
 

@@ -360,4 +360,4 @@ def test_more_inducing_points_or_blocks_than_data_are_said():
             **parts(), num_inputs=2, num_inducing=7, prior="pic", num_blocks=70
         ).double().initialise(x, y, generator=draws)
     capped = EffectivePrior(**parts(), num_inputs=2, num_inducing=70, num_data=60)
-    assert capped.settle(x) == {"num_inducing": (60, "one per training point, 70 were asked for")}
+    assert capped.settle(x) == {"num_inducing": (60, "one per training point; 70 would be more")}

@@ -15,7 +15,7 @@ from gpx.linalg.processes import Processes, work_shared
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node
-from gpx.runs.choosing.kernel_choice import _Clock, _told, candidates_for
+from gpx.runs.choosing.kernel_choice import _Clock, _describe, candidates_for
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, with_values
 from gpx.runs.choosing.series_kernels import likely_periods
 from gpx.sampling.seeds import stream
@@ -151,7 +151,11 @@ def test_a_folder_of_the_user_has_candidates(train_py, tmp_path):
     loud = [option for option in QUICK if not option.startswith("trainer.quiet")]
     few = ("data=toy1d", "data.num_points=30", "kernel.candidates=[rbf]", "kernel.rounds=0")
     status, text = train_py(*few, *loud, "hydra.run.dir=loud")
-    assert text.splitlines()[0] == "kernel=auto: comparing on 27 rows: rbf"
+    data, compared, chosen = text.splitlines()[:3]
+    assert data == "data toy1d split 0: 27 training and 3 test rows, 1 input (x), target y"
+    assert compared == "kernel=auto: comparing on 27 rows: rbf"
+    assert chosen.startswith("kernel='rbf', chosen by kernel=auto on 27 rows: evidence/point ")
+    assert text.count("27 training and 3 test rows") == 1
     status, text = train_py("data=toy1d", "kernel.candidates=[mine]", *QUICK)
     assert "there is no kernel mine" in text
 
@@ -275,8 +279,11 @@ def test_fits_of_one_name_are_told_once():
         return Fit(name, {}, {}, score / 100, None, score, 3)
 
     fits = [made("rbf + periodic", 9.0), made("rbf + periodic", 8.5), made("rbf", 7.0)]
-    text = _told(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
-    assert text.endswith("(one with more parameters must lead by 3): rbf -2.0")
+    text = _describe(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
+    assert text.endswith("relative to it, in nats: rbf -2.0")
+    ahead = _describe(fits[2], fits, 100, _Clock(1.0))
+    rule = "one with more hyperparameters must lead by 3"
+    assert ahead.endswith(f"rbf + periodic +2.0 ({rule})")
 
 
 def test_processes_that_share_a_run_stop_looking_together():
