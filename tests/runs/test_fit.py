@@ -63,7 +63,7 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
     with pytest.warns(UserWarning, match="the largest R-hat"):
         fitted = gpx.fit(x, (x[:, 0] > 0) * 1.0, *options, *limits, folder=tmp_path)
     said = capsys.readouterr().err
-    assert said.count("nothing to predict with yet: it goes on until there is") == 1
+    assert said.count("nothing to predict with yet: training goes on until there is") == 1
     assert fitted.predict_classes(x).probability.shape == (12, 2)
 
 

@@ -1,4 +1,4 @@
-"""Data rows as a grid sees them: few rows in place of many, and sums of their weights."""
+"""Interpolation weights of the data rows, or of fewer rows that replace them, with their sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpx.operators import Interpolation
 
 @dataclass
 class Gathered:
-    """The data as the grid sees them.
+    """Interpolation weights of the data, or of fewer rows that replace them.
 
     Attributes:
         weights (n', m), total (q, q): rows in place of the data's, and the sum of w w^T.
