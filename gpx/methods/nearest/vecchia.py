@@ -109,7 +109,7 @@ class Vecchia(Model):
         before = self.given, self.blocks
         self.find_groups(x)
         same = torch.equal(before[0], self.given) and torch.equal(before[1], self.blocks)
-        self.note = "neighbours searched anew: " + ("the same" if same else "others")
+        self.note = "neighbours searched again: " + ("no change" if same else "changed")
         return not same
 
     def rounds_state(self) -> dict[str, Any]:

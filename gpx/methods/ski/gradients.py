@@ -14,13 +14,13 @@ from gpx.operators import Interpolation
 
 CHUNK_ENTRIES = 1 << 24
 """Entries of a working array over some of the rows."""
-LEAST_SINGLE = 512
-"""Columns of a matrix whose inverse is worth a look at float32."""
-MOST_GROWN = 1e5
-"""Largest diagonal entry of that inverse, of a matrix with a diagonal of ones: its factor's
-condition number is then some hundred times the root of the rank at most."""
+MIN_FLOAT32_SIZE = 512
+"""Fewest columns of a matrix for which a float32 inverse is tried."""
+MAX_INVERSE_DIAGONAL = 1e5
+"""Largest diagonal entry of the inverse of a matrix with unit diagonal for which float32 is used;
+bounds the condition number of its Cholesky factor."""
 COLUMNS = 32
-"""Vectors on the grid whose correlations are taken at a time."""
+"""Vectors on the grid per block of correlations."""
 
 
 @torch.no_grad()
@@ -60,7 +60,7 @@ def carried_gradient(system: SKISystem) -> list[Tensor]:
         if by_axis:
             found = part.axis_gradients(inverse, scale)
         else:
-            # I - B^{-1} cancels where a root is small, and dK is small there, too
+            # I - B^{-1} cancels where a root is small, but dK is small there too
             inner = inverse.neg_()
             inner.diagonal().add_(1.0)
             inner.div_(part.roots).div_(part.roots.unsqueeze(1))
@@ -77,17 +77,17 @@ def carried_gradient(system: SKISystem) -> list[Tensor]:
 def _inverse(capacitance: Capacitance, *, single: bool) -> tuple[Tensor, Tensor]:
     """M (r, r) and s (r,) with B^{-1}_ij = s_i s_j M_ij.
 
-    Scaled to a diagonal of ones, B is next to the identity where the data lie evenly, and float32,
-    twice as fast, has six digits of its inverse.
+    B scaled to unit diagonal is nearly the identity for evenly spread data, so that its inverse in
+    float32, which takes half the time, has six digits.
 
     Args:
-        single: take float32, where B is large and that inverse does not grow.
+        single: use float32 if B is large and its inverse does not grow.
     """
     factor = capacitance.factor
-    if single and len(factor) >= LEAST_SINGLE:
+    if single and len(factor) >= MIN_FLOAT32_SIZE:
         scale = (1.0 + capacitance.gram.diagonal()).rsqrt()
         found = torch.cholesky_inverse((factor * scale.unsqueeze(1)).float())
-        if float(found.diagonal().max()) <= MOST_GROWN:
+        if float(found.diagonal().max()) <= MAX_INVERSE_DIAGONAL:
             return found, scale
     found = torch.cholesky_inverse(factor)
     return found, found.new_ones(len(found))

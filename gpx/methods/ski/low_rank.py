@@ -81,7 +81,7 @@ class PivotedPart(LowRankPart):
     @classmethod
     @torch.no_grad()
     def of(cls, lags: Tensor, grid: InterpolationGrid, rank: int, tolerance: float) -> PivotedPart:
-        """Of a stationary kernel's lags on a regular grid; stops at a trace error of ``tolerance``.
+        """Pivots of a stationary kernel on a regular grid, until the trace error is ``tolerance``.
 
         Cost: m r^2 multiply-adds; rows of K are looked up among the lags.
         """

@@ -245,7 +245,7 @@ class SKI(PlacedGrid, Model):
         rows = len(self.gathered(seen).weights.values)
         self.note = f"grid {(' + ' if self.additive else ' x ').join(map(str, self.grid.shape))}"
         if rows < len(x):
-            self.note += f", {rows:,} rows stand for {len(x):,}"
+            self.note += f", {rows:,} rows replace {len(x):,}"
 
     def _place_grid(self, seen: Tensor) -> None:
         """Place the grid over projected inputs (n, d).
@@ -254,7 +254,7 @@ class SKI(PlacedGrid, Model):
             DataError: no rows.
         """
         if not len(seen):
-            raise DataError("a grid is laid over training inputs, and there are no rows")
+            raise DataError("a grid is placed over training inputs, and there are no rows")
         how = self.interpolation, self.boundary
         if self.given is None:
             grid = self.grid_type.covering(seen, self.grid_size, how[0], self.placement, how[1])
