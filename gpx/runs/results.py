@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 from gpx.likelihoods.quantiles import central_interval
 from gpx.runs.figures.calibration import calibration_figures
 from gpx.runs.predictor import Predictor
@@ -50,7 +50,7 @@ def draw_results(
     from gpx.runs.figures import predictions as figures
 
     calibration = calibration_figures(data, predictive, MAX_OUTPUTS, before)
-    if of_classes(data.task):
+    if is_classification(data.task):
         return calibration
     scaler = data.scaler
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels.over_axes import groups_of
+from gpx.kernels.over_axes import checked_groups
 from gpx.linalg import allowed_memory, flatten_index, split_index
 from gpx.methods.grid.circle import extend_to_circle
 
@@ -140,7 +140,7 @@ def column_groups(
     """
     if axes is None:
         return tuple((i,) for i in range(num_inputs))
-    groups = tuple(tuple(group) for group in groups_of(axes, "axes"))
+    groups = tuple(tuple(group) for group in checked_groups(axes, "axes"))
     if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
         raise ConfigError(
             f"axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "

@@ -236,7 +236,7 @@ class SquaredCircleRows:
 
     def _of_rows(self, rows: Tensor) -> Tensor:
         half = torch.fft.rfft(rows, norm="ortho")
-        return self._vectors.doubled(half.real.square() + half.imag.square())
+        return self._vectors.per_eigenvector(half.real.square() + half.imag.square())
 
 
 CrossFactor: TypeAlias = Tensor | CircleRows | SquaredCircleRows

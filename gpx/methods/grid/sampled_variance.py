@@ -149,7 +149,7 @@ def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
 def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
     """Weights Q T^{+1/2} z (M, c) of prior functions that equal Q T^{1/2} z on the grid."""
     scaled = normals * _pseudo_inverse(system).sqrt().unsqueeze(1)
-    return system.eigenvectors.bare_product()(scaled)
+    return system.eigenvectors.unchecked_product()(scaled)
 
 
 def _pseudo_inverse(system: GridSystem) -> Tensor:
