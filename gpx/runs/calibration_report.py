@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpx.calibration.base import in_words
 from gpx.data import Dataset
 from gpx.diagnostics.calibration import auroc
 from gpx.errors import DataError
@@ -86,8 +87,7 @@ class CalibrationReport:
                 cells = (f"{column.get(name, math.nan):12.4g}" for column in columns)
                 lines.append(f"  {text}".ljust(width) + "".join(cells))
         if self.settings:
-            fitted = ", ".join(f"{name} {value:.4g}" for name, value in self.settings.items())
-            lines.append(f"recalibrated on held-out rows: {fitted}")
+            lines.append(f"recalibrated on held-out rows: {in_words(self.settings)}")
         lines.append(self.sentence())
         if self.elsewhere:
             rows, score = int(self.elsewhere["rows"]), self.elsewhere["auroc"]

@@ -140,6 +140,11 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     for name, prefix in rows.items():
         cells = [metrics.get(f"{prefix}.{column}") for column in columns]
         lines.append(name.ljust(width) + "".join(_cell(cell) for cell in cells))
+    if "uncalibrated.coverage_95" in metrics:
+        now, before = (
+            f"{100.0 * metrics[f'{part}.coverage_95']:.1f} %" for part in ("test", "uncalibrated")
+        )
+        lines.append(f"95 % intervals hold {now} of the test targets, {before} before")
     if "test.mnlp_gap" in metrics:
         lines.append(
             f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
