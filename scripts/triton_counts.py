@@ -1,12 +1,12 @@
-"""What the Triton kernels cost on an H200 (sm_90), counted on a machine without one.
+"""Registers and instructions of the Triton kernels on an H200 (sm_90), counted without a GPU.
 
     python scripts/triton_counts.py
 
-compiles every kernel with the tiles that it runs with, and writes registers, spilled bytes, shared
-memory and the instructions of its main loop, per entry of the kernel matrix or per angle, to
-experiments/gpu/triton_counts.json. Needs Triton; its wheel brings the assembler. An instruction
-count is not a time: it is what a multiprocessor has to issue, and memory and tensor cores may make
-it wait. A loop inside the main loop is counted once.
+compiles every kernel with the tiles that are used at run time, and writes registers, spilled bytes,
+shared memory and the instructions of its main loop, per entry of the kernel matrix or per angle, to
+experiments/gpu/triton_counts.json. It needs Triton, whose wheel contains the assembler. Instruction
+counts are not times: a multiprocessor may also wait for memory and tensor cores. A loop inside the
+main loop is counted once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_PER_PAIR, MOST_PER_ANGLE = 25, 50
 
 
 def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], blocks: Any) -> Any:
-    """The kernel for the architecture; pointers are aligned as those of torch's arrays are."""
+    """The kernel compiled for the architecture, with pointers aligned as in torch's arrays."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -47,7 +47,11 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], bloc
     return triton.compile(
         ASTSource(kernel, signature, constexprs=constants, attrs=aligned),
         target=GPUTarget("cuda", ARCHITECTURE, 32),
-        options={"num_warps": blocks.warps, "num_stages": blocks.stages},
+        options={
+            "num_warps": blocks.warps,
+            "num_stages": blocks.stages,
+            "enable_fp_fusion": True,
+        },
     )
 
 
@@ -93,7 +97,7 @@ def row(
     constants: Any,
     tile: Any,
 ) -> dict[str, Any]:
-    """One row of the table: ``of`` is what there is one of for every entry of a tile.
+    """A row of the table; ``of`` names the unit that counts are divided by, one per tile entry.
 
     A loop that stores was unrolled by the compiler: it has one entry for every store (of a
     gradient down a tree: two stores).
@@ -140,7 +144,7 @@ def gradient_row(profile: str, dtype: str, precision: str) -> dict[str, Any]:
     import torch
 
     from gpx.backends.triton.factors import distance_width, width
-    from gpx.backends.triton.gradient import WEIGHTS_AT_ONCE, gradient_blocks, gradient_kernel
+    from gpx.backends.triton.gradient import WEIGHTS_BLOCK, gradient_blocks, gradient_kernel
 
     split = precision == "tf32x3"
     number = "*fp32" if dtype == "float32" else "*fp64"
@@ -152,7 +156,7 @@ def gradient_row(profile: str, dtype: str, precision: str) -> dict[str, Any]:
     constants = {
         **{"PROFILE": profile, "SQUARE": True, "HALVES": split, "MOMENTS": True},
         **{"SHAPES": profile == "rational_quadratic", "WIDTH": wide, "POINTS": width(INPUTS + 1)},
-        **{"ROWS": tile.rows, "COLUMNS": tile.columns, "WEIGHTS": WEIGHTS_AT_ONCE},
+        **{"ROWS": tile.rows, "COLUMNS": tile.columns, "WEIGHTS": WEIGHTS_BLOCK},
     }
     name, types = f"gradient, {profile}", dict.fromkeys(arrays.split(), number)
     return row(name, "pair", dtype, precision, gradient_kernel, types, constants, tile)
@@ -168,7 +172,7 @@ def fourier_row(which: str, columns: int, made: bool, dtype: str, precision: str
     split, product = precision == "tf32x3", which == "product"
     number = "*fp32" if dtype == "float32" else "*fp64"
     tile = fourier.fourier_blocks(
-        getattr(torch, dtype), precision, width(INPUTS), made=made and product
+        getattr(torch, dtype), precision, width(INPUTS), seeded=made and product
     )
     single = product and columns == 1
     arrays = "inputs_high inputs_low high low inverse out"
@@ -178,7 +182,7 @@ def fourier_row(which: str, columns: int, made: bool, dtype: str, precision: str
     rows, frequencies = (tile.rows, tile.columns) if product else (tile.columns, tile.rows)
     constants = {
         **{
-            "MADE": made,
+            "SEEDED": made,
             "FREEDOM": 0,
             "HALVES": split,
             "WIDTH": width(INPUTS),
@@ -208,7 +212,7 @@ def tree_row(which: str, dtype: str) -> dict[str, Any]:
 
 
 def table() -> list[dict[str, Any]]:
-    """All rows."""
+    """All rows of the table."""
     rows = []
     for dtype, precision in PRECISIONS:
         rows += [product_row(profile, dtype, precision) for profile in PROFILES]
@@ -226,7 +230,7 @@ def table() -> list[dict[str, Any]]:
 
 
 def checks(rows: list[dict[str, Any]]) -> dict[str, bool]:
-    """What the counts had to show."""
+    """Statements about the counts, and whether they hold."""
     fast = [r for r in rows if r["precision"] == "tf32x3"]
     products = [r for r in fast if r["kernel"].startswith("product")]
     passes = [r for r in fast if r["per"] == "angle"]

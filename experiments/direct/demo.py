@@ -36,7 +36,7 @@ from record import write
 from torch import Tensor
 
 from gpx.methods.direct.entropy import log_density
-from gpx.methods.direct.mean_field import drawn_codes
+from gpx.methods.direct.mean_field import draw_codes
 from gpx.models import Direct, DirectMixture, DirectPosterior
 from gpx.objectives import DirectELBO, DirectMixtureELBO, DirectSampledELBO, Objective
 from gpx.training import LBFGSB
@@ -92,7 +92,7 @@ def true_bound(model: Any, num: int) -> tuple[float, float]:
     generator = torch.Generator().manual_seed(2)
     logs = []
     for _ in range(max(1, num // 1000)):
-        codes = drawn_codes(log_shares.exp(), log_q.exp(), 1000, generator)
+        codes = draw_codes(log_shares.exp(), log_q.exp(), 1000, generator)
         logs.append(log_density(log_shares, log_q, codes))
     entropy = -torch.cat(logs)
     exact = float(torch.stack(list(model.exact_terms().values())).sum())

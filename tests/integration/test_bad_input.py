@@ -71,7 +71,7 @@ def test_a_constant_column_and_a_constant_target(train, table, approx, caplog):
     assert metrics["test.rmse"] < 1e-6
     assert math.isfinite(metrics["test.mnlp"])
     for name in ("input column 2 ('b')", "the target 'y'"):
-        assert f"constant over the training rows, so centred but not scaled: {name}" in caplog.text
+        assert f"constant in the training rows, so centred but not scaled: {name}" in caplog.text
 
 
 @pytest.mark.parametrize("approx", ["sgpr", "cglb", "svgp"])
@@ -79,7 +79,7 @@ def test_more_inducing_points_than_data(train, table, approx, capfd):
     options = [f"approx={approx}", "approx.num_inducing=5000"]
     _, folder = train(*SHORT, *options, table())
     out, err = capfd.readouterr()
-    said = "approx.num_inducing=36: one per training point, 5,000 were asked for"
+    said = "approx.num_inducing=36: one per training point; 5,000 would be more"
     assert said in out + err
     assert folder.read_config().approx.num_inducing == 36
 

@@ -1,4 +1,4 @@
-"""Images in files: handwritten digits that come with the package, IDX files, archives."""
+"""Images in files: the digits of the package, pictures, IDX files and NumPy archives."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpx.data.columns.numbers import Floats, Mask
 from gpx.data.folders import checksums, find, under
 from gpx.data.images.idx import read_idx
 from gpx.data.images.mnist import PARTS
+from gpx.data.images.pictures import has_pictures, read_pictures
 from gpx.data.images.pixels import channels_first, pixel_names
 from gpx.data.images.source import ImageSource
 from gpx.data.table import Table
@@ -24,10 +25,10 @@ BYTE_RANGE = 255.0
 
 
 class Digits(ImageSource):
-    """1,797 handwritten digits of 8 x 8 pixels with values 0 to 16, part of the package.
+    """1,797 handwritten digits of 8 x 8 pixels with values 0 to 16, included in the package.
 
-    The test part of the optical recognition set of E. Alpaydin and C. Kaynak (UCI, CC BY 4.0), in
-    the file that scikit-learn ships. Options: ``ImageSource``.
+    The test part of the optical recognition set of E. Alpaydin and C. Kaynak (UCI, CC BY 4.0), as
+    in scikit-learn. Options as for ``ImageSource``.
     """
 
     name = "digits"
@@ -55,17 +56,19 @@ class _Part(NamedTuple):
 
 
 class ImageFiles(ImageSource):
-    """Images of your own: a folder of IDX files by MNIST's names, or a NumPy archive.
+    """Images of the user: a folder of pictures, a NumPy archive, or IDX files named as in MNIST.
 
     An archive has arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``,
-    which are cut into folds; x (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three channels.
-    A folder has ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, and the same with
-    ``t10k`` for the published test part, gzipped or not; other sets that come in this form
-    (Fashion-MNIST, KMNIST, NOT-MNIST) will do.
+    which are divided into folds; x is (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three
+    channels. A folder of pictures has a folder for each class (``cats/1.png``, ``dogs/1.jpg``),
+    divided into folds, or folders ``train`` and ``test`` with those; all pictures are of one size,
+    in grey or in colour. A folder of IDX files has ``train-images-idx3-ubyte`` and
+    ``train-labels-idx1-ubyte``, and the same with ``t10k`` for the test part, possibly gzipped; for
+    example Fashion-MNIST, KMNIST or NOT-MNIST.
 
     Args:
-        path: folder or .npz file; a relative one is looked for in ``root`` where that is given.
-        pixel_range: what pixels are divided by; None: 255, or 1 where no pixel is above 1.
+        path: folder or .npz file, relative to ``root`` if that is given.
+        pixel_range: pixels are divided by this; None: 255, or 1 if no pixel is above 1.
         train_size, noise, split, test_fraction, root, split_seed: of ``ImageSource``.
     """
 
@@ -89,19 +92,28 @@ class ImageFiles(ImageSource):
         """All rows.
 
         Raises:
-            DataError: files or arrays are missing or damaged, or images and labels of different
-                numbers or sizes.
+            DataError: files or arrays are missing or damaged, images differ in size, or numbers of
+                images and labels differ.
         """
         path = under(self.root, self.path)
         if not path.exists():
-            raise DataError(f"{path} does not exist; path= is a folder of IDX files or a .npz file")
-        parts, used = _folder(path) if path.is_dir() else (_archive(path), [path])
+            raise DataError(
+                f"{path} does not exist; path= is a folder of pictures or of IDX files, or a .npz "
+                "file"
+            )
+        names: tuple[str, ...] = ()
+        if path.is_dir() and has_pictures(path):
+            found, names, checksum = read_pictures(path)
+            parts, sums = [_Part(*part) for part in found], {path.name: checksum}
+        else:
+            parts, used = _folder(path) if path.is_dir() else (_archive(path), [path])
+            sums = checksums(used)
         shapes = {part.pixels.shape[1:] for part in parts}
         if len(shapes) != 1:
             raise DataError(
                 f"{path} has images of different sizes: "
-                f"{' and '.join(' x '.join(map(str, s)) for s in sorted(shapes))}; "
-                "bring them to one size first"
+                f"{' and '.join(' x '.join(map(str, s)) for s in sorted(shapes))}; resize them to "
+                "one size first"
             )
         masks: Mask | None = None
         if len(parts) == 2:
@@ -119,13 +131,14 @@ class ImageFiles(ImageSource):
             test_masks=masks,
             notes=f"{' x '.join(map(str, pixels.shape[1:]))} pixels / {unit:g}",
             origin=str(path),
-            checksums=checksums(used),
+            checksums=sums,
             input_unit=unit,
+            class_names=names,
         )
 
 
 def _checked(pixels: Floats, classes: Floats, where: str) -> _Part:
-    """One part, channels first; raises DataError unless there is one class for every image."""
+    """One part with channels first; raises DataError unless every image has a class."""
     try:
         pixels = channels_first(pixels)
     except ShapeError as error:
@@ -133,7 +146,7 @@ def _checked(pixels: Floats, classes: Floats, where: str) -> _Part:
     if not pixels.size or classes.shape != (len(pixels),):
         raise DataError(
             f"{where} has images of shape {pixels.shape} and labels of shape {classes.shape}; "
-            "expected some images, and one label for each of them"
+            "expected images, and one label for each of them"
         )
     return _Part(np.ascontiguousarray(pixels, np.float64), classes.astype(np.float64))
 
@@ -162,7 +175,8 @@ def _folder(path: Path) -> tuple[list[_Part], list[Path]]:
         if images is None or labels is None:
             raise DataError(
                 f"{path} has no {part.images[0] if images is None else part.labels[0]} (gzipped "
-                "or not); a folder of images has the four IDX files by MNIST's names"
+                "or not); a folder of images has a folder of pictures for each class, or the four "
+                "IDX files by MNIST's names"
             )
         pixels, classes = read_idx(images, 3), read_idx(labels, 1)
         parts.append(_checked(pixels.astype(np.float64), classes.astype(np.float64), str(images)))

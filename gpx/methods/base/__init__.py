@@ -1,4 +1,4 @@
-"""The contracts: what a model, a posterior, an objective and an optimiser of its own steps are."""
+"""The contracts of models, posteriors, objectives and optimisers that make their own steps."""
 
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.objective import Evidence, Objective

@@ -14,12 +14,12 @@ from gpx.likelihoods.row_noise import RowNoise
 
 
 class Batch(NamedTuple):
-    """What a step of a mini-batch objective is given.
+    """The rows of one mini-batch step.
 
     Attributes:
         x (b, d), y (b,) or (b, p): inputs and targets.
-        rows (b,): row numbers among all training data; None where they are not needed.
-        noise: known noise variance or weight of each row; None where there is none.
+        rows (b,): row numbers among all training data; None: not needed.
+        noise: known noise variance or weight of each row; None: nothing is known.
     """
 
     x: Tensor
@@ -29,26 +29,28 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, model: Any, x: Tensor, y: Tensor, rows: Tensor) -> Batch:
-        """The rows with these numbers (b,).
+        """The batch of the rows with these numbers (b,).
 
         Args:
-            model: with ``row_noise`` of all rows, where it takes any.
+            model: its ``row_noise``, where it has one, is that of all training rows.
             x (n, d), y (n,): all training data.
         """
         known: RowNoise | None = getattr(model, "row_noise", None)
         return cls(x[rows], y[rows], rows, None if known is None else known.of(rows))
 
     def part(self, rows: slice) -> Batch:
-        """The batch of a slice of its rows."""
+        """A slice of this batch."""
         numbers = None if self.rows is None else self.rows[rows]
         noise = None if self.noise is None else self.noise.of(rows)
         return Batch(self.x[rows], self.y[rows], numbers, noise)
 
 
-def in_order(model: Any, x: Tensor | LazyRows, y: Tensor | LazyRows, size: int) -> Iterator[Batch]:
-    """Batches of all rows in order, ``size`` rows each, fewer in the last.
+def batches_in_order(
+    model: Any, x: Tensor | LazyRows, y: Tensor | LazyRows, size: int
+) -> Iterator[Batch]:
+    """All rows in order in batches of ``size`` rows, fewer in the last.
 
-    Cost: rows that lie in files are read one batch at a time.
+    Rows in files are read one batch at a time.
     """
     known: RowNoise | None = getattr(model, "row_noise", None)
     start = 0
@@ -58,22 +60,24 @@ def in_order(model: Any, x: Tensor | LazyRows, y: Tensor | LazyRows, size: int) 
         yield Batch(rows_x, rows_y, rows, None if known is None else known.of(rows))
 
 
-def noise_of_all(model: Any, noise: RowNoise | None, count: int, total: int) -> RowNoise | None:
-    """Known noise of the given rows: ``noise`` itself, or else that of all rows, from the model.
+def resolve_row_noise(
+    model: Any, noise: RowNoise | None, count: int, total: int
+) -> RowNoise | None:
+    """``noise`` if it is given, else the model's, which is valid for all training rows only.
 
     Args:
-        noise: of the given rows; None: the model's, which is that of all training rows.
+        noise: known noise of the given rows; None: take the model's.
         count: number of given rows; total: n.
 
     Raises:
-        ConfigError: the model knows something of each row, and these are not all of them.
+        ConfigError: the model has row noise, and the given rows are not all n.
     """
     known: RowNoise | None = getattr(model, "row_noise", None)
     if noise is not None or known is None:
         return noise
     if count != total:
         raise ConfigError(
-            f"{class_name(model)} knows the noise or the weight of each of {total} rows, and "
-            f"{count} came without theirs: give noise= of these rows"
+            f"{class_name(model)} knows the noise or the weight of each of {total} rows, but was "
+            f"given {count} rows without theirs: give noise= of these rows"
         )
     return known

@@ -1,4 +1,4 @@
-"""Steps of Markov chains: burn-in, then every so many-th state is a sample."""
+"""Steps of Markov chains: burn-in, then every ``thin``-th state is a sample."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 
 class Chain(OwnSteps[ModelT]):
-    """Own steps that sample.
+    """Own steps that draw samples with a Markov chain.
 
     Attributes:
         burn_in: steps before the first sample.
         iterations: steps after burn-in.
         thin: steps between samples.
-        asked: ``burn_in + iterations`` as configured. The number of steps stays this when burn-in
-            ends early, also in a resumed run: the steps saved go to samples.
-        cut: whether burn-in ended early, which changes ``burn_in`` and ``thin``.
+        asked: ``burn_in + iterations`` as configured. It stays the number of steps when burn-in
+            is shortened, also in a resumed run: the steps saved are used for samples.
+        cut: whether burn-in was shortened, which changes ``burn_in`` and ``thin``.
     """
 
     burn_in: int
@@ -39,16 +39,17 @@ class Chain(OwnSteps[ModelT]):
             )
 
     def hurry(self, step: int, limit: int) -> str:
-        """As in ``OwnSteps``: end burn-in now, and thin less so that as many samples still fit."""
+        """As in ``OwnSteps``: end burn-in now, and thin less to keep the number of samples."""
         if step >= self.burn_in:
             return ""
         wanted, self.burn_in = self.burn_in, step
         self.thin = max(1, min(self.thin, step // (self.iterations // self.thin)))
         self.cut = True
-        return f"burn-in, after {step} of {wanted} steps (then every {self.thin}. is a sample),"
+        kept = "every step" if self.thin == 1 else f"one step in {self.thin}"
+        return f"burn-in, after {step} of {wanted} steps ({kept} from here on is kept as a sample),"
 
     def schedule_state(self) -> dict[str, Any]:
-        """Burn-in and thinning where they were shortened; part of ``state_dict``."""
+        """Burn-in and thinning if they were shortened; part of ``state_dict``."""
         return {"schedule": (self.burn_in, self.thin)} if self.cut else {}
 
     def load_schedule(self, state: Mapping[str, Any]) -> None:

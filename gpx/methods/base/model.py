@@ -1,4 +1,4 @@
-"""What a model is: kernel (or basis), mean, likelihood, variational state; it gives a posterior."""
+"""The contract of models: kernel (or basis), mean, likelihood and variational state."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from gpx.tensor_checks import check_inputs, check_targets, guard
 
 
 class Hyperparameters(NamedTuple):
-    """Where the hyperparameters of a Gaussian process are; modules of the model itself."""
+    """The modules of a model that hold the hyperparameters of its Gaussian process."""
 
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
 
 
-EXAMPLES = {
+EXAMPLE_PARTS = {
     "kernel": "kernels.RBF()",
     "mean": "means.Zero()",
     "likelihood": "likelihoods.Gaussian()",
 }
-"""An example of each part, for error messages."""
+"""An example of each part of a model, for error messages."""
 
 
-def refused_of_rows(noise: RowNoise) -> str:
-    """Why a model refuses known noise or weights of rows: the middle of an error message."""
+def why_rows_are_refused(noise: RowNoise) -> str:
+    """Why a model takes no known noise or weights of rows, as the middle of an error message."""
     if bool((noise.known > 0.0).any()):
         return (
             "has one noise variance for all rows, and noise= or weights= give each row its own: "
@@ -49,13 +49,13 @@ def refused_of_rows(noise: RowNoise) -> str:
 
 
 def check_parts(model: Model) -> None:
-    """Raise ConfigError where what the model holds as kernel, mean or likelihood is none."""
+    """Raise ConfigError if the kernel, mean or likelihood of the model is not a module."""
     for name in Hyperparameters._fields:
         part = getattr(model, name, None)
         if not isinstance(part, nn.Module) and (part is not None or name == "likelihood"):
             raise ConfigError(
                 f"{class_name(model)}: {name}={part!r} is no {name} of gpx, such as "
-                f"gpx.{EXAMPLES[name]}"
+                f"gpx.{EXAMPLE_PARTS[name]}"
             )
 
 
@@ -64,20 +64,20 @@ def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     check_inputs(model, x, model.num_inputs)
     check_targets(model, x, y, model.num_outputs)
     if isinstance(y, Tensor) and y.ndim == 2 and not model.takes_missing_targets:
-        lacking = y.isnan()
-        if bool(lacking.any()):
+        missing = y.isnan()
+        if bool(missing.any()):
             raise DataError(
-                f"{class_name(model)}: {int(lacking.sum())} of {y.numel()} targets are missing "
+                f"{class_name(model)}: {int(missing.sum())} of {y.numel()} targets are missing "
                 "(NaN); leave these rows out, or take model=CoregionalGP(), or model=SVGP() with "
-                "GaussianOutputs() or MixedOutputs(), which leave out the cells alone"
+                "GaussianOutputs() or MixedOutputs(), which skip only the missing cells"
             )
 
 
 class Model(DataSized, ABC):
     """One approximation of a Gaussian process.
 
-    It has a likelihood, and one kernel, several or none: its constructor takes as ``kernel``,
-    ``mean`` and ``likelihood`` what it needs of them, and ``hyperparameters`` says where they are.
+    The constructor takes ``likelihood`` and, where the model has them, ``kernel`` and ``mean``;
+    ``hyperparameters`` returns these modules.
 
     Attributes:
         likelihood: p(y | f).
@@ -85,36 +85,35 @@ class Model(DataSized, ABC):
 
     likelihood: Likelihood
     hyperpriors: Priors | None = None
-    """Priors of its hyperparameters, part of the objective while these are learned; None: none."""
+    """Priors of the hyperparameters, added to the objective in training; None: no priors."""
     row_noise: RowNoise | None = None
-    """Known noise variance or weight of each training row; None where there is none."""
+    """Known noise variance or weight of each training row; None: nothing is known."""
     takes_missing_targets: bool = False
-    """Whether some of several targets of a row may be missing, NaN."""
+    """Whether single targets of a row with several may be missing (NaN)."""
     takes_row_noise: bool = False
-    """Whether noise may be known, and rows weighted, row by row."""
+    """Whether it takes a known noise variance or a weight for each row (``know_noise``)."""
     note = ""
-    """Console message about the last choice that the model made from the data; empty: none."""
+    """Console message about the last choice the model made from the data; empty: no message."""
 
     streams: bool = False
-    """Whether it is trained and conditioned on rows that are read from files a few at a time
-    (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
+    """Whether x and y may be ``gpx.lazy_rows.LazyRows``, which are read from files in batches."""
 
     why_no_streams: str = "needs all training rows at once"
-    """Where ``streams`` is false: the reason, as the predicate of a sentence about the model."""
+    """Why ``streams`` is false, as the predicate of a sentence about the model."""
 
     fixed_shapes: bool = False
-    """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
-    every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+    """Whether a mini-batch step runs the same operations on the same arrays every time, so that a
+    CUDA graph can replay it (``Objective.fixed_shapes``)."""
 
     kernel_of_inputs: bool = True
-    """Whether its kernel compares inputs themselves, and not what a network makes of them."""
+    """Whether its kernel is a function of the inputs, not of features that a network computes."""
 
     certifiable: bool = False
-    """Whether its posterior is, or approximates, exact inference with its own ``kernel`` and
-    ``mean``, so that a certificate can bound its distance from exact inference."""
+    """Whether its posterior is, or approximates, the exact posterior under its own ``kernel`` and
+    ``mean``, so that a certificate can bound the distance between the two."""
 
     rounds_argument = ""
-    """Name of the argument that asks for more than one optimisation in a row."""
+    """Name of the constructor argument that sets the number of further optimisations."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -123,65 +122,65 @@ class Model(DataSized, ABC):
 
     @property
     def num_inputs(self) -> int | None:
-        """Columns of the inputs it is made for; None where its kernel says what does not fit."""
+        """Input columns it expects; None: only the kernel checks them."""
         basis = getattr(self, "basis", None)
         return basis.num_inputs if isinstance(basis, Basis) else None
 
     @property
     def num_outputs(self) -> int:
-        """Targets of a row that it models, y (n,) for one and (n, p) for p > 1. Default: one.
+        """p, the number of targets of a row: y is (n,) for p = 1 and (n, p) for more. Default: 1.
 
-        A model that takes several says as many as its likelihood has.
+        Models of several targets return that of their likelihood.
         """
         return 1
 
     @property
     def num_rounds(self) -> int:
-        """Optimisations in a row, at most; see ``next_round``."""
+        """Most optimisations one after the other; see ``next_round``."""
         return 1
 
     def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
-        """Called when an optimisation has ended; may move the model. Default: nothing.
+        """Called when an optimisation has ended; may set a new start. Default: no further round.
 
         Args:
             x (n, d), y (n,): all training data.
-            loss: where it ended; infinite where it could not begin.
-            generator: of this round, on the data's device.
+            loss: final loss of the optimisation; infinite if it could not begin.
+            generator: for this round, on the data's device.
 
         Returns:
-            whether the model is at a new start, to be optimised again.
+            True if the parameters were set to a new start, from which to optimise again.
         """
         return False
 
     def rounds_state(self) -> dict[str, Any]:
-        """What ``next_round`` remembers, for checkpoints."""
+        """State that ``next_round`` keeps between rounds, for checkpoints."""
         return {}
 
     def load_rounds_state(self, state: dict[str, Any]) -> None:
         """Restore ``rounds_state``."""
 
     def check_optimizer(self, optimizer: object) -> None:
-        """Raise ConfigError, in one sentence, for an optimizer that does not train what was asked.
+        """Raise ConfigError if ``optimizer`` cannot train this model with its options.
 
-        Optimizers that need a certain model check that themselves. Default: any other will do.
+        Optimizers that are made for certain models check the model themselves. Default: no check.
         """
 
     def hyperparameters(self) -> Hyperparameters | None:
-        """Kernel, mean function and likelihood, for whoever finds a start for them.
+        """Kernel, mean function and likelihood, for the initialisation of hyperparameters.
 
-        Default: the attributes of these names. None: the model is not made of one of each, and what
-        hyperparameters it has start where they are.
+        Default: the attributes of these names. None: the model does not have exactly one of each,
+        and its hyperparameters are not initialised from the data.
         """
         parts: list[Any] = [getattr(self, name, None) for name in Hyperparameters._fields]
         return None if None in parts else Hyperparameters(*parts)
 
     def check(self, x: Tensor) -> None:
-        """Raise, in one sentence, where the model does not fit inputs x (n, d); cheap.
+        """Check cheaply that the model takes inputs x (n, d).
 
-        Default: its kernel and its mean function are made for d inputs.
+        Default: evaluates the kernel and the mean function at the first row.
 
         Raises:
-            GPXError: what does not fit.
+            GPXError: it does not.
         """
         parts = self.hyperparameters()
         if parts is not None:
@@ -190,10 +189,10 @@ class Model(DataSized, ABC):
                 parts.mean(x[:1])
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """Fix the options that were left to choose, given the training inputs x (n, d).
+        """Choose the values of options left to the model ("auto"), given the inputs x (n, d).
 
-        Called once, before anything is written: what is chosen goes into the run's config, so that
-        a resumed run and later predictions do the same. Default: nothing was left.
+        Called once, before the run's config is written. The choices go into that config, so that
+        resumed runs and predictions use the same. Default: no choices.
 
         Returns:
             option -> (value, reason in words).
@@ -201,10 +200,10 @@ class Model(DataSized, ABC):
         return {}
 
     def know_noise(self, noise: RowNoise) -> None:
-        """Take what is known of the noise of each training row; called after ``settle``.
+        """Set the known noise variances or weights of the training rows; called after ``settle``.
 
         Args:
-            noise: of all training rows in their order.
+            noise: of all training rows, in their order.
 
         Raises:
             ConfigError: the model has one noise variance for all rows (``takes_row_noise``), or its
@@ -212,7 +211,7 @@ class Model(DataSized, ABC):
         """
         if not self.takes_row_noise:
             raise ConfigError(
-                f"{class_name(self)} {refused_of_rows(noise)}, or take "
+                f"{class_name(self)} {why_rows_are_refused(noise)}, or take "
                 + (
                     "model=ExactGP() with solver=cholesky, SVGP(), Vecchia(), SGPR(), "
                     "EffectivePrior(prior=fitc) or SubsetOfData()"
@@ -224,9 +223,9 @@ class Model(DataSized, ABC):
         self.row_noise = noise
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Data-dependent start of the variational state (inducing points ...). Default: nothing.
+        """Initialise the variational state (inducing points ...) from the data. Default: nothing.
 
-        Called once, after hyperparameters were initialised and before training.
+        Called once, after the hyperparameters were initialised and before training.
 
         Args:
             x (n, d), y (n,): all training data, standardised, on the model's device.
@@ -236,12 +235,11 @@ class Model(DataSized, ABC):
     def initialise_watched(
         self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
     ) -> None:
-        """``initialise`` of a model in a run, whose start may take steps of its own.
+        """``initialise`` within a run, for models whose initialisation takes optimisation steps.
 
         Args:
-            x (n, d), y (n,), generator: of ``initialise``.
-            watch: told of such steps, and knows those of the run that is gone on from. Default:
-                there are none, and it is not asked.
+            x (n, d), y (n,), generator: as for ``initialise``.
+            watch: reports such steps, and restores those of a resumed run. The default ignores it.
         """
         self.initialise(x, y, generator=generator)
 
@@ -249,7 +247,7 @@ class Model(DataSized, ABC):
     def condition(self, x: Tensor, y: Tensor) -> Posterior:
         """The posterior process given all training data.
 
-        Models whose q is already a parameter ignore the data.
+        Models that hold q(u) as parameters ignore the data.
 
         Raises:
             ShapeError, DTypeError: x is no matrix (n, d) or y not (n,) (or (n, num_outputs)), or
@@ -259,26 +257,26 @@ class Model(DataSized, ABC):
 
     @abstractmethod
     def new_posterior(self) -> Posterior:
-        """A posterior of this model's parts and options that knows no data yet.
+        """An empty posterior of this model's parts and options, to load a state into.
 
-        ``load_state_dict`` of what ``condition`` gave makes it that posterior: the state alone says
-        how many data, inducing points or basis functions there are.
+        ``load_state_dict`` with the state of a conditioned posterior restores that posterior; the
+        sizes (data, inducing points, basis functions) are taken from the state.
         """
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by role: ``variational``, ``inducing``, ``hyperparameters``.
 
-        ``network``: a backbone's, below the Gaussian process that is trained with it; ``touched``:
-        variational ones of which a batch sees few rows, with sparse gradients.
+        Two further roles: ``network``, the weights of a network below the Gaussian process, and
+        ``touched``, variational parameters with sparse gradients, of which a batch uses few rows.
 
-        Optimisers give each role its own rate, schedule and freezing. Default: everything is a
-        hyperparameter.
+        Optimisers give each role its own rate, schedule and freezing. Default: all parameters are
+        hyperparameters.
         """
         return {"hyperparameters": list(self.parameters())}
 
     def rate_factors(self) -> dict[str, float]:
-        """Role -> factor of its learning rate, asked once where training starts. Default: none.
+        """Role -> factor of its learning rate, read once when training starts. Default: no factors.
 
-        For parameters whose unit follows from the hyperparameters, so that one rate suits all.
+        For parameters whose scale depends on the hyperparameters.
         """
         return {}

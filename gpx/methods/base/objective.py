@@ -1,9 +1,10 @@
-"""What an evidence objective is: a plain function of tensors inside, a thin module around it."""
+"""The contract of objectives: modules that compute the evidence of a model for data."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -19,14 +20,14 @@ from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.model import Model, check_parts
 from gpx.priors import Priors
-from gpx.sampling.batches import batch_order
+from gpx.sampling.batches import batch_order, scattered_batches
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
 Batching = Literal["full", "minibatch"]
 Facts = dict[str, bool | int | float | str]
-MOST_BATCHES = 1000
-"""Batches of rows in files that an estimate of the final evidence takes."""
+MAX_EVIDENCE_BATCHES = 1000
+"""Most batches used to estimate the final evidence when rows are read from files."""
 ModelT = TypeVar("ModelT")
 
 
@@ -36,10 +37,10 @@ class Evidence:
 
     Attributes:
         value (): nats, summed over all n training points (never divided by n); differentiable.
-        kind: what ``value`` is with respect to the log marginal likelihood. ``unbiased`` means an
-            unbiased estimate of a bound or of the evidence, as the objective's docstring says.
-        parts: named terms in nats, for monitoring (fit, complexity, trace, ...); held detached.
-        report: what the solver or factorisation did.
+        kind: how ``value`` relates to the log marginal likelihood. ``unbiased`` means an unbiased
+            estimate of a bound or of the evidence; the objective's docstring says which.
+        parts: named terms in nats, for monitoring (fit, complexity, trace, ...); detached.
+        report: report of the solver or factorisation.
         facts: further plain values for metrics.json (which path was taken, at what accuracy).
     """
 
@@ -50,13 +51,13 @@ class Evidence:
     facts: Facts = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # a part that is kept for monitoring must not keep the graph of its step alive
+        # parts kept for monitoring must not keep the autograd graph of their step alive
         parts = {name: part.detach() for name, part in self.parts.items()}
         object.__setattr__(self, "parts", parts)
 
 
 def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_: Any) -> None:
-    if isinstance(model, Model):  # the trainer, too, takes stand-ins for one
+    if isinstance(model, Model):  # the trainer also takes objects that are no Model
         check_parts(model)
         check_inputs(model, x, model.num_inputs)
         check_targets(model, x, y, model.num_outputs)
@@ -65,35 +66,35 @@ def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_
 class Objective(DataSized, Generic[ModelT], ABC):
     """A loss that turns a model and data into evidence.
 
-    Subclasses set ``batching`` and ``kind``, list the ``models`` and ``likelihoods`` they fit, and
-    write ``evidence``. What they ask of a model is best said by a protocol with the attributes and
-    methods that they use, which any model may have; a class in its place takes its kind alone.
+    Subclasses set ``batching`` and ``kind``, list the ``models`` and ``likelihoods`` they support,
+    and implement ``evidence``. An entry of ``models`` is best a protocol of the attributes and
+    methods used, which any model may have; a class restricts the objective to its subclasses.
     State of a stochastic estimator (control variates, support points) lives in buffers of the
-    objective, so that checkpoints carry it.
+    objective, so that checkpoints contain it.
     """
 
     batching: ClassVar[Batching] = "full"
     kind: ClassVar[Kind] = "exact"
     models: ClassVar[tuple[type, ...]] = (Model,)
     streams: bool = False
-    """Whether all training data may be ``gpx.lazy_rows.LazyRows``, read from files in batches."""
+    """Whether the training data may be ``gpx.lazy_rows.LazyRows``, read from files in batches."""
     fixed_shapes: bool = False
-    """Whether ``evidence_given`` is the same operations on the same arrays at every step, with a
-    model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
-    place (one that is replaced costs a new recording); all that is drawn comes from
-    ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
+    """Whether ``evidence_given`` runs the same operations on the same arrays at every step, so that
+    a CUDA graph can replay it (the model must have ``fixed_shapes``, too). Buffers are then changed
+    in place (a replaced buffer costs a new recording), all random draws come from ``step_draws``,
+    and what ``after_step`` needs is in ``left``."""
     takes_missing_targets: ClassVar[bool] = False
-    """Whether some of several targets of a row may be missing, NaN."""
+    """Whether single targets of a row with several may be missing (NaN)."""
     takes_row_noise: ClassVar[bool] = False
-    """Whether it counts in what a model knows of the noise of each row (``Model.know_noise``); one
-    of mini-batches finds it in the batch (``evidence_of``)."""
+    """Whether it uses known noise variances or weights of rows (``Model.know_noise``); mini-batch
+    objectives find them in the batch (``evidence_of``)."""
 
     shared: ClassVar[Literal["batch", "evidence"] | None] = None
-    """How several processes share the work (``gpx.linalg.processes``): ``batch``: the evidence of a
-    batch is the mean of those of its parts, without draws and without state, so that each process
-    takes a part; ``evidence``: ``evidence`` divides it itself; None: not at all."""
+    """How several processes share the work (``gpx.linalg.processes``). ``batch``: the evidence of a
+    batch is the mean of those of its parts, without random draws or state, and each process takes
+    one part. ``evidence``: ``evidence`` divides the work itself. None: the work is not shared."""
     made_for: ClassVar[str] = ""
-    """A public model that has what it asks for, for people."""
+    """Name of a public model that it supports, for error messages."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -122,53 +123,53 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def evidence_of(
         self, model: ModelT, batch: Batch, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """``evidence`` of a mini-batch that carries what is known of its rows.
+        """``evidence`` of a mini-batch.
 
-        Default: what its inputs and targets give. Those that ask which rows they are
-        (``batch.rows``), or count in their noise and weights (``batch.noise``), say more.
+        Default: ``evidence`` of its inputs and targets. Objectives that use row numbers
+        (``batch.rows``) or known noise and weights (``batch.noise``) override it.
         """
         return self.evidence(model, batch.x, batch.y, generator=generator)
 
     def step_draws(
         self, model: ModelT, x: Tensor, *, generator: torch.Generator | None
     ) -> tuple[Tensor, ...]:
-        """What ``evidence`` draws for a batch x (batch, d), of fixed shapes. Default: nothing."""
+        """Random draws for a batch x (batch, d), of fixed shapes. Default: none."""
         return ()
 
     def evidence_given(self, model: ModelT, batch: Batch, drawn: tuple[Tensor, ...]) -> Evidence:
-        """``evidence_of`` a batch for what ``step_draws`` gave. Default: ``evidence_of``."""
+        """``evidence_of`` a batch with the draws of ``step_draws``. Default: ``evidence_of``."""
         return self.evidence_of(model, batch)
 
     def shared_for(self, model: ModelT, x: Tensor) -> Literal["batch", "evidence"] | None:
-        """``shared`` for this model on x (n, d), where that decides. Default: ``shared``."""
+        """``shared``, for objectives where it depends on the model or on x (n, d)."""
         return self.shared
 
     @property
     def left(self) -> object:
-        """What the last evaluation left for ``after_step``, beside buffers. Default: nothing."""
+        """Tensors that the last evaluation keeps for ``after_step``. Default: none."""
         return None
 
     @left.setter
     def left(self, value: object) -> None:
-        """Put back what a recorded evaluation left, which its replays fill anew."""
+        """Restore the tensors of a recorded evaluation, which replays overwrite in place."""
 
     @classmethod
     def require_model(cls, model: object) -> None:
-        """Raise ConfigError unless ``model`` is of a kind this class takes, whatever its options.
+        """Raise ConfigError unless this class supports ``model``, whatever the options of both.
 
-        Options that approx= sets are for its own objective: where another is chosen, this is the
-        sentence to read before any on an option that the other does not have.
+        Called before an objective is built: approx= sets options for its own objective, and if
+        another one is chosen, a mismatch is reported before an unknown option.
         """
-        lacking = [_lacking(model, kind) for kind in cls.models]
-        if all(lacking):
+        missing = [_missing_members(model, kind) for kind in cls.models]
+        if all(missing):
             wanted = f"{cls.made_for}, or a model" if cls.made_for else "a model"
             raise ConfigError(
-                f"objective {cls.__name__} needs {wanted} {' or '.join(lacking)}, "
-                f"got {type(model).__name__}; choose another objective= or model="
+                f"objective {cls.__name__} needs {wanted} {' or '.join(missing)}, got "
+                f"{type(model).__name__}; choose another objective= or model="
             )
 
     def check(self, model: ModelT) -> None:
-        """Raise ConfigError, in one sentence, when this objective does not fit ``model``."""
+        """Raise ConfigError if this objective does not support ``model``."""
         self.require_model(model)
         likelihood: Any = getattr(model, "likelihood", None)
         if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:
@@ -191,7 +192,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
     ) -> None:
         """Called once before the first step with all training data.
 
-        Default: ``FixedProbes`` among the objective's modules choose the probes of the run.
+        Default: ``FixedProbes`` among the objective's modules draw the probes of the run.
         """
         for part in self.children():
             if isinstance(part, FixedProbes):
@@ -202,25 +203,25 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
         Args:
             x (n, d), y (n,): all training data.
-            rows (batch,): those of the mini-batch that ``evidence`` will be given.
+            rows (batch,): row numbers of the mini-batch.
         """
 
     def after_step(self, model: ModelT) -> None:
-        """Called after every optimiser step (to update tracked quantities). Default: nothing."""
+        """Called after every optimiser step, to update tracked quantities. Default: nothing."""
 
     def after_stall(self, model: ModelT) -> bool:
         """Called when the loss no longer falls although its gradient has not vanished.
 
         Returns:
-            whether the objective became smoother, so that it is worth while to go on.
+            True if the objective was made more accurate, so that optimisation should continue.
         """
         return False
 
     def for_prediction(self, model: ModelT, x: Tensor, y: Tensor) -> ModelT:
-        """The model to predict with, given all training data; by default ``model`` itself.
+        """The model to predict with, given all training data. Default: ``model`` itself.
 
-        What this objective leaves open (the scale of variances, where it knows none) is set in a
-        copy, so that training can go on from ``model``.
+        An objective that does not determine every hyperparameter (such as the scale of variances)
+        sets the others in a copy, so that training can continue from ``model``.
         """
         return model
 
@@ -231,8 +232,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
         return self.loss(self.evidence(model, x, y, generator=generator), model, x)
 
     def loss(self, evidence: Evidence, model: ModelT, x: Tensor) -> Tensor:
-        """What is minimised (): minus the evidence, and the log density of the model's priors where
-        it has some, in nats per training point."""
+        """The loss (): minus evidence and log prior density, in nats per training point."""
         priors: Priors | None = getattr(model, "hyperpriors", None)
         value = evidence.value
         if priors is not None:
@@ -250,12 +250,14 @@ class Objective(DataSized, Generic[ModelT], ABC):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """Evidence over all training data, for the record at the end of a run.
+        """Evidence over all training data, for metrics.json at the end of a run.
 
-        Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
-        in random order (a remainder is skipped), which keeps an unbiased estimate unbiased;
-        objectives that can stream the exact value override this. The standard error of the mean is
-        among the facts; of rows in files a thousand batches are taken at most.
+        Full-batch objectives evaluate once. Mini-batch objectives average over one pass of equal
+        batches in random order (a remainder is skipped), so that an unbiased estimate stays
+        unbiased; those that can stream the exact value override this. The standard error of the
+        mean is among the facts. Of rows in files that are more than ``MAX_EVIDENCE_BATCHES``
+        batches so many are used, each from places of its own in the files: batches of one buffer
+        would be alike where rows that are near are alike, and the error too small.
 
         Args:
             model, x (n, d), y (n,), generator: as for ``evidence``.
@@ -263,12 +265,16 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """
         if self.batching == "full":
             return self.evidence(model, x, y, generator=generator)
-        most = MOST_BATCHES if isinstance(x, LazyRows) else x.shape[0]
-        seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
-        order = batch_order(x, batch_size, seed)
+        batches: Iterable[Tensor]
+        if isinstance(x, LazyRows) and x.shape[0] > MAX_EVIDENCE_BATCHES * batch_size:
+            batches = scattered_batches(x, batch_size, MAX_EVIDENCE_BATCHES, generator)
+        else:
+            seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
+            order = batch_order(x, batch_size, seed)
+            batches = map(order.rows, range(order.per_epoch))
         values = []
-        for step in range(min(order.per_epoch, most)):
-            batch = Batch.of(model, x, y, order.rows(step))
+        for rows in batches:
+            batch = Batch.of(model, x, y, rows)
             values.append(self.evidence_of(model, batch, generator=generator).value)
         found = torch.stack(values)
         facts: Facts = {"evidence_batches": len(found)}
@@ -282,7 +288,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
 
 def _require_batch(cls: type) -> None:
-    """Raise ConfigError where a class writes ``evidence_given`` for x and y in two arguments."""
+    """Raise ConfigError if a subclass takes x and y in ``evidence_given`` in place of a batch."""
     own = vars(cls).get("evidence_given")
     if own is None:
         return
@@ -296,18 +302,18 @@ def _require_batch(cls: type) -> None:
         ) from error
 
 
-def _lacking(model: object, kind: type) -> str:
-    """What ``model`` would have to be or have to be of this kind, in words; empty where it is."""
+def _missing_members(model: object, kind: type) -> str:
+    """What ``model`` lacks of a class or protocol, in words; empty if it conforms."""
     if not getattr(kind, "_is_protocol", False):
         return "" if isinstance(model, kind) else f"that is a {kind.__name__}"
-    asked: dict[str, None] = {}
+    required: dict[str, None] = {}
     for part in kind.__mro__:
         if part is not Protocol and getattr(part, "_is_protocol", False):
-            asked |= dict.fromkeys((*vars(part).get("__annotations__", {}), *vars(part)))
+            required |= dict.fromkeys((*vars(part).get("__annotations__", {}), *vars(part)))
     # properties are not evaluated: some are costly, and need data
     missing = [
         name
-        for name in asked
+        for name in required
         if not name.startswith("_") and not hasattr(type(model), name) and not hasattr(model, name)
     ]
     if len(missing) > 3:

@@ -1,4 +1,4 @@
-"""What an optimiser is: it runs itself, from the first step or a checkpoint to its own end."""
+"""The contract of optimisers: each runs training itself, from the start or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from gpx.methods.base.objective import Evidence, Objective
 
 
 class Session(Protocol):
-    """One stretch of training, as an optimiser sees it; ``gpx.training.session`` has the real one.
+    """One run of training as an optimiser sees it; implemented in ``gpx.training.session``.
 
     Attributes:
         model, objective: what is trained.
         x (n, d), y (n,): all training data.
         seed: of the run.
-        generator: of the objective's own draws.
+        generator: for the objective's random draws.
         step: steps (or evaluations) done; the optimiser counts them.
         limit: steps asked for; ``max_steps``: steps of this run, as far as is known.
         batch_size: rows of a mini-batch.
         cuda_graphs: whether steps may be recorded and replayed on a GPU.
-        seconds: training time so far; ``timed`` adds to it. seconds_of_start: share of it before
+        seconds: training time so far; ``timed`` adds to it. seconds_of_start: the part of it before
             the first step.
-        budget: seconds that training may take; None: any.
-        out_of_time: whether these have passed, so that training ends at once; false before the
+        budget: seconds that training may take; None: no limit.
+        out_of_time: whether the budget is used up, so that training ends at once; false before the
             first step.
-        pending: state of the optimiser in the checkpoint that is gone on from; empty otherwise.
+        pending: state of the optimiser in the checkpoint of a resumed run; empty otherwise.
         resumed: whether there was a checkpoint.
-        round, round_start: which optimisation in a row this is, and the step it began at.
-        unlogged: summed loss and parts of steps since the last report, to be looked at before they
-            are saved.
+        round, round_start: number of the current optimisation, and the step at which it began.
+        unlogged: summed loss and parts of the steps since the last report, which are checked to be
+            finite before a checkpoint is written.
     """
 
     model: Model
@@ -65,59 +65,60 @@ class Session(Protocol):
         """See the attributes."""
 
     def ended_in_time(self) -> str:
-        """Says that training ends for ``budget``; the reason in words."""
+        """Report that training ends because ``budget`` is used up; returns the reason in words."""
 
     def cut(self, what: str) -> None:
-        """Told of a part of the run that ends early for ``budget``, in words; for metrics.json."""
+        """Record, for metrics.json, which part of the run ended early because of ``budget``."""
 
     def timed(self) -> AbstractContextManager[None]:
-        """What happens inside counts as training time."""
+        """Context in which time counts as training time."""
 
     def say(self, line: str) -> None:
-        """A line for the user."""
+        """Print a line for the user."""
 
     def log_due(self, *, last: bool = False) -> bool:
-        """Whether the step that has just been made is to be reported."""
+        """Whether the step just made is to be reported."""
 
     def require_finite(self, loss: float, parts: Mapping[str, Tensor]) -> None:
-        """Raise DidNotConverge where the loss is no number; the last checkpoint stays."""
+        """Raise DidNotConverge if the loss is not finite; the last checkpoint stays."""
 
     def report(self, loss: float, parts: Mapping[str, Tensor], rates: Mapping[str, float]) -> None:
-        """Tell the watchers: loss in nats per point, parts in nats."""
+        """Report a step: loss in nats per point, parts in nats, learning rates by name."""
 
     def end_step(self) -> None:
-        """Test metrics and a checkpoint where they are due; raises Interrupted when stopped."""
+        """Compute test metrics and write a checkpoint when due; raises Interrupted if stopped."""
 
     def end_round(self, loss: float) -> bool:
-        """Ask the model for another start; whether it is at one."""
+        """Call ``Model.next_round``; returns whether there is a new start to optimise from."""
 
     def save(self) -> dict[str, Any]:
         """Write a checkpoint now."""
 
 
 class Optimizer(ABC):
-    """First order, quasi-Newton, or steps made for one kind of model.
+    """Trains a model: first order, quasi-Newton, or steps made for one kind of model.
 
     The order of calls: ``require_fit``, then ``run`` once, then ``evidence_at_end``.
     """
 
     advice = "use float64 or a larger noise variance"
-    """What to try when the loss is no number any more."""
+    """What to try when the loss is not finite."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
-    """Likelihoods of the models that it trains."""
+    """Likelihoods that it supports."""
     streams: bool = False
-    """Whether it asks for a few rows at a time, so that they may lie in files."""
+    """Whether it reads rows in batches, so that they may stay in files."""
     takes_priors = False
-    """Whether it minimises ``Objective.loss``, which counts the model's priors in."""
+    """Whether it minimises ``Objective.loss``, which includes the model's priors."""
     ends_rounds = False
-    """Whether it knows when an optimisation has ended, so that a model can move to a new start."""
+    """Whether it detects that an optimisation has ended and calls ``Model.next_round``."""
 
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
     ) -> None:
-        """Raise ConfigError, in one sentence, where this cannot train that.
+        """Raise ConfigError if this optimiser cannot train ``model`` on ``objective``.
 
-        Default: a model of several optimisations in a row needs to be told when one has ended.
+        Default: checks priors, and that models of several rounds get an optimiser with
+        ``ends_rounds``.
         """
         self.require_priors(model)
         if model.num_rounds > 1 and not self.ends_rounds:
@@ -128,8 +129,10 @@ class Optimizer(ABC):
             )
 
     def require_priors(self, model: Model) -> None:
-        """Raise ConfigError for priors of ``model`` that would not count, as it is settled now."""
-        priors = getattr(model, "hyperpriors", None)  # the trainer takes stand-ins for a model
+        """Raise ConfigError for priors of ``model`` that training would ignore."""
+        priors = getattr(
+            model, "hyperpriors", None
+        )  # the trainer also takes objects that are no Model
         if priors is not None:
             if not self.takes_priors:
                 raise ConfigError(
@@ -141,7 +144,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def run(self, session: Session) -> str:
-        """Train to the end, from ``session.pending`` where there was a checkpoint.
+        """Train to the end, from ``session.pending`` if there was a checkpoint.
 
         Returns:
             why training stopped, in words.
@@ -157,16 +160,16 @@ class Optimizer(ABC):
         batch_size: int,
         generator: torch.Generator,
     ) -> Evidence:
-        """Evidence over all training data x (n, d), y (n,), for the record."""
+        """Evidence over all training data x (n, d), y (n,), for metrics.json."""
         return objective.full_evidence(model, x, y, batch_size=batch_size, generator=generator)
 
     def finish(self) -> bool:
-        """Drop what only a run that goes on would need; whether there was any. Default: nothing."""
+        """Drop state that only a resumed run needs; returns whether there was any."""
         return False
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next step needs that model and objective do not hold."""
+        """State that the next step needs beside that of model and objective."""
 
     @abstractmethod
     def load_state_dict(self, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""What an optimiser is that makes its own steps, and follows no gradient of an objective."""
+"""The contract of optimisers that make their own steps rather than follow a gradient."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 
 ModelT = TypeVar("ModelT", bound=Model)
-PREPARING = 0.5
-"""Share of the time of training after which burn-in ends early."""
+PREPARATION_SHARE = 0.5
+"""Share of the time budget after which preparation (such as burn-in) is shortened."""
 
 
 class OwnSteps(Optimizer, Generic[ModelT]):
-    """Steps made for one kind of model: block solves, proposals of a chain, functions to take in.
+    """Steps made for one kind of model: block solves, proposals of a chain, basis selection.
 
-    The order of calls: ``check`` and ``check_limit``; then ``run``: ``load_state_dict`` when a run
-    goes on, ``bind``, ``max_steps``, ``step`` until that many are done or ``converged``,
+    The order of calls: ``check`` and ``check_limit``; then, in ``run``, ``load_state_dict`` if the
+    run is resumed, ``bind``, ``max_steps``, ``step`` until that many are done or ``converged``,
     ``release``; at last ``final_evidence``.
     """
 
     unit: ClassVar[str]
-    """What a step is, for people."""
+    """What a step is called in messages (plural)."""
     purpose: ClassVar[str]
-    """What the steps do to which models, for people."""
+    """What the steps do to which models, as the predicate of an error message."""
     model_type: type[ModelT]
-    """The models that these steps train."""
+    """Class of the models that these steps train."""
     model: ModelT
-    """The one they are bound to."""
+    """The model they are bound to."""
     converged = False
-    """Whether the last step ended the run; only steps that solve to a tolerance know."""
+    """Whether the steps have converged; only steps that solve to a tolerance set it."""
     restored = False
-    """Whether a state was loaded that ``bind`` has still to take up: what a run of another model
-    left is none."""
+    """Whether a state was loaded that ``bind`` must use (a state of another model is ignored)."""
     _frozen: tuple[nn.Parameter, ...] = ()
 
     def require_fit(
@@ -50,15 +49,15 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         self.check_limit(max_steps)
 
     def run(self, session: Session) -> str:
-        """As in ``Optimizer``; every step is finite before it may be saved."""
+        """As in ``Optimizer``; every step is checked to be finite before it may be saved."""
         if session.pending:
             self.load_state_dict(session.pending)
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
         self.bind(session.model, session.x, session.seed)
-        session.max_steps = self.max_steps(session.limit)
-        spent = late = False
+        session.limit = session.max_steps = self.max_steps(session.limit)
+        out_of_time = warned = False
         try:
-            while session.step < session.max_steps and not self.converged and not spent:
+            while session.step < session.max_steps and not self.converged and not out_of_time:
                 with session.timed():
                     evidence = self.step(
                         session.step, session.x, session.y, generator=session.generator
@@ -69,30 +68,30 @@ class OwnSteps(Optimizer, Generic[ModelT]):
                 if session.log_due(last=self.converged):
                     session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
                 session.end_step()
-                self._look_at_clock(session)
-                spent = session.out_of_time and self.serves(session.step)
-                if session.out_of_time and not spent and not late:
-                    late = True
+                self._shorten_preparation(session)
+                out_of_time = session.out_of_time and self.serves(session.step)
+                if session.out_of_time and not out_of_time and not warned:
+                    warned = True
                     session.say(
-                        f"the seconds of training are spent after {session.step} {self.unit}, and "
-                        "there is nothing to predict with yet: it goes on until there is"
+                        f"the time budget is used up after {session.step} {self.unit}, but there "
+                        "is nothing to predict with yet: training goes on until there is"
                     )
         finally:
             self.release()
         reason = f"{session.step} {self.unit} done"
-        if spent and not self.converged and session.step < session.max_steps:
+        if out_of_time and not self.converged and session.step < session.max_steps:
             return session.ended_in_time()
         if self.outcome:
             reason += f", {self.outcome}"
             session.say(reason)
         return reason
 
-    def _look_at_clock(self, session: Session) -> None:
-        """Bring the end of a preparation forward where it would take all the time there is."""
+    def _shorten_preparation(self, session: Session) -> None:
+        """End the preparation early once it has used its share of the time budget."""
         start, budget = session.seconds_of_start, session.budget
         if budget is None or self.serves(session.step):
             return
-        if session.seconds >= start + PREPARING * (budget - start):
+        if session.seconds >= start + PREPARATION_SHARE * (budget - start):
             ended = self.hurry(session.step, session.max_steps)
             if ended:
                 session.cut(ended)
@@ -107,11 +106,11 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         batch_size: int,
         generator: torch.Generator,
     ) -> Evidence:
-        """As in ``Optimizer``: these steps have it at hand."""
+        """As in ``Optimizer``, from ``final_evidence``."""
         return self.final_evidence(x, y, generator=generator)
 
     def check(self, model: Model, num_data: int) -> None:
-        """Raise ConfigError, in one sentence, when the steps do not fit ``model`` or the data."""
+        """Raise ConfigError if the steps do not support ``model`` or the number of rows."""
         if not isinstance(model, self.model_type):
             raise ConfigError(
                 f"optimizer={type(self).__name__}() {self.purpose}, got {type(model).__name__}; "
@@ -120,29 +119,29 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         self.check_fit(model, num_data)
 
     def check_fit(self, model: ModelT, num_data: int) -> None:
-        """``check``, for a model of the right type. Default: nothing more is asked."""
+        """Further checks of a model of the right type. Default: none."""
 
     def check_limit(self, limit: int) -> None:
-        """Raise ConfigError when ``limit`` steps (the run's ``max_steps``) are too few for use."""
+        """Raise ConfigError if ``limit`` (the run's ``max_steps``) is too few steps."""
 
     def serves(self, step: int) -> bool:
-        """Whether there is something to predict with after ``step`` steps. Default: always."""
+        """Whether the model can predict after ``step`` steps. Default: always."""
         return True
 
     def hurry(self, step: int, limit: int) -> str:
-        """End what is done before there is something to predict with, such as burn-in.
+        """End a preparation such as burn-in early, because time is short. Default: nothing.
 
-        Called after ``step`` of ``limit`` steps that took half of the time there is, where they do
-        not serve yet; more than once. What it changes is part of ``state_dict``.
+        Called after ``step`` of ``limit`` steps once half of the time budget is used and ``serves``
+        is still false; possibly several times. The changes must be part of ``state_dict``.
 
         Returns:
-            what ends early, for people; empty where nothing more can. Default: nothing.
+            what ended early, for a message; empty if nothing more can be shortened.
         """
         return ""
 
     @abstractmethod
     def bind(self, model: ModelT, x: Tensor, seed: int) -> None:
-        """Attach to a model and all training inputs x (n, d); ``check`` has passed.
+        """Attach to a model and all training inputs; ``check`` has passed.
 
         Args:
             model: trained in place from here on.
@@ -151,7 +150,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         """
 
     def max_steps(self, limit: int) -> int:
-        """Steps of the run, after ``bind`` and ``check_limit``. Default: ``limit``, the most."""
+        """Steps of the run, at most ``limit``; called after ``bind``. Default: ``limit``."""
         return limit
 
     @abstractmethod
@@ -161,30 +160,30 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         Args:
             step: number of the step, from 0.
             x (n, d), y (n,): all training data.
-            generator: of what is drawn.
+            generator: for random draws.
         """
 
     @abstractmethod
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """The evidence after the last step on all data x (n, d), y (n,), with its facts."""
+        """The evidence after the last step for all data x (n, d), y (n,), with its facts."""
 
     def freeze(self, model: ModelT) -> None:
-        """Let no gradient into ``model`` until ``release``; to be called by ``bind``."""
+        """Turn gradients of ``model`` off until ``release``; called by ``bind``."""
         self._frozen = tuple(p for p in model.parameters() if p.requires_grad)
         for parameter in self._frozen:
             parameter.requires_grad_(False)
 
     def release(self) -> None:
-        """Make trainable again what ``freeze`` froze, and no more (after the last step)."""
+        """Make the parameters that ``freeze`` froze trainable again (after the last step)."""
         for parameter in self._frozen:
             parameter.requires_grad_(True)
         self._frozen = ()
 
     @property
     def outcome(self) -> str:
-        """How the steps ended, in words; empty where the run did not last until they did."""
+        """How the steps ended, in words; empty if the run ended before them."""
         return "converged" if self.converged else ""
 
     def learning_rates(self, step: int) -> dict[str, float]:
-        """What is worth watching beside the evidence, by name. Default: nothing."""
+        """Rates to log beside the evidence, by name. Default: none."""
         return {}

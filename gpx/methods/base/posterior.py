@@ -1,4 +1,4 @@
-"""What a posterior process is: marginals, joint law and sampled functions at any inputs."""
+"""The contract of posteriors: marginals, joint law and sampled functions at any inputs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Posterior(DataSized, ABC):
 
     @property
     def num_inputs(self) -> int | None:
-        """Columns of the inputs it is made for; None where its kernel says what does not fit."""
+        """Input columns it expects; None: only the kernel checks them."""
         basis = getattr(self, "basis", None)
         return basis.num_inputs if isinstance(basis, Basis) else None
 
@@ -64,8 +64,8 @@ class Posterior(DataSized, ABC):
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Distribution of y at x (n, d), batch shape (n,); no gradient graph is kept.
 
-        Default: Gaussian latent marginals under ``likelihood``. Posteriors with other marginals, or
-        with uncertain noise, override it.
+        Default: ``likelihood`` averaged over Gaussian marginals of f. Posteriors with other
+        marginals, or with uncertain noise, override it.
         """
         with torch.no_grad():
             marginals = self.predict(x)
@@ -74,10 +74,10 @@ class Posterior(DataSized, ABC):
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
-        """``predictive`` of rows whose noise is known in part, or that stand for several each.
+        """``predictive`` for rows with known noise variances or weights.
 
         Args:
-            noise: of every row of x; where the noise is the posterior's own, known variances alone.
+            noise: of every row of x. If ``has_own_noise``, only known variances are used.
         """
         with torch.no_grad():
             if self.has_own_noise:
@@ -85,31 +85,31 @@ class Posterior(DataSized, ABC):
             return likelihood.predictive_of_rows(*self.predict(x), noise)
 
     def fix(self) -> None:
-        """Derive now what ``predict`` derives from the state; before ``torch.export`` only.
+        """Compute now what ``predict`` derives from the state; called before ``torch.export``.
 
-        What is recorded must not read numbers out of tensors. The state must not change or move
-        afterwards: fix a copy. Default: nothing.
+        An exported graph cannot read numbers out of tensors. Afterwards the state must not change
+        or move to another device, so this is called on a copy. Default: nothing.
         """
 
     def inducing_variables(self) -> tuple[Tensor, InducingFeatures] | None:
-        """Inducing inputs Z (M, d) and their features, where it predicts from them; else None.
+        """Inducing inputs Z (M, d) and their features; None: the posterior has none.
 
-        Certificates compare with the sparse posterior of these variables; without any they choose
-        inducing points of their own.
+        Certificates use the sparse posterior of these variables; without them they choose inducing
+        points themselves.
         """
         return None
 
     @property
     def has_own_noise(self) -> bool:
-        """Whether ``predictive`` uses the posterior's own noise and not that of the likelihood: its
-        variance is uncertain, or each of several experts has another."""
+        """Whether ``predictive`` uses noise of the posterior in place of the likelihood's: the
+        variance is uncertain, or differs between experts."""
         return False
 
     def own_hyperparameters(self) -> dict[str, Tensor] | None:
-        """Learned hyperparameters of a posterior of several parts: natural units, by dotted name.
+        """Learned hyperparameters in natural units by dotted name, for posteriors of several parts.
 
-        Its ``kernel``, ``mean`` and likelihood are then only the values that the parts started
-        from. None (the default): they are what was learned.
+        ``kernel``, ``mean`` and likelihood then hold only the initial values. None (default): they
+        hold the learned values.
         """
         return None
 
@@ -117,7 +117,7 @@ class Posterior(DataSized, ABC):
         """Covariance (n, n) of the latent function at x (n, d), without observation noise.
 
         Raises:
-            NotAvailable: this posterior has none in closed form.
+            NotAvailable: this posterior has no joint covariance in closed form.
         """
         raise no_joint_law(self)
 
@@ -128,15 +128,15 @@ class Posterior(DataSized, ABC):
         likelihood: Gaussian | NoisyOutputs,
         noise: RowNoise | None = None,
     ) -> Posterior:
-        """A posterior that knows further rows, too; hyperparameters stay, and so does this one.
+        """A new posterior conditioned on further rows as well, at the same hyperparameters.
 
         Args:
             x (m, d), y (m,) or (m, p): the rows, standardised as the training data were.
-            likelihood: its noise variance is that of the rows.
-            noise: what is known of the noise of each row; None: nothing.
+            likelihood: has the noise variance of these rows.
+            noise: known noise variances or weights of these rows; None: nothing is known.
 
         Raises:
-            NotAvailable: what this posterior keeps of its data takes no others. Default.
+            NotAvailable: this posterior cannot be updated. Default.
         """
         raise NotAvailable(
             f"{class_name(self)} takes no further rows without being trained again; exact Gaussian "
@@ -145,22 +145,22 @@ class Posterior(DataSized, ABC):
         )
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for metrics.json: how predictions were computed, at what accuracy."""
+        """Plain values for metrics.json: how predictions are computed, and how accurately."""
         return {}
 
     @abstractmethod
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions as one callable: x (n, d) -> (num, n).
 
-        The callable returns the same functions wherever and however often it is asked.
+        The callable returns values of the same functions at every call.
 
         Raises:
-            ConfigError: fewer than one (checked for every subclass).
+            ConfigError: num < 1 (checked for every subclass).
         """
 
 
 def no_joint_law(posterior: Posterior) -> NotAvailable:
-    """The error of a posterior that knows the marginals of f, and not its joint law."""
+    """The error to raise for a posterior that has marginals of f but no joint law."""
     return NotAvailable(
         f"{class_name(posterior)} has no joint covariance in closed form, which exact GPs and "
         "those with inducing points have; functions can be sampled from any posterior"

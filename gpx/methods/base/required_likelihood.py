@@ -1,4 +1,4 @@
-"""Checks of the likelihood, for models whose mathematics holds for some likelihoods only."""
+"""Checks of the likelihood, for models that support only some likelihoods."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gpx.likelihoods.gaussian import Gaussian
 
 
 def require_gaussian(likelihood: Likelihood, reason: str) -> Gaussian:
-    """``likelihood`` if it is Gaussian; raises ConfigError, which starts with ``reason``, if not.
+    """Return ``likelihood`` if it is Gaussian, else raise ConfigError.
 
     Args:
-        reason: why the model needs it, such as "SKI is exact regression".
+        reason: start of the error message, such as "SKI is exact regression".
     """
     if not isinstance(likelihood, Gaussian):
         raise ConfigError(
@@ -22,10 +22,10 @@ def require_gaussian(likelihood: Likelihood, reason: str) -> Gaussian:
 
 
 def require_one_latent(likelihood: Likelihood, model: str) -> Likelihood:
-    """``likelihood`` if it is of one latent function; raises ConfigError otherwise.
+    """Return ``likelihood`` if it has one latent function, else raise ConfigError.
 
     Args:
-        model: its name.
+        model: name of the model, for the message.
     """
     if likelihood.num_latents != 1:
         raise ConfigError(

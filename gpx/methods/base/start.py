@@ -1,4 +1,4 @@
-"""Progress, checkpoints and time limit of a start that takes steps itself, such as pretraining."""
+"""Progress, checkpoints and time limit of an initialisation that takes steps (pretraining)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from torch import Tensor
 
 
 class StartWatch(Protocol):
-    """Is called after every step of a start; keeps its state, so that a stopped run can resume."""
+    """Called after every step of an initialisation; keeps its state, so that the run can resume."""
 
     def earlier(self) -> Mapping[str, Any] | None:
-        """State last given to ``step`` in the run that is resumed; None where there is none.
+        """The state last passed to ``step`` in the run that is resumed; None: there is none.
 
-        A resumed start repeats all that precedes its first step, with the same random numbers.
+        A resumed initialisation repeats everything before its first step, with the same random
+        numbers.
         """
 
     def step(
         self, step: int, total: int, loss: Tensor, state: Callable[[], dict[str, Any]]
     ) -> None:
-        """After each step.
+        """Report a step.
 
         Args:
             step: steps done, from 1 to ``total``.
-            total: of the start.
+            total: steps of the initialisation.
             loss (): in nats per data point.
-            state: what it takes to go on from here: tensors, numbers, dicts and lists of them.
+            state: returns what the next step needs: tensors, numbers, dicts and lists of them.
 
         Raises:
             DidNotConverge: the loss is not finite.
@@ -34,13 +35,13 @@ class StartWatch(Protocol):
         """
 
     def spent(self) -> bool:
-        """Whether the seconds that the run gives its start are spent; see ``cut_short``.
+        """Whether the time the run allows for initialisation is used up; see ``cut_short``.
 
-        Never where the run has no budget, so that a start is then a function of the seed alone.
+        Always false in a run without a time budget, whose initialisation depends on the seed alone.
         """
 
     def cut_short(self, what: str) -> None:
-        """Report a part of the start that ended early, such as "the search of lengthscales"."""
+        """Report which part of the initialisation ended early: "the search of lengthscales"."""
 
 
 class Unwatched:
@@ -63,16 +64,16 @@ class Unwatched:
 
 
 class Deadline:
-    """Callable that tells a search whether to end because the time of the start is spent.
+    """Callable that returns True when a search is to end because the time is used up.
 
     Attributes:
-        passed: whether it has ever said so, so that the search ended early.
+        passed: whether it has returned True, that is, the search ended early.
     """
 
     def __init__(self, watch: StartWatch) -> None:
         self._watch, self.passed = watch, False
 
     def __call__(self) -> bool:
-        """Whether the search is to end now."""
+        """Whether to end the search now."""
         self.passed = self.passed or self._watch.spent()
         return self.passed

@@ -15,7 +15,7 @@ class StepCount(nn.Module):
     steps: int = 0
 
     def count_step(self, interval: int) -> bool:
-        """Count a step; whether it is one of every ``interval``. Never, where that is 0."""
+        """Count a step; True at every ``interval``-th one, never for ``interval=0``."""
         self.steps += 1
         return interval > 0 and self.steps % interval == 0
 

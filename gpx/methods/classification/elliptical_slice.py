@@ -1,4 +1,4 @@
-"""Markov chains over latents, by elliptical slices, and hyperparameters, by slices along lines."""
+"""Markov chains: elliptical slice sampling of latents, slice sampling of hyperparameters."""
 
 from __future__ import annotations
 
@@ -22,42 +22,40 @@ from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
 from gpx.sampling.slices import elliptical_slice, line_slice
 
-WIDTH = 2.0
-"""First bracket of a line, standard deviations."""
+BRACKET_WIDTH = 2.0
+"""Initial bracket of a slice along a line, in standard deviations."""
 
-MIXED = 1.05
-"""R-hat above which the run warns; 1.01 is what its source asks of a result."""
+MAX_RHAT = 1.05
+"""R-hat above which the run warns; the literature asks for 1.01 for published results."""
 
 
 class EllipticalSlice(Chain[SampledGP]):
-    """Several chains over latents and hyperparameters u, in coordinates that make both easy.
+    """Several chains over latents and hyperparameters u, in nearly standard normal coordinates.
 
-    f = m + L v with L L^T = K, and v = c + J^-T z in the ``Frame`` of Laplace's approximation at u:
-    z is nearly standard normal a posteriori. A step moves all chains: z by ``updates`` elliptical
-    slices given u, then u by a slice along a random line given z, for which f goes where its
-    posterior goes. Both leave the exact posterior invariant; the approximation is of coordinates
-    alone. Lines have directions with the covariance of u over all chains, learned in burn-in and
-    frozen then. Chains start at draws of the hyper-prior, far apart, so that their agreement
-    (R-hat) says something.
+    f = m + L v with L L^T = K, and v = c + J^-T z in the ``Frame`` of Laplace's approximation at u,
+    so that z is nearly standard normal a posteriori. A step updates z by ``updates`` elliptical
+    slices given u, then u by slice sampling along a random line given z, where f follows u. Both
+    leave the exact posterior invariant, since Laplace's approximation only defines coordinates. The
+    directions of the lines have the covariance of u over all chains, learned in burn-in and fixed
+    afterwards. Chains start at draws of the hyper-prior, so that R-hat is meaningful.
 
     Args:
-        chains: C.
-        burn_in: steps before the first sample. Where the run is too short for them and a sample,
-            half of its steps.
+        chains: number C of chains.
+        burn_in: steps before the first sample; half of the steps of a run that is too short.
         iterations: steps after burn-in.
         thin: steps between samples.
-        updates: elliptical slices a step.
-        around: ``posterior``, as above, or ``prior``: c = 0 and J = I, the elliptical slices of the
-            first source and its white parametrisation; cheap steps, but many points bind a chain.
+        updates: elliptical slices per step.
+        around: ``posterior``, as above, or ``prior``: c = 0 and J = I, as in the first source. The
+            steps are then cheap, but chains mix slowly with many points.
 
     Raises:
         ConfigError: an option out of range.
 
-    Cost of a step: some six frames a chain (``frame_of``; prior: n^3 / 3 each), and a hundred or so
-    n^2 C; (p + 1) C arrays n x n, twice as many at the first step.
+    Cost per step: about six frames per chain (``frame_of``; prior: n^3 / 3 each), and about a
+    hundred times n^2 C; memory for (p + 1) C arrays of n x n, twice as many at the first step.
     Source: Murray, Adams and MacKay 2010 (elliptical slices); Nishihara, Murray and Adams 2014
-    (about an approximation of the posterior); Murray and Adams 2010 (white latents under moving
-    hyperparameters); Neal 2003 (lines).
+    (around an approximation of the posterior); Murray and Adams 2010 (hyperparameters given white
+    latents); Neal 2003 (slice sampling).
     """
 
     unit = "steps of the chains"
@@ -92,7 +90,7 @@ class EllipticalSlice(Chain[SampledGP]):
         self.bound = False
 
     def check_fit(self, model: SampledGP, num_data: int) -> None:
-        """As in ``OwnSteps``: coordinates about the posterior need its mode, and chains memory."""
+        """As in ``OwnSteps``: checks memory, and log-concavity for ``around=posterior``."""
         likelihood = model.likelihood
         p, device = likelihood.num_latents, next(model.kernel.parameters()).device
         require_memory(
@@ -111,11 +109,11 @@ class EllipticalSlice(Chain[SampledGP]):
                 )
 
     def serves(self, step: int) -> bool:
-        """From the fourth sample of a chain on."""
+        """Whether a chain has at least four samples after this step."""
         return step >= self.burn_in + 4 * self.thin
 
     def max_steps(self, limit: int) -> int:
-        """Burn-in and iterations, at most ``limit``; warns where that cuts them."""
+        """Burn-in plus iterations, at most ``limit``; shortens burn-in and warns if necessary."""
         if limit < self.burn_in + self.thin:
             wanted = self.burn_in
             self.burn_in = limit // 2
@@ -131,7 +129,7 @@ class EllipticalSlice(Chain[SampledGP]):
 
     @torch.no_grad()
     def bind(self, model: SampledGP, x: Tensor, seed: int) -> None:
-        """As in ``OwnSteps``; goes on with the chains of a checkpoint."""
+        """As in ``OwnSteps``; continues the chains of a checkpoint."""
         self.model, self.place, self.inputs = model, model.place, x
         self.frames: Frame | None = None
         self.bound = True
@@ -148,14 +146,14 @@ class EllipticalSlice(Chain[SampledGP]):
         p = model.likelihood.num_latents
         self.z = torch.randn(self.chains, p, len(x), generator=generator, **like)
         self.spread = model.prior_deviation * torch.eye(self.place.size, **like)
-        away = torch.randn(self.chains, self.place.size, generator=generator, **like)
-        self.positions = model.centre + model.prior_deviation * away
+        draws = torch.randn(self.chains, self.place.size, generator=generator, **like)
+        self.positions = model.centre + model.prior_deviation * draws
         for chain, position in enumerate(self.positions):
             if not self.place.allows(position):
                 self.positions[chain] = model.centre
 
-    def _prepared(self, y: Tensor) -> Frame:
-        """That of all chains, from where they are: at the first step of a stretch."""
+    def _initial_frames(self, y: Tensor) -> Frame:
+        """Frames of all chains at their current hyperparameters."""
         self.start: Tensor | None = None
         if self.around == "posterior":
             centre = self._frame(self.model.centre, y)
@@ -166,25 +164,25 @@ class EllipticalSlice(Chain[SampledGP]):
         return Frame.stacked([self._frame(position, y) for position in self.positions])
 
     def _frame(self, position: Tensor, y: Tensor) -> Frame:
-        """Frame at u (k,); the model's hyperparameters are left there."""
+        """The frame at u (k,), to which the model's hyperparameters are set."""
         self.place.move(position)
-        # a constant mean is a view of its parameter, which moves on
+        # a constant mean is a view of its parameter, which is overwritten later
         offset = self.model.mean(self.inputs).double().clone()
         factor = prior_factor(self.model.kernel, self.inputs, self.model.jitter)
         return frame_of(self.model.likelihood, y, offset, factor, self.around, self.start)
 
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Move every chain once; returns their mean log p(y | f).
+        """Advance every chain by one step; returns their mean log p(y | f).
 
         Args:
             step: number of the step, from 0.
             x (n, d), y (n,): all training data.
-            generator: of all draws.
+            generator: for all draws.
         """
         y = y.double()
         if self.frames is None:
-            self.frames = self._prepared(y)
+            self.frames = self._initial_frames(y)
         frame = self.frames
         self._move_latents(frame, y, generator)
         if self.place.size and self.model.prior_deviation > 0.0:
@@ -192,27 +190,27 @@ class EllipticalSlice(Chain[SampledGP]):
             for chain in range(self.chains):
                 self._move_hyperparameters(frame, chain, y, generator)
         white = frame.white(self.z)
-        latents = frame.latent(frame.risen(white))
+        latents = frame.latent(frame.colour(white))
         fit = self.model.likelihood.log_prob(y, latents).sum(-1)
         self.place.move(self.positions[-1])
         self.model.whitened = frame.by_class(frame.centre + white)[-1].contiguous()
         done = step + 1 - self.burn_in
         if done > 0 and done % self.thin == 0:
-            self._keep(latents, fit)
+            self._store_samples(latents, fit)
         return Evidence(fit.mean(), "estimate", {"fit": fit.mean()})
 
     def _move_latents(self, frame: Frame, y: Tensor, generator: torch.Generator) -> None:
         """Elliptical slices of all chains at once, given u."""
 
-        def moving(z: Tensor) -> tuple[Tensor, ...]:
+        def state_of(z: Tensor) -> tuple[Tensor, ...]:
             white = frame.white(z)
-            return z, white, frame.risen(white)
+            return z, white, frame.colour(white)
 
-        state = moving(self.z)
+        state = state_of(self.z)
         for _ in range(self.updates):
             state, _, count = elliptical_slice(
                 state,
-                moving(torch.empty_like(self.z).normal_(generator=generator)),
+                state_of(torch.empty_like(self.z).normal_(generator=generator)),
                 lambda at: frame.log_ratio(self.model.likelihood, y, at),
                 generator=generator,
             )
@@ -220,16 +218,16 @@ class EllipticalSlice(Chain[SampledGP]):
         self.z = state[0]
 
     def _learn_directions(self, step: int) -> None:
-        """Half way through burn-in and at its end: the covariance of the later half of it so far.
+        """Update the covariance of the directions, half-way through burn-in and at its end.
 
-        With the shrinkage of Stan's warm-up, for few draws.
+        It is the covariance of the later half of the steps so far, shrunk as in Stan's warm-up.
         """
         if step in (self.burn_in // 2, self.burn_in) and len(self.history) >= 2:
             draws = torch.stack(self.history[len(self.history) // 2 :]).flatten(0, 1)
             share = len(draws) / (len(draws) + 5.0)
-            least = 1e-3 * (1.0 - share) * self.model.prior_deviation**2
+            shrinkage = 1e-3 * (1.0 - share) * self.model.prior_deviation**2
             covariance = share * torch.atleast_2d(draws.mT.cov())
-            covariance.diagonal().add_(least)
+            covariance.diagonal().add_(shrinkage)
             self.spread, _ = cholesky(covariance, name="the covariance of hyperparameters")
         if step < self.burn_in:
             self.history.append(self.positions.clone())
@@ -239,17 +237,17 @@ class EllipticalSlice(Chain[SampledGP]):
     def _move_hyperparameters(
         self, frame: Frame, chain: int, y: Tensor, generator: torch.Generator
     ) -> None:
-        """A slice of u given z along a random line; ``frame`` of all chains follows."""
-        model, z, here = self.model, self.z[chain], self.positions[chain].clone()
+        """Slice sampling of u given z along a random line; updates ``frame`` of this chain."""
+        model, z, start = self.model, self.z[chain], self.positions[chain].clone()
         latest = frame.of_chain(chain)
 
-        def at(frame: Frame, position: Tensor) -> float:
+        def log_density_in(frame: Frame, position: Tensor) -> float:
             white = frame.white(z)
-            ratio = frame.log_ratio(model.likelihood, y, (z, white, frame.risen(white)))
-            away = (position - model.centre) / model.prior_deviation
-            return float(ratio - 0.5 * away.square().sum())
+            ratio = frame.log_ratio(model.likelihood, y, (z, white, frame.colour(white)))
+            standardised = (position - model.centre) / model.prior_deviation
+            return float(ratio - 0.5 * standardised.square().sum())
 
-        def density(position: Tensor) -> float:
+        def log_density(position: Tensor) -> float:
             nonlocal latest
             if not self.place.allows(position):
                 return -math.inf
@@ -257,20 +255,20 @@ class EllipticalSlice(Chain[SampledGP]):
                 latest = self._frame(position, y)
             except (NotPositiveDefinite, DidNotConverge):
                 return -math.inf
-            return at(latest, position)
+            return log_density_in(latest, position)
 
-        direction = torch.empty_like(here).normal_(generator=generator)
-        direction = self.spread @ (WIDTH / direction.norm() * direction)
-        value = at(latest, here)
-        found, _, count = line_slice(here, direction, value, density, generator=generator)
+        direction = torch.empty_like(start).normal_(generator=generator)
+        direction = self.spread @ (BRACKET_WIDTH / direction.norm() * direction)
+        value = log_density_in(latest, start)
+        found, _, count = line_slice(start, direction, value, log_density, generator=generator)
         self.evaluations["hyperparameters"] += count
-        if found is not here:  # the density that was asked for last is that of the point taken
+        if found is not start:  # the last evaluation was at the accepted point, so ``latest`` fits
             self.positions[chain] = found
             for whole, part in zip(frame, latest, strict=True):
                 whole[chain] = part
 
-    def _keep(self, latents: Tensor, fit: Tensor) -> None:
-        """The state of every chain becomes a sample of the model."""
+    def _store_samples(self, latents: Tensor, fit: Tensor) -> None:
+        """Add the state of every chain to the samples of the model."""
         model = self.model
         if not len(model.samples):
             model.samples, model.latents = self.positions[:0].clone(), latents[:0].clone()
@@ -279,10 +277,9 @@ class EllipticalSlice(Chain[SampledGP]):
         self.trace.append(fit.clone())
 
     def diagnostics(self) -> Facts:
-        """R-hat and bulk effective sample size of what the chains have kept.
+        """Largest R-hat and smallest bulk effective sample size of the stored samples.
 
-        Of every hyperparameter, of the latents at every training point and of log p(y | f): the
-        worst of each.
+        Each over all hyperparameters, over the latents at all training points, and of log p(y | f).
         """
         found: Facts = {}
         if not self.trace:
@@ -291,25 +288,25 @@ class EllipticalSlice(Chain[SampledGP]):
         groups = {"hyperparameters": model.samples, "latents": model.latents, "fit": fit}
         for name, kept in groups.items():
             size = math.prod(kept.shape[1:])
-            told = agreement(kept.reshape(len(self.trace), self.chains, size))
-            if told is not None:
-                found[f"rhat_{name}"], found[f"effective_samples_{name}"] = told
+            convergence = agreement(kept.reshape(len(self.trace), self.chains, size))
+            if convergence is not None:
+                found[f"rhat_{name}"], found[f"effective_samples_{name}"] = convergence
         return found
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Mean log p(y | f) over the samples, with the diagnostics of the chains.
 
-        It is no evidence: its expectation is at least the log marginal likelihood
-        (``evidence_of``). Warns where an R-hat is above ``MIXED``.
+        This is not an evidence: its expectation is at least the log marginal likelihood
+        (``evidence_of``). Warns if an R-hat is above ``MAX_RHAT``.
         """
         diagnostics = self.diagnostics()
         worst = max(
             (float(v) for name, v in diagnostics.items() if name.startswith("rhat")), default=1.0
         )
-        if not worst <= MIXED:
+        if not worst <= MAX_RHAT:
             warnings.warn(
-                f"the {self.chains} chains have not found the same law yet: the largest R-hat is "
-                f"{worst:.3f}, expected below {MIXED}; raise "
+                f"the {self.chains} chains have not converged: the largest R-hat is "
+                f"{worst:.3f}, expected below {MAX_RHAT}; raise "
                 "EllipticalSlice.burn_in and EllipticalSlice.iterations",
                 stacklevel=2,
             )
@@ -325,7 +322,7 @@ class EllipticalSlice(Chain[SampledGP]):
         return Evidence(value, "estimate", {}, None, facts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the chains are, and log p(y | f) of every sample."""
+        """Positions of the chains, and log p(y | f) of every sample."""
         if not self.bound:
             return {}
         return {

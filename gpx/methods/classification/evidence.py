@@ -1,4 +1,4 @@
-"""What the evidences of this room share: where they start, their gradient, whom they refuse."""
+"""Base class of the evidences of Laplace's approximation and EP, and their kernel gradient."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.classification.model import DenseModel, kernel_matrix
 
 Gradients = tuple[list[Tensor], list[Tensor]]
-"""Tensors, and the gradient of each."""
+"""Tensors, and the gradient by each of them."""
 
 BLOCK_BYTES = 2**23
-"""Of one block of rows: large enough to hide overheads, small beside n x n."""
+"""Bytes of one block of rows: large enough to hide overheads, small compared with n x n."""
 
 
 def dense_gradient(
@@ -30,46 +30,46 @@ def dense_gradient(
     x: Tensor,
     precision: Tensor,
     weights: Tensor,
-    turned: Tensor | None = None,
+    implicit: Tensor | None = None,
 ) -> KernelGradient:
-    """Gradient in the kernel of what has the gradient (a a^T - R + t a^T + a t^T) / 2 in K.
+    """Gradient by kernel parameters, from the gradient (a a^T - R + t a^T + a t^T) / 2 by K.
 
     Args:
         x (n, d): inputs.
         precision (n, n): R.
-        weights (n,) or (n, p): a; summed over its columns.
-        turned: t, shaped alike; None: zero.
+        weights (n,) or (n, p): a; products are summed over its columns.
+        implicit: t, of the same shape; None: zero.
 
-    Cost: n^2 (p + d) operations, blocks of rows of the lower triangle.
+    Cost: n^2 (p + d) operations, in blocks of rows of the lower triangle.
     """
     n = x.shape[0]
     a = weights.reshape(n, -1)
-    # (a + t)(a + t)^T - t t^T
-    left = [a] if turned is None else [a + turned.reshape(n, -1), turned.reshape(n, -1)]
-    gathered = KernelGradient(kernel, x)
+    # a a^T + t a^T + a t^T = (a + t)(a + t)^T - t t^T
+    left = [a] if implicit is None else [a + implicit.reshape(n, -1), implicit.reshape(n, -1)]
+    gradient = KernelGradient(kernel, x)
 
-    def doubled(rows: slice, past: slice) -> Tensor:
+    def twice_gradient(rows: slice, past: slice) -> Tensor:
         weight = left[0][rows] @ left[0][past].mT - precision[rows, past]
-        if turned is not None:
+        if implicit is not None:
             weight -= left[1][rows] @ left[1][past].mT
         return weight.to(x.dtype)
 
     with torch.no_grad():
-        gathered.add_symmetric(row_chunks(n, 8 * n, BLOCK_BYTES), doubled)
-    return gathered
+        gradient.add_symmetric(row_chunks(n, 8 * n, BLOCK_BYTES), twice_gradient)
+    return gradient
 
 
 class Approximation(NamedTuple):
-    """An approximation at one setting of the hyperparameters.
+    """The approximate posterior at one setting of the hyperparameters.
 
     Attributes:
-        kept: from where it is found again quickly; a plain tensor.
+        solution: start for the iteration at similar hyperparameters; a plain tensor.
         parts: terms of its evidence, nats.
         report, facts: as in ``Evidence``.
-        gradients: of the evidence, worked out on demand.
+        gradients: computes the gradients of the evidence.
     """
 
-    kept: Tensor
+    solution: Tensor
     parts: dict[str, Tensor]
     report: SolveReport
     facts: Facts
@@ -77,14 +77,15 @@ class Approximation(NamedTuple):
 
 
 class DenseEvidence(Objective[DenseModel]):
-    """Evidence of an approximation that is found by iteration, from a start that is remembered.
+    """Evidence of an approximation that is found by iteration from a stored start.
 
-    Every evaluation starts where the last finished optimiser step ended (``start``), not where the
-    last evaluation did: through a line search the evidence is one function, and what a checkpoint
-    carries makes a resumed run the same to the bit.
+    Every evaluation starts from the solution at the end of the last optimiser step (``start``), not
+    from the last evaluation. The evidence is then the same function throughout a line search, and a
+    run resumed from a checkpoint is bit-identical.
 
     Attributes:
-        start, latest: ``Approximation.kept`` after the last step, and of the last evaluation.
+        start, latest: ``Approximation.solution`` after the last optimiser step, and of the last
+            evaluation.
     """
 
     batching = "full"
@@ -102,7 +103,7 @@ class DenseEvidence(Objective[DenseModel]):
         self.register_data_sized()
 
     def check(self, model: DenseModel) -> None:
-        """As in ``Objective``; Gaussian noise leaves nothing to approximate."""
+        """As in ``Objective``; refuses Gaussian noise, for which exact inference exists."""
         super().check(model)
         if isinstance(model.likelihood, (Gaussian, NoisyOutputs)):
             raise ConfigError(
@@ -111,7 +112,7 @@ class DenseEvidence(Objective[DenseModel]):
             )
 
     def after_step(self, model: DenseModel) -> None:
-        """As in ``Objective``: what was found last is where the next evaluations start."""
+        """As in ``Objective``: the next evaluations start from the latest solution."""
         self.start = self.latest.clone()
 
     def evidence(
@@ -120,15 +121,15 @@ class DenseEvidence(Objective[DenseModel]):
         """Approximate evidence in nats, in float64; parts ``fit`` and ``complexity``.
 
         Raises:
-            DidNotConverge: the approximation was not found.
+            DidNotConverge: the approximation did not converge.
             ConfigError: n x n arrays do not fit into memory.
-            DataError: targets that are none of the likelihood's.
+            DataError: targets that the likelihood does not accept.
         """
         mean = model.mean(x)
         with torch.no_grad():
             kernel = kernel_matrix(model, x, y)
             found = self.approximate(model, kernel, mean, x, y.double())
-        self.latest = found.kept
+        self.latest = found.solution
         value = torch.stack(list(found.parts.values())).sum()
         if torch.is_grad_enabled():
             value = with_gradient(value, *found.gradients())
@@ -138,14 +139,14 @@ class DenseEvidence(Objective[DenseModel]):
     def approximate(
         self, model: DenseModel, kernel: Tensor, mean: Tensor, x: Tensor, y: Tensor
     ) -> Approximation:
-        """The approximation at the model's hyperparameters, from ``start`` where that fits.
+        """The approximation at the model's hyperparameters, started from ``start`` if it fits.
 
         Args:
             kernel (n, n): K, float64.
             mean (n,): m, with its graph.
-            x (n, d): inputs; y (n,): targets, float64.
+            x (n, d), y (n,): inputs, and targets in float64.
         """
 
-    def start_of(self, shape: tuple[int, ...]) -> Tensor | None:
-        """``start``, where it is of this shape."""
+    def start_if_shaped(self, shape: tuple[int, ...]) -> Tensor | None:
+        """``start`` if it has this shape, otherwise None."""
         return self.start.double() if self.start.shape == shape else None

@@ -13,16 +13,17 @@ from gpx.methods.classification.mode import find_mode
 
 Around = Literal["posterior", "prior"]
 
-NEAR = 1e-2
-"""Newton decrement of the mode, posterior standard deviations: any centre gives the right law."""
+MODE_TOLERANCE = 1e-2
+"""Newton decrement of the mode, in posterior standard deviations. It can be loose, since chains
+are exact for any centre."""
 
 
 class Frame(NamedTuple):
     """f = m + L (c + J^-T z): the white latents v = c + J^-T z are N(c, (J J^T)^-1) for normal z.
 
-    Leading dimensions are chains; p latents share m and L. Of several classes v and f - m here are
-    contrasts between them, the rows of an orthogonal matrix: a likelihood says nothing of the sum
-    over classes, which keeps its prior and must not be taken for as narrow as the rest.
+    Leading dimensions are chains; p latents share m and L. For several classes, v and f - m are
+    expressed in contrasts between classes, the rows of an orthogonal matrix. A likelihood does not
+    depend on the sum over classes, which therefore keeps its wide prior.
 
     Attributes:
         offset (..., n): m.
@@ -30,7 +31,7 @@ class Frame(NamedTuple):
         centre (..., p, n): c.
         root (..., p, n, n): J, lower.
         log_volume (...): log|J|, summed over the latents.
-        contrasts (..., p, p): orthogonal, class by column.
+        contrasts (..., p, p): orthogonal matrix; one contrast per row, one class per column.
     """
 
     offset: Tensor
@@ -42,46 +43,46 @@ class Frame(NamedTuple):
 
     @classmethod
     def stacked(cls, frames: list[Frame]) -> Frame:
-        """Frames of chains as one."""
+        """Stack the frames of several chains."""
         return cls(*(torch.stack(parts) for parts in zip(*frames, strict=True)))
 
     def of_chain(self, chain: int) -> Frame:
-        """That of one chain, in the memory of all."""
+        """The frame of one chain, as views of this one."""
         return Frame(*(part[chain] for part in self))
 
     def white(self, z: Tensor) -> Tensor:
         """J^-T z, (..., p, n)."""
         return torch.linalg.solve_triangular(self.root.mT, z.unsqueeze(-1), upper=True).squeeze(-1)
 
-    def risen(self, white: Tensor) -> Tensor:
+    def colour(self, white: Tensor) -> Tensor:
         """L v, (..., p, n)."""
         return white @ self.factor.mT
 
     def by_class(self, values: Tensor) -> Tensor:
-        """Contrasts (..., p, n) as values of the classes, shaped as latents: (..., n[, p])."""
+        """Convert contrasts (..., p, n) to values of the classes, (..., n) or (..., n, p)."""
         found = self.contrasts.mT @ values
         return found.squeeze(-2) if found.shape[-2] == 1 else found.mT
 
-    def latent(self, risen: Tensor) -> Tensor:
-        """m + L c + L J^-T z in the shape of likelihoods: (..., n), or (..., n, p).
+    def latent(self, coloured: Tensor) -> Tensor:
+        """f = m + L c + L J^-T z in the shape of likelihoods: (..., n), or (..., n, p).
 
         Args:
-            risen (..., p, n): L J^-T z.
+            coloured (..., p, n): L J^-T z.
         """
-        one = risen.shape[-2] == 1
+        one = coloured.shape[-2] == 1
         offset = self.offset if one else self.offset.unsqueeze(-1)
-        return offset + self.by_class(self.risen(self.centre) + risen)
+        return offset + self.by_class(self.colour(self.centre) + coloured)
 
     def log_ratio(self, likelihood: Likelihood, y: Tensor, state: tuple[Tensor, ...]) -> Tensor:
-        """log of p(y | f) N(v; 0, I) over N(v; c, (J J^T)^-1), (...).
+        """log of p(y | f) N(v; 0, I) / N(v; c, (J J^T)^-1), (...).
 
         Args:
             state: z, J^-T z and L J^-T z, (..., p, n) each.
         """
-        z, white, risen = state
-        fit = likelihood.log_prob(y, self.latent(risen)).sum(-1)
-        away = (self.centre + white).square() - z.square()
-        return fit - 0.5 * away.sum((-2, -1)) - self.log_volume
+        z, white, coloured = state
+        fit = likelihood.log_prob(y, self.latent(coloured)).sum(-1)
+        quadratic = (self.centre + white).square() - z.square()
+        return fit - 0.5 * quadratic.sum((-2, -1)) - self.log_volume
 
 
 @torch.no_grad()
@@ -93,32 +94,32 @@ def frame_of(
     around: Around,
     start: Tensor | None = None,
 ) -> Frame:
-    """The frame at one setting of the hyperparameters: that of Laplace's approximation, or prior.
+    """The frame at one setting of the hyperparameters, from Laplace's approximation or the prior.
 
-    Of the curvature in p contrasts of classes the diagonal alone is taken, each contrast by itself:
-    chains in any frame have the same law.
+    For several classes the curvature between contrasts is neglected; chains have the same target
+    distribution in any frame.
 
     Args:
         y (n,), offset (n,), factor (n, n): targets, m and L, float64.
         around: ``posterior`` or ``prior`` (c = 0 and J = I).
-        start (n,) or (n, p): where Newton's method begins, the same in every call of a chain: the
-            frame is a function of the hyperparameters alone.
+        start (n,) or (n, p): start of Newton's method. It must be the same in every call for a
+            chain, so that the frame is a function of the hyperparameters only.
 
     Raises:
-        DidNotConverge: there is no mode to be found.
+        DidNotConverge: Newton's method does not find the mode.
 
-    Cost: for the posterior some Newton steps of n^3 / 3 multiply-adds, and p n^3.
+    Cost: for the posterior a few Newton steps of n^3 / 3 multiply-adds, and p n^3.
     """
     n, p = len(y), likelihood.num_latents
     contrasts = _contrasts(p).to(factor)
     if around == "prior":
         identity = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(p, n, n)
-        nothing = factor.new_zeros(p, n)
-        return Frame(offset, factor, nothing, identity, factor.new_zeros(()), contrasts)
+        zero = factor.new_zeros(p, n)
+        return Frame(offset, factor, zero, identity, factor.new_zeros(()), contrasts)
     kernel = factor @ factor.mT
-    mode = find_mode(kernel, offset, likelihood, y, start, tolerance=NEAR)
+    mode = find_mode(kernel, offset, likelihood, y, start, tolerance=MODE_TOLERANCE)
     information = mode.sites.information.reshape(n, p).mT  # (p, n)
-    if p > 1:  # of diag(w) - w w^T, in every contrast
+    if p > 1:  # the diagonal of C (diag(w) - w w^T) C^T for the contrasts C
         information = contrasts.square() @ information - (contrasts @ information).square()
         information = information.clamp_min(0.0)
     precision = factor.mT @ (information.unsqueeze(2) * factor)
@@ -130,7 +131,7 @@ def frame_of(
 
 
 def _contrasts(p: int) -> Tensor:
-    """The mean over p classes and, one after the other, each class against those before it."""
+    """Orthogonal contrasts (p, p): the mean over classes, then each class against earlier ones."""
     below = torch.ones(p, p, dtype=torch.float64).tril(-1)
     rows = below - torch.arange(p, dtype=torch.float64).diag()
     rows[0] = 1.0

@@ -1,4 +1,4 @@
-"""Hyperparameters as one vector with a normal prior, for Markov chains."""
+"""Hyperparameters as one unconstrained vector, for Markov chains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpx.constraints import MARGIN, Positive, positive_parameters
 
 
 class HyperPosition:
-    """The parameters of some modules as a vector u (k,): logarithms of positive ones.
+    """The parameters of some modules as a vector u (k,), with logarithms of the positive ones.
 
     Args:
         modules: kernel and mean function.
@@ -30,7 +30,7 @@ class HyperPosition:
         return sum(parameter.numel() for parameter, _ in self.entries)
 
     def read(self) -> Tensor:
-        """u (k,), float64, where the modules stand."""
+        """The vector u (k,) of the modules' present values, float64."""
         parts = [
             (raw if constraint is None else constraint(raw).log()).detach().double().reshape(-1)
             for raw, constraint in self.entries
@@ -45,18 +45,18 @@ class HyperPosition:
 
     @torch.no_grad()
     def move(self, position: Tensor) -> None:
-        """Put the modules at u (k,), which ``allows`` must have passed."""
+        """Set the modules' parameters from u (k,), which ``allows`` must accept."""
         for (raw, constraint), part in self._pieces(position):
             made = part if constraint is None else constraint.right_inverse(part.exp())
             raw.copy_(made.view(raw.shape))
 
     def allows(self, position: Tensor) -> bool:
-        """Whether u (k,) is finite and every positive parameter above its floor."""
+        """Whether u (k,) is finite and every positive parameter is above its floor."""
         for (_, constraint), part in self._pieces(position):
-            least = -math.inf
+            lowest = -math.inf
             if constraint is not None and constraint.floor > 0.0:
-                least = math.log((1.0 + MARGIN) * constraint.floor)
-            # beyond 50 a positive number has left every scale that data can have
-            if not bool(((part > least) & (part.abs() < 50.0)).all()):
+                lowest = math.log((1.0 + MARGIN) * constraint.floor)
+            # exp(50) is beyond any scale of standardised data
+            if not bool(((part > lowest) & (part.abs() < 50.0)).all()):
                 return False
         return True

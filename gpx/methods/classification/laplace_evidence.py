@@ -21,16 +21,16 @@ from gpx.tensor_checks import check_at_least
 class LaplaceEvidence(DenseEvidence):
     """log q(y) = log p(y | f) - (f - m)^T a / 2 - log|I + K W| / 2 at the mode f of the posterior.
 
-    The gradient includes how the mode moves with the hyperparameters.
+    The gradient accounts for the change of the mode with the hyperparameters.
 
     Args:
-        tolerance: Newton decrement at which the mode counts as found, posterior standard
-            deviations; the error that is left is of the order of its square.
-        max_iterations: Newton steps at most.
+        tolerance: Newton decrement, in posterior standard deviations, at which the mode counts as
+            found; the remaining error is of the order of its square.
+        max_iterations: most Newton steps.
 
     Exactness: an approximation, exact for a Gaussian likelihood; neither a bound nor unbiased.
-    Cost: n^3 / 3 multiply-adds a Newton step, 4 n^3 / 3 for the gradient; p times that and p
-    arrays n x n for p classes.
+    Cost: n^3 / 3 multiply-adds per Newton step, 4 n^3 / 3 for the gradient; for p classes p times
+    that and p arrays of n x n.
     Raises: DidNotConverge, ConfigError, DataError.
     Source: Rasmussen and Williams 2006, algorithm 5.1 and equations 5.20 to 5.24; for p classes
     the same derivation with ``ClassSites``.
@@ -44,7 +44,7 @@ class LaplaceEvidence(DenseEvidence):
         self.max_iterations = max_iterations
 
     def check(self, model: DenseModel) -> None:
-        """As in ``DenseEvidence``; the likelihood is smooth and log-concave."""
+        """As in ``DenseEvidence``; the likelihood must be smooth and log-concave."""
         super().check(model)
         likelihood = model.likelihood
         if not likelihood.log_concave:
@@ -58,21 +58,21 @@ class LaplaceEvidence(DenseEvidence):
     def approximate(
         self, model: DenseModel, kernel: Tensor, mean: Tensor, x: Tensor, y: Tensor
     ) -> Approximation:
-        """As in ``DenseEvidence``; facts: Newton steps, and what is left of d log p / df - a."""
+        """As in ``DenseEvidence``; facts: Newton steps, largest entry of d log p / df - a."""
         p, n = model.likelihood.num_latents, len(y)
         mode = find_mode(
             kernel,
             mean.double(),
             model.likelihood,
             y,
-            self.start_of((n,) if p == 1 else (n, p)),
+            self.start_if_shaped((n,) if p == 1 else (n, p)),
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
         )
         offset = mean.double() if p == 1 else mean.double().unsqueeze(1)
-        pull = 0.5 * (mode.weights * (mode.latent - offset)).sum()
+        quadratic = 0.5 * (mode.weights * (mode.latent - offset)).sum()
         parts = {
-            "fit": mode.log_likelihood - pull,
+            "fit": mode.log_likelihood - quadratic,
             "complexity": -0.5 * mode.sites.log_determinant,
         }
         facts: Facts = {
@@ -91,39 +91,40 @@ class LaplaceEvidence(DenseEvidence):
 def _gradients(
     model: DenseModel, kernel: Tensor, mean: Tensor, x: Tensor, y: Tensor, mode: Mode
 ) -> Gradients:
-    """Gradient in mean (n,), kernel and likelihood.
+    """Gradient by the mean (n,) and by the parameters of kernel and likelihood.
 
-    S holds the blocks of (K^-1 + W)^-1 at each point, s = -1/2 d <S, W(f)> / df, and t = (I + W
-    K)^-1 s is how the mode moves. The gradient in K is (a a^T - R + t a^T + a t^T) / 2, in the mean
-    a + t, in parameters of the likelihood that of log p - <S, W> / 2 + (K t) . d log p / df at
-    fixed f, S and t.
+    S are the blocks of (K^-1 + W)^-1 at each point, s = -1/2 d <S, W(f)> / df, and
+    t = (I + W K)^-1 s accounts for the change of the mode. The gradient by K is
+    (a a^T - R + t a^T + a t^T) / 2, that by the mean is a + t, and that by likelihood parameters is
+    the derivative of log p - <S, W> / 2 + (K t) . d log p / df at fixed f, S and t.
     """
     sites, weights, likelihood = mode.sites, mode.weights, model.likelihood
     with torch.no_grad():
-        taken = sites.covariance(kernel)
+        reduction = sites.variance_reduction(kernel)
         prior = kernel.diagonal()
         if weights.ndim == 1:
-            spread = prior - taken
+            covariance = prior - reduction
         else:
-            spread = prior[:, None, None] * torch.eye(weights.shape[1]).to(taken) - taken
+            identity = torch.eye(weights.shape[1]).to(reduction)
+            covariance = prior[:, None, None] * identity - reduction
     own = [parameter for parameter in likelihood.parameters() if parameter.requires_grad]
     latent = mode.latent.detach().requires_grad_()
     with torch.enable_grad():
         gradient, information = likelihood.curvature(y, latent)
-        volume = -0.5 * _inner(spread, information)
-        slope = torch.zeros_like(latent)  # the curvature of a Gaussian is the same everywhere
+        volume = -0.5 * _inner(covariance, information)
+        slope = torch.zeros_like(latent)  # stays zero for a Gaussian, of constant curvature
         if volume.requires_grad:
             (slope,) = torch.autograd.grad(
                 volume, latent, retain_graph=True, allow_unused=True, materialize_grads=True
             )
         with torch.no_grad():
-            turned = slope - sites.solve(kernel @ slope)
-            moved = kernel @ turned
-        direct = likelihood.log_prob(y, latent).sum() + volume + (moved * gradient).sum()
-        found = torch.autograd.grad(direct, own, allow_unused=True) if own else ()
-    by_kernel = dense_gradient(model.kernel, x, sites.precision(), weights, turned)
-    by_mean = weights + turned
-    used = [(p, g) for p, g in zip(own, found, strict=True) if g is not None]
+            implicit = slope - sites.solve(kernel @ slope)  # t
+            latent_shift = kernel @ implicit
+        direct = likelihood.log_prob(y, latent).sum() + volume + (latent_shift * gradient).sum()
+        by_likelihood = torch.autograd.grad(direct, own, allow_unused=True) if own else ()
+    by_kernel = dense_gradient(model.kernel, x, sites.precision(), weights, implicit)
+    by_mean = weights + implicit
+    used = [(p, g) for p, g in zip(own, by_likelihood, strict=True) if g is not None]
     return (
         [mean, *by_kernel.inputs(), *(p for p, _ in used)],
         [
@@ -134,9 +135,9 @@ def _gradients(
     )
 
 
-def _inner(spread: Tensor, information: Tensor) -> Tensor:
-    """sum_i <S_i, W_i> with W in the form of ``Curvature``."""
+def _inner(covariance: Tensor, information: Tensor) -> Tensor:
+    """sum_i <S_i, W_i>, with S = ``covariance`` and W in the form of ``Curvature``."""
     if information.ndim == 1:
-        return (spread * information).sum()
-    own = (spread.diagonal(dim1=1, dim2=2) * information).sum()
-    return own - torch.einsum("nc,ncd,nd->", information, spread, information)
+        return (covariance * information).sum()
+    diagonal = (covariance.diagonal(dim1=1, dim2=2) * information).sum()
+    return diagonal - torch.einsum("nc,ncd,nd->", information, covariance, information)

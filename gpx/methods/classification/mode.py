@@ -1,4 +1,4 @@
-"""The most probable latent functions given targets, by Newton's method with a line search."""
+"""Mode of the posterior over latent values, by Newton's method with a line search."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gpx.likelihoods.base import Likelihood
 from gpx.linalg import SolveReport
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
 
-HALVINGS = 30
-"""Of a step, at most: after so many it no longer moves the latents."""
+MAX_HALVINGS = 30
+"""Most halvings of a Newton step; after these it no longer moves the latents."""
 
 
 class Mode(NamedTuple):
-    """Where p(y | f) N(f; m, K) is highest.
+    """The maximum of p(y | f) N(f; m, K).
 
     Attributes:
-        weights (n,) or (n, p): a = K^-1 (f - m), which equals d log p(y | f) / df there.
+        weights (n,) or (n, p): a = K^-1 (f - m), which equals d log p(y | f) / df at the mode.
         latent (n,) or (n, p): f.
         log_likelihood (): log p(y | f), nats.
         sites: K and W at the mode.
@@ -47,75 +47,77 @@ def find_mode(
 ) -> Mode:
     """Maximise log p(y | f) - (f - m)^T K^-1 (f - m) / 2 over f, for a log-concave likelihood.
 
-    A step goes along the Newton direction, halved until the objective rises. It ends after the
-    step whose Newton decrement, the distance to the mode in posterior standard deviations, was
-    below ``tolerance``: the error left is of the order of its square.
+    Newton steps are halved until the objective rises. The search ends after a step whose Newton
+    decrement (the distance to the mode in posterior standard deviations) was below ``tolerance``;
+    the remaining error is of the order of its square.
 
     Args:
         kernel (n, n): K of every latent function, float64.
         mean (n,): m.
-        likelihood: declares ``curvature``; p latents are independent a priori and share K.
+        likelihood: defines ``curvature``; its p latents are independent a priori and share K.
         y (n,): targets.
-        start (n,) or (n, p): weights to begin at, from a similar problem, where these are better
-            than zero; None: zero.
+        start (n,) or (n, p): initial weights, e.g. from a similar problem; used only if they are
+            better than zero. None: zero.
 
     Raises:
-        DidNotConverge: not there after ``max_iterations`` steps, or no step goes up.
+        DidNotConverge: no convergence after ``max_iterations`` steps, or no step length raises the
+            objective.
 
-    Cost: a ``SiteMatrix`` (n^3 / 3 multiply-adds for one latent, p n^3 for p) a step and one more
-    at the mode.
-    Source: Rasmussen and Williams 2006, algorithms 3.1 and 3.3; the line search over weights is
-    that of GPML.
+    Cost: one ``SiteMatrix`` per step (n^3 / 3 multiply-adds for one latent, p n^3 for p) and one
+    more at the mode.
+    Source: Rasmussen and Williams 2006, algorithms 3.1 and 3.3, with the line search of the GPML
+    toolbox.
     """
     p = likelihood.num_latents
     shape = (len(y),) if p == 1 else (len(y), p)
     offset = mean if p == 1 else mean.unsqueeze(1)
     weights = y.new_zeros(shape)
-    rise = weights
-    value = _objective(likelihood, y, offset, weights, rise)
+    centred = weights  # f - m = K a
+    value = _objective(likelihood, y, offset, weights, centred)
     if start is not None:
-        risen = kernel @ start
-        there = _objective(likelihood, y, offset, start, risen)
-        # weights of another kernel may be further off than none: exp(K a) of counts overflows
-        if there > value:
-            weights, rise, value = start, risen, there
+        centred_start = kernel @ start
+        value_of_start = _objective(likelihood, y, offset, start, centred_start)
+        # weights from another kernel may be worse than zero: for counts exp(K a) can overflow
+        if value_of_start > value:
+            weights, centred, value = start, centred_start, value_of_start
     for iteration in range(max_iterations):
-        gradient, information = likelihood.curvature(y, offset + rise)
+        gradient, information = likelihood.curvature(y, offset + centred)
         sites = site_matrix(kernel, information)
-        target = sites.weigh(rise) + gradient
+        target = sites.weigh(centred) + gradient
         step = target - sites.solve(kernel @ target) - weights
-        move = kernel @ step
-        squared = float((move * (gradient - weights)).sum())
-        # near the mode a rise below rounding counts as one
-        least = value - 1e-14 * len(y) * (1.0 + abs(value))
-        for halving in range(HALVINGS):
+        centred_step = kernel @ step
+        squared_decrement = float((centred_step * (gradient - weights)).sum())
+        # near the mode a change below rounding is accepted as a rise
+        threshold = value - 1e-14 * len(y) * (1.0 + abs(value))
+        for halving in range(MAX_HALVINGS):
             length = 0.5**halving
-            tried = weights + length * step, rise + length * move
-            there = _objective(likelihood, y, offset, *tried)
-            if there >= least + 1e-4 * length * squared:
-                (weights, rise), value = tried, there
+            tried = weights + length * step, centred + length * centred_step
+            tried_value = _objective(likelihood, y, offset, *tried)
+            if tried_value >= threshold + 1e-4 * length * squared_decrement:
+                (weights, centred), value = tried, tried_value
                 break
-        else:  # no step goes up
+        else:  # no step length raises the objective
             break
-        # a full step at the end: from there Newton's method leaves an error of ``squared``
-        if squared <= tolerance**2 and length == 1.0:
-            return _at(kernel, offset, likelihood, y, weights, iteration + 1)
+        # only after a full step is the remaining error of the order of the squared decrement
+        if squared_decrement <= tolerance**2 and length == 1.0:
+            return _mode_at(kernel, offset, likelihood, y, weights, iteration + 1)
+    decrement = squared_decrement**0.5 if squared_decrement > 0.0 else squared_decrement
     raise DidNotConverge(
         f"Newton's method for the mode of {len(y)} latent values of the {class_name(likelihood)} "
-        f"likelihood is {squared**0.5 if squared > 0.0 else squared:.1e} posterior standard "
-        f"deviations from it after {iteration + 1} steps, expected {tolerance:.1e}; raise "
-        "max_iterations, or make the kernel's outputscale smaller"
+        f"likelihood is {decrement:.1e} posterior standard deviations from it after "
+        f"{iteration + 1} steps, expected {tolerance:.1e}; raise max_iterations, or make the "
+        "kernel's outputscale smaller"
     )
 
 
 def _objective(
-    likelihood: Likelihood, y: Tensor, offset: Tensor, weights: Tensor, rise: Tensor
+    likelihood: Likelihood, y: Tensor, offset: Tensor, weights: Tensor, centred: Tensor
 ) -> float:
-    """log p(y | f) - (f - m)^T a / 2 at f - m = K a."""
-    return float(likelihood.log_prob(y, offset + rise).sum() - 0.5 * (weights * rise).sum())
+    """log p(y | f) - (f - m)^T a / 2 at f - m = ``centred`` = K a."""
+    return float(likelihood.log_prob(y, offset + centred).sum() - 0.5 * (weights * centred).sum())
 
 
-def _at(
+def _mode_at(
     kernel: Tensor, offset: Tensor, likelihood: Likelihood, y: Tensor, weights: Tensor, steps: int
 ) -> Mode:
     latent = offset + kernel @ weights

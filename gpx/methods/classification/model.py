@@ -1,4 +1,4 @@
-"""Gaussian processes with a likelihood that is not Gaussian, on all their points at once."""
+"""Full Gaussian processes with non-Gaussian likelihoods: Laplace's approximation and EP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, class_name
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.base import Likelihood, of_classes
+from gpx.likelihoods.base import Likelihood, is_classification
 from gpx.linalg import require_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -19,28 +19,28 @@ from gpx.methods.classification.propagation import propagate
 from gpx.methods.classification.site_posterior import SitePosterior
 from gpx.tensor_checks import check_at_least
 
-ARRAYS = 4
-"""Arrays n x n of float64 that an evaluation with its gradient holds for one latent function."""
+ARRAYS_PER_EVALUATION = 4
+"""float64 arrays of n x n that an evaluation with gradient holds, for one latent function."""
 
 
 @runtime_checkable
 class DenseModel(Protocol):
-    """What the evidences of this room ask of a model."""
+    """What ``LaplaceEvidence`` and ``EPEvidence`` require of a model."""
 
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
 
     def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """What tells these models from others: the Gaussians that stand for the likelihood."""
+        """Gaussians that replace the likelihood; see ``DenseGP.gaussian_sites``."""
 
 
 class DenseGP(Model):
-    """Kernel, mean and likelihood, and the Gaussians that stand for the likelihood's terms.
+    """A Gaussian process on all training points, with Gaussians that replace the likelihood terms.
 
     Args:
-        kernel, mean, likelihood: p latent functions of a likelihood share kernel and mean and are
-            independent a priori.
+        kernel, mean, likelihood: if the likelihood has p latent functions, they share kernel and
+            mean and are independent a priori.
     """
 
     kernel: Kernel
@@ -54,13 +54,13 @@ class DenseGP(Model):
         self.likelihood = likelihood
 
     def check(self, x: Tensor) -> None:
-        """As in ``Model``, and n x n arrays must fit into memory."""
+        """As in ``Model``; also checks that n x n arrays fit into memory."""
         super().check(x)
         require_arrays(self, x, self.likelihood.num_latents)
 
     @abstractmethod
     def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights a and precision W of the posterior, see ``SitePosterior``.
+        """Weights a and site precisions W of the posterior, see ``SitePosterior``.
 
         Args:
             kernel (n, n): K, float64.
@@ -72,8 +72,8 @@ class DenseGP(Model):
         """Posterior given x (n, d) and y (n,).
 
         Raises:
-            DataError: targets that are none of the likelihood's.
-            DidNotConverge: the approximation was not found.
+            DataError: targets that the likelihood does not accept.
+            DidNotConverge: the approximation did not converge.
             ConfigError: n x n arrays do not fit into memory.
         """
         kernel = kernel_matrix(self, x, y)
@@ -88,18 +88,19 @@ class DenseGP(Model):
 
 
 class LaplaceGP(DenseGP):
-    """Laplace's approximation: a Gaussian at the most probable latents, with the curvature there.
+    """Laplace's approximation: a Gaussian at the posterior mode, with the curvature there.
 
-    Exact for a Gaussian likelihood. For classes it is quick and robust, and its probabilities are
-    less extreme than those of the true posterior: the mode of a skewed posterior lies nearer to
+    Exact for a Gaussian likelihood. For classes it is fast and robust, but its probabilities are
+    less extreme than those of the true posterior: the mode of the skewed posterior is closer to
     zero than its mean.
 
     Args:
-        kernel, mean, likelihood: log-concave, with ``curvature``: Bernoulli with either link,
-            Ordinal, Softmax (any number of classes), Poisson, NegativeBinomial.
-        max_iterations: Newton steps at most.
+        kernel, mean, likelihood: the likelihood must be log-concave and define ``curvature``:
+            Bernoulli with either link, Ordinal, Softmax (any number of classes), Poisson,
+            NegativeBinomial.
+        max_iterations: most Newton steps.
 
-    Cost: ten or so n^3 / 3 multiply-adds (p n^3 for p classes).
+    Cost: about ten times n^3 / 3 multiply-adds (p n^3 for p classes).
     Source: Williams and Barber 1998; Rasmussen and Williams 2006, sections 3.4 and 3.5.
     """
 
@@ -123,19 +124,19 @@ class LaplaceGP(DenseGP):
 
 
 class ExpectationPropagationGP(DenseGP):
-    """Expectation propagation: a Gaussian for every target that has the moments the target leaves.
+    """Expectation propagation: likelihood terms are replaced by Gaussians by moment matching.
 
     Exact for a Gaussian likelihood. For two classes it is the most accurate of the Gaussian
     approximations, at a few times the cost of Laplace's.
 
     Args:
-        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli,
-            Ordinal with the probit link.
-        max_sweeps: over all sites, at most.
+        kernel, mean, likelihood: the likelihood must be log-concave with one latent function and
+            define ``tilted``: Bernoulli, or Ordinal with the probit link.
+        max_sweeps: most sweeps over all sites.
 
-    Cost: ten to thirty n^3 multiply-adds.
-    Source: Minka 2001; Rasmussen and Williams 2006, section 3.6; Kuss and Rasmussen 2005 (how it
-    compares).
+    Cost: ten to thirty times n^3 multiply-adds.
+    Source: Minka 2001; Rasmussen and Williams 2006, section 3.6; Kuss and Rasmussen 2005
+    (comparison of approximations).
     """
 
     def __init__(
@@ -154,22 +155,23 @@ class ExpectationPropagationGP(DenseGP):
 
 
 def require_tilted(likelihood: Likelihood) -> None:
-    """Raise, in one sentence, unless the likelihood suits expectation propagation."""
+    """Raise ConfigError unless the likelihood suits expectation propagation."""
     if likelihood.num_latents != 1:
         raise ConfigError(
             f"expectation propagation is for one latent function, and the "
             f"{class_name(likelihood)} likelihood has {likelihood.num_latents}; take "
             "model=LaplaceGP(), which takes several classes"
         )
-    none = torch.zeros(0)
-    likelihood.tilted(none, none, none)
+    empty = torch.zeros(0)
+    likelihood.tilted(empty, empty, empty)  # raises if the likelihood does not define it
 
 
 def kernel_matrix(model: DenseModel, x: Tensor, y: Tensor) -> Tensor:
-    """K (n, n) in float64, after a check that the targets are the likelihood's and that it fits.
+    """K (n, n) in float64; first checks the targets and the memory.
 
     Raises:
-        DataError: targets of another kind. ConfigError: too little memory.
+        DataError: targets that the likelihood does not accept.
+        ConfigError: n x n arrays do not fit into memory.
     """
     require_targets(model.likelihood, y)
     require_arrays(model, x, model.likelihood.num_latents)
@@ -177,10 +179,10 @@ def kernel_matrix(model: DenseModel, x: Tensor, y: Tensor) -> Tensor:
 
 
 def require_targets(likelihood: Likelihood, y: Tensor) -> None:
-    """Raise DataError unless y (n,) is coded as ``likelihood.task`` says."""
+    """Raise DataError unless y (n,) is coded as ``likelihood.task`` requires."""
     if likelihood.task == "binary":
         fits, expected = (y == 1.0) | (y == -1.0), "the classes -1 and 1"
-    elif of_classes(likelihood.task):
+    elif is_classification(likelihood.task):
         last = likelihood.num_classes - 1
         fits = (y >= 0.0) & (y <= last) & (y == y.round())
         expected = f"the classes 0, 1, ..., {last}"
@@ -198,12 +200,12 @@ def require_targets(likelihood: Likelihood, y: Tensor) -> None:
 
 
 def num_arrays(num_latents: int) -> int:
-    """Arrays n x n of float64 that an evaluation with its gradient holds."""
-    return ARRAYS + (0 if num_latents == 1 else 3 * num_latents)
+    """Number of float64 arrays of n x n that an evaluation with gradient holds."""
+    return ARRAYS_PER_EVALUATION + (0 if num_latents == 1 else 3 * num_latents)
 
 
 def require_arrays(model: object, x: Tensor, num_latents: int) -> None:
-    """Raise ConfigError where the n x n arrays of an evaluation do not fit."""
+    """Raise ConfigError if the n x n arrays of an evaluation do not fit into memory."""
     n = x.shape[0]
     require_memory(
         num_arrays(num_latents) * 8 * n**2,

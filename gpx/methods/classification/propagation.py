@@ -1,4 +1,4 @@
-"""Expectation propagation: the Gaussians that match the moments which each target leaves."""
+"""Expectation propagation: replaces likelihood terms by Gaussians, by moment matching."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from gpx.likelihoods.base import Likelihood, Tilted
 from gpx.linalg import SolveReport
 from gpx.methods.classification.site_matrix import ScalarSites
 
-LEAST_DAMPING = 1.0 / 32.0
-"""Smallest share of a sweep's change that is taken."""
+MIN_DAMPING = 1.0 / 32.0
+"""Smallest factor on the changes of a sweep."""
 
-NEEDED = 0.05
-"""Of the mismatch that a sweep removes at best, the part below which the moments came no closer. A
-share s of its changes removes about s of the mismatch at best: a small share is asked for less, or
-it would stay small for ever."""
+MIN_PROGRESS = 0.05
+"""A sweep with factor s on its changes has to reduce the mismatch of moments by this share of s,
+otherwise s is halved. A small s can only remove a share of about s of the mismatch."""
 
 RECOVERY = 1.2
-"""Factor on that share after a sweep that brought the moments closer."""
+"""Growth of the factor after a sweep that reduced the mismatch enough."""
 
 
 class Cavities(NamedTuple):
-    """Marginals of the latents less the mean function, with and without their own site.
+    """Marginals of f - m (latents minus the mean function), with and without their own site.
 
     Attributes:
         mean, variance (n,): of the posterior.
@@ -39,17 +38,17 @@ class Cavities(NamedTuple):
 
 
 class Propagated(NamedTuple):
-    """Where the posterior marginals have the moments of the tilted distributions.
+    """A fixed point of EP: posterior marginals have the moments of the tilted distributions.
 
     Attributes:
-        sites (2, n): precision and precision times mean of each Gaussian, in f - m.
-        weights (n,): a, with posterior mean m + k a.
+        sites (2, n): precision, and precision times mean, of each site in f - m.
+        weights (n,): a; the posterior mean is m + k a.
         matrix: K and the sites' precisions.
         cavities: of each site.
         parts: terms of the evidence, nats: ``fit`` and ``complexity``.
-        report: ``residual`` is the largest difference of moments, in posterior standard deviations
-            (means) and relative (variances).
-        damping: share of a sweep's change taken at the end.
+        report: ``residual`` is the largest difference of moments: of means in posterior standard
+            deviations, of variances relative.
+        damping: factor on the changes of a sweep at the end.
     """
 
     sites: Tensor
@@ -72,28 +71,27 @@ def propagate(
     tolerance: float = 1e-8,
     max_sweeps: int = 200,
 ) -> Propagated:
-    """Expectation propagation with all sites at once.
+    """Parallel expectation propagation: all sites are updated at once.
 
-    A sweep finds every cavity from one factorisation and moves all sites together. Whenever the
-    moments come no closer, half the share of its changes is taken that was before, and a little
-    more again when they do. For a log-concave likelihood site precisions stay positive, and then
-    no cavity can be negative: its precision is at least that of the prior, which also bounds what
-    rounding makes of it.
+    A sweep computes all cavities from one factorisation and updates all sites. Its changes are
+    multiplied by a damping factor, which is halved when the moments come no closer and grows slowly
+    otherwise. For a log-concave likelihood site precisions stay positive. The precision of a cavity
+    is then at least that of the prior, and is clamped there against rounding.
 
     Args:
         kernel (n, n): K, float64.
         mean (n,): m.
-        likelihood: log-concave, of one latent, with ``tilted``.
+        likelihood: log-concave, with one latent function and ``tilted``.
         y (n,): targets.
-        start (2, n): sites to begin at, from a similar problem; None: zero.
-        tolerance: of ``Propagated.report.residual``.
+        start (2, n): initial sites, e.g. from a similar problem; None: zero.
+        tolerance: on ``Propagated.report.residual``.
 
     Raises:
         DidNotConverge: the moments differ by more after ``max_sweeps`` sweeps.
 
-    Cost: n^3 multiply-adds a sweep (a factor, and a triangular solve with n columns).
-    Source: Rasmussen and Williams 2006, section 3.6, in parallel; equation 3.65 for the evidence,
-    here without divisions by site precisions, which may be zero.
+    Cost: n^3 multiply-adds per sweep (a factorisation, and a triangular solve with n columns).
+    Source: Rasmussen and Williams 2006, section 3.6, with parallel updates; equation 3.65 for the
+    evidence, rearranged to avoid division by site precisions, which may be zero.
     """
     sites = y.new_zeros(2, len(y)) if start is None else start.clone()
     damping, before = 1.0, float("inf")
@@ -107,15 +105,15 @@ def propagate(
             parts = _evidence(sites, matrix, cavities, tilted)
             weights = sites[1] - matrix.solve(kernel @ sites[1])
             return Propagated(sites, weights, matrix, cavities, parts, report, damping)
-        if residual > (1.0 - NEEDED * damping) * before:
-            damping = max(LEAST_DAMPING, 0.5 * damping)
+        if residual > (1.0 - MIN_PROGRESS * damping) * before:
+            damping = max(MIN_DAMPING, 0.5 * damping)
         else:
             damping = min(1.0, RECOVERY * damping)
         before = residual
-        # of the tilted law: precision 1 / (v - v^2 w) less that of the cavity
-        left = 1.0 - cavities.cavity_variance * tilted.information
+        # new site precision: that of the tilted distribution, 1 / (v - v^2 w), minus the cavity's
+        shrinkage = 1.0 - cavities.cavity_variance * tilted.information
         shift = tilted.gradient + cavities.cavity_mean * tilted.information
-        sites = sites + damping * (torch.stack([tilted.information, shift]) / left - sites)
+        sites = sites + damping * (torch.stack([tilted.information, shift]) / shrinkage - sites)
     raise DidNotConverge(
         f"expectation propagation on {len(y)} points has moments that differ by {residual:.1e} "
         f"after {max_sweeps} sweeps with changes damped to {damping:g} of themselves, expected "
@@ -126,7 +124,7 @@ def propagate(
 
 def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> Cavities:
     prior = kernel.diagonal()
-    variance = prior - matrix.covariance(kernel)
+    variance = prior - matrix.variance_reduction(kernel)
     mean = kernel @ (sites[1] - matrix.solve(kernel @ sites[1]))
     precision = torch.maximum(1.0 / variance - sites[0], 1.0 / prior)
     cavity_variance = 1.0 / precision
@@ -134,23 +132,23 @@ def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> Cavities:
 
 
 def _mismatch(cavities: Cavities, tilted: Tilted) -> float:
-    """Largest difference between the moments of the tilted laws and of the posterior."""
-    wide = cavities.cavity_variance
-    mean = cavities.cavity_mean + wide * tilted.gradient
-    variance = wide - wide.square() * tilted.information
-    by_mean = (mean - cavities.mean).abs() / variance.sqrt()
-    by_variance = (variance / cavities.variance - 1.0).abs()
-    return float(torch.maximum(by_mean, by_variance).max())
+    """Largest difference between the moments of the tilted distributions and of the posterior."""
+    v = cavities.cavity_variance
+    mean = cavities.cavity_mean + v * tilted.gradient
+    variance = v - v.square() * tilted.information
+    of_mean = (mean - cavities.mean).abs() / variance.sqrt()
+    of_variance = (variance / cavities.variance - 1.0).abs()
+    return float(torch.maximum(of_mean, of_variance).max())
 
 
 def _evidence(
     sites: Tensor, matrix: ScalarSites, cavities: Cavities, tilted: Tilted
 ) -> dict[str, Tensor]:
     """Terms of log Z, nats."""
-    spread = (sites[0] * cavities.cavity_variance).log1p()
-    scaled = cavities.cavity_mean.square() / cavities.cavity_variance
-    scaled = scaled - cavities.mean.square() / cavities.variance
-    fit = tilted.log_normaliser.sum() + 0.5 * (spread + scaled).sum()
+    log_ratio = (sites[0] * cavities.cavity_variance).log1p()
+    quadratic = cavities.cavity_mean.square() / cavities.cavity_variance
+    quadratic = quadratic - cavities.mean.square() / cavities.variance
+    fit = tilted.log_normaliser.sum() + 0.5 * (log_ratio + quadratic).sum()
     return {
         "fit": fit + 0.5 * torch.dot(sites[1], cavities.mean),
         "complexity": -0.5 * matrix.log_determinant,

@@ -20,16 +20,16 @@ from gpx.tensor_checks import check_at_least
 class EPEvidence(DenseEvidence):
     """log Z of expectation propagation.
 
-    At the fixed point log Z does not change with the sites to first order, so its gradient is that
-    at fixed sites: (a a^T - R) / 2 in K and a in the mean.
+    At the fixed point log Z is stationary in the sites, so its gradient is that at fixed sites:
+    (a a^T - R) / 2 by K and a by the mean.
 
     Args:
-        tolerance: of the moments, see ``propagate``; the gradient's error is of this order.
-        max_sweeps: over all sites, at most.
+        tolerance: on the moments, see ``propagate``; the gradient's error is of this order.
+        max_sweeps: most sweeps over all sites.
 
     Exactness: an approximation, exact for a Gaussian likelihood; neither a bound nor unbiased. For
-    classes it is usually right to a small fraction of a nat.
-    Cost: n^3 multiply-adds a sweep, n^3 for the gradient.
+    classes its error is usually a small fraction of a nat.
+    Cost: n^3 multiply-adds per sweep, and n^3 for the gradient.
     Raises: DidNotConverge, ConfigError, DataError.
     Source: Minka 2001; Rasmussen and Williams 2006, algorithm 5.2 and equation 3.65.
     """
@@ -42,20 +42,20 @@ class EPEvidence(DenseEvidence):
         self.max_sweeps = max_sweeps
 
     def check(self, model: DenseModel) -> None:
-        """As in ``DenseEvidence``; the likelihood has moments in closed form."""
+        """As in ``DenseEvidence``; the likelihood must have closed-form moments."""
         super().check(model)
         require_tilted(model.likelihood)
 
     def approximate(
         self, model: DenseModel, kernel: Tensor, mean: Tensor, x: Tensor, y: Tensor
     ) -> Approximation:
-        """As in ``DenseEvidence``; facts: sweeps, the moments' mismatch and the damping."""
+        """As in ``DenseEvidence``; facts: sweeps, mismatch of moments, damping."""
         found = propagate(
             kernel,
             mean.double(),
             model.likelihood,
             y,
-            self.start_of((2, len(y))),
+            self.start_if_shaped((2, len(y))),
             tolerance=self.tolerance,
             max_sweeps=self.max_sweeps,
         )
@@ -76,7 +76,7 @@ class EPEvidence(DenseEvidence):
 def _gradients(
     model: DenseModel, mean: Tensor, x: Tensor, y: Tensor, found: Propagated
 ) -> Gradients:
-    """Gradient in mean (n,), kernel and, through log Z_i at fixed cavities, likelihood."""
+    """Gradient by mean (n,), kernel and likelihood (through log Z_i at fixed cavities)."""
     by_kernel = dense_gradient(model.kernel, x, found.matrix.precision(), found.weights)
     tensors = [mean, *by_kernel.inputs()]
     gradients = [found.weights.to(mean.dtype), *by_kernel.gradients()]

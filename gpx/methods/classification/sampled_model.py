@@ -1,4 +1,4 @@
-"""Gaussian process whose latents and hyperparameters are sampled by Markov chains."""
+"""Gaussian process whose latent values and hyperparameters are sampled by Markov chains."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from gpx.methods.classification.sampled_posterior import SampledPosterior, prior
 
 
 class SampledGP(Model):
-    """Any likelihood without approximation, as exactly as its Markov chains are long.
+    """Any likelihood, with exact inference in the limit of long Markov chains.
 
     f = m(X) + L v with L L^T = K and v standard normal a priori. Hyperparameters have independent
-    priors about where they start: normal ones, of logarithms for positive ones. ``optimizer=
-    elliptical_slice`` samples both; before it has, a single sample stands where the model does.
+    normal priors (of the logarithm, if positive) around their initial values.
+    ``optimizer=elliptical_slice`` samples both; until it has, the current values are the only
+    sample.
 
     Args:
-        kernel, mean, likelihood: p latents share kernel and mean. The likelihood's own parameters
-            stay as they are.
-        prior_deviation: standard deviation of the hyper-priors; 0: hyperparameters stay.
-        jitter: of K, relative to its mean diagonal: part of the model.
+        kernel, mean, likelihood: p latents share kernel and mean. Parameters of the likelihood stay
+            fixed.
+        prior_deviation: standard deviation of the hyper-priors; 0 keeps the hyperparameters fixed.
+        jitter: added to K, relative to its mean diagonal; part of the model.
 
     Attributes:
-        whitened (n,) or (n, p): v where the model stands.
-        centre (k,): of the hyper-priors.
-        samples (S, k), latents (S, n) or (S, n, p): kept states of the chains.
+        whitened (n,) or (n, p): current v.
+        centre (k,): means of the hyper-priors.
+        samples (S, k), latents (S, n) or (S, n, p): stored states of the chains.
     """
 
     data_sized = ("whitened", "centre", "samples", "latents")
@@ -70,16 +71,16 @@ class SampledGP(Model):
 
     @property
     def place(self) -> HyperPosition:
-        """The hyperparameters as a vector."""
+        """Access to the hyperparameters as a vector."""
         return HyperPosition([self.kernel, self.mean])
 
     def check(self, x: Tensor) -> None:
-        """As in ``Model``, and n x n arrays must fit into memory."""
+        """As in ``Model``; also checks that n x n arrays fit into memory."""
         super().check(x)
         require_arrays(self, x, self.likelihood.num_latents)
 
     def check_optimizer(self, optimizer: object) -> None:
-        """As in ``Model``: only a chain samples."""
+        """As in ``Model``: refuses optimizers that do not sample."""
         if not isinstance(self, getattr(optimizer, "model_type", ())):
             raise ConfigError(
                 f"{type(optimizer).__name__} would maximise what SampledGP is to sample: leave out "
@@ -88,7 +89,7 @@ class SampledGP(Model):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Hyper-priors are centred where the hyperparameters are; latents are the prior's mean."""
+        """Centre the hyper-priors at the current values; latents start at the prior mean."""
         require_targets(self.likelihood, y)
         p = self.likelihood.num_latents
         self.centre = self.place.read().to(x.device)
@@ -99,12 +100,12 @@ class SampledGP(Model):
         """m(x) + L v at the training inputs x (n, d), with gradients: (n,) or (n, p)."""
         p = self.likelihood.num_latents
         offset = self.mean(x).double()
-        risen = prior_factor(self.kernel, x, self.jitter) @ self.whitened.reshape(len(x), p)
-        return (offset.unsqueeze(1) + risen).view(self.whitened.shape)
+        centred = prior_factor(self.kernel, x, self.jitter) @ self.whitened.reshape(len(x), p)
+        return (offset.unsqueeze(1) + centred).view(self.whitened.shape)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SampledPosterior:
-        """The posterior over the kept samples, or where the model stands when there are none."""
+        """The posterior over the stored samples, or of the current values if there are none."""
         posterior = self.new_posterior()
         samples, latents = self.samples, self.latents
         if not len(samples):
@@ -122,7 +123,7 @@ class SampledGP(Model):
 
 @runtime_checkable
 class LatentModel(Protocol):
-    """What ``LatentLikelihood`` asks of a model."""
+    """What ``LatentLikelihood`` requires of a model."""
 
     likelihood: Likelihood
 
@@ -131,10 +132,9 @@ class LatentModel(Protocol):
 
 
 class LatentLikelihood(Objective[LatentModel]):
-    """log p(y | f) at the latents where a sampled model stands; what elliptical slices evaluate.
+    """log p(y | f) at the current latents of a sampled model.
 
-    Its mean over the posterior is at least the log marginal likelihood, by the divergence from
-    prior to posterior.
+    Its posterior mean exceeds the log marginal likelihood by KL(posterior || prior).
 
     Cost: n^3 / 3 multiply-adds.
     """
@@ -145,7 +145,7 @@ class LatentLikelihood(Objective[LatentModel]):
     made_for = "SampledGP"
 
     def check(self, model: LatentModel) -> None:
-        """As in ``Objective``; chains are for likelihoods without parameters."""
+        """As in ``Objective``; refuses likelihoods with parameters, which chains do not sample."""
         super().check(model)
         likelihood = model.likelihood
         if next(likelihood.parameters(), None) is not None:

@@ -1,4 +1,4 @@
-"""Posterior process of latents and hyperparameters that were sampled: a mixture, one part each."""
+"""Posterior process from samples of latents and hyperparameters: an equally weighted mixture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
 class _Part(NamedTuple):
-    """A Gaussian process given its values at the data."""
+    """One component: a Gaussian process conditioned on its values at the data."""
 
     kernel: Kernel
     mean: Mean
@@ -32,21 +32,22 @@ class _Part(NamedTuple):
 
 
 class SampledPosterior(Posterior):
-    """Equally likely Gaussian processes, each with hyperparameters and latent values of its own.
+    """An equally weighted mixture of Gaussian processes, one for each sample.
 
-    Given its latents at the data a part is a conditional prior: m + k K^-1 (f - m), k** - k K^-1 k.
+    A component is the prior at the sampled hyperparameters conditioned on the sampled latents f:
+    mean m + k K^-1 (f - m), variance k** - k K^-1 k^T.
 
     Args:
         kernel, mean: copied.
         num_latents: p.
-        jitter: of K, relative to its mean diagonal.
+        jitter: added to K, relative to its mean diagonal.
 
     Attributes:
         inputs (n, d), samples (S, k), latents (S, n) or (S, n, p): X, hyperparameters as in
             ``HyperPosition``, f at X.
 
-    Cost: a factor of K, n^3 / 3, for every sample whose hyperparameters differ from those before,
-    and n^2 a sample and row.
+    Cost: n^3 / 3 for every sample with hyperparameters other than the sample before it, and n^2
+    per sample and row.
     """
 
     data_sized = ("inputs", "samples", "latents")
@@ -69,7 +70,7 @@ class SampledPosterior(Posterior):
         return {"num_samples": len(self.samples)}
 
     def _parts(self, chosen: Tensor | None = None) -> Iterator[_Part]:
-        """The process of every sample, or of those numbered in ``chosen``."""
+        """The component of every sample, or of the samples with indices ``chosen``."""
         kernel, mean = copy.deepcopy(self.kernel), copy.deepcopy(self.mean)
         place, before, factor = HyperPosition([kernel, mean]), None, None
         for number in range(len(self.samples)) if chosen is None else chosen.tolist():
@@ -79,10 +80,9 @@ class SampledPosterior(Posterior):
                 factor = prior_factor(kernel, self.inputs, self.jitter)
                 offset, before = mean(self.inputs).double().clone(), position
             latent = self.latents[number].double()
-            risen = latent.reshape(len(latent), -1) - offset.unsqueeze(1)
-            yield _Part(
-                kernel, mean, factor, torch.cholesky_solve(risen, factor).view(latent.shape)
-            )
+            centred = latent.reshape(len(latent), -1) - offset.unsqueeze(1)
+            weights = torch.cholesky_solve(centred, factor).view(latent.shape)
+            yield _Part(kernel, mean, factor, weights)
 
     @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
@@ -103,14 +103,14 @@ class SampledPosterior(Posterior):
         return Marginals(mean, variance)
 
     def predict(self, x: Tensor) -> Marginals:
-        """As in ``Posterior``: the first two moments of the mixture."""
+        """As in ``Posterior``: mean and variance of the mixture."""
         return mixture_moments(self.components(x))
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``: class probabilities are averages over the samples.
 
-        Of counts it is the law under the first two moments of the mixture.
+        For counts the latent mixture is replaced by a normal one of the same mean and variance.
         """
         if isinstance(likelihood, Bernoulli) and likelihood.probability == "mean":
             return Sign(likelihood.predictive(*self.components(x)).probs.mean(0))
@@ -127,10 +127,10 @@ class SampledPosterior(Posterior):
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
-        """``num`` functions x (t, d) -> (num, t) or (num, t, p), each of a sample drawn anew.
+        """``num`` functions x (t, d) -> (num, t) or (num, t, p), each of a randomly drawn sample.
 
-        Pathwise: a prior function from random Fourier features, corrected at the data by k K^-1 (f
-        - prior(X)).
+        Pathwise conditioning: a prior function g from random Fourier features plus the update
+        k K^-1 (f - g(X)).
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
@@ -139,21 +139,22 @@ class SampledPosterior(Posterior):
         drawn = torch.randint(
             len(self.samples), (num,), generator=generator, device=generator.device
         )
-        made = []
-        for part in self._parts(drawn.sort().values):
+        order = drawn.argsort(stable=True)  # neighbours with equal hyperparameters share a factor
+        made: dict[int, tuple[Kernel, Mean, Callable[[Tensor], Tensor], Tensor]] = {}
+        for place, part in zip(order.tolist(), self._parts(drawn[order]), strict=True):
             prior = prior_functions(
                 part.kernel, p, num_inputs, generator=generator, frequencies=frequencies
             )
             start = prior(self.inputs).double().mT
             own = part.weights.reshape(n, p) - torch.cholesky_solve(start, part.factor)
             kernel, mean = copy.deepcopy(part.kernel), copy.deepcopy(part.mean)
-            made.append((kernel, mean, prior, own.to(self.inputs.dtype)))
+            made[place] = kernel, mean, prior, own.to(self.inputs.dtype)
 
         def paths(x: Tensor) -> Tensor:
             found = torch.stack(
                 [
                     prior(x).mT + kernel.evaluate(x, self.inputs) @ own + mean(x).unsqueeze(1)
-                    for kernel, mean, prior, own in made
+                    for kernel, mean, prior, own in (made[place] for place in range(num))
                 ]
             )
             return found.squeeze(2) if p == 1 else found
@@ -165,7 +166,7 @@ def prior_factor(kernel: Kernel, x: Tensor, jitter: float) -> Tensor:
     """Lower Cholesky factor (n, n) of K plus ``jitter`` times its mean diagonal, float64.
 
     Raises:
-        NotPositiveDefinite: not with a hundred times that jitter either.
+        NotPositiveDefinite: no factor even with a hundred times that jitter.
     """
     factor, _ = cholesky(
         kernel.evaluate(x).double(),

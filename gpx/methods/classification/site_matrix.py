@@ -1,12 +1,12 @@
-"""K and the curvature of the sites together: determinants, products and variances of (K^-1 + W)^-1.
+"""Determinant, solves and variances with kernel matrix K and site precisions W.
 
-Laplace's approximation and expectation propagation put a Gaussian in the place of every likelihood
-term. With W the precision of these sites everything is a product with
+Laplace's approximation and expectation propagation replace every likelihood term by a Gaussian, its
+site. With W the precision of the sites, everything is a product with
 
-    R = (K + W^-1)^-1,    of which    (K^-1 + W)^-1 = K - K R K,
+    R = (K + W^-1)^-1,    where    (K^-1 + W)^-1 = K - K R K.
 
-and R is had without inverting W or K from B = I + W^1/2 K W^1/2, whose eigenvalues are at least
-one: its Cholesky factor exists whatever the kernel and the data.
+R is computed without inverting W or K from B = I + W^1/2 K W^1/2, whose eigenvalues are at least
+one, so that its Cholesky factor always exists.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpx.linalg import cholesky
 
 
 class SiteMatrix(ABC):
-    """K (n, n) of every latent function, and W in the form of ``gpx.likelihoods.Curvature``.
+    """K (n, n), shared by all latent functions, and W in the form of ``gpx.likelihoods.Curvature``.
 
-    Shapes: vectors are (n,) for one latent function and (n, p) for p of them.
+    Vectors are (n,) for one latent function and (n, p) for p of them.
 
     Attributes:
-        information (n,) or (n, p): w.
+        information (n,) or (n, p): w, which defines W.
     """
 
     information: Tensor
@@ -41,7 +41,7 @@ class SiteMatrix(ABC):
 
     @abstractmethod
     def root(self, vector: Tensor) -> Tensor:
-        """Q v with Q Q^T = W."""
+        """Q v, with Q Q^T = W."""
 
     @abstractmethod
     def solve(self, vector: Tensor) -> Tensor:
@@ -49,14 +49,14 @@ class SiteMatrix(ABC):
 
     @abstractmethod
     def precision(self) -> Tensor:
-        """R (n, n), for p latents the sum of its p diagonal blocks."""
+        """R (n, n); for p latents the sum of its p diagonal blocks."""
 
     @abstractmethod
-    def covariance(self, cross: Tensor) -> Tensor:
-        """What the sites take from the prior variance at t other points: k R k^T.
+    def variance_reduction(self, cross: Tensor) -> Tensor:
+        """Prior minus posterior variance at t points: k R k^T.
 
         Args:
-            cross (t, n): kernel between these points and the data; K itself for the data.
+            cross (t, n): k, between these points and the data; K for the data themselves.
 
         Returns:
             (t,) for one latent; (t, p, p) for p.
@@ -70,7 +70,7 @@ class ScalarSites(SiteMatrix):
         kernel (n, n): K, float64.
         information (n,): w, not negative.
 
-    Cost: n^3 / 3 multiply-adds, another n^2 t for variances at t points.
+    Cost: n^3 / 3 multiply-adds, and n^2 t for variances at t points.
     Source: Rasmussen and Williams 2006, equations 3.26 and 3.27.
     """
 
@@ -104,7 +104,7 @@ class ScalarSites(SiteMatrix):
         inverse = torch.cholesky_inverse(self.factor)
         return inverse.mul_(self.scale).mul_(self.scale.unsqueeze(1))
 
-    def covariance(self, cross: Tensor) -> Tensor:
+    def variance_reduction(self, cross: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
         scaled = (cross * self.scale).mT
         return torch.linalg.solve_triangular(self.factor, scaled, upper=False).square().sum(0)
@@ -119,11 +119,11 @@ class ClassSites(SiteMatrix):
 
     Args:
         kernel (n, n): K, float64.
-        information (n, p): w, rows adding to one.
+        information (n, p): w; rows sum to one.
 
-    Cost: p n^3 multiply-adds and (p + 1) arrays n x n.
-    Source: Rasmussen and Williams 2006, section 3.5. Algorithm 3.3 there leaves log|M| out of the
-    evidence; the determinant identity above has it.
+    Cost: p n^3 multiply-adds and (p + 1) arrays of n x n.
+    Source: Rasmussen and Williams 2006, section 3.5. Their algorithm 3.3 omits log|M| from the
+    evidence; the determinant identity above includes it.
     """
 
     def __init__(self, kernel: Tensor, information: Tensor) -> None:
@@ -151,19 +151,19 @@ class ClassSites(SiteMatrix):
         return scaled - self.information * scaled.sum(1, keepdim=True)
 
     def root(self, vector: Tensor) -> Tensor:
-        """As in ``SiteMatrix``: the square roots of w, a unit vector, are projected out first."""
+        """As in ``SiteMatrix``; first projects out the unit vector of square roots of w."""
         unit = self.scale.mT
         return unit * (vector - unit * (unit * vector).sum(1, keepdim=True))
 
-    def _alone(self, vector: Tensor) -> Tensor:
+    def _multiply_blocks(self, vector: Tensor) -> Tensor:
         """E_c v_c of every class, (n, p)."""
         return torch.bmm(self.blocks, vector.mT.unsqueeze(2)).squeeze(2).mT
 
     def solve(self, vector: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
-        alone = self._alone(vector)
-        shared = torch.cholesky_solve(alone.sum(1, keepdim=True), self.joint)
-        return alone - self._alone(shared.expand_as(vector))
+        by_class = self._multiply_blocks(vector)
+        shared = torch.cholesky_solve(by_class.sum(1, keepdim=True), self.joint)
+        return by_class - self._multiply_blocks(shared.expand_as(vector))
 
     def precision(self) -> Tensor:
         """As in ``SiteMatrix``."""
@@ -173,19 +173,19 @@ class ClassSites(SiteMatrix):
             total.addmm_(half.mT, half, alpha=-1.0)
         return total
 
-    def covariance(self, cross: Tensor) -> Tensor:
+    def variance_reduction(self, cross: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
         scaled = cross.mT.unsqueeze(0) * self.scale.unsqueeze(2)
-        alone = torch.linalg.solve_triangular(self.factor, scaled, upper=False).square().sum(1)
+        diagonal = torch.linalg.solve_triangular(self.factor, scaled, upper=False).square().sum(1)
         joint = torch.linalg.solve_triangular(self.joint, self.blocks @ cross.mT, upper=False)
-        return torch.diag_embed(alone.mT) - torch.einsum("cnt,dnt->tcd", joint, joint)
+        return torch.diag_embed(diagonal.mT) - torch.einsum("cnt,dnt->tcd", joint, joint)
 
 
 def site_matrix(kernel: Tensor, information: Tensor) -> SiteMatrix:
-    """The form that fits w: (n,) for one latent function, (n, p) for p.
+    """``ScalarSites`` or ``ClassSites``, by the shape of w: (n,) for one latent function, (n, p).
 
     Raises:
-        NotPositiveDefinite: numbers that are not finite, or classes whose shares all underflow.
+        NotPositiveDefinite: numbers that are not finite, or class probabilities that all underflow.
     """
     kind = ScalarSites if information.ndim == 1 else ClassSites
     return kind(kernel, information)

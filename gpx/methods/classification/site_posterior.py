@@ -1,4 +1,4 @@
-"""Posterior process of a Gaussian process whose likelihood terms were replaced by Gaussians."""
+"""Posterior process of Laplace's approximation and of expectation propagation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
-DRAWS = 1024
-"""Points of a scrambled Sobol sequence that average class probabilities over correlated latents."""
+SOBOL_POINTS = 1024
+"""Points of a scrambled Sobol sequence for averaging class probabilities over the latents."""
 
 
 class SitePosterior(Posterior):
     """Posterior process N(m + k a, k** - k R k^T) of Laplace's approximation and of EP.
 
-    R = (K + W^-1)^-1 with the precision W of the Gaussians that stand for the likelihood terms.
-    Its state is O(n): the factor that variances need is made again at the first prediction after
+    R = (K + W^-1)^-1, with the precisions W of the Gaussians that replace the likelihood terms.
+    The state is O(n); the factor for the variances is recomputed at the first prediction after
     loading.
 
     Args:
@@ -53,7 +53,7 @@ class SitePosterior(Posterior):
 
     @torch.no_grad()
     def fill(self, x: Tensor, weights: Tensor, information: Tensor) -> None:
-        """Take X (n, d), a and W; copies."""
+        """Store copies of X (n, d), a and W."""
         self.keep(x, inputs=x, weights=weights, information=information)
         self._sites = None
 
@@ -68,7 +68,7 @@ class SitePosterior(Posterior):
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (t, p) and covariance (t, p, p) of the p latents at each row of x (t, d).
 
-        For one latent (t,) and (t,). Cost: p n^2 multiply-adds per row, in chunks of rows.
+        For one latent (t,) and (t,). Cost: p n^2 multiply-adds per row, in blocks of rows.
         """
         p, n = self.num_latents, self.inputs.shape[0]
         sites, weights = self.sites(), self.weights.double()
@@ -76,21 +76,21 @@ class SitePosterior(Posterior):
         for rows in row_chunks(x.shape[0], 3 * 8 * n * p):
             cross = self.kernel.evaluate(x[rows], self.inputs).double()
             offset, prior = self.mean(x[rows]).double(), self.kernel.diagonal(x[rows]).double()
-            taken = sites.covariance(cross)
+            reduction = sites.variance_reduction(cross)
             if p == 1:
                 means.append(offset + cross @ weights)
-                covariances.append((prior - taken).clamp_min(0.0))
+                covariances.append((prior - reduction).clamp_min(0.0))
             else:
                 means.append(offset.unsqueeze(1) + cross @ weights)
                 identity = torch.eye(p, dtype=prior.dtype, device=prior.device)
-                covariances.append(prior[:, None, None] * identity - taken)
+                covariances.append(prior[:, None, None] * identity - reduction)
         if not means:
             shape = () if p == 1 else (p,)
             return x.new_zeros(0, *shape), x.new_zeros(0, *shape, *shape)
         return torch.cat(means).to(x.dtype), torch.cat(covariances).to(x.dtype)
 
     def predict(self, x: Tensor) -> Marginals:
-        """As in ``Posterior``: (t,), or (t, p) for p latents, which are correlated (``joint``)."""
+        """As in ``Posterior``: (t,), or (t, p) for p latents (``joint`` has their correlations)."""
         mean, covariance = self.joint(x)
         if self.num_latents > 1:
             covariance = covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0)
@@ -98,10 +98,10 @@ class SitePosterior(Posterior):
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``Posterior``; of several classes under their joint law.
+        """As in ``Posterior``; for several classes under the joint distribution of the latents.
 
-        Class probabilities are then averages over ``DRAWS`` quasi-random points, the same for
-        every row: errors of about 1e-3, no noise between calls.
+        Class probabilities are then averages over ``SOBOL_POINTS`` quasi-random points, the same
+        for every row and call, with errors of about 1e-3.
         """
         if self.num_latents == 1:
             return super().predictive(x, likelihood)
@@ -110,7 +110,7 @@ class SitePosterior(Posterior):
         root = vectors * values.clamp_min(0.0).sqrt().unsqueeze(1)
         points = _normal_points(self.num_latents).to(mean)
         total = torch.zeros_like(mean)
-        for rows in row_chunks(x.shape[0], 4 * 8 * DRAWS * self.num_latents):
+        for rows in row_chunks(x.shape[0], 4 * 8 * SOBOL_POINTS * self.num_latents):
             drawn = mean[rows] + torch.einsum("sp,tcp->stc", points, root[rows])
             for label in range(self.num_latents):
                 classes = torch.full_like(mean[rows, 0], label)
@@ -123,8 +123,8 @@ class SitePosterior(Posterior):
     ) -> Callable[[Tensor], Tensor]:
         """``num`` functions x (t, d) -> (num, t), or (num, t, p), of the Gaussian process.
 
-        Pathwise: a prior function g from random Fourier features, corrected at the data by
-        k (a - R g(X) - (I - R K) Q z) with Q Q^T = W and standard normal z. Exact in the mean; the
+        Pathwise conditioning: a prior function g from random Fourier features plus the update
+        k (a - R g(X) - (I - R K) Q z), with Q Q^T = W and standard normal z. The mean is exact; the
         error of the variance is that of the features (``Frequencies``).
 
         Raises:
@@ -142,22 +142,22 @@ class SitePosterior(Posterior):
         )
         weights = []
         for values, draw in zip(at_data, noise, strict=True):
-            spread = sites.root(draw)
-            weights.append(self.weights - sites.solve(values - kernel @ spread) - spread)
-        corrections = torch.stack(weights).to(self.inputs.dtype)
+            scaled = sites.root(draw)
+            weights.append(self.weights - sites.solve(values - kernel @ scaled) - scaled)
+        updates = torch.stack(weights).to(self.inputs.dtype)
 
         def paths(x: Tensor) -> Tensor:
             cross, offset = self.kernel.evaluate(x, self.inputs), self.mean(x)
-            free = prior(x).view(num, p, -1).mT
+            prior_values = prior(x).view(num, p, -1).mT
             if p == 1:
-                return free.squeeze(2) + corrections @ cross.mT + offset
-            return free + cross @ corrections + offset.unsqueeze(1)
+                return prior_values.squeeze(2) + updates @ cross.mT + offset
+            return prior_values + cross @ updates + offset.unsqueeze(1)
 
         return paths
 
 
 def _normal_points(dimension: int) -> Tensor:
-    """Quasi-random standard normals (DRAWS, dimension), float64; a fixed scrambling."""
+    """Quasi-random standard normals (SOBOL_POINTS, dimension), float64; with a fixed seed."""
     sobol = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=0)
-    uniform = sobol.draw(DRAWS, dtype=torch.float64).clamp(1e-12, 1.0 - 1e-12)
+    uniform = sobol.draw(SOBOL_POINTS, dtype=torch.float64).clamp(1e-12, 1.0 - 1e-12)
     return torch.special.ndtri(uniform)

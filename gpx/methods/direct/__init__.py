@@ -1,4 +1,4 @@
-"""Discrete weights: evidence lower bounds and gradients that are exact sums."""
+"""Basis functions with discrete weights: evidence lower bounds with exact values and gradients."""
 
 from gpx.methods.direct.ascent import CoordinateAscent
 from gpx.methods.direct.elbo import DirectELBO

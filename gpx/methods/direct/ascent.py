@@ -1,4 +1,4 @@
-"""Coordinate ascent on the bound of discrete weights: one weight at a time, to its optimum."""
+"""Coordinate ascent on the evidence bound of discrete weights: one weight at a time."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.direct.model import Direct
 
-FARTHEST = 1e6
-"""Times the change of a sweep: beyond, every weight has long taken one value."""
+MAX_STEP_LENGTH = 1e6
+"""Longest step along the direction of a sweep, in multiples of its change of the logits."""
 
 
 class CoordinateAscent(OwnSteps[Direct]):
-    """Sweeps over all weights of a ``Direct`` model; the bound never falls.
+    """Sweeps over all weights of a ``Direct`` model; the bound never decreases.
 
-    Every step gives the noise variance its best distribution and then, in turn, every weight its
-    own given the others': proportional to p(w) exp(tau (e w - A_jj w^2 / 2)), with tau the expected
-    precision of the noise and e what the other weights leave of the targets along its function.
-    Where sweeps creep along a valley, the logits then go on in the direction of the sweep, twice as
-    far as long as the bound rises: about half the sweeps, for two bounds each.
+    Every step sets q(noise variance) to its optimum, then q of each weight in turn given the
+    others: proportional to p(w) exp(tau (e w - A_jj w^2 / 2)), with tau the expected noise
+    precision and e the product of the weight's function with the residual of the other weights.
+    After the sweep the logits move on in its direction, with doubling steps, as long as the bound
+    rises. This saves sweeps where they converge slowly.
 
     Args:
-        tolerance: nats; ends when a sweep gains less.
+        tolerance: nats; training ends when a sweep gains less.
 
     Raises:
-        ConfigError: the tolerance is not positive; ``check`` says what does not fit the model.
+        ConfigError: the tolerance is not positive, or the model learns its values.
 
-    Cost per step: O(m^2 + m k), whatever n, in m small operations one after the other.
-    Source: Evans thesis, section 7.3 (stationary points of theorem 7.1); the steps beyond are ours.
+    Cost per step: O(m^2 + m k), independent of n, in m sequential updates.
+    Source: Evans thesis, section 7.3 (stationary points of theorem 7.1). The steps along the
+    direction of a sweep are an addition.
     """
 
     unit = "sweeps"
     purpose = "sweeps over the weights of Direct models"
     model_type = Direct
-    ends_rounds = True  # it needs no other start
+    ends_rounds = True  # no restarts: a sweep does not get stuck where a gradient vanishes
 
     def __init__(self, tolerance: float = 1e-3) -> None:
         if not 0.0 < tolerance < math.inf:
@@ -50,7 +51,7 @@ class CoordinateAscent(OwnSteps[Direct]):
         self.gain = math.inf
 
     def check_fit(self, model: Direct, num_data: int) -> None:
-        """As in ``OwnSteps``: values that are learned need a gradient."""
+        """As in ``OwnSteps``; refuses learned values, which need a gradient."""
         if model.learn_values:
             raise ConfigError(
                 "optimizer=CoordinateAscent() has no step for the values of the weights, and "
@@ -67,17 +68,17 @@ class CoordinateAscent(OwnSteps[Direct]):
         """One sweep; returns the bound afterwards. x, y and the generator are not read."""
         before, logits = self.model.bound(), self.model.logits.detach().clone()
         self.model.sweep()
-        self._go_on(self.model.logits - logits)
+        self._extrapolate(self.model.logits - logits)
         evidence = self._evidence()
         self.gain = float(evidence.value - before.value)
         self.converged = self.gain < self.tolerance
         return evidence
 
-    def _go_on(self, direction: Tensor) -> None:
-        """Take steps of 1, 2, 4 ... times ``direction`` (m, k) while the bound rises."""
-        here, highest, length = self.model.logits.detach().clone(), self.model.bound().value, 1.0
-        while length < FARTHEST:
-            tried = here + length * direction
+    def _extrapolate(self, direction: Tensor) -> None:
+        """Try steps of 1, 2, 4 ... times ``direction`` (m, k) and keep the last that gains."""
+        start, highest, length = self.model.logits.detach().clone(), self.model.bound().value, 1.0
+        while length < MAX_STEP_LENGTH:
+            tried = start + length * direction
             value = self.model.bound(tried).value
             if not bool(value > highest):
                 return
@@ -86,12 +87,11 @@ class CoordinateAscent(OwnSteps[Direct]):
 
     def _evidence(self, **facts: bool | int | float | str) -> Evidence:
         found = self.model.bound()
-        parts = {name: getattr(found, name) for name in ("fit", "constant", "weights", "noise")}
-        return Evidence(found.value, "lower_bound", parts, None, facts)
+        return Evidence(found.value, "lower_bound", found.parts, None, facts)
 
     @torch.no_grad()
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """The bound after the last sweep; warns where sweeps ran out."""
+        """The bound after the last sweep; warns if the ascent has not converged."""
         if not self.converged:
             warnings.warn(
                 f"coordinate ascent ended while a sweep still gained {self.gain:.1e} nats, above "
@@ -103,11 +103,11 @@ class CoordinateAscent(OwnSteps[Direct]):
         )
 
     def learning_rates(self, step: int) -> dict[str, float]:
-        """Nats that the last sweep gained."""
+        """No rates; logs the gain of the last sweep in nats instead."""
         return {"gain": self.gain}
 
     def state_dict(self) -> dict[str, Any]:
-        """Nats that the last sweep gained; q is the model's."""
+        """The gain of the last sweep in nats; q belongs to the model."""
         return {"gain": self.gain}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

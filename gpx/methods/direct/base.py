@@ -1,4 +1,4 @@
-"""Functions of a basis with discrete weights: what every likelihood and family of q shares."""
+"""Base classes of the models with discrete weights, for any likelihood and any family of q."""
 
 from __future__ import annotations
 
@@ -18,34 +18,40 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.direct.grids import WeightGrid, prior_at, require_grid
-from gpx.methods.direct.mean_field import Bound, best_noise, bound, squared_error, swept
+from gpx.methods.direct.grids import WeightGrid, effective_log_prior, require_grid
+from gpx.methods.direct.mean_field import (
+    Bound,
+    best_noise_logits,
+    bound,
+    logits_after_sweep,
+    squared_error,
+)
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.direct.summed import SummedRegression
 
 
 class DiscreteWeights(InDoublePrecision, Model):
-    """Functions of a basis with discrete weights; a subclass has data, likelihood and q.
+    """Basis functions with discrete weights; subclasses add the data, the likelihood and q.
 
-    f(x) = m(x) + sum_i phi_i(x) sd_i w_i, where sd_i is the standard deviation that the prior of
-    the basis gives weight i, and w_i takes one of the ``weights``' values, the same few for all.
-    Basis, kernel and mean stay as initialised.
+    f(x) = m(x) + sum_i phi_i(x) sd_i w_i, where sd_i is the prior standard deviation that the
+    basis gives weight i, and every w_i takes one of the k values of ``weights``. Basis, kernel and
+    mean are not trained.
 
     Args:
-        kernel: of the basis.
-        mean: stays.
-        likelihood: a subclass says which.
-        basis: on ``kernel``; or a class, or any callable, that makes one of ``kernel`` and
+        kernel: covariance function that the basis approximates.
+        mean: prior mean function.
+        likelihood: see the subclass.
+        basis: a basis built on ``kernel``, or a callable that makes one from ``kernel`` and
             ``num_basis``.
-        num_basis: m, at most.
-        weights: values of the weights and their prior; None: ``WeightGrid()``.
+        num_basis: m; the basis may have fewer functions.
+        weights: possible values of a weight and their prior; None: ``WeightGrid()``.
 
     Attributes:
-        scale (m,): sd.
-        logits (m, k): of q, its probabilities their softmax; of a mixture (r, m, k).
+        scale (m,): prior standard deviations sd of the weights.
+        logits (m, k): their softmax gives the probabilities of q; (r, m, k) for a mixture.
 
     Raises:
-        ConfigError: a basis whose prior has correlations.
+        ConfigError: the basis gives its weights a correlated prior.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("scale",)
@@ -86,20 +92,20 @@ class DiscreteWeights(InDoublePrecision, Model):
         return kernel
 
     def values(self) -> Tensor:
-        """The values (k,) of the weights."""
+        """The values (k,) that a weight may take."""
         return self.weights.values.to(self.scale.device)
 
     def log_prior(self) -> Tensor:
-        """Logarithm of the prior (k,) of a weight at the values; of a mixture, the marginal."""
+        """Log prior probabilities (k,) of the values; the marginal ones for a mixture of priors."""
         return self.weights.log_prior.to(self.scale.device)
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Shares (r,) of the components of q and probabilities (r, m, k); r = 1 of a mean field."""
+        """Shares (r,) and probabilities (r, m, k) of q's components; r = 1 for a mean field."""
         return self.scale.new_ones(1), self.logits.softmax(-1).unsqueeze(0)
 
     @torch.no_grad()
     def sparsity(self) -> float:
-        """Expected share of weights that are zero in a draw from q.
+        """Expected share of zero weights in a draw from q.
 
         Raises:
             ConfigError: zero is not one of the values.
@@ -107,17 +113,17 @@ class DiscreteWeights(InDoublePrecision, Model):
         shares, q = self.mixture()
         return float(shares @ q[..., self.weights.place_of_zero()].mean(1))
 
-    def take_scale(self) -> None:
-        """Note the prior deviations of the weights, once the functions are fixed.
+    def set_prior_scale(self) -> None:
+        """Store the prior standard deviations of the weights, once the basis functions are fixed.
 
-        Warns where the functions hardly stand for the kernel.
+        Warns if the basis has too few functions to represent the kernel.
         """
         self.basis.warn_of_few()
         self.scale = self.basis.log_variances().detach().double().mul(0.5).exp()
         self.note += f"; weights of {len(self.weights)} values"
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for records: sizes, and the sparsity where zero is a value."""
+        """Sizes, and the sparsity if zero is a value, as plain values for the run's record."""
         found: dict[str, bool | int | float | str] = {
             "num_basis": self.basis.num_basis,
             "num_values": len(self.weights),
@@ -127,7 +133,7 @@ class DiscreteWeights(InDoublePrecision, Model):
         return found | self.basis.facts()
 
     def noise_probabilities(self) -> Tensor:
-        """Of the values of the noise variance (k_s,); empty where it is known, or there is none."""
+        """Probabilities (k_s,) of the noise variances; empty if it is known or there is none."""
         return self.scale.new_zeros(0)
 
     @torch.no_grad()
@@ -144,48 +150,49 @@ class DiscreteWeights(InDoublePrecision, Model):
 
 
 class DiscreteRegression(SummedRegression, DiscreteWeights):
-    """Discrete weights under Gaussian noise: sums over the data, and the noise variance's grid.
+    """Discrete weights under Gaussian noise, trained on sums over the data.
 
     Attributes:
-        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r of the functions times sd_i,
-            |r|^2 and n.
+        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r, with the functions scaled
+            by sd_i and r = y - m(x); |r|^2 and n.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "scale")
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: nothing to settle, but sums of m x m must fit into memory."""
+        """As in ``Model``: only checks that the m x m sums fit into memory."""
         self.basis.place(x)
         require_sums("num_basis", self.basis.num_basis, x.device)
         return {}
 
     @torch.no_grad()
     def fix(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Fix the functions and sum over the data x (n, d), y (n,)."""
+        """Fix the basis functions and compute the sums over the data x (n, d), y (n,)."""
         noise = self.likelihood.noise_variance
         start = fix_functions(self.basis, x, y - self.mean(x), noise, generator=generator)
         self.likelihood.noise_variance = start.noise.to(noise)
         self.note = start.note
-        self.take_scale()
-        self.statistics = start.statistics.of_standardised(self.scale)
+        self.set_prior_scale()
+        self.statistics = start.statistics.standardised(self.scale)
         if self.noise is not None:
             self.note += f", noise variances of {len(self.noise)}"
 
     def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
-        """As in ``SummedRegression``, of the functions times sd_i and of y - m(x)."""
+        """As in ``SummedRegression``, for the functions scaled by sd_i and the targets y - m(x)."""
         sums = sufficient_statistics(self.basis, x, y - self.mean(x))
-        return sums.of_standardised(self.scale)
+        return sums.standardised(self.scale)
 
     @torch.no_grad()
-    def annealed(self, levels: int) -> Tensor:
-        """Logits (m, k) of a mean field after sweeps under a precision that rises to the noise's.
+    def annealed_logits(self, levels: int) -> Tensor:
+        """Logits (m, k) of a mean field after coordinate ascent at increasing noise precisions.
 
-        Where values are further apart than the posterior is wide, a weight becomes certain of one
-        value at the first sweep, or the first step of a gradient search, and keeps it. At a low
+        If the values are further apart than the posterior is wide, the first sweep (or gradient
+        step) gives a weight nearly all its probability at one value, where it stays. At a low
         precision no weight is certain yet, and each explains a part of the targets.
 
         Args:
-            levels: of the precision, from a ten thousandth, two sweeps each; 0: q is the prior.
+            levels: number of precisions, from 1e-4 times that of the noise to the full one, with
+                two sweeps each; 0 returns the prior.
 
         Cost: 2 levels m (m + k).
         """
@@ -195,39 +202,43 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
                 q = logits.softmax(-1)
                 if self.noise is not None:
                     error = squared_error(self.statistics, q, self.values()).value
-                    self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
-                logits = self.swept(logits, share)
+                    self.noise_logits.copy_(
+                        best_noise_logits(error, self.totals[1], *self.noise_grid())
+                    )
+                logits = self.logits_after_sweep(logits, share)
         return logits
 
-    def prior_at(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithm of the prior (k,) of every weight under q (m, k), and (); see ``prior_at``."""
-        return prior_at(q, self.weights)
+    def effective_log_prior(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """The effective log prior (k,) under q (m, k) and its constant (), of ``grids``."""
+        return effective_log_prior(q, self.weights)
 
     @torch.no_grad()
-    def swept(self, logits: Tensor, share: float = 1.0) -> Tensor:
+    def logits_after_sweep(self, logits: Tensor, share: float = 1.0) -> Tensor:
         """Logits (m, k) of a mean field after one sweep of coordinate ascent.
 
         Args:
-            logits (m, k): to start from.
-            share: of the precision of the noise.
+            logits (m, k): starting point.
+            share: factor on the noise precision.
 
         Cost: O(m^2 + m k).
         """
-        prior, _ = self.prior_at(logits.softmax(-1))
+        prior, _ = self.effective_log_prior(logits.softmax(-1))
         precision = share * self.noise_terms().precision
-        return swept(self.gram, self.projected, logits, self.values(), prior, precision)
+        return logits_after_sweep(
+            self.gram, self.projected, logits, self.values(), prior, precision
+        )
 
     @torch.no_grad()
     def bound(self, logits: Tensor) -> Bound:
-        """The evidence lower bound of a mean field of ``logits`` (m, k), with its gradient.
+        """The evidence lower bound of the mean field with ``logits`` (m, k), and its gradient.
 
         Cost: O(m^2 + m k).
         """
         log_q = logits.log_softmax(-1)
-        prior, gained = self.prior_at(log_q.exp())
+        prior, constant = self.effective_log_prior(log_q.exp())
         grid = None if self.noise is None else self.noise_grid()
         found = bound(self.statistics, log_q, self.values(), prior, self.noise_terms(), grid)
-        return found._replace(value=found.value + gained, weights=found.weights + gained)
+        return found._replace(value=found.value + constant, weights=found.weights + constant)
 
     def noise_probabilities(self) -> Tensor:
         """As in ``DiscreteWeights``."""

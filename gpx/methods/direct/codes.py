@@ -1,4 +1,4 @@
-"""Draws of discrete weights as small integers, two to a byte, and sums over them in integers."""
+"""Draws of discrete weights as 4-bit integers, two to a byte, and integer products with them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DTypeError
 
-EVEN = 1e-9
-"""Relative difference up to which the gaps between values are one."""
+SPACING_TOLERANCE = 1e-9
+"""Largest relative deviation of a gap between values that still count as evenly spaced."""
 
-LARGEST_SUM = 2**31 - 1
-"""Of 32-bit integers."""
+INT32_MAX = 2**31 - 1
+"""Largest 32-bit integer."""
 
 
 class QuantisedWeights(NamedTuple):
     """Draws of the weights: w = step * (code - zero).
 
     Attributes:
-        codes (S, m): places of the values, uint8, below 16.
-        step: between neighbouring values.
-        zero: the place of zero.
+        codes (S, m): indices of the values, uint8, below 16.
+        step: distance between neighbouring values.
+        zero: code of the value zero.
     """
 
     codes: Tensor
@@ -31,7 +31,7 @@ class QuantisedWeights(NamedTuple):
 
     @property
     def integers(self) -> Tensor:
-        """Codes less that of zero (S, m), int32."""
+        """The weights in units of ``step`` (S, m), int32."""
         return self.codes.int() - self.zero
 
     @property
@@ -41,31 +41,31 @@ class QuantisedWeights(NamedTuple):
 
     @property
     def multiply_adds(self) -> int:
-        """Integer products that one input needs for all draws: one for every weight not zero."""
+        """Number of non-zero weights: integer multiply-adds for one input under all draws."""
         return int((self.codes != self.zero).sum())
 
     def products(self, features: Tensor) -> Tensor:
         """Integer features (n, m) times integer weights: (n, S), int32.
 
         Raises:
-            DTypeError: the features are no integers.
-            ConfigError: a sum of as many terms may leave 32 bits.
+            DTypeError: the features are not integers.
+            ConfigError: a product may exceed 32 bits.
         """
         if features.is_floating_point():
             raise DTypeError(f"products takes integer features, got {features.dtype}")
         whole, weights = features.long(), self.integers.long()
-        heaviest = int(weights.abs().sum(1).max()) if weights.numel() else 0
-        most = (int(whole.abs().max()) if whole.numel() else 0) * heaviest
-        if most > LARGEST_SUM:
+        largest_row_sum = int(weights.abs().sum(1).max()) if weights.numel() else 0
+        largest = (int(whole.abs().max()) if whole.numel() else 0) * largest_row_sum
+        if largest > INT32_MAX:
             raise ConfigError(
-                f"sums of {features.shape[1]} products may reach {most}, beyond 32 bits; use fewer "
-                "functions (num_basis=) or features of fewer bits"
+                f"sums of {features.shape[1]} products may reach {largest}, beyond 32 bits; use "
+                "fewer functions (num_basis=) or features of fewer bits"
             )
         return (whole @ weights.mT).int()
 
 
-def quantised(codes: Tensor, values: Tensor) -> QuantisedWeights:
-    """Draws ``codes`` (S, m) of weights with ``values`` (k,), as integers.
+def quantise_draws(codes: Tensor, values: Tensor) -> QuantisedWeights:
+    """Represent draws by integers, from indices ``codes`` (S, m) into ``values`` (k,).
 
     Raises:
         ConfigError: more than 16 values, values that are not evenly spaced, or none that is zero.
@@ -79,7 +79,7 @@ def quantised(codes: Tensor, values: Tensor) -> QuantisedWeights:
         raise ConfigError("weights of 4 bits need zero among their values; use an odd num_values")
     gaps = values.diff()
     step = float(gaps.mean()) if len(gaps) else 1.0
-    if len(gaps) and float((gaps - step).abs().max()) > EVEN * step:
+    if len(gaps) and float((gaps - step).abs().max()) > SPACING_TOLERANCE * step:
         raise ConfigError(
             "weights of 4 bits need evenly spaced values: leave out values= and learn_values="
         )
@@ -87,7 +87,7 @@ def quantised(codes: Tensor, values: Tensor) -> QuantisedWeights:
 
 
 def pack_codes(codes: Tensor) -> Tensor:
-    """Codes (S, m) of 4 bits, two to a byte: (S, ceil(m / 2)), the first in the low half.
+    """Pack 4-bit codes (S, m) two to a byte: (S, ceil(m / 2)), the first in the low half.
 
     Raises:
         ConfigError: a code above 15.
@@ -99,6 +99,6 @@ def pack_codes(codes: Tensor) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, num: int) -> Tensor:
-    """The ``num`` codes of every row that ``pack_codes`` packed: (S, num), uint8."""
+    """Undo ``pack_codes``: the ``num`` codes of every row, (S, num), uint8."""
     halves = torch.stack([packed & 15, packed >> 4], dim=2)
     return halves.flatten(1)[:, :num]

@@ -19,7 +19,7 @@ from gpx.methods.direct.mean_field import Bound
 
 @runtime_checkable
 class DiscreteWeights(Protocol):
-    """What the bound asks of a model on discrete weights."""
+    """What ``DirectELBO`` requires of a model."""
 
     likelihood: Gaussian
     logits: Tensor
@@ -29,28 +29,28 @@ class DiscreteWeights(Protocol):
     def bound(self, logits: Tensor | None = None) -> Bound:
         """The bound and its gradient."""
 
-    def swept(self) -> Tensor:
+    def logits_after_sweep(self) -> Tensor:
         """Logits after one sweep of coordinate ascent."""
 
     def values(self) -> Tensor:
-        """Of the weights (k,), differentiable where they are learned."""
+        """Values (k,) of the weights, differentiable if they are learned."""
 
     def log_prior(self) -> Tensor:
-        """At the values (k,), differentiable where it moves with them."""
+        """Log prior (k,) at the values, differentiable if it depends on learned values."""
 
     def facts(self) -> Facts:
-        """Plain values for the record."""
+        """Plain values for the run's record."""
 
 
 class DirectELBO(Objective[DiscreteWeights]):
-    """Evidence lower bound of ``Direct``, from its sums over the data: x and y are not read.
+    """Evidence lower bound of ``Direct``, from the model's sums over the data: x, y are not read.
 
-    Nothing is sampled: value and gradient are exact, so that a line search may trust them.
+    Nothing is sampled: value and gradient are exact, as a line search needs them.
 
-    Exactness: a lower bound on the log marginal likelihood of the discrete model, its constant
-    -n log(2 pi) / 2 included. The prior of that model is a relaxation of the Gaussian process, of
-    whose log marginal likelihood this is an estimate.
-    Cost: O(m^2 + m k) for m weights of k values, whatever n.
+    Exactness: a lower bound on the log marginal likelihood of the discrete model, including the
+    constant -n log(2 pi) / 2. The discrete prior approximates a Gaussian process, so this is an
+    estimate of the log marginal likelihood of that process, not a bound on it.
+    Cost: O(m^2 + m k) for m weights of k values, independent of n.
     Source: Evans thesis, theorem 7.1.
     """
 
@@ -61,7 +61,7 @@ class DirectELBO(Objective[DiscreteWeights]):
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def check(self, model: DiscreteWeights) -> None:
-        """As in ``Objective``; two classes have a model of their own."""
+        """As in ``Objective``; points to DirectLogistic for two classes."""
         if isinstance(getattr(model, "likelihood", None), Bernoulli):
             raise ConfigError(
                 "Direct is regression under Gaussian noise, and the likelihood is Bernoulli; for "
@@ -77,7 +77,7 @@ class DirectELBO(Objective[DiscreteWeights]):
         *,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """The bound in nats; parts: fit, constant and the divergences of weights and noise."""
+        """The bound in nats; parts: fit, constant, and -KL of weights and noise."""
         self.check(model)
         found = model.bound()
         inputs, gradients = [model.logits], [found.by_logits]
@@ -86,7 +86,7 @@ class DirectELBO(Objective[DiscreteWeights]):
             gradients.append(found.by_noise_logits)
         values, prior = model.values(), model.log_prior()
         if values.requires_grad:
-            if not bool(found.value.isfinite()):  # a trial of a line search, which then steps back
+            if not bool(found.value.isfinite()):  # a line search catches this and steps back
                 raise DidNotConverge(
                     "learned values of the weights have left the range of float64; use "
                     "learn_values=False or more values"
@@ -99,8 +99,7 @@ class DirectELBO(Objective[DiscreteWeights]):
         value = with_gradient(
             found.value, inputs, [g.to(i.dtype) for g, i in zip(gradients, inputs, strict=True)]
         )
-        parts = {name: getattr(found, name) for name in ("fit", "constant", "weights", "noise")}
-        return Evidence(value, self.kind, parts, None, model.facts())
+        return Evidence(value, self.kind, found.parts, None, model.facts())
 
     @torch.no_grad()
     def full_evidence(
@@ -112,19 +111,20 @@ class DirectELBO(Objective[DiscreteWeights]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """``evidence``, and among its facts ``sweep_gain`` and ``misfit``.
+        """``evidence``, with ``sweep_gain`` and ``misfit`` added to its facts.
 
-        ``sweep_gain`` is what a sweep of ascent would add, in nats. Where q is certain of a
-        value the gradient by its logits vanishes, whether or not the value is the best one; a sweep
-        shows whether a weight alone could still raise the bound. ``misfit`` is the expected squared
-        error of a row times the expected precision of the noise: far above one, the values of the
-        weights are too far apart for a noise this small, and the posterior too sure of itself.
+        ``sweep_gain`` is the gain in nats of one more sweep of coordinate ascent. Where q puts all
+        probability on one value, the gradient by the logits vanishes even if another value would be
+        better; a sweep shows whether changing a single weight could still raise the bound.
+        ``misfit`` is the expected squared error per row times the expected noise precision. If it
+        is far above one, the values of the weights are too far apart for so small a noise variance,
+        and the posterior is overconfident.
         """
         found = self.evidence(model, x, y, generator=generator)
-        gain = float(model.bound(model.swept()).value - found.value)
+        gain = float(model.bound(model.logits_after_sweep()).value - found.value)
         misfit = -2.0 * float(found.parts["fit"] / model.totals[1])
         return replace(found, facts=found.facts | {"sweep_gain": gain, "misfit": misfit})
 
     def num_data(self, x: Tensor) -> int:
-        """Rows that x has; what the statistics hold may be more."""
+        """Number of rows of x; the model's sums may hold more."""
         return max(1, x.shape[0])

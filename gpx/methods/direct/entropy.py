@@ -1,7 +1,7 @@
 """Entropy of a mixture of independent discrete variables: a lower bound, and sampled gradients.
 
-q(w) = sum_i alpha_i prod_j q_ij(w_j), whose entropy has no closed form: the sum over k^m hypotheses
-of a logarithm of a sum. Arguments are logarithms throughout, and differentiable.
+The entropy of q(w) = sum_i alpha_i prod_j q_ij(w_j) has no closed form: it is a sum over k^m states
+of a logarithm of a sum. All functions take logarithms and are differentiable.
 
 Source: Evans thesis, section 7.4 (theorem 7.3, equation 7.27).
 """
@@ -13,15 +13,15 @@ from torch import Tensor
 
 
 def entropy_bound(log_shares: Tensor, log_q: Tensor, log_tangent: Tensor) -> Tensor:
-    """A lower bound () on the entropy of a mixture, in nats; tight where q is the tangent.
+    """A lower bound () on the entropy of a mixture, in nats; exact where q = a.
 
     The tangent of the logarithm at any positive a = prod_j a_j gives log q <= log a + q / a - 1, so
-    the entropy is at least 1 - E log a - E q / a, and both expectations are products over weights.
+    the entropy is at least 1 - E log a - E q / a, and both expectations factorise over weights.
 
     Args:
         log_shares (r,): log alpha.
-        log_q (r, m, k): of every weight in every component.
-        log_tangent (m, k): log a; need not be normalised.
+        log_q (r, m, k): log probabilities of every weight in every component.
+        log_tangent (m, k): log a, which need not be normalised.
 
     Cost: O(r^2 m k).
     """
@@ -44,7 +44,7 @@ def log_density(log_shares: Tensor, log_q: Tensor, codes: Tensor) -> Tensor:
 
     Args:
         log_shares (r,), log_q (r, m, k): of the mixture.
-        codes (t, m): places of the values, int64.
+        codes (t, m): the draws, as indices into the values, int64.
 
     Cost: O(t r m).
     """
@@ -54,13 +54,13 @@ def log_density(log_shares: Tensor, log_q: Tensor, codes: Tensor) -> Tensor:
 
 
 def entropy_surrogate(log_probabilities: Tensor, baseline: Tensor | float) -> Tensor:
-    """A scalar with an unbiased estimate of the entropy's gradient; its value estimates nothing.
+    """A scalar whose gradient is an unbiased estimate of the entropy's gradient.
 
-    It is -mean((log q + c)^2) / 2 at draws that are held fixed: its expected gradient is
-    -E[(log q + c) grad log q], in which any constant c falls out, since E grad log q = 0.
+    It is -mean((log q + c)^2) / 2 at fixed draws; its value has no meaning. Its mean gradient is
+    -E[(log q + c) grad log q], where any constant c drops out because E grad log q = 0.
 
     Args:
         log_probabilities (t,): log q at draws from q, differentiable.
-        baseline: c, known before the draws; near -E log q the estimate varies least.
+        baseline: c, independent of the draw; the variance is smallest near -E log q.
     """
     return -0.5 * (log_probabilities + baseline).square().mean()

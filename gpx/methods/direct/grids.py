@@ -14,8 +14,8 @@ from gpx.tensor_checks import check_at_least
 
 Prior = Literal["gaussian", "uniform"]
 
-ROUNDED = 1e-6
-"""Times the largest of the values: what is below was rounded from zero."""
+ZERO_TOLERANCE = 1e-6
+"""Values below this share of the largest one are taken as rounding errors of zero."""
 
 
 class Grid:
@@ -23,19 +23,19 @@ class Grid:
 
     Args:
         values (k,): ascending and finite.
-        log_weights (k,) or (c, k): of the prior, or of the components of a mixture of priors, each
-            up to a constant.
+        log_weights (k,) or (c, k): unnormalised log prior, or one for each of c components of a
+            mixture of priors.
         name: of the variable, for messages.
-        shares (c,): of the components, up to a factor; None: equal ones.
+        shares (c,): unnormalised weights of the components; None: equal ones.
 
     Attributes:
-        values (k,), log_prior (k,): float64, without values of prior probability zero, which the
-            posterior never takes; the prior sums to one. Of a mixture it is the marginal.
-        log_components (c, k), log_shares (c,): of the mixture; c = 1 of a single prior.
+        values (k,), log_prior (k,): float64, without the values of prior probability zero; the
+            prior is normalised, for a mixture the marginal one.
+        log_components (c, k), log_shares (c,): of the mixture; c = 1 for a single prior.
 
     Raises:
-        ConfigError: values that are not finite or not ascending, or a prior without mass, of
-            another length, or with a negative or infinite entry.
+        ConfigError: values that are not finite or not ascending, or a prior of another length,
+            without mass, or with a negative or infinite entry.
     """
 
     def __init__(
@@ -46,10 +46,13 @@ class Grid:
         shares: Sequence[float] | None = None,
     ) -> None:
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
-            raise ConfigError(f"values of the {name}: expected finite numbers, got {_some(values)}")
+            raise ConfigError(
+                f"values of the {name}: expected finite numbers, got {_first_values(values)}"
+            )
         if not bool((values.diff() > 0.0).all()):
             raise ConfigError(
-                f"values of the {name} must ascend without repeats, got {_some(values)}; sort them"
+                f"values of the {name} must ascend without repeats, got {_first_values(values)}; "
+                "sort them"
             )
         if log_weights.shape[-1] != len(values):
             raise ConfigError(
@@ -85,26 +88,26 @@ class WeightGrid(Grid):
     """The values that every weight may take, in units of its prior standard deviation.
 
     Args:
-        num_values: k, evenly spaced from -half_width to half_width; odd, so that zero is one.
+        num_values: k, evenly spaced from -half_width to half_width; if odd, zero is one of them.
         half_width: in prior standard deviations.
         prior: ``gaussian`` (the standard normal density at the values, normalised) or ``uniform``.
-        values: of one's own, ascending, in the place of evenly spaced ones; below 1e-6 times the
-            largest it is zero.
-        probabilities: of one's own, one for each value, in the place of ``prior``; they are
-            normalised. Several lists: a mixture of priors, of which all weights share one.
-        widths: the prior is a mixture of Gaussians of these standard deviations, in units of that
-            of ``prior``: the size of the function is uncertain.
-        shares: of the components of a mixture, up to a factor; None: equal ones.
-        sparse: refuse values without zero, for which there is no sparsity.
+        values: ascending values to use instead of evenly spaced ones; those below 1e-6 times the
+            largest become zero.
+        probabilities: prior probabilities of the values to use instead of ``prior``; they are
+            normalised. Several lists make a mixture of priors with one component for all weights.
+        widths: standard deviations of a mixture of Gaussian priors, for functions of uncertain
+            size.
+        shares: unnormalised weights of the components of a mixture; None: equal ones.
+        sparse: refuse values without zero.
 
     Attributes:
-        zero: the place of zero among the values; None where it is not one of them.
+        zero: the index of zero among the values; None if zero is not a value.
 
     Raises:
         ConfigError: as ``Grid``, an option out of range, or no zero although ``sparse``.
 
-    Source: Evans thesis, section 7.2 (15 values to three deviations: its benchmarks) and theorem
-    7.4 (mixtures of priors).
+    Source: Evans thesis, section 7.2 (its benchmarks use 15 values up to three standard deviations)
+    and theorem 7.4 (mixtures of priors).
     """
 
     def __init__(
@@ -128,16 +131,16 @@ class WeightGrid(Grid):
             places = (torch.arange(num_values, dtype=torch.float64) - middle) / max(middle, 0.5)
             made = half_width * places
         else:
-            made = _numbers(values, "values")
-            if len(made):  # the middle of numpy.linspace(-1, 1, 15) is meant to be zero
+            made = _as_numbers(values, "values")
+            if len(made):  # the middle of numpy.linspace(-1, 1, 15) may be 1e-17 instead of zero
                 largest = made[made.isfinite()].abs().max() if bool(made.isfinite().any()) else 0.0
-                made[made.abs() <= ROUNDED * largest] = 0.0
+                made[made.abs() <= ZERO_TOLERANCE * largest] = 0.0
         self.prior = prior if probabilities is None and widths is None else "own"
         weights = log_weights(made, prior, probabilities)
         if widths is not None:
             if probabilities is not None:
                 raise ConfigError("widths= and probabilities= both give the prior; leave one out")
-            weights = _gaussians(made, widths)
+            weights = _log_gaussians(made, widths)
         super().__init__(made, weights, "weights", shares)
         places = (self.values == 0.0).nonzero().flatten()
         self.zero: int | None = int(places[0]) if len(places) else None
@@ -148,8 +151,8 @@ class WeightGrid(Grid):
                     "value 0 out; make its probability positive, or use sparse=False"
                 )
             raise ConfigError(
-                f"sparse=True needs zero among the values of the weights, got {_some(made)}; use "
-                "an odd num_values, values= with 0 in them, or sparse=False"
+                f"sparse=True needs zero among the values of the weights, got {_first_values(made)}"
+                "; use an odd num_values, values= with 0 in them, or sparse=False"
             )
 
     def place_of_zero(self) -> int:
@@ -163,9 +166,9 @@ class NoiseGrid(Grid):
     """The values that the noise variance may take, in squared units of the standardised target.
 
     Args:
-        lowest, highest, num_values: ends and number of evenly spaced logarithms.
-        values: of one's own, ascending and positive, in the place of these.
-        probabilities: prior of one's own, normalised here; None: uniform.
+        lowest, highest, num_values: range and number of values with evenly spaced logarithms.
+        values: ascending positive values to use instead.
+        probabilities: prior probabilities, normalised here; None: uniform.
 
     Raises:
         ConfigError: as ``Grid``, an option out of range, or a value that is not positive.
@@ -190,14 +193,16 @@ class NoiseGrid(Grid):
             ends = math.log10(lowest), math.log10(highest)
             made = torch.logspace(*ends, num_values, dtype=torch.float64)
         else:
-            made = _numbers(values, "values")
+            made = _as_numbers(values, "values")
         super().__init__(made, log_weights(made, "uniform", probabilities), "noise variance")
         if not bool((self.values > 0.0).all()):
-            raise ConfigError(f"values of the noise variance must be positive, got {_some(made)}")
+            raise ConfigError(
+                f"values of the noise variance must be positive, got {_first_values(made)}"
+            )
 
 
 def require_grid(given: object, kind: type[Grid], argument: str) -> None:
-    """Raise ConfigError unless ``given`` is a grid of that kind, or None."""
+    """Raise ConfigError unless ``given`` is a grid of that kind or None."""
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
             f"{argument}={given!r} is no {kind.__name__}; give a gpx.models.{kind.__name__} or None"
@@ -207,27 +212,27 @@ def require_grid(given: object, kind: type[Grid], argument: str) -> None:
 def log_weights(
     values: Tensor, prior: Prior, own: Sequence[float] | Sequence[Sequence[float]] | None = None
 ) -> Tensor:
-    """Logarithms (k,), or (c, k), of prior weights at ``values`` (k,); ``own`` before ``prior``."""
+    """Unnormalised log prior (k,) or (c, k) at ``values`` (k,); ``own`` takes precedence."""
     if own is None:
         return -0.5 * values.square() if prior == "gaussian" else torch.zeros_like(values)
-    given = _numbers(own, "probabilities")
+    given = _as_numbers(own, "probabilities")
     return torch.where(given < 0.0, math.nan, given.log())
 
 
-def _numbers(given: Sequence[float] | Sequence[Sequence[float]], option: str) -> Tensor:
-    """A list of numbers, or one of equally long lists of them, float64; else ConfigError."""
+def _as_numbers(given: Sequence[float] | Sequence[Sequence[float]], option: str) -> Tensor:
+    """Convert a list of numbers, or of equally long lists, to float64; otherwise ConfigError."""
     try:
         rows = [list(each) if not isinstance(each, float | int | str) else each for each in given]
         return torch.tensor(rows, dtype=torch.float64)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{option}={given} is no list of numbers, nor one of equally long lists of them"
+            f"{option}={given} is not a list of numbers or of equally long lists of numbers"
         ) from error
 
 
-def _gaussians(values: Tensor, widths: Sequence[float]) -> Tensor:
-    """Logarithms (c, k) of the densities of Gaussians of some standard deviations."""
-    deviations = _numbers(widths, "widths")
+def _log_gaussians(values: Tensor, widths: Sequence[float]) -> Tensor:
+    """Unnormalised log densities (c, k) of Gaussians with standard deviations ``widths``."""
+    deviations = _as_numbers(widths, "widths")
     if (
         deviations.ndim != 1
         or not len(deviations)
@@ -240,7 +245,7 @@ def _gaussians(values: Tensor, widths: Sequence[float]) -> Tensor:
 def _log_shares(shares: Sequence[float] | None, count: int, name: str) -> Tensor:
     given = torch.ones(count, dtype=torch.float64)
     if shares is not None:
-        given = _numbers(shares, "shares")
+        given = _as_numbers(shares, "shares")
     if given.shape != (count,) or not bool((given > 0.0).all() & given.isfinite().all()):
         raise ConfigError(
             f"shares={list(shares or [])}: expected a positive number for each of the {count} "
@@ -249,22 +254,21 @@ def _log_shares(shares: Sequence[float] | None, count: int, name: str) -> Tensor
     return given.log().log_softmax(0)
 
 
-def prior_at(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """What a prior, or a mixture of priors, comes to under independent weights.
+def effective_log_prior(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Lower bound on E_q log p(w) for a mixture of priors, as an effective prior and a constant.
 
     E_q log p(w) >= sum_i rho_i (log(alpha_i / rho_i) + sum_j q_j . log p_i) for any rho on the
-    simplex; at the best one, which is taken, this is the logarithm of a sum over the components. Of
-    a single prior it is exact.
+    simplex. The optimal rho is used; for a single prior the bound is exact.
 
     Args:
         q (m, k): probabilities of the weights.
-        grid: of the weights.
+        grid: values and prior of a weight.
 
     Returns:
-        rho @ log p (k,), to be taken as the logarithm of the prior of every weight, and
-        sum_i rho_i log(alpha_i / rho_i) (), which the bound has beside it.
+        rho @ log p (k,), the effective log prior of every weight, and the constant
+        sum_i rho_i log(alpha_i / rho_i) () to be added to the bound.
 
-    Source: Evans thesis, theorem 7.4, which has rho = alpha.
+    Source: Evans thesis, theorem 7.4, which uses rho = alpha.
     """
     components = grid.log_components.to(q.device)
     if len(components) == 1:
@@ -275,6 +279,6 @@ def prior_at(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     return rho @ components, (rho * (shares - log_rho)).sum()
 
 
-def _some(values: Tensor) -> str:
+def _first_values(values: Tensor) -> str:
     shown = ", ".join(f"{v:g}" for v in values.flatten()[:6].tolist())
     return f"[{shown}{', ...' if values.numel() > 6 else ''}]"

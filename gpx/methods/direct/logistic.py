@@ -1,4 +1,4 @@
-"""Two classes under discrete weights, by a bound on the logistic likelihood that is a sum."""
+"""Two classes under discrete weights, by a bound on the logistic likelihood in closed form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteWeights
-from gpx.methods.direct.grids import WeightGrid, prior_at
+from gpx.methods.direct.grids import WeightGrid, effective_log_prior
 from gpx.methods.direct.mean_field import by_logits, negative_divergence
 
 
@@ -33,16 +33,16 @@ class LogisticFit(NamedTuple):
 
 @torch.no_grad()
 def logistic_fit(features: Tensor, offset: Tensor, log_q: Tensor, values: Tensor) -> LogisticFit:
-    """-sum_i E exp(-z_i) of z_i = offset_i + features_i^T w under independent discrete weights.
+    """-sum_i E exp(-z_i), z_i = offset_i + features_i^T w, under independent discrete weights.
 
-    log(1 + x) <= x gives -log(1 + exp(-z)) >= -exp(-z), whose expectation is a product over the
-    weights: of rows times their label, features_i = t_i phi(x_i) and offset_i = t_i m(x_i), it
-    bounds the expected logistic log likelihood. It is tight where the class is certain and right;
-    a function that is certain and wrong pays exp(|z|) in the place of |z|.
+    log(1 + x) <= x gives -log(1 + exp(-z)) >= -exp(-z), whose expectation factorises over the
+    weights. With features_i = t_i phi(x_i) and offset_i = t_i m(x_i) for labels t_i it bounds the
+    expected logistic log likelihood. The bound is tight where f is confident and right; where f is
+    confident and wrong it charges exp(|z|) instead of |z|.
 
     Args:
-        features (n, m), offset (n,): times the labels -1 and 1.
-        log_q (m, k): of the weights.
+        features (n, m), offset (n,): multiplied by the labels -1 and 1.
+        log_q (m, k): log probabilities of the weights.
         values (k,): of every weight.
 
     Cost: O(n m k), in blocks of rows that fit into the memory budget.
@@ -51,18 +51,17 @@ def logistic_fit(features: Tensor, offset: Tensor, log_q: Tensor, values: Tensor
     q = log_q.exp()
     value, slope = log_q.new_zeros(()), torch.zeros_like(log_q)
     for rows in row_chunks(len(features), 3 * 8 * log_q.numel(), DEFAULT_BUDGET):
-        # log E exp(-a w), a weight: what is certain and what is rare but large both count
         exponents = log_q - features[rows].double().unsqueeze(-1) * values
-        factors = exponents.logsumexp(-1, keepdim=True)
-        each = (factors.sum((1, 2)) - offset[rows].double()).exp()
-        value -= each.sum()
-        slope -= torch.einsum("n,nmk->mk", each, exponents.sub_(factors).exp_())
-        slope += each.sum() * q
+        log_factors = exponents.logsumexp(-1, keepdim=True)  # log E exp(-a w) of each weight
+        losses = (log_factors.sum((1, 2)) - offset[rows].double()).exp()
+        value -= losses.sum()
+        slope -= torch.einsum("n,nmk->mk", losses, exponents.sub_(log_factors).exp_())
+        slope += losses.sum() * q
     return LogisticFit(value, slope)
 
 
 class LogisticTerms(NamedTuple):
-    """Of the bound, in nats, with the gradients by the logits (m, k) of both."""
+    """Terms of the bound in nats, and the derivatives of both by the logits (m, k)."""
 
     fit: Tensor
     divergence: Tensor
@@ -71,23 +70,23 @@ class LogisticTerms(NamedTuple):
 
 
 class DirectLogistic(DiscreteWeights):
-    """Two classes, P(y = 1) = sigmoid(f), on the functions of a basis with discrete weights.
+    """Two classes, P(y = 1) = sigmoid(f), with f on basis functions with discrete weights.
 
-    q makes the weights independent. Nothing is sampled but the rows of a batch; the posterior has
-    the same draws of 4 bits as that of ``Direct``. Hyperparameters stay where the config puts them.
+    Under q the weights are independent. Only the rows of a batch are sampled; the posterior has the
+    same 4-bit draws as that of ``Direct``. Hyperparameters stay as configured.
 
     Args:
         kernel, mean, basis, num_basis, weights: as for ``DiscreteWeights``.
         likelihood: ``Bernoulli`` with the logit link.
 
     Attributes:
-        logits (m, k): of q, its probabilities their softmax; at the prior to begin with.
+        logits (m, k): their softmax gives the probabilities of q; they start at the prior.
 
     Raises:
-        ConfigError: another link, or as ``DiscreteWeights``.
+        ConfigError: a link other than logit, or as ``DiscreteWeights``.
 
     Exactness: see ``DirectLogisticBound``.
-    Cost: O(n m k) an evaluation of n rows with its gradient.
+    Cost: O(n m k) for the bound on n rows and its gradient.
     Source: Evans thesis, section 7.3.3.
     """
 
@@ -120,31 +119,31 @@ class DirectLogistic(DiscreteWeights):
         self.logits = nn.Parameter(torch.zeros(0, len(self.weights), dtype=torch.float64))
 
     @torch.no_grad()
-    def terms(self, x: Tensor, y: Tensor) -> LogisticTerms:
-        """Of rows x (b, d) with labels y (b,), -1 and 1: bound on the fit, and minus KL."""
+    def bound_terms(self, x: Tensor, y: Tensor) -> LogisticTerms:
+        """Bound on the fit of rows x (b, d) with labels y (b,), -1 and 1, and -KL(q || prior)."""
         log_q = self.logits.detach().log_softmax(-1)
         q = log_q.exp()
         signed = y.unsqueeze(1) * self.basis(x) * self.scale.to(x.dtype)
         fit = logistic_fit(signed, y * self.mean(x), log_q, self.values())
-        prior, gained = prior_at(q, self.weights)
+        prior, constant = effective_log_prior(q, self.weights)
         divergence, slope = negative_divergence(log_q, prior)
         return LogisticTerms(
-            fit.value, divergence.sum() + gained, fit.by_logits, by_logits(q, slope)
+            fit.value, divergence.sum() + constant, fit.by_logits, by_logits(q, slope)
         )
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Fix the functions; q starts at the prior.
+        """Fix the basis functions and start q at the prior.
 
         Raises:
-            ConfigError: labels that are not -1 and 1.
+            ConfigError: labels other than -1 and 1.
         """
         if not bool((y.abs() == 1.0).all()):
             some = ", ".join(f"{v:g}" for v in y.unique()[:4].tolist())
             raise ConfigError(f"DirectLogistic takes labels -1 and 1 of two classes, got {some}")
-        one = y.new_ones(())  # labels have unit size
+        one = y.new_ones(())  # stands in for a noise variance; labels have unit size
         self.note = self.basis.start(x, y - self.mean(x), one, generator=generator)
-        self.take_scale()
+        self.set_prior_scale()
         self.logits.data = self.log_prior().expand(len(self.scale), -1).clone()
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:

@@ -17,31 +17,31 @@ from gpx.methods.direct.logistic import LogisticTerms
 
 @runtime_checkable
 class LogisticWeights(Protocol):
-    """What the bound asks of a model on discrete weights of two classes."""
+    """What ``DirectLogisticBound`` requires of a model."""
 
     likelihood: Bernoulli
     logits: Tensor
 
-    def terms(self, x: Tensor, y: Tensor) -> LogisticTerms:
-        """Bound on the fit of some rows and minus the divergence from the prior."""
+    def bound_terms(self, x: Tensor, y: Tensor) -> LogisticTerms:
+        """Bound on the fit of some rows, and -KL(q || prior)."""
 
     def facts(self) -> Facts:
-        """Plain values for the record."""
+        """Plain values for the run's record."""
 
 
 class DirectLogisticBound(Objective[LogisticWeights]):
     """Lower bound of ``DirectLogistic``: -sum_i prod_j E exp(-t_i phi_ij w_j) minus KL(q || prior).
 
     Args:
-        num_data: n; a batch counts for all of them.
+        num_data: n; the fit of a batch is scaled up to all n rows.
 
     Raises:
         ConfigError: no rows.
 
-    Exactness: of all rows, a lower bound on the evidence lower bound and so on the log marginal
-    likelihood of the discrete model; of a batch, unbiased for it in value and gradient. It is loose
-    where classes overlap: functions that are certain and wrong are charged exponentially, so that
-    q shrinks towards zero and its probabilities towards one half.
+    Exactness: on all rows, a lower bound on the evidence lower bound and so on the log marginal
+    likelihood of the discrete model; on a batch, an unbiased estimate of it in value and gradient.
+    The bound is loose where classes overlap: confident wrong predictions are charged exponentially,
+    which shrinks f towards zero and the predicted probabilities towards one half.
     Cost: O(b m k) for a batch of b rows.
     Source: Evans thesis, theorem 7.2.
     """
@@ -56,7 +56,7 @@ class DirectLogisticBound(Objective[LogisticWeights]):
         super().__init__()
         if num_data < 1:
             raise ConfigError(f"num_data={num_data} must be at least 1")
-        self.total = num_data
+        self.num_rows = num_data
 
     def evidence(
         self,
@@ -66,12 +66,12 @@ class DirectLogisticBound(Objective[LogisticWeights]):
         *,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """The bound in nats; parts: fit and weights, minus the divergence from their prior."""
+        """The bound in nats; parts: fit, and weights, which is -KL(q || prior)."""
         self.check(model)
-        found = model.terms(x, y)
-        share = self.total / len(x)
-        slope = share * found.fit_by_logits + found.divergence_by_logits
-        fit = share * found.fit
+        found = model.bound_terms(x, y)
+        scale = self.num_rows / len(x)
+        slope = scale * found.fit_by_logits + found.divergence_by_logits
+        fit = scale * found.fit
         value = with_gradient(fit + found.divergence, [model.logits], [slope.to(model.logits)])
         parts = {"fit": fit, "weights": found.divergence}
         return Evidence(value, self.kind, parts, None, model.facts())
@@ -89,11 +89,11 @@ class DirectLogisticBound(Objective[LogisticWeights]):
         """The bound itself, streamed over all rows."""
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
-            found = model.terms(rows_x, rows_y)
+            found = model.bound_terms(rows_x, rows_y)
             fit += found.fit
         parts = {"fit": fit, "weights": found.divergence}
         return Evidence(fit + found.divergence, "lower_bound", parts, None, model.facts())
 
     def num_data(self, x: Tensor) -> int:
         """n of all data."""
-        return self.total
+        return self.num_rows

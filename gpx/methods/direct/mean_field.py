@@ -1,9 +1,10 @@
 """Exact expectations under independent discrete weights, from sums over the data.
 
-m weights take one of k values each, so there are k^m hypotheses; for a likelihood that is quadratic
-in the weights an expectation over them is a sum of m k terms and one product with an m x m matrix.
+m weights with k values each have k^m joint states. For a log likelihood that is quadratic in the
+weights, an expectation over all of them needs only a sum of m k terms and one product with an m x m
+matrix.
 
-Source: Evans thesis, section 7.3 (theorem 7.1, where H must be with the square of the values).
+Source: Evans thesis, section 7.3. In theorem 7.1 H has to multiply the squared values.
 """
 
 from __future__ import annotations
@@ -24,29 +25,30 @@ class SquaredError(NamedTuple):
 
     Attributes:
         value (...): the expectation.
-        slope (..., m, k): derivative by the probabilities, of no constraint on their sums.
-        moved (..., m, k): derivative by the values of the weights.
+        by_probabilities (..., m, k): derivative by the probabilities, as if they were free (their
+            sums are not held at one).
+        by_values (..., m, k): derivative by the values of each weight.
     """
 
     value: Tensor
-    slope: Tensor
-    moved: Tensor
+    by_probabilities: Tensor
+    by_values: Tensor
 
 
 def squared_error(
     statistics: SufficientStatistics, probabilities: Tensor, values: Tensor
 ) -> SquaredError:
-    """E |r - Phi w|^2 of n rows under independent weights.
+    """E |r - Phi w|^2 over n rows under independent weights.
 
     With means s and variances v of the weights it is |r|^2 - 2 s.c + s^T A s + diag(A).v, for
     A = Phi^T Phi and c = Phi^T r.
 
     Args:
-        statistics: of the rows, m functions.
-        probabilities (..., m, k): q, of each weight.
-        values (k,) or (m, k): of the weights.
+        statistics: sums over the rows, for m functions.
+        probabilities (..., m, k): of each weight's values under q.
+        values (k,) or (m, k): possible values of the weights.
 
-    Cost: O(m^2 + m k), whatever n.
+    Cost: O(m^2 + m k), independent of n.
     """
     mean = (probabilities * values).sum(-1)
     variance = (probabilities * (values - mean.unsqueeze(-1)).square()).sum(-1)
@@ -59,15 +61,14 @@ def squared_error(
     )
     others = 2.0 * (carried - diagonal * mean - statistics.projected).unsqueeze(-1)
     own = diagonal.unsqueeze(-1) * values
-    slope = (others + own) * values
-    return SquaredError(value, slope, (others + 2.0 * own) * probabilities)
+    return SquaredError(value, (others + own) * values, (others + 2.0 * own) * probabilities)
 
 
 def cumulants(probabilities: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, variance and third cumulant (..., m) of discrete variables.
 
     Args:
-        probabilities (..., m, k): that sum to one.
+        probabilities (..., m, k): of the values; they sum to one.
         values (k,) or (m, k).
     """
     mean = (probabilities * values).sum(-1)
@@ -77,7 +78,7 @@ def cumulants(probabilities: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def negative_divergence(log_q: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
-    """-KL(q || prior) (...) of discrete variables, and its derivative by their probabilities.
+    """-KL(q || prior) (...) of discrete variables, and its derivative by the probabilities of q.
 
     Args:
         log_q (..., k), log_prior (k,): normalised and finite.
@@ -87,18 +88,18 @@ def negative_divergence(log_q: Tensor, log_prior: Tensor) -> tuple[Tensor, Tenso
 
 
 def by_logits(q: Tensor, slope: Tensor) -> Tensor:
-    """Derivative by logits (..., k), q their softmax, from that by q."""
+    """Derivative by logits (..., k), from the derivative ``slope`` by q = softmax(logits)."""
     return q * (slope - (q * slope).sum(-1, keepdim=True))
 
 
 class NoiseTerms(NamedTuple):
-    """What the noise variance s adds to the bound.
+    """Terms of the bound that depend on the noise variance s.
 
     Attributes:
         precision (): E 1 / s.
         constant (): -n E log(2 pi s) / 2.
-        prior (): -KL of its distribution.
-        log_q (k,): its distribution; empty where s is known.
+        prior (): -KL(q(s) || prior).
+        log_q (k,): log probabilities of the values of s under q; empty if s is known.
     """
 
     precision: Tensor
@@ -107,16 +108,16 @@ class NoiseTerms(NamedTuple):
     log_q: Tensor
 
 
-def known_noise(variance: Tensor, num_data: Tensor) -> NoiseTerms:
-    """Of a known noise variance () and n ()."""
+def known_noise_terms(variance: Tensor, num_data: Tensor) -> NoiseTerms:
+    """Noise terms for a known noise variance () and n ()."""
     constant = -0.5 * num_data * (variance.log() + LOG_TWO_PI)
     return NoiseTerms(1.0 / variance, constant, variance.new_zeros(()), variance.new_zeros(0))
 
 
-def discrete_noise(
+def discrete_noise_terms(
     log_q: Tensor, values: Tensor, log_prior: Tensor, num_data: Tensor
 ) -> NoiseTerms:
-    """Of a variance that takes ``values`` (k,) with probabilities exp(log_q) (k,); n ()."""
+    """Noise terms for a variance with ``values`` (k,), their log probabilities (k,) and n ()."""
     q = log_q.exp()
     constant = -0.5 * num_data * (q @ values.log() + LOG_TWO_PI)
     return NoiseTerms(
@@ -124,8 +125,8 @@ def discrete_noise(
     )
 
 
-def best_noise(error: Tensor, num_data: Tensor, values: Tensor, log_prior: Tensor) -> Tensor:
-    """Logits (k,) of the noise variance that are best for E |r - Phi w|^2 = ``error`` (), n ()."""
+def best_noise_logits(error: Tensor, num_data: Tensor, values: Tensor, log_prior: Tensor) -> Tensor:
+    """Logits (k,) of the optimal q(noise variance) for ``error`` () = E |r - Phi w|^2 and n ()."""
     return log_prior - 0.5 * (num_data * values.log() + error / values)
 
 
@@ -136,9 +137,9 @@ class Bound(NamedTuple):
         value (): fit + constant + weights + noise.
         fit (): -E |r - Phi w|^2 E 1/s / 2.
         constant (): -n E log(2 pi s) / 2.
-        weights (), noise (): minus the divergences from the priors.
-        by_logits (m, k), by_noise_logits (k_s,): gradient of the value.
-        by_values (m, k): gradient of the fit in the values of each weight.
+        weights (), noise (): -KL(q || prior) of the weights and of the noise variance.
+        by_logits (m, k), by_noise_logits (k_s,): derivatives of the value.
+        by_values (m, k): derivative of the fit by the values of each weight.
     """
 
     value: Tensor
@@ -150,6 +151,11 @@ class Bound(NamedTuple):
     by_noise_logits: Tensor
     by_values: Tensor
 
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The four terms of the value by name."""
+        return {name: getattr(self, name) for name in ("fit", "constant", "weights", "noise")}
+
 
 def bound(
     statistics: SufficientStatistics,
@@ -159,27 +165,28 @@ def bound(
     noise: NoiseTerms,
     noise_grid: tuple[Tensor, Tensor] | None = None,
 ) -> Bound:
-    """log p(y) >= E log p(y | w, s) - KL, exactly, with its gradient in closed form.
+    """The lower bound E log p(y | w, s) - KL on log p(y), exact, with its gradient in closed form.
 
     Args:
-        statistics: of n rows.
+        statistics: sums over n rows.
         log_q (m, k), values (k,), log_prior (k,): of the weights.
-        noise: of the noise variance.
-        noise_grid: its values (k_s,) and log prior (k_s,), where it is not known.
+        noise: terms of the noise variance.
+        noise_grid: possible noise variances (k_s,) and their log prior (k_s,); None if it is known.
 
-    Cost: O(m^2 + m k + k_s), whatever n.
+    Cost: O(m^2 + m k + k_s), independent of n.
     """
     q = log_q.exp()
     error = squared_error(statistics, q, values)
     divergence, slope = negative_divergence(log_q, log_prior)
     fit = -0.5 * noise.precision * error.value
     total = divergence.sum()
-    slope = slope - 0.5 * noise.precision * error.slope
-    of_noise = noise.log_q
+    slope = slope - 0.5 * noise.precision * error.by_probabilities
+    by_noise_logits = noise.log_q  # empty for a known noise variance
     if noise_grid is not None:
         variances, prior = noise_grid
-        given = -0.5 * (statistics.num_data * variances.log() + error.value / variances)
-        of_noise = by_logits(noise.log_q.exp(), given + negative_divergence(noise.log_q, prior)[1])
+        log_likelihood = -0.5 * (statistics.num_data * variances.log() + error.value / variances)
+        noise_slope = log_likelihood + negative_divergence(noise.log_q, prior)[1]
+        by_noise_logits = by_logits(noise.log_q.exp(), noise_slope)
     return Bound(
         fit + noise.constant + total + noise.prior,
         fit,
@@ -187,12 +194,12 @@ def bound(
         total,
         noise.prior,
         by_logits(q, slope),
-        of_noise,
-        -0.5 * noise.precision * error.moved,
+        by_noise_logits,
+        -0.5 * noise.precision * error.by_values,
     )
 
 
-def swept(
+def logits_after_sweep(
     gram: Tensor,
     projected: Tensor,
     logits: Tensor,
@@ -200,41 +207,41 @@ def swept(
     log_prior: Tensor,
     precision: Tensor,
 ) -> Tensor:
-    """Logits (m, k) after every weight in turn took its best distribution given the others.
+    """Logits (m, k) after a sweep of coordinate ascent: each weight's q is set to its optimum.
 
     Args:
         gram (m, m), projected (m,): Phi^T Phi and Phi^T r.
-        logits (m, k): to start from.
+        logits (m, k): starting point.
         values (k,), log_prior (k,): of every weight.
-        precision (): expected precision of the noise.
+        precision (): expected noise precision.
 
-    Cost: m (m + k), in m rounds of a few small operations, on the CPU whatever the device: a round
-    waits for the one before, and m times as many kernels would cost more than copying the gram.
+    Cost: m (m + k) in m sequential updates. They run on the CPU whatever the device, since
+    launching m small kernels in sequence takes longer than copying ``gram``.
     """
     device = logits.device
     rows, target, levels, prior = (
         part.double().cpu().numpy() for part in (gram, projected, values, log_prior)
     )
-    along = float(precision) * levels
-    own = prior - 0.5 * np.outer(rows.diagonal(), along * levels)
+    linear = float(precision) * levels
+    quadratic = prior - 0.5 * np.outer(rows.diagonal(), linear * levels)
     means = logits.double().cpu().softmax(-1).numpy() @ levels
-    carried = rows @ means
-    found = np.empty_like(own)
+    fitted = rows @ means
+    updated = np.empty_like(quadratic)
     for number, row in enumerate(rows):
-        left = target[number] - carried[number] + row[number] * means[number]
-        best = own[number] + left * along
-        found[number] = best
+        residual = target[number] - fitted[number] + row[number] * means[number]
+        best = quadratic[number] + residual * linear
+        updated[number] = best
         odds = np.exp(best - best.max())
         mean = (odds @ levels) / odds.sum()
-        carried += (mean - means[number]) * row
+        fitted += (mean - means[number]) * row
         means[number] = mean
-    return torch.from_numpy(found).to(device)
+    return torch.from_numpy(updated).to(device)
 
 
-def drawn_codes(
+def draw_codes(
     shares: Tensor, probabilities: Tensor, num: int, generator: torch.Generator
 ) -> Tensor:
-    """Places of the values in ``num`` draws of a mixture of independent weights: (num, m), int64.
+    """Draw ``num`` weight vectors from a mixture, as indices into the values: (num, m), int64.
 
     Args:
         shares (r,), probabilities (r, m, k): of the mixture, float64.

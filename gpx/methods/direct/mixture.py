@@ -1,4 +1,4 @@
-"""Regression on discrete weights with a mixture for q, so that weights may depend on others."""
+"""Regression on discrete weights with a mixture for q, under which weights may be correlated."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ from gpx.methods.direct.grids import NoiseGrid, WeightGrid
 from gpx.methods.direct.mean_field import squared_error
 from gpx.tensor_checks import check_at_least
 
-TOLERANCE = 1e-3
-"""Nats that a sweep of the start gains at least."""
+MIN_SWEEP_GAIN = 1e-3
+"""The sweeps of the start end when one gains less than this many nats."""
 
 
 class DirectMixture(DiscreteRegression):
-    """Regression with discrete weights under a mixture of r independent distributions of them.
+    """Regression on discrete weights, with a mixture of r mean fields for q.
 
-    Expectations of the likelihood and of the prior stay exact sums, free of n; the entropy of the
-    mixture is bounded (``DirectMixtureELBO``) or its gradient sampled (``DirectSampledELBO``).
+    Expectations of the log likelihood and of the log prior stay exact and cost nothing per row. The
+    entropy of the mixture is bounded (``DirectMixtureELBO``) or its gradient sampled
+    (``DirectSampledELBO``).
 
     Args:
         kernel, mean, basis, num_basis, weights: as for ``DiscreteWeights``.
         likelihood: Gaussian.
-        noise: values of the noise variance and their prior; None: it stays as initialised.
+        noise: possible noise variances and their prior; None: the noise variance stays as
+            initialised.
         components: r.
-        perturbation: standard deviation of what is added to the logits of each component at the
-            start, which is the mean field of coordinate ascent.
-        sweeps: of that ascent, at most.
-        anneal: levels of the precision before it, see ``annealed``.
+        perturbation: all components start at a mean field found by coordinate ascent; this is the
+            standard deviation of the noise added to the logits of each.
+        sweeps: most sweeps of that coordinate ascent.
+        anneal: number of precision levels before it, see ``annealed_logits``.
 
     Attributes:
-        share_logits (r,): of the components.
-        logits (r, m, k): of the weights in every component.
-        tangent (m, k): logarithms of the distribution at which the entropy is bounded, of any sum.
+        share_logits (r,): their softmax gives the shares of the components.
+        logits (r, m, k): their softmax gives the probabilities of the weights in every component.
+        tangent (m, k): logarithm of the product at which the entropy is bounded; unnormalised.
 
     Raises:
         ConfigError: options out of range.
 
-    Cost: n m^2 / 2 multiply-adds once; an evaluation O(r (m^2 + m k)), and its entropy.
+    Cost: n m^2 / 2 multiply-adds once; O(r (m^2 + m k)) per evaluation without the entropy.
     Source: Evans thesis, section 7.4.
     """
 
@@ -76,7 +78,7 @@ class DirectMixture(DiscreteRegression):
             num_basis=num_basis,
             weights=weights,
         )
-        self.start_sums(noise)
+        self.register_sums(noise)
         check_at_least(1, components=components)
         check_at_least(0, sweeps=sweeps, anneal=anneal)
         if not 0.0 <= perturbation < math.inf:
@@ -97,7 +99,7 @@ class DirectMixture(DiscreteRegression):
         return self.logits.log_softmax(-1)
 
     def exact_terms(self) -> dict[str, Tensor]:
-        """Terms of the bound that are exact, in nats: fit, constant, prior and noise."""
+        """All terms of the bound but the entropy, exact, in nats: fit, constant, prior, noise."""
         shares, q, noise = self.log_shares().exp(), self.log_q().exp(), self.noise_terms()
         error = squared_error(self.statistics, q, self.values()).value
         return {
@@ -108,10 +110,10 @@ class DirectMixture(DiscreteRegression):
         }
 
     def _expected_log_prior(self, q: Tensor) -> Tensor:
-        """E log p(w) (r,) under every component; of a mixture of priors a lower bound on it."""
+        """E log p(w) (r,) under every component; a lower bound on it for a mixture of priors."""
         grid = self.weights
-        each = q.sum(1) @ grid.log_components.to(q.device).mT
-        return (each + grid.log_shares.to(q.device)).logsumexp(-1)
+        log_priors = q.sum(1) @ grid.log_components.to(q.device).mT
+        return (log_priors + grid.log_shares.to(q.device)).logsumexp(-1)
 
     def mixture(self) -> tuple[Tensor, Tensor]:
         """As in ``DiscreteWeights``."""
@@ -119,25 +121,25 @@ class DirectMixture(DiscreteRegression):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Fix the functions, sum over the data, and perturb the mean field that ascent finds."""
+        """Fix the basis functions, compute the sums, and start q around an optimised mean field."""
         self.fix(x, y, generator=generator)
-        logits = self.annealed(self.anneal)
+        logits = self.annealed_logits(self.anneal)
         before = -math.inf
         for _ in range(self.sweeps):
-            logits = self.swept(logits)
+            logits = self.logits_after_sweep(logits)
             found = self.bound(logits)
             if self.noise is not None:
-                self.noise_logits.copy_(self.best_noise(found.fit))
-            here = float(found.value)
-            if here - before < TOLERANCE:
+                self.noise_logits.copy_(self.best_noise_logits(found.fit))
+            value = float(found.value)
+            if value - before < MIN_SWEEP_GAIN:
                 break
-            before = here
+            before = value
         self.start_around(logits, generator=generator)
         self.note += f"; {self.components} components"
 
     @torch.no_grad()
     def start_around(self, logits: Tensor, *, generator: torch.Generator) -> None:
-        """Let q start at perturbations of a mean field with ``logits`` (m, k)."""
+        """Set every component of q to a random perturbation of the mean field ``logits`` (m, k)."""
         shape = (self.components, *logits.shape)
         draws = torch.randn(
             shape, generator=generator, dtype=torch.float64, device=generator.device
@@ -147,5 +149,5 @@ class DirectMixture(DiscreteRegression):
         self.share_logits.data.zero_()
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: all of q, and where its entropy is bounded."""
-        return {"variational": self.and_noise(self.share_logits, self.logits, self.tangent)}
+        """``variational``: q, and the tangent at which its entropy is bounded."""
+        return {"variational": self.with_noise_logits(self.share_logits, self.logits, self.tangent)}

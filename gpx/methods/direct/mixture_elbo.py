@@ -1,4 +1,4 @@
-"""Evidence lower bounds of mixtures of discrete weights: the entropy bounded, or sampled."""
+"""Evidence lower bounds of mixtures over discrete weights, with the entropy bounded or sampled."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.direct.entropy import entropy_bound, entropy_surrogate, log_density
-from gpx.methods.direct.mean_field import drawn_codes
+from gpx.methods.direct.mean_field import draw_codes
 
 
 @runtime_checkable
 class MixtureWeights(Protocol):
-    """What these bounds ask of a model on mixtures of discrete weights."""
+    """What the bounds of this file require of a model."""
 
     likelihood: Gaussian
     tangent: Tensor
 
     def log_shares(self) -> Tensor:
-        """Of the components (r,)."""
+        """Log shares of the components (r,)."""
 
     def log_q(self) -> Tensor:
-        """Of every weight in every component (r, m, k)."""
+        """Log probabilities of every weight in every component (r, m, k)."""
 
     def exact_terms(self) -> dict[str, Tensor]:
-        """What the bound has beside the entropy, in nats."""
+        """All terms of the bound but the entropy, in nats."""
 
     def facts(self) -> Facts:
-        """Plain values for the record."""
+        """Plain values for the run's record."""
 
 
 class DirectMixtureELBO(Objective[MixtureWeights]):
-    """Lower bound of ``DirectMixture`` with a lower bound on its entropy: x and y are not read.
+    """Evidence bound of ``DirectMixture`` with a lower bound on the entropy; x, y are not read.
 
     Exactness: a lower bound on the evidence lower bound of the mixture, hence on the log marginal
     likelihood of the discrete model; deterministic.
-    Cost: O(r m^2 + r^2 m k), whatever n.
+    Cost: O(r m^2 + r^2 m k), independent of n.
     Source: Evans thesis, theorem 7.3.
     """
 
@@ -66,26 +66,26 @@ class DirectMixtureELBO(Objective[MixtureWeights]):
         return Evidence(value, self.kind, terms, None, model.facts())
 
     def num_data(self, x: Tensor) -> int:
-        """Rows that x has; what the statistics hold may be more."""
+        """Number of rows of x; the model's sums may hold more."""
         return max(1, x.shape[0])
 
 
 class DirectSampledELBO(Objective[MixtureWeights]):
-    """The evidence lower bound of ``DirectMixture`` itself, its entropy and gradient sampled.
+    """Evidence lower bound of ``DirectMixture`` with a sampled entropy; x and y are not read.
 
-    Only the entropy is sampled; everything that the data enter stays exact. The baseline of a draw
-    is the mean of log q at the others, which leaves the gradient unbiased. x and y are not read.
+    Terms that depend on the data stay exact. The baseline of a draw's score-function gradient is
+    minus the mean of log q over the other draws, which keeps the gradient unbiased.
 
     Args:
-        num_data: n; the loss is per data point.
-        draws: t, at least 2.
+        num_data: n; the loss is divided by it.
+        draws: number t of draws of the weights, at least 2.
 
     Raises:
         ConfigError: fewer draws.
 
-    Exactness: unbiased, in value and gradient, for a lower bound on the log marginal likelihood of
-    the discrete model.
-    Cost: O(r (m^2 + m k) + t r m), whatever n.
+    Exactness: an unbiased estimate, in value and gradient, of a lower bound on the log marginal
+    likelihood of the discrete model.
+    Cost: O(r (m^2 + m k) + t r m), independent of n.
     Source: Evans thesis, equation 7.27.
     """
 
@@ -99,7 +99,7 @@ class DirectSampledELBO(Objective[MixtureWeights]):
         super().__init__()
         if draws < 2:
             raise ConfigError(f"draws={draws}: one is compared with the others, use at least 2")
-        self.total, self.draws = num_data, draws
+        self.num_rows, self.draws = num_data, draws
 
     def evidence(
         self,
@@ -115,7 +115,7 @@ class DirectSampledELBO(Objective[MixtureWeights]):
             raise ConfigError("DirectSampledELBO draws weights: pass a generator")
         terms = model.exact_terms()
         log_shares, log_q = model.log_shares(), model.log_q()
-        codes = drawn_codes(log_shares.detach().exp(), log_q.detach().exp(), self.draws, generator)
+        codes = draw_codes(log_shares.detach().exp(), log_q.detach().exp(), self.draws, generator)
         logs = log_density(log_shares, log_q, codes)
         fixed = logs.detach()
         baseline = (fixed - fixed.sum()) / (self.draws - 1)
@@ -134,9 +134,9 @@ class DirectSampledELBO(Objective[MixtureWeights]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """As ``evidence``: the model has sums over all rows, and batch_size is not read."""
+        """As ``evidence``, which covers all rows already; batch_size is not read."""
         return self.evidence(model, x, y, generator=generator)
 
     def num_data(self, x: Tensor) -> int:
         """n of all data."""
-        return self.total
+        return self.num_rows

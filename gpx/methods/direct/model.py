@@ -1,4 +1,4 @@
-"""Mean-field regression on discrete weights, with an exact bound."""
+"""Regression on discrete weights with a mean-field q and an exact evidence lower bound."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from gpx.tensor_checks import check_at_least
 
 
 class Direct(SweptRounds, DiscreteRegression):
-    """Regression on the functions of a basis with discrete weights, at a cost free of n.
+    """Regression on basis functions with discrete weights; the cost of a step does not depend on n.
 
-    q makes the weights independent (mean field), with any probabilities; the evidence lower bound
-    and its gradient are then exact sums over Phi^T Phi, Phi^T r and r^T r, without a sample drawn.
+    Under q the weights are independent (mean field) with arbitrary probabilities. The evidence
+    lower bound and its gradient are computed exactly from Phi^T Phi, Phi^T r and r^T r; nothing is
+    sampled.
 
     Args:
         kernel, mean, basis, num_basis, weights: as for ``DiscreteWeights``.
         likelihood: Gaussian.
-        noise: values of the noise variance and their prior; None: it stays as initialised.
-        learn_values: move the values as well (around zero, which stays), for the largest bound.
-        restarts: of a gradient search, each after sweeps of coordinate ascent.
-        anneal: levels of the precision at the start, see ``annealed``; 0 starts at the prior.
+        noise: possible noise variances and their prior; None: the noise variance stays as
+            initialised.
+        learn_values: also maximise the bound over the values of the weights; zero stays a value.
+        restarts: number of restarts of the gradient search, each after sweeps of coordinate ascent.
+        anneal: precision levels of the start, see ``annealed_logits``; 0 starts at the prior.
 
     Attributes:
-        logits (m, k): of q, its probabilities their softmax.
-        log_gaps (k - 1,): logarithms of the differences of neighbouring values, where these are
-            learned; else empty.
+        logits (m, k): their softmax gives the probabilities of q.
+        log_gaps (k - 1,): logarithms of the gaps between neighbouring values if these are learned,
+            otherwise empty.
 
     Raises:
         ConfigError: options that do not fit.
@@ -73,7 +75,7 @@ class Direct(SweptRounds, DiscreteRegression):
             num_basis=num_basis,
             weights=weights,
         )
-        self.start_sums(noise)
+        self.register_sums(noise)
         check_at_least(0, restarts=restarts, anneal=anneal)
         self.restarts, self.anneal = restarts, anneal
         self.learn_values = learn_values
@@ -92,7 +94,7 @@ class Direct(SweptRounds, DiscreteRegression):
         self.log_gaps = nn.Parameter(self.weights.values.diff().log() if learn_values else empty)
 
     def values(self) -> Tensor:
-        """The values (k,) of the weights, differentiable where they are learned."""
+        """The values (k,) that a weight may take, differentiable if they are learned."""
         if not self.learn_values:
             return super().values()
         gaps = self.log_gaps.exp()
@@ -102,31 +104,31 @@ class Direct(SweptRounds, DiscreteRegression):
         return torch.cat([below, gaps.new_zeros(1), running_sum(gaps[zero:])])
 
     def log_prior(self) -> Tensor:
-        """Logarithm of the prior (k,) at the values; a Gaussian's moves with them."""
+        """Log prior probabilities (k,) of the values; a Gaussian prior follows learned values."""
         if self.learn_values and self.weights.prior == "gaussian":
             return log_weights(self.values(), "gaussian").log_softmax(0)
         return super().log_prior()
 
-    def prior_at(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """As in ``DiscreteRegression``; where values are learned it moves with them."""
+    def effective_log_prior(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """As in ``DiscreteRegression``; follows the values if they are learned."""
         if self.learn_values:
             return self.log_prior(), q.new_zeros(())
-        return super().prior_at(q)
+        return super().effective_log_prior(q)
 
-    def swept(self, logits: Tensor | None = None, share: float = 1.0) -> Tensor:
-        """As in ``DiscreteRegression``; None: from the present logits."""
-        return super().swept(self.logits.detach() if logits is None else logits, share)
+    def logits_after_sweep(self, logits: Tensor | None = None, share: float = 1.0) -> Tensor:
+        """As in ``DiscreteRegression``; None starts from the present logits."""
+        return super().logits_after_sweep(self.logits.detach() if logits is None else logits, share)
 
     def bound(self, logits: Tensor | None = None) -> Bound:
-        """As in ``DiscreteRegression``; None: at the present logits."""
+        """As in ``DiscreteRegression``; None evaluates it at the present logits."""
         return super().bound(self.logits.detach() if logits is None else logits)
 
     @torch.no_grad()
     def sweep(self) -> None:
         """As in ``SweptRounds``. Cost: O(m^2 + m k)."""
         if self.noise is not None:
-            self.noise_logits.copy_(self.best_noise(self.bound().fit))
-        self.logits.copy_(self.swept())
+            self.noise_logits.copy_(self.best_noise_logits(self.bound().fit))
+        self.logits.copy_(self.logits_after_sweep())
 
     def bound_value(self) -> float:
         """As in ``SweptRounds``."""
@@ -134,11 +136,11 @@ class Direct(SweptRounds, DiscreteRegression):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Fix the functions and sum over the data, once; q starts where annealing leads."""
+        """Fix the basis functions, compute the sums over the data, and start q by annealing."""
         self.fix(x, y, generator=generator)
-        self.logits.data = self.annealed(self.anneal)
+        self.logits.data = self.annealed_logits(self.anneal)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: q; ``hyperparameters``: the values, where they are learned."""
-        groups = {"variational": self.and_noise(self.logits)}
+        """``variational``: q; ``hyperparameters``: the values of the weights, if learned."""
+        groups = {"variational": self.with_noise_logits(self.logits)}
         return groups | ({"hyperparameters": [self.log_gaps]} if self.learn_values else {})

@@ -1,4 +1,4 @@
-"""A Bayesian network with squares for activations and discrete weights: its bound is exact."""
+"""A Bayesian neural network with squared activations, discrete weights and an exact bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpx.backends import DEFAULT_BUDGET
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at, require_grid
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, effective_log_prior, require_grid
 from gpx.methods.direct.mean_field import negative_divergence
 from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.polynomial import (
@@ -27,41 +27,43 @@ from gpx.methods.direct.rounds import SweptRounds
 from gpx.methods.direct.summed import SummedRegression
 from gpx.tensor_checks import check_at_least, check_widths
 
-NARROW = 0.25
+START_WIDTH = 0.25
 """Standard deviation of q at the start, in units of the prior's."""
 
 
 class DirectNetwork(SummedRegression, SweptRounds):
-    """Regression by a network y = u(x) + noise whose weights take one of a few values each.
+    """Regression by a network, y = u(x) + noise, whose weights take one of a few values each.
 
-    Its activations are squares, so that it is a polynomial of h terms in inputs and weights. q
-    makes the weights independent, and the evidence lower bound is an exact sum over pairs of terms,
-    free of n once the terms were summed over the data. It has no kernel and no mean function.
+    Activations are squares, so that the network is a polynomial of h terms in inputs and weights.
+    Under q the weights are independent, and the evidence lower bound is an exact sum over pairs of
+    terms; after one pass over the data its cost does not depend on n. There is no kernel and no
+    mean function.
 
     Args:
         likelihood: Gaussian.
         num_inputs: d.
         hidden: neurons of every hidden layer; () is a linear model. Every layer squares h, which
-            grows with d^2 for one and with d^4 for two.
-        bias: a further input that is one.
-        weights: values of every weight, in units of 1 / sqrt(inputs of its neuron), and their
+            grows with d^2 for one layer and with d^4 for two.
+        bias: whether to append a constant input of one.
+        weights: possible values of a weight, in units of 1 / sqrt(inputs of its neuron), and their
             prior; None: ``WeightGrid()``.
-        noise: values of the noise variance and their prior; None: it stays as initialised.
-        starts: draws from the prior of which the one of largest bound is where q starts, narrow
-            around it: under the prior the neurons of a layer are alike, and would stay so.
-        restarts: of a gradient search, each after sweeps of coordinate ascent.
+        noise: possible noise variances and their prior; None: the noise variance stays as
+            initialised.
+        starts: number of draws from the prior; q starts concentrated around the one with the
+            largest bound. Started at the prior, the neurons of a layer would stay identical.
+        restarts: number of restarts of the gradient search, each after sweeps of coordinate ascent.
 
     Attributes:
-        logits (b, k): of q, its probabilities their softmax.
-        noise_logits (k_s,): of the noise variance; empty where it is known.
-        gram (h, h), projected (h,), totals (2,): sums over the data of products of coefficients of
-            the terms, of these and the targets, |y|^2 and n.
+        logits (b, k): their softmax gives the probabilities of q.
+        noise_logits (k_s,): of q(noise variance); empty if it is known.
+        gram (h, h), projected (h,), totals (2,): C^T C and C^T y for the coefficients C (n, h) of
+            the terms at the data, |y|^2 and n.
 
     Raises:
-        ConfigError: sizes below one, or more terms than memory holds in pairs.
+        ConfigError: sizes below one, or so many terms that their pairs do not fit into memory.
 
     Exactness: see ``DirectNetworkELBO``.
-    Cost: n h^2 / 2 multiply-adds once; an evaluation with gradient O(h^2 b), whatever n.
+    Cost: n h^2 / 2 multiply-adds once; O(h^2 b) per evaluation with gradient, independent of n.
     Source: Evans thesis, appendix E.
     """
 
@@ -95,7 +97,7 @@ class DirectNetwork(SummedRegression, SweptRounds):
         self.inputs, self.hidden, self.bias = num_inputs, tuple(widths[:-1]), bias
         self.weights = WeightGrid() if weights is None else weights
         self.starts, self.restarts = starts, restarts
-        self.start_sums(noise)
+        self.register_sums(noise)
         self.polynomial = network_polynomial(num_inputs + bias, widths)
         empty = torch.zeros(0, dtype=torch.float64)
         self.logits = nn.Parameter(empty.new_zeros(0, len(self.weights)))
@@ -106,12 +108,12 @@ class DirectNetwork(SummedRegression, SweptRounds):
         return self.inputs
 
     def values(self) -> Tensor:
-        """Values (b, k) of the weights."""
+        """Values (b, k) that each weight may take."""
         scale = self.polynomial.fan_in.to(self.gram).rsqrt()
         return scale.unsqueeze(1) * self.weights.values.to(self.gram)
 
     def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
-        """As in ``SummedRegression``, of the coefficients of the terms."""
+        """As in ``SummedRegression``, for the coefficients of the terms."""
         total = SufficientStatistics.empty(len(self.polynomial.counts), x.device)
         for rows, made in self.new_posterior().blocks(x):
             target = y[rows].double()
@@ -122,14 +124,14 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Sum over the data, once, and look for a start of q."""
+        """Compute the sums over the data and choose the start of q."""
         self.statistics = self.sums(x, y)
         grid = self.weights.values.to(self.gram)
         best = None
         for _ in range(self.starts):
             self.logits.data = self._start(grid, generator)
             if self.noise is not None:
-                self.noise_logits.data = self.best_noise(self.bound_terms()["fit"])
+                self.noise_logits.data = self.best_noise_logits(self.bound_terms()["fit"])
             value = self.bound_value()
             if best is None or value > best[0]:
                 best = value, self.logits.data, self.noise_logits.data
@@ -139,27 +141,27 @@ class DirectNetwork(SummedRegression, SweptRounds):
         self.note = f"{count} weights of {len(grid)} values, {terms} terms"
 
     def _start(self, grid: Tensor, generator: torch.Generator) -> Tensor:
-        """Logits (b, k) of q a quarter as wide as the prior, around a draw from it."""
+        """Logits (b, k) of a q that is concentrated around a draw from the prior."""
         shape = (self.polynomial.exponents.shape[1], 1)
         draws = torch.randn(
             shape, generator=generator, dtype=torch.float64, device=generator.device
         )
         prior = self.weights.log_prior.to(self.gram)
-        return prior - 0.5 * ((grid - draws.to(grid)) / NARROW).square()
+        return prior - 0.5 * ((grid - draws.to(grid)) / START_WIDTH).square()
 
     def bound_terms(self) -> dict[str, Tensor]:
         """Terms of the bound in nats: fit, constant, weights and noise. Cost: O(h^2 b)."""
         log_q, noise = self.logits.log_softmax(-1), self.noise_terms()
-        prior, gained = prior_at(log_q.detach().exp(), self.weights)
+        prior, prior_constant = effective_log_prior(log_q.detach().exp(), self.weights)
         return {
             "fit": self._fit(log_q.exp()),
             "constant": noise.constant,
-            "weights": negative_divergence(log_q, prior)[0].sum() + gained,
+            "weights": negative_divergence(log_q, prior)[0].sum() + prior_constant,
             "noise": noise.prior,
         }
 
     def _fit(self, q: Tensor) -> Tensor:
-        """-E |y - u(x)|^2 E 1/s / 2 (), of probabilities q (b, k)."""
+        """-E |y - u(x)|^2 E 1/s / 2 () for probabilities q (b, k)."""
         exponents = self.polynomial.exponents
         highest, exponents = 2 * int(exponents.max()), exponents.to(q.device)
         of_weights = moments(q, self.values(), highest)
@@ -171,24 +173,24 @@ class DirectNetwork(SummedRegression, SweptRounds):
         return -0.5 * self.noise_terms().precision * error
 
     def sweep(self) -> None:
-        """As in ``SweptRounds``: the fit is linear in the probabilities of one weight.
+        """As in ``SweptRounds``; the fit is linear in the probabilities of a single weight.
 
-        Cost: O(h^2 b^2), in b rounds of small operations, on the CPU whatever the device: a round
-        waits for the one before.
+        Cost: O(h^2 b^2), in b sequential updates of small operations, on the CPU whatever the
+        device.
         """
         if self.logits.is_cpu:
             self._sweep()
             return
-        here = copy.deepcopy(self).cpu()
-        here._sweep()
-        self.logits.data.copy_(here.logits)
-        self.noise_logits.data.copy_(here.noise_logits)
+        on_cpu = copy.deepcopy(self).cpu()
+        on_cpu._sweep()
+        self.logits.data.copy_(on_cpu.logits)
+        self.noise_logits.data.copy_(on_cpu.noise_logits)
 
     def _sweep(self) -> None:
-        prior, _ = prior_at(self.logits.detach().softmax(-1), self.weights)
+        prior, _ = effective_log_prior(self.logits.detach().softmax(-1), self.weights)
         for weight in range(len(self.logits)):
             if self.noise is not None:
-                self.noise_logits.data = self.best_noise(self.bound_terms()["fit"])
+                self.noise_logits.data = self.best_noise_logits(self.bound_terms()["fit"])
             q = self.logits.detach().softmax(-1).requires_grad_()
             with torch.enable_grad():
                 (slope,) = torch.autograd.grad(self._fit(q), q)
@@ -199,12 +201,12 @@ class DirectNetwork(SummedRegression, SweptRounds):
         return float(torch.stack(list(self.bound_terms().values())).sum().detach())
 
     def sparsity(self) -> float:
-        """Expected share of weights that are zero in a draw from q; ConfigError without zero."""
+        """Expected share of zero weights in a draw from q; ConfigError if zero is not a value."""
         zero = self.weights.place_of_zero()
         return float(self.logits.detach().softmax(-1)[:, zero].mean())
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for records: sizes, and the sparsity where zero is a value."""
+        """Sizes, and the sparsity if zero is a value, as plain values for the run's record."""
         found: dict[str, bool | int | float | str] = {
             "num_weights": self.polynomial.exponents.shape[1],
             "num_terms": len(self.polynomial.counts),
@@ -213,8 +215,8 @@ class DirectNetwork(SummedRegression, SweptRounds):
         return found if self.weights.zero is None else found | {"sparsity": self.sparsity()}
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: q of the weights, and of the noise variance where it has one."""
-        return {"variational": self.and_noise(self.logits)}
+        """``variational``: q of the weights, and of the noise variance unless it is known."""
+        return {"variational": self.with_noise_logits(self.logits)}
 
     def new_posterior(self) -> DirectNetworkPosterior:
         """As in ``Model``; the training data are not part of the posterior."""

@@ -14,23 +14,23 @@ from gpx.methods.base.objective import Evidence, Facts, Objective
 
 @runtime_checkable
 class NetworkWeights(Protocol):
-    """What the bound asks of a network of discrete weights."""
+    """What ``DirectNetworkELBO`` requires of a model."""
 
     likelihood: Gaussian
 
     def bound_terms(self) -> dict[str, Tensor]:
-        """Of the bound, in nats."""
+        """Terms of the bound, in nats."""
 
     def facts(self) -> Facts:
-        """Plain values for the record."""
+        """Plain values for the run's record."""
 
 
 class DirectNetworkELBO(Objective[NetworkWeights]):
     """Evidence lower bound of ``DirectNetwork``, from its sums over the data: x, y are not read.
 
-    Exactness: a lower bound on the log marginal likelihood of the discrete model, its constant
-    -n log(2 pi) / 2 included; nothing is sampled.
-    Cost: O(h^2 b) for h terms and b weights, whatever n.
+    Exactness: a lower bound on the log marginal likelihood of the discrete model, including the
+    constant -n log(2 pi) / 2; nothing is sampled.
+    Cost: O(h^2 b) for h terms and b weights, independent of n.
     Source: Evans thesis, appendix E.
     """
 
@@ -48,12 +48,12 @@ class DirectNetworkELBO(Objective[NetworkWeights]):
         *,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """The bound in nats; parts: fit, constant and the divergences of weights and noise."""
+        """The bound in nats; parts: fit, constant, and -KL of weights and noise."""
         self.check(model)
         terms = model.bound_terms()
         value = torch.stack(list(terms.values())).sum()
         return Evidence(value, self.kind, terms, None, model.facts())
 
     def num_data(self, x: Tensor) -> int:
-        """Rows that x has; what the statistics hold may be more."""
+        """Number of rows of x; the model's sums may hold more."""
         return max(1, x.shape[0])

@@ -1,4 +1,4 @@
-"""Posterior process of a network of discrete weights: mean and variance are exact sums."""
+"""Posterior process of a network with discrete weights, with exact mean and variance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.methods.base.posterior import Marginals
-from gpx.methods.direct.mean_field import drawn_codes
+from gpx.methods.direct.mean_field import draw_codes
 from gpx.methods.direct.polynomial import Polynomial, expectations, moments, pair_expectations
 from gpx.methods.direct.posterior import DiscretePosterior
 
@@ -18,16 +18,15 @@ class DirectNetworkPosterior(DiscretePosterior):
     """Posterior process of ``DirectNetwork``; needs no training data.
 
     Args:
-        polynomial: of the network.
+        polynomial: the network in expanded form.
         num_inputs: d.
         hidden: neurons of the hidden layers.
-        bias: whether a further input of the polynomial is one.
-        noise_values (k_s,): of the noise variance, where it has a distribution; None: it is that of
-            the likelihood.
+        bias: whether the polynomial has a further input, which is one.
+        noise_values (k_s,): possible noise variances; None: the likelihood's noise variance.
 
     Attributes:
         values (b, k), probabilities (b, k): of every weight.
-        expected (h,), covariance (h, h): of the terms of the network.
+        expected (h,), covariance (h, h): of the weight products of the polynomial's terms.
     """
 
     data_sized = ("values", "probabilities", "noise_probabilities", "expected", "covariance")
@@ -47,8 +46,8 @@ class DirectNetworkPosterior(DiscretePosterior):
         super().__init__()
         self.polynomial, self.inputs, self.bias = polynomial, num_inputs, bias
         self.hidden = hidden
-        self.start_state(noise_values)
-        # all else is in float64 whatever the data: this one number has the precision of the data
+        self.register_state(noise_values)
+        # its dtype is that of the data; all other buffers are float64 whatever the data
         self.register_buffer("unit", torch.ones(()), persistent=False)
 
     @property
@@ -57,7 +56,7 @@ class DirectNetworkPosterior(DiscretePosterior):
         return self.inputs
 
     def fill(self, values: Tensor, probabilities: Tensor, noise_probabilities: Tensor) -> None:
-        """Take q; the arguments are the attributes. Cost: O(h^2 b)."""
+        """Store q; the arguments are the attributes of the same names. Cost: O(h^2 b)."""
         exponents = self.polynomial.exponents
         highest, exponents = 2 * int(exponents.max()), exponents.to(values.device)
         of_weights = moments(probabilities, values, highest)
@@ -72,13 +71,13 @@ class DirectNetworkPosterior(DiscretePosterior):
         )
 
     def coefficients(self, x: Tensor) -> Tensor:
-        """Of the terms (n, h) at x (n, d)."""
+        """Coefficients of the polynomial's terms (n, h) at x (n, d)."""
         ones = x.new_ones(len(x), int(self.bias))
         polynomial = Polynomial(*(part.to(x.device) for part in self.polynomial))
         return polynomial.coefficients(torch.cat([x, ones], 1))
 
     def blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """``coefficients`` in float64, as many rows of x (n, d) at a time as memory is to hold."""
+        """``coefficients`` in float64, in blocks of rows of x (n, d) within the memory budget."""
         for rows in row_chunks(len(x), 4 * 8 * len(self.polynomial.counts), DEFAULT_BUDGET):
             yield rows, self.coefficients(x[rows].double())
 
@@ -98,7 +97,7 @@ class DirectNetworkPosterior(DiscretePosterior):
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` networks x (t, d) -> (num, t). Cost: num h multiply-adds a row."""
-        codes = drawn_codes(*self.mixture(), num, generator)
+        codes = draw_codes(*self.mixture(), num, generator)
         drawn = self.values[torch.arange(len(self.values), device=codes.device), codes]
         polynomial = Polynomial(*(part.to(drawn.device) for part in self.polynomial))
         terms = polynomial.at(drawn)

@@ -1,8 +1,8 @@
-"""A network with squares for activations as a polynomial in its inputs and its weights.
+"""A network with squared activations, expanded as a polynomial in its inputs and its weights.
 
-A layer multiplies what comes in by weights and sums; between layers every neuron is squared. The
-output is then a sum of h terms, c_t(x) prod_k w_k^{e_tk}: expectations under independent weights
-are products of moments of single weights, whatever the number of layers.
+Layers are linear and between layers every neuron is squared. The output is then a sum of h terms
+c_t(x) prod_k w_k^{e_tk}, whose expectations under independent weights are products of moments of
+single weights.
 
 Source: Evans thesis, appendix E, where the products over weights are missing from the squares.
 """
@@ -22,9 +22,9 @@ class Polynomial(NamedTuple):
 
     Attributes:
         exponents (h, b): of the weights, int64.
-        powers (h, d): of the inputs, int64.
-        counts (h,): how often a term occurs, float64.
-        fan_in (b,): inputs of the neuron that a weight belongs to, int64.
+        powers (h, d): exponents of the inputs, int64.
+        counts (h,): coefficients of the terms, float64.
+        fan_in (b,): number of inputs of the neuron that a weight belongs to, int64.
     """
 
     exponents: Tensor
@@ -48,7 +48,7 @@ class Polynomial(NamedTuple):
 
 
 def num_terms(num_inputs: int, widths: Sequence[int]) -> int:
-    """h of ``network_polynomial``, without building it."""
+    """The number h of terms of ``network_polynomial``, without building it."""
     terms = num_inputs
     for before in widths[:-1]:
         terms = terms * (terms + 1) // 2 * before
@@ -56,26 +56,26 @@ def num_terms(num_inputs: int, widths: Sequence[int]) -> int:
 
 
 def network_polynomial(num_inputs: int, widths: Sequence[int]) -> Polynomial:
-    """Of a network with ``widths`` neurons in its layers, the last of which is one.
+    """Expand a network with ``widths`` neurons in its layers; the last width is one.
 
-    Weights are numbered layer by layer, neuron by neuron, in the order of what comes in.
+    Weights are numbered layer by layer, neuron by neuron, in the order of the neuron's inputs.
 
     Args:
-        num_inputs: d; an input that is always one makes biases of the first layer.
+        num_inputs: d; an input that is always one makes its weights biases of the first layer.
         widths: of every layer.
 
-    Cost: O(h b) memory, h as ``num_terms`` says.
+    Cost: O(h b) memory, with h from ``num_terms``.
     """
     sizes = [num_inputs, *widths]
     fan_in = torch.cat([torch.full((i * o,), i) for i, o in itertools.pairwise(sizes)])
     num_weights, used = len(fan_in), 0
-    # of every neuron of the last layer seen: exponents (h, b); powers and counts are shared
+    # exponents (h, b) of each neuron of the previous layer; its neurons share powers and counts
     neurons: list[Tensor] = []
     powers, counts = torch.eye(num_inputs, dtype=torch.int64), torch.ones(num_inputs).double()
     for layer, width in enumerate(widths):
         made = []
         for _ in range(width):
-            if not neurons:  # the inputs: one term each, with a weight of its own
+            if not neurons:  # first layer: one term per input, each with a weight of its own
                 terms = torch.zeros(num_inputs, num_weights, dtype=torch.int64)
                 terms[torch.arange(num_inputs), used + torch.arange(num_inputs)] = 1
                 used += num_inputs
@@ -98,13 +98,13 @@ def network_polynomial(num_inputs: int, widths: Sequence[int]) -> Polynomial:
 
 
 def moments(probabilities: Tensor, values: Tensor, highest: int) -> Tensor:
-    """E w^e (b, highest + 1) of discrete variables, probabilities and values (b, k)."""
+    """Moments E w^e, e = 0 ... highest: (b, highest + 1), from probabilities and values (b, k)."""
     degrees = torch.arange(highest + 1, device=values.device)
     return (probabilities.unsqueeze(-1) * values.unsqueeze(-1) ** degrees).sum(-2)
 
 
 def expectations(of_weights: Tensor, exponents: Tensor) -> Tensor:
-    """prod_k M_{k, e_tk} (..., h) from tables of powers or moments M (..., b, degrees).
+    """prod_k M_{k, e_tk} (..., h) from powers or moments M (..., b, degrees) of the weights.
 
     Cost: O(h b).
     """
@@ -113,7 +113,7 @@ def expectations(of_weights: Tensor, exponents: Tensor) -> Tensor:
 
 
 def pair_expectations(of_weights: Tensor, exponents: Tensor) -> Tensor:
-    """E of products of two terms (h, h), from moments (b, degrees). Cost: O(h^2 b)."""
+    """Expected products of two terms (h, h), from moments (b, degrees). Cost: O(h^2 b)."""
     total = of_weights.new_ones(len(exponents), len(exponents))
     for table, degree in zip(of_weights, exponents.mT, strict=True):
         total = total * table[degree.unsqueeze(0) + degree.unsqueeze(1)]

@@ -1,4 +1,4 @@
-"""Posterior process of regression on discrete weights: its moments are exact."""
+"""Posterior process on basis functions with discrete weights, with exact moments."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
-from gpx.methods.direct.mean_field import cumulants, drawn_codes
+from gpx.methods.direct.mean_field import cumulants, draw_codes
 
 
 class DiscretePosterior(InDoublePrecision, Posterior):
-    """Discrete weights that are independent given a component of q; a subclass has the functions.
+    """Posterior over discrete weights, independent within each component of q.
+
+    Subclasses define the function of the weights.
 
     Attributes:
-        noise_probabilities (k_s,): of the values of the noise variance; empty where it is known.
-        noise_values (k_s,): empty where it is known.
+        noise_values (k_s,): possible noise variances; empty if the noise variance is known.
+        noise_probabilities (k_s,): their posterior probabilities.
     """
 
     in_double = ("noise_values",)
     noise_probabilities: Tensor
     noise_values: Tensor
 
-    def start_state(self, noise_values: Tensor | None, device: torch.device | None = None) -> None:
-        """Buffers, for the constructor; all but the values of the noise variance are empty."""
+    def register_state(
+        self, noise_values: Tensor | None, device: torch.device | None = None
+    ) -> None:
+        """Register the buffers; all but ``noise_values`` are empty."""
         empty = torch.zeros(0, dtype=torch.float64, device=device)
         for name in self.data_sized:
             self.register_buffer(name, empty.clone())
@@ -45,11 +49,11 @@ class DiscretePosterior(InDoublePrecision, Posterior):
 
     @abstractmethod
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Shares (r,) of the components of q and probabilities (r, m, k); r = 1 of a mean field."""
+        """Shares (r,) and probabilities (r, m, k) of q's components; r = 1 for a mean field."""
 
     @property
     def has_own_noise(self) -> bool:
-        """As in ``Posterior``: where the noise has a posterior."""
+        """As in ``Posterior``: true if the noise variance has a posterior."""
         return len(self.noise_values) > 0
 
     def noise_variance(self, likelihood: Likelihood) -> Tensor:
@@ -61,7 +65,7 @@ class DiscretePosterior(InDoublePrecision, Posterior):
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``Posterior``; where the noise has a posterior, its expected variance is added."""
+        """As in ``Posterior``; adds the expected noise variance if that has a posterior."""
         if not self.has_own_noise:
             return super().predictive(x, likelihood)
         mean, variance = self.predict(x)
@@ -71,7 +75,7 @@ class DiscretePosterior(InDoublePrecision, Posterior):
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
-        """As in ``Posterior``; weights of rows scale a posterior of the noise as well."""
+        """As in ``Posterior``; row weights scale the expected noise variance."""
         if not self.has_own_noise:
             return super().predictive_of_rows(x, likelihood, noise)
         mean, variance = self.predict(x)
@@ -80,7 +84,7 @@ class DiscretePosterior(InDoublePrecision, Posterior):
 
     @torch.no_grad()
     def sample_codes(self, num: int, *, generator: torch.Generator) -> Tensor:
-        """Places of the values in ``num`` draws of the weights: (num, m), uint8.
+        """Draw ``num`` weight vectors, as indices into the values: (num, m), uint8.
 
         Raises:
             ConfigError: there are more than 256 values.
@@ -89,26 +93,25 @@ class DiscretePosterior(InDoublePrecision, Posterior):
         count = probabilities.shape[-1]
         if count > 256:
             raise ConfigError(f"a byte holds 256 values and the weights have {count}")
-        return drawn_codes(shares, probabilities, num, generator).to(torch.uint8)
+        return draw_codes(shares, probabilities, num, generator).to(torch.uint8)
 
 
 class DirectPosterior(DiscretePosterior):
     """Posterior process of ``Direct``; needs no training data.
 
-    f(x) = m(x) + phi(x)^T (scale * w), w independent with ``probabilities`` at ``values``; of a
-    mixture, independent given which of r components w comes from.
+    f(x) = m(x) + phi(x)^T (scale * w). The weights w are independent, with ``probabilities`` of the
+    ``values``; for a mixture q, they are independent given the component.
 
     Args:
-        basis: of the functions.
-        mean: of the prior.
-        noise_values (k_s,): of the noise variance, where it has a distribution; None: it is that of
-            the likelihood.
+        basis: the basis functions phi.
+        mean: prior mean function m.
+        noise_values (k_s,): possible noise variances; None: the likelihood's noise variance.
 
     Attributes:
         scale (m,): prior standard deviations of the weights.
-        values (k,): of a weight, in units of its scale.
-        probabilities (r, m, k): of every weight in every component.
-        shares (r,): of the components.
+        values (k,): possible values of a weight, in units of its scale.
+        probabilities (r, m, k): of every weight in every component of q.
+        shares (r,): weights of the components.
     """
 
     data_sized = ("scale", "values", "probabilities", "shares", "noise_probabilities")
@@ -121,7 +124,7 @@ class DirectPosterior(DiscretePosterior):
         super().__init__()
         self.basis = copy.deepcopy(basis).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.start_state(noise_values, next(self.basis.parameters()).device)
+        self.register_state(noise_values, next(self.basis.parameters()).device)
 
     def fill(
         self,
@@ -131,7 +134,7 @@ class DirectPosterior(DiscretePosterior):
         noise_probabilities: Tensor,
         shares: Tensor,
     ) -> None:
-        """Take q; the arguments are the attributes."""
+        """Store q; the arguments are the attributes of the same names."""
         self.keep(
             self.scale,
             scale=scale,
@@ -147,12 +150,12 @@ class DirectPosterior(DiscretePosterior):
 
     @property
     def zero(self) -> int | None:
-        """The place of zero among the values; None where it is not one."""
+        """The index of zero among the values; None if zero is not a value."""
         places = (self.values == 0.0).nonzero().flatten()
         return int(places[0]) if len(places) else None
 
     def sparsity(self) -> float | None:
-        """Expected share of zeros in a draw of the weights; None where zero is not a value."""
+        """Expected share of zeros in a draw of the weights; None if zero is not a value."""
         zero = self.zero
         if zero is None:
             return None
@@ -199,22 +202,23 @@ class DirectPosterior(DiscretePosterior):
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``DiscretePosterior``; of several components, the mixture of their normals."""
+        """As in ``DiscretePosterior``; for several components a mixture of normals."""
         if len(self.shares) == 1:
             return super().predictive(x, likelihood)
-        return self._mixture(x, self.noise_variance(likelihood).to(x.dtype))
+        return self._mixture_of_normals(x, self.noise_variance(likelihood).to(x.dtype))
 
     @torch.no_grad()
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
-        """As in ``DiscretePosterior``; of several components, the mixture of their normals."""
+        """As in ``DiscretePosterior``; for several components a mixture of normals."""
         if len(self.shares) == 1:
             return super().predictive_of_rows(x, likelihood, noise)
-        return self._mixture(x, noise.like(x).variance(self.noise_variance(likelihood).to(x)))
+        variance = noise.like(x).variance(self.noise_variance(likelihood).to(x))
+        return self._mixture_of_normals(x, variance)
 
-    def _mixture(self, x: Tensor, noise: Tensor) -> Distribution:
-        """Of the components' normals, with noise variances () or (t,)."""
+    def _mixture_of_normals(self, x: Tensor, noise: Tensor) -> Distribution:
+        """One normal per component of q, with noise variances () or (t,) added."""
         mean, variance, _ = self.cumulants(x)
         return gaussian_mixture(Marginals(mean, variance + noise), self.shares)
 
@@ -224,12 +228,12 @@ class DirectPosterior(DiscretePosterior):
 
         Cost: num m k once, num m multiply-adds a row.
         """
-        drawn = self.values[drawn_codes(*self.mixture(), num, generator)]
+        drawn = self.values[draw_codes(*self.mixture(), num, generator)]
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             parts = [drawn.to(x.dtype) @ features.mT for _, features in self._features(x)]
-            found = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
-            return found + self.mean(x)
+            values = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
+            return values + self.mean(x)
 
         return paths

@@ -1,4 +1,4 @@
-"""Rounds of a gradient search with sweeps of coordinate ascent between them."""
+"""Restarts of a gradient search, with sweeps of coordinate ascent between them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from gpx.methods.base.model import Model
 
-MOST_SWEEPS = 20
-"""Of coordinate ascent between two searches."""
+MAX_SWEEPS = 20
+"""Most sweeps of coordinate ascent between two gradient searches."""
 
-WORTHWHILE = 0.01
-"""Nats that a sweep, or all of them, must gain to go on."""
+MIN_GAIN = 0.01
+"""Sweeps end when one gains less than this many nats, and so do restarts if all of them do."""
 
 
 class SweptRounds(Model):
-    """A model whose search by gradient begins anew where sweeps of coordinate ascent lead.
+    """A model whose gradient search restarts from where sweeps of coordinate ascent lead.
 
-    Where q is certain of a value the gradient by its logits vanishes, whether or not the value is
-    the best one. A sweep never lowers the bound, and replaces such a value by a better one. A
-    subclass sets ``restarts``.
+    Where q puts all probability on one value, the gradient by the logits vanishes even if another
+    value would be better. A sweep finds the better value, and never lowers the bound. A subclass
+    sets ``restarts``.
     """
 
     rounds_argument = "restarts"
@@ -29,7 +29,7 @@ class SweptRounds(Model):
 
     @abstractmethod
     def sweep(self) -> None:
-        """Give the noise, and every weight in turn, the best distribution given the others."""
+        """Set q of the noise variance, and of every weight in turn, to its optimum."""
 
     @abstractmethod
     def bound_value(self) -> float:
@@ -37,24 +37,24 @@ class SweptRounds(Model):
 
     @property
     def num_rounds(self) -> int:
-        """As in ``Model``: the search and its restarts."""
+        """As in ``Model``: the first search and the restarts."""
         return 1 + self.restarts
 
     @torch.no_grad()
     def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
-        """Sweeps of coordinate ascent, which never lower the bound; nothing is drawn.
+        """Run sweeps of coordinate ascent; nothing is drawn.
 
         Returns:
-            whether they gained enough for a search from where they end.
+            whether they gained enough for another search from there.
         """
         if not self.restarts:
             return False
         start = before = self.bound_value()
-        for _ in range(MOST_SWEEPS):
+        for _ in range(MAX_SWEEPS):
             self.sweep()
-            here = self.bound_value()
-            if here - before < WORTHWHILE:
+            after = self.bound_value()
+            if after - before < MIN_GAIN:
                 break
-            before = here
-        self.note = f"sweeps of coordinate ascent gained {here - start:.3g} nats"
-        return here - start >= WORTHWHILE
+            before = after
+        self.note = f"sweeps of coordinate ascent gained {after - start:.3g} nats"
+        return after - start >= MIN_GAIN

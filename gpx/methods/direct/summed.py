@@ -1,4 +1,4 @@
-"""Regression on what is kept of the data as sums, with a noise variance that may have a grid."""
+"""Regression from sums over the data, with a known or a discrete noise variance."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from gpx.errors import DataError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.model import Model
 from gpx.methods.direct.grids import NoiseGrid, require_grid
-from gpx.methods.direct.mean_field import NoiseTerms, best_noise, discrete_noise, known_noise
+from gpx.methods.direct.mean_field import (
+    NoiseTerms,
+    best_noise_logits,
+    discrete_noise_terms,
+    known_noise_terms,
+)
 
 
 class SummedRegression(InDoublePrecision, Model):
-    """Sums over rows of functions and targets, to which rows can be added and from which removed.
+    """A model that keeps sums over the data, so that rows can be added and removed.
 
-    A subclass has the functions.
+    Subclasses define the functions Phi.
 
     Attributes:
-        noise: values of the noise variance and their prior; None: it stays as initialised.
-        noise_logits (k_s,): of the noise variance; empty where it is known.
+        noise: possible noise variances and their prior; None: the noise variance stays as
+            initialised.
+        noise_logits (k_s,): of q(noise variance); empty if it is known.
         gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r, |r|^2 and n.
     """
 
@@ -35,8 +41,8 @@ class SummedRegression(InDoublePrecision, Model):
     projected: Tensor
     totals: Tensor
 
-    def start_sums(self, noise: NoiseGrid | None) -> None:
-        """Buffers and logits, for the constructor; raises ConfigError for no such grid."""
+    def register_sums(self, noise: NoiseGrid | None) -> None:
+        """Register buffers and noise logits; ConfigError if ``noise`` is not a NoiseGrid."""
         require_grid(noise, NoiseGrid, "noise")
         self.noise = noise
         empty = torch.zeros(0, dtype=torch.float64)
@@ -47,18 +53,18 @@ class SummedRegression(InDoublePrecision, Model):
 
     @abstractmethod
     def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
-        """Over the rows x (n, d), y (n,)."""
+        """Sums over the rows x (n, d), y (n,)."""
 
     @property
     def statistics(self) -> SufficientStatistics:
-        """What is kept of the data; takes none that are not finite (DataError)."""
+        """Sums over the data; assigning sums that are not finite raises DataError."""
         squared, count = self.totals.unbind()
         return SufficientStatistics(self.gram, self.projected, squared, int(count))
 
     @statistics.setter
     def statistics(self, new: SufficientStatistics) -> None:
-        told = new.squared + new.projected.sum() + new.gram.diagonal().sum()
-        if not bool(told.isfinite()):
+        total = new.squared + new.projected.sum() + new.gram.diagonal().sum()
+        if not bool(total.isfinite()):
             raise DataError(
                 "the inputs or the targets hold NaN or infinite values, which would be in all sums "
                 "over the rows; remove those rows or fill them in"
@@ -68,40 +74,40 @@ class SummedRegression(InDoublePrecision, Model):
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Take in data x (b, d), y (b,), at O(b m^2); q stays, and training goes on from there."""
+        """Add data x (b, d), y (b,), at O(b m^2); q is kept as the start of further training."""
         self.statistics = self.statistics + self.sums(x, y)
 
     @torch.no_grad()
     def remove_rows(self, x: Tensor, y: Tensor) -> None:
-        """Forget data x (b, d), y (b,) that were taken in.
+        """Remove data x (b, d), y (b,) that were added before.
 
         Raises:
             ConfigError: more rows than there are.
         """
         self.statistics = self.statistics - self.sums(x, y)
 
-    def and_noise(self, *parameters: nn.Parameter) -> list[nn.Parameter]:
-        """``parameters``, and the logits of the noise variance where it is not known."""
+    def with_noise_logits(self, *parameters: nn.Parameter) -> list[nn.Parameter]:
+        """``parameters``, and the logits of the noise variance unless it is known."""
         return [*parameters, *([] if self.noise is None else [self.noise_logits])]
 
     def noise_terms(self) -> NoiseTerms:
-        """What the noise adds to the bound; differentiable by its logits."""
+        """Terms of the bound that depend on the noise; differentiable by its logits."""
         count = self.totals[1]  # stays on its device, so that the host does not wait for it
         if self.noise is None:
-            return known_noise(self.likelihood.noise_variance.detach().double(), count)
-        return discrete_noise(self.noise_logits.log_softmax(0), *self.noise_grid(), count)
+            return known_noise_terms(self.likelihood.noise_variance.detach().double(), count)
+        return discrete_noise_terms(self.noise_logits.log_softmax(0), *self.noise_grid(), count)
 
     def noise_grid(self) -> tuple[Tensor, Tensor]:
-        """Values (k_s,) and log prior (k_s,) of the noise variance."""
+        """Possible noise variances (k_s,) and their log prior (k_s,)."""
         assert self.noise is not None
         device = self.gram.device
         return self.noise.values.to(device), self.noise.log_prior.to(device)
 
-    def best_noise(self, fit: Tensor) -> Tensor:
-        """Logits (k_s,) of the noise variance that are best for a ``fit`` () at the present ones.
+    def best_noise_logits(self, fit: Tensor) -> Tensor:
+        """Logits (k_s,) of the optimal q(noise variance).
 
         Args:
-            fit: -E |r - Phi w|^2 E 1/s / 2.
+            fit (): -E |r - Phi w|^2 E 1/s / 2 at the present logits.
         """
         error = -2.0 * fit.detach() / self.noise_terms().precision.detach()
-        return best_noise(error, self.totals[1], *self.noise_grid())
+        return best_noise_logits(error, self.totals[1], *self.noise_grid())

@@ -1,4 +1,4 @@
-"""Evidence and its gradient from a shared Krylov space, grown until the bias asked for holds."""
+"""Evidence and its gradient from a Krylov space that is grown until the bias bound is met."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import BlockLanczos, SolveReport, UnconvergedWarning, block_gauss, block_radau
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.exact.iterative_mll import IterativeTerms
-from gpx.methods.exact.preconditioned_gradient import pull_back
+from gpx.methods.exact.preconditioned_gradient import preconditioned_gradient
 
 NEGLIGIBLE_MODE = 1e-10
-"""Eigenvalues of the probes' gradient matrix below this times the largest are left out."""
+"""Eigenvalues of the gradient matrix below this fraction of the largest are dropped."""
 
-CANCELLATION = 16.0 * torch.finfo(torch.float64).eps
-"""Relative rounding of the difference of two quadrature rules."""
+CANCELLATION_ERROR = 16.0 * torch.finfo(torch.float64).eps
+"""Relative rounding error of the difference of two quadrature rules."""
 
 Estimate = Literal["below", "middle"]
-"""Which point of the bracket is the value: its lower end, or half-way."""
+"""Which point of the bracket is the estimate: its lower end or its centre."""
 
 
 @dataclass(frozen=True)
 class BarelyBiased:
-    """The estimate and the Krylov space its gradient needs.
+    """The estimate and the Krylov space that its gradient needs.
 
     Attributes:
         terms, report: value, certified gaps, and whether the bias bound was met.
@@ -39,7 +39,7 @@ class BarelyBiased:
             never above it ("below"), or at most this much off ("middle").
         process: space of Q^{-1/2} K Q^{-1/2} started at the probes and at Q^{-1/2} r.
         solution (n,), correction (n,): v ~ K^{-1} r and u = Q^{-1} (r - K v).
-        share: of r^T Q^{-1} r / 2 that ``fit`` takes off: the gap it is known to, or half of that.
+        share: fraction of r^T Q^{-1} r / 2 that was subtracted from ``fit``.
         probes (n, L): w.
     """
 
@@ -64,26 +64,27 @@ def barely_biased_log_marginal_likelihood(
 ) -> BarelyBiased:
     """Grow the Krylov space of all probes and of r until the bracket is narrower than ``bias``.
 
-    All starts share one space: a step is one product of L + 1 columns, and each term is the
+    All start vectors share one space: a step is one product of L + 1 columns, and each term is the
     Galerkin value in the whole space. L probes cost L times as much as r, so they are allowed
-    L / (L + 1) of the bias; once they keep to it, r goes on alone until the sum is below the bound.
+    L / (L + 1) of the bias; once they are within it, only r is extended until the sum is below the
+    bound.
 
     The quadratic term is bracketed by the same rules as the determinant: with the node 1 below the
-    spectrum, Gauss-Radau for 1/x lies above b^T A^{-1} b, and is tighter than r^T Q^{-1} r of the
-    iterate by one to two orders of magnitude on ill-conditioned systems.
+    spectrum, Gauss-Radau for 1/x is an upper bound of b^T A^{-1} b, which on ill-conditioned
+    systems is tighter than r^T Q^{-1} r of the iterate by one to two orders of magnitude.
 
     Args:
         system: K and Q, products in float64.
         residual (n,): r = y - m(x).
         probes (n, L): w, with E[w w^T] = I.
         bias: epsilon in nats: E[value] <= log N(r; 0, K) <= E[value] + epsilon ("below"), or
-            |E[value] - log N(r; 0, K)| <= epsilon ("middle": a bracket twice as wide will do).
-        max_steps: most steps; when it stops the run the bound is void, which is reported and
-            warned of (``UnconvergedWarning``), with the bound that was reached.
+            |E[value] - log N(r; 0, K)| <= epsilon ("middle": a bracket twice as wide suffices).
+        max_steps: most steps; if they do not suffice, an ``UnconvergedWarning`` and the report
+            state the bound that was reached.
 
-    Exactness: expected value within the bias bound reported.
-    Cost: t products (columns) in all, 8 n t^2 operations, eigenproblems of size t at a few looks;
-    memory n t, at most n (L + 1) ``max_steps``.
+    Exactness: the expectation is within ``bias_bound`` of the result.
+    Cost: t products (columns) in all, 8 n t^2 operations, a few eigenproblems of size t; memory
+    n t, at most n (L + 1) ``max_steps``.
     Source: Burt thesis, section 4.6, with a block process in place of its separate ones and a
     Gauss-Radau rule (Golub and Meurant 2010, chapter 6) for its residual bound of the fit.
     """
@@ -93,36 +94,36 @@ def barely_biased_log_marginal_likelihood(
     process = BlockLanczos(system.whitened, starts, (count + 1) * max_steps)
     width = bias if estimate == "below" else 2.0 * bias
     allowed = width * count / (count + 1.0)
-    alone, steps, looks = False, 0, Looks(width)
+    probes_done, steps, schedule = False, 0, BracketSchedule(width)
     upper, widths, fit_gap = probes.new_empty(0), probes.new_empty(0), target.new_zeros(())
     while True:
         before = process.size
-        for _ in range(looks.steps(process, max_steps - steps)):
-            steps += int(process.extend(_residual(process) if alone else None))
-        if not alone:  # the rule for r is cheap, that for the determinant needs eigenproblems
+        for _ in range(schedule.steps(process, max_steps - steps)):
+            steps += int(process.extend(_residual(process) if probes_done else None))
+        if not probes_done:  # needs eigenproblems; the rule for r is cheap
             upper, widths = _quadrature(system, process, count)
         fit_gap = _fit_gap(system, process)
         gap = float(widths.mean() + fit_gap)
         if gap <= width or process.size == before or process.exhausted or steps >= max_steps:
             break
-        alone = alone or float(widths.mean()) <= allowed
-        looks.note(process, gap, 1 if alone else count + 1)
-    if alone:
+        probes_done = probes_done or float(widths.mean()) <= allowed
+        schedule.note(process, gap, 1 if probes_done else count + 1)
+    if probes_done:
         upper, widths = _quadrature(system, process, count)
-    v, r, u, fit_gap = solve_of(system, process, target, fit_gap)
+    v, r, u, fit_gap = galerkin_solve(system, process, target, fit_gap)
     residual_bound = float(0.5 * torch.dot(r, u))
-    taken = 1.0 if estimate == "below" else 0.5
-    mean, error = mean_and_error(upper - (1.0 - taken) * widths)
+    fraction = 1.0 if estimate == "below" else 0.5
+    mean, error = mean_and_error(upper - (1.0 - fraction) * widths)
     terms = IterativeTerms(
-        fit=-0.5 * torch.dot(v, target + r) - taken * fit_gap,
+        fit=-0.5 * torch.dot(v, target + r) - fraction * fit_gap,
         complexity=-(mean + 0.5 * q.logdet()),
         constant=target.new_tensor(-0.5 * target.shape[0] * LOG_TWO_PI),
         fit_gap=fit_gap,
         quadrature_gap=widths.mean(),
         standard_error=error,
     )
-    bound = taken * float(terms.fit_gap + terms.quadrature_gap)
-    share = taken * float(fit_gap) / residual_bound if residual_bound > 0.0 else 0.0
+    bound = fraction * float(terms.fit_gap + terms.quadrature_gap)
+    share = fraction * float(fit_gap) / residual_bound if residual_bound > 0.0 else 0.0
     length = torch.linalg.vector_norm(target).clamp(min=torch.finfo(target.dtype).tiny)
     capped = gap > width and not process.exhausted
     relative = float(torch.linalg.vector_norm(r) / length)
@@ -130,11 +131,12 @@ def barely_biased_log_marginal_likelihood(
     return BarelyBiased(terms, report, bound, process, v, u, share, probes)
 
 
-class Looks:
-    """When to look at the brackets next: their widths fall about geometrically with the products.
+class BracketSchedule:
+    """Decides after how many steps the brackets are computed again.
 
-    A look costs eigenproblems of the size of the space, so they are made where the last two predict
-    that most of the way is gone; the fall gets faster, so little is overshot.
+    Computing them costs eigenproblems of the size of the space. Their widths fall about
+    geometrically with the number of products, so the next evaluation is placed at 70 % of the steps
+    that the last two predict are needed.
     """
 
     def __init__(self, width: float) -> None:
@@ -143,25 +145,25 @@ class Looks:
         self._next = 1
 
     def note(self, process: BlockLanczos, gap: float, columns: int) -> None:
-        """Record a look and plan the next, with so many columns a step from here."""
+        """Record a width and plan the next evaluation, at ``columns`` products a step."""
         now = (process.multiplied, math.log(gap / self._width))
         self._next = 1
         if self._last is not None and now[1] < self._last[1]:
             rate = (self._last[1] - now[1]) / (now[0] - self._last[0])
             self._next = int(0.7 * now[1] / rate / columns)
-        # never far from the experience
+        # do not extrapolate far beyond the steps made so far
         self._next = max(1, min(self._next, 1 + process.size // (4 * columns)))
         self._last = now
 
     def steps(self, process: BlockLanczos, left: int) -> int:
-        """Steps to the next look, at most ``left``."""
+        """Steps to the next evaluation of the brackets, at most ``left``."""
         return min(self._next, left) if process.size else 1
 
 
 def _quadrature(
     system: PreconditionedKernel, process: BlockLanczos, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Rules of w^T log(A) w / 2 from above (L,), and widths of their brackets (L,)."""
+    """Upper bounds of w^T log(A) w / 2 (L,), and widths of their brackets (L,)."""
     coefficients = process.coefficients[:, :count]
     extended = block_radau(process.projected, process.couplings, system.node)
     upper = 0.5 * block_gauss(torch.log, process.projected, coefficients)
@@ -171,17 +173,17 @@ def _quadrature(
 
 
 def _residual(process: BlockLanczos) -> Tensor:
-    """The residual (b,) of the solve for the last start, in the candidates."""
+    """Residual (b,) of the solve for the last start vector, as candidate coefficients."""
     return process.couplings.mT @ _solution(process)
 
 
 def _solution(process: BlockLanczos) -> Tensor:
-    """Galerkin solution (t,) for the last start, in the basis."""
+    """Galerkin solution (t,) for the last start vector, in the basis."""
     return torch.linalg.solve(process.projected, _last_start(process, process.size))
 
 
 def _fit_gap(system: PreconditionedKernel, process: BlockLanczos) -> Tensor:
-    """Width of the bracket of b^T A^{-1} b / 2 for the last start b."""
+    """Width of the bracket of b^T A^{-1} b / 2 for the last start vector b."""
     below, above = (
         0.5 * torch.dot(right, torch.linalg.solve(matrix, right))
         for matrix in (
@@ -190,17 +192,17 @@ def _fit_gap(system: PreconditionedKernel, process: BlockLanczos) -> Tensor:
         )
         for right in [_last_start(process, matrix.shape[0])]
     )
-    return (above - below).clamp(min=0.0) + CANCELLATION * above
+    return (above - below).clamp(min=0.0) + CANCELLATION_ERROR * above
 
 
 def _last_start(process: BlockLanczos, size: int) -> Tensor:
-    """Coefficients (size,) of the last start in the basis."""
+    """Coefficients (size,) of the last start vector in the basis."""
     last = process.coefficients[:, -1]
     return torch.nn.functional.pad(last, (0, size - last.shape[0]))
 
 
 class Solve(NamedTuple):
-    """v ~ K^{-1} r (n,), r - K v (n,), Q^{-1} times it (n,); width of the bracket of r^T v / 2."""
+    """v ~ K^{-1} r (n,), r - K v (n,), Q^{-1} (r - K v) (n,), and the gap of r^T v / 2."""
 
     solution: Tensor
     residual: Tensor
@@ -208,24 +210,24 @@ class Solve(NamedTuple):
     gap: Tensor
 
 
-def solve_of(
+def galerkin_solve(
     system: PreconditionedKernel, process: BlockLanczos, target: Tensor, gap: Tensor
 ) -> Solve:
-    """The Galerkin solve for the last start, and its gap in truth.
+    """The Galerkin solve for the last start vector, with a gap that covers rounding.
 
-    ``gap`` bounds e^T A^{-1} e / 2 for the process's whitened residual e. The true one differs by
-    rounding, delta: sqrt(r^T K^{-1} r) <= sqrt(e^T A^{-1} e) + ||delta||. Never wider than
-    r^T Q^{-1} r / 2.
+    ``gap`` bounds e^T A^{-1} e / 2 for the whitened residual e of the process. The true residual
+    differs by rounding, delta: sqrt(r^T K^{-1} r) <= sqrt(e^T A^{-1} e) + ||delta||. The gap
+    returned is at most r^T Q^{-1} r / 2.
     """
     q = system.preconditioner
     weights = _solution(process)
     v = q.inverse_root_matmul(process.basis.mT @ weights)
     r = target - system.matmul(v)
     u = q.solve(r)
-    left = process.candidates @ (process.couplings.mT @ weights)
-    rounding = torch.linalg.vector_norm(q.inverse_root_matmul(r) + left)
-    drifted = 0.5 * ((2.0 * gap).sqrt() + rounding).square()
-    return Solve(v, r, u, torch.minimum(drifted, 0.5 * torch.dot(r, u)))
+    process_residual = -process.candidates @ (process.couplings.mT @ weights)
+    rounding = torch.linalg.vector_norm(q.inverse_root_matmul(r) - process_residual)
+    with_rounding = 0.5 * ((2.0 * gap).sqrt() + rounding).square()
+    return Solve(v, r, u, torch.minimum(with_rounding, 0.5 * torch.dot(r, u)))
 
 
 def _report(bound: float, bias: float, steps: int, relative: float, capped: bool) -> SolveReport:
@@ -252,8 +254,8 @@ def quadrature_modes(projected: Tensor, coefficients: Tensor) -> tuple[Tensor, T
 
     With T = V diag(tau) V^T (t, t) and G = V^T R, R (c0, c) the coefficients of the starts, the
     gradient matrix is V (Gamma o G G^T) V^T with the divided differences Gamma_ij = (log tau_i -
-    log tau_j) / (tau_i - tau_j). Log is smooth, so few of its eigenvalues count; the others are
-    left out, and fewer columns meet the kernel derivative.
+    log tau_j) / (tau_i - tau_j). Since log is smooth, most of its eigenvalues are negligible and
+    dropped, which leaves fewer columns for the kernel derivative.
 
     Source: Burt thesis, section 4.6 (sign corrected); Daleckii and Krein 1965.
     """
@@ -271,22 +273,21 @@ def quadrature_modes(projected: Tensor, coefficients: Tensor) -> tuple[Tensor, T
 def barely_biased_gradient(
     system: PreconditionedKernel, kernel: Kernel, x: Tensor, found: BarelyBiased
 ) -> LogDensityGradient:
-    """Gradient with the Krylov basis frozen, as a control variate against the exact part of Q.
+    """Gradient with the Krylov basis held fixed and the exact gradient of Q as control variate.
 
-    The fit is taken as -(v^T (r + r') + s r'^T Q^{-1} r') / 2 with r' = r - K v and the fixed share
-    s at which that is its value. d Gauss = <M, W^T dK W> with W = Q^{-1/2} S, plus the exact
-    d log det Q, minus its estimate from the same probes. Its bias vanishes with the steps (at t = n
-    the expectation is the exact gradient); that it is small for the steps the bias bound asks for
-    is an observation.
+    The fit is written as -(v^T (r + r') + s r'^T Q^{-1} r') / 2 with r' = r - K v and s the fixed
+    ``share``. d Gauss = <M, W^T dK W> with W = Q^{-1/2} S, plus the exact d log det Q, minus its
+    estimate from the same probes. The bias vanishes with the steps (at t = n the expectation is the
+    exact gradient); no bound on it is known for fewer steps, but it was small in experiments.
 
-    Cost: see ``pull_back``, with some tens of columns per probe.
+    Cost: see ``preconditioned_gradient``, with some tens of columns per probe.
     Source: Burt thesis, section 4.6 (sign corrected), with the control variate of section 4.1.3.
     """
     q, process = system.preconditioner, found.process
     v, u, count = found.solution, found.correction, found.probes.shape[1]
     weights, modes = quadrature_modes(process.projected, process.coefficients[:, :count])
     vectors = q.inverse_root_matmul(process.basis.mT @ modes)
-    return pull_back(
+    return preconditioned_gradient(
         system,
         kernel,
         x,

@@ -1,4 +1,4 @@
-"""Exact regression of several outputs that share what they have in common."""
+"""Exact regression of several correlated outputs."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.exact.coregional_posterior import CoregionalPosterior
 
-OWN_SHARE = 0.1
-"""Of an output's variance at the start that no other output says anything of."""
+INDEPENDENT_SHARE = 0.1
+"""Share of each output's initial variance that is uncorrelated with the other outputs."""
 
-
-FEW_ROWS = 5.0
-"""Rows that two outputs share, of which their correlation is halved at the start."""
+SHRINKAGE_ROWS = 5.0
+"""Number of common rows at which the initial correlation of two outputs is shrunk by half."""
 
 
 class CoregionalGP(Model):
     """Gaussian process regression of p outputs with covariance B_ij k(x, x') between them.
 
     The intrinsic model of coregionalisation ("multi-task" regression): y_j(x) = f_j(x) + e_j with
-    cov(f_i(x), f_j(x')) = B_ij k(x, x'), B free and learned, and a noise variance of its own for
-    every output. An output with much noise, or with few targets, leans on those that it goes with.
+    cov(f_i(x), f_j(x')) = B_ij k(x, x'), B learned without restrictions, and one noise variance per
+    output. Outputs with much noise or few targets borrow strength from correlated ones.
 
-    A target may be missing: NaN in y (n, p). Without any, B and the noise are diagonalised once
-    and the work is that of p exact Gaussian processes on n points (``CompleteOutputs``); with some,
-    it is that of one on all N observed targets (``ObservedOutputs``).
+    Targets may be missing: NaN in y (n, p). If none are, B and the noise are diagonalised once and
+    the work is that of p exact Gaussian processes on n points (``CompleteOutputs``); otherwise it
+    is that of one process on all N observed targets (``ObservedOutputs``).
 
     Args:
-        kernel: k of the inputs; its outputscale, where it has one, multiplies B.
+        kernel: k of the inputs; its outputscale, if it has one, multiplies B.
         mean: shared by the outputs.
-        likelihood: ``GaussianOutputs``, which says p.
-        correlation: of any two outputs before ``initialise`` has seen the data.
+        likelihood: ``GaussianOutputs``, which sets p.
+        correlation: of any two outputs before ``initialise``.
 
     Attributes:
-        between: B (p, p), by its lower-triangular root.
+        between: B (p, p), stored as its lower-triangular root.
 
     Raises:
         ConfigError: another likelihood, or a correlation outside [0, 1).
 
-    Source: Bonilla, Chai and Williams 2008, section 2; Rakitsch et al. 2013, section 2.2, for the
-    diagonalisation under noise of several variances.
+    Source: Bonilla, Chai and Williams 2008, section 2; for the joint diagonalisation of B and the
+    noise, Rakitsch et al. 2013, section 2.2.
     """
 
     takes_missing_targets = True
@@ -76,26 +75,28 @@ class CoregionalGP(Model):
 
     @property
     def num_outputs(self) -> int:
-        """As many as the likelihood has."""
+        """As in ``Model``: that of the likelihood."""
         return self.likelihood.num_outputs
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Start B at the correlations of the targets, over rows that have both; shrunk a little."""
+        """Set B to the correlations of the targets, slightly shrunk towards the identity."""
         start = target_correlations(y).to(self.between.root)
-        start = (1.0 - OWN_SHARE) * start + OWN_SHARE * torch.eye(len(start)).to(start)
+        start = (1.0 - INDEPENDENT_SHARE) * start + INDEPENDENT_SHARE * torch.eye(len(start)).to(
+            start
+        )
         self.between.root.copy_(torch.linalg.cholesky(start))
 
     def condition(self, x: Tensor, y: Tensor) -> CoregionalPosterior:
         """Posterior given x (n, d) and y (n, p), NaN where a target is missing.
 
-        Cost: without missing targets an eigendecomposition of k(x, x), some 9 n^3 operations in
-        four n x n arrays, one of which is kept; with some, N^3/3 multiply-adds and an N x N array
-        for N observed ones.
+        Cost: without missing targets an eigendecomposition of k(x, x), about 9 n^3 operations in
+        four n x n arrays, one of which is kept; otherwise N^3/3 multiply-adds and an N x N array
+        for N observed targets.
 
         Raises:
-            DataError: infinite targets, or none at all.
-            ConfigError: the arrays do not fit into the memory that is left.
+            DataError: infinite targets, or an output without any target.
+            ConfigError: the arrays do not fit into free memory.
         """
         posterior = self.new_posterior()
         posterior.condition_(x, y)
@@ -107,21 +108,21 @@ class CoregionalGP(Model):
 
 
 def target_correlations(y: Tensor) -> Tensor:
-    """Correlations (p, p) of targets y (n, p) over the rows that have both; positive semi-definite.
+    """Correlation matrix (p, p) of targets y (n, p), positive semi-definite; NaN: missing.
 
-    Ones on the diagonal. Those of m rows are shrunk to m / (m + FEW_ROWS) of themselves.
+    That of two outputs is taken over the m rows that have both, times m / (m + SHRINKAGE_ROWS).
     """
-    share = (~y.isnan()).to(y)
-    filled = (y - y.nanmean(0)).nan_to_num(0.0)  # large means would leave differences no digits
-    count = share.mT @ share
-    some = count.clamp_min(1.0)
-    total = filled.mT @ share  # [i, j]: of output i, over the rows that have j
-    squares = filled.square().mT @ share - total.square() / some
-    products = filled.mT @ filled - total * total.mT / some
+    present = (~y.isnan()).to(y)
+    filled = (y - y.nanmean(0)).nan_to_num(0.0)  # centred, to avoid cancellation
+    count = present.mT @ present
+    divisor = count.clamp_min(1.0)
+    total = filled.mT @ present  # [i, j]: sum of output i over the rows that have j
+    squares = filled.square().mT @ present - total.square() / divisor
+    products = filled.mT @ filled - total * total.mT / divisor
     scale = (squares.clamp_min(0.0) * squares.mT.clamp_min(0.0)).sqrt()
-    found = torch.where(scale > 0.0, products / scale, 0.0) * count / (count + FEW_ROWS)
+    found = torch.where(scale > 0.0, products / scale, 0.0) * count / (count + SHRINKAGE_ROWS)
     found.fill_diagonal_(1.0)
-    values, vectors = torch.linalg.eigh(found)  # pairwise rows: not always positive semi-definite
+    values, vectors = torch.linalg.eigh(found)  # pairwise deletion may break definiteness
     positive = (vectors * values.clamp_min(0.0)) @ vectors.mT
     deviation = positive.diagonal().sqrt()
     return positive / (deviation * deviation[:, None])

@@ -1,4 +1,4 @@
-"""Log marginal likelihood of several outputs that are regressed on together."""
+"""Log marginal likelihood of several outputs that are modelled jointly."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from gpx.linalg.cholesky import checks_deferred
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.coregional_posterior import require_no_infinity
-from gpx.methods.exact.coregional_system import Observed, OutputsKernel, WhitenedOutputs
+from gpx.methods.exact.coregional_system import ObservedTargets, OutputsKernel, WhitenedOutputs
 from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.methods.exact.model import kernel_matrix, row_blocks
 
-ROUNDING = 0.5
-"""n v eps from which gradients in float32 are warned of, where v is the largest ratio of a
-function's variance to its noise variance and eps = 1.2e-7. With an RBF kernel, two inputs and noise
-1e-4 the gradient is off by 0.4 % of its norm on 200 rows and by 1.6 % on 600, and small entries of
-it by 100 %; with a Matern-3/2 kernel by a twentieth of that."""
-WAITS_COST = ("cuda",)
-"""Devices that are asked once whether all factorisations worked, not at each."""
+FLOAT32_GRADIENT_LIMIT = 0.5
+"""Value of n v eps above which a warning says that float32 gradients are inaccurate; v is the
+largest ratio of signal to noise variance, eps = 1.2e-7. With an RBF kernel, two inputs and noise
+1e-4 the error is 0.4 % of the gradient's norm on 200 rows and 1.6 % on 600 (small entries: 100 %);
+with a Matern-3/2 kernel a twentieth of that."""
+DEFERRED_CHECK_DEVICES = ("cuda",)
+"""Devices on which the success of all factorisations is checked once, at the end."""
 
 
 @runtime_checkable
 class CoregionalModel(Protocol):
-    """What the objective asks of a model."""
+    """What ``CoregionalMLL`` needs of a model."""
 
     kernel: Kernel
     mean: Mean
@@ -51,7 +51,7 @@ class CoregionalModel(Protocol):
 
 
 class OutputsGradient(NamedTuple):
-    """Gradient of the log density of complete targets.
+    """Gradient of the log density of targets of which none is missing.
 
     Attributes:
         residual (n, p), between (p, p), noise (p,): with respect to y - m(x), B, noise variances.
@@ -84,9 +84,9 @@ def complete_log_density(
 ) -> tuple[LogDensityTerms, OutputsGradient | None]:
     """log N(vec R; 0, B (x) K + S (x) I), K = k(x, x), S = diag(noise), and its gradient.
 
-    With ``WhitenedOutputs`` it is a sum over p independent processes, r_i ~ N(0, v_i K + I). No
-    eigenvalue of v_i K + I is below one, and jitter is not tried: the factor exists unless rounding
-    exceeds one, where v_i n is some 10^7 in float32 and 10^15 in float64. The derivative
+    With ``WhitenedOutputs`` it is a sum over p independent processes, r_i ~ N(0, v_i K + I). The
+    eigenvalues of v_i K + I are at least one, so no jitter is tried: factorisations fail only if
+    rounding exceeds one, at v_i n of about 10^7 in float32 and 10^15 in float64. The derivative
     with respect to C = B (x) K + S (x) I is (a a^T - C^{-1}) / 2 with a = C^{-1} r, whose blocks
     are sums over the p processes.
 
@@ -95,8 +95,7 @@ def complete_log_density(
         gradient: whether to compute the gradient (two thirds of the work).
 
     Cost: p n^3/3 multiply-adds for the value, p n^3 with the gradient; two n x n arrays, with the
-    gradient three.
-    Waits once for the device on all p factorisations.
+    gradient three. One device synchronisation for all p factorisations.
     Raises: ConfigError when the arrays do not fit; NotPositiveDefinite.
     """
     n, p = residual.shape
@@ -123,7 +122,7 @@ def complete_log_density(
         return cholesky_in_place(fill, buffer, ladder=(0.0,), name=name)[0]
 
     deferred: AbstractContextManager[list[Tensor]] = nullcontext([])
-    if x.device.type in WAITS_COST:
+    if x.device.type in DEFERRED_CHECK_DEVICES:
         deferred = checks_deferred()
     with deferred as failed:
         for i, variance in enumerate(outputs.variances):
@@ -136,7 +135,7 @@ def complete_log_density(
                 gram_traces.append(torch.dot(gram.view(-1), inverse.view(-1)))
                 weight.sub_(inverse.mul_(0.5 * variance))
     for (i,) in torch.stack(failed).nonzero().tolist() if failed else ():
-        factor(i)  # says what is wrong with this one
+        factor(i)  # raises the error of this one
     fit = -0.5 * (rotated * solved).double().sum()
     complexity -= 0.5 * n * noise.double().log().sum()
     constant = complexity.new_tensor(-0.5 * n * p * LOG_TWO_PI)
@@ -144,27 +143,29 @@ def complete_log_density(
     if weight is None:
         return terms, None
     weight.addmm_(solved * (0.5 * outputs.variances), solved.mT)
-    gathered = KernelGradient(kernel, x)
-    gathered.add_symmetric(row_blocks(n, n, x), lambda rows, past: 2.0 * weight[rows, past])
+    kernel_gradient = KernelGradient(kernel, x)
+    kernel_gradient.add_symmetric(
+        row_blocks(n, n, x), lambda rows, columns: 2.0 * weight[rows, columns]
+    )
     unmix = outputs.unmix
     inner = solved.mT @ gram @ solved - torch.stack(gram_traces).diag()
     alpha = solved @ unmix.mT
     of_noise = alpha.square().sum(0) - unmix.square() @ torch.stack(traces)
-    return terms, OutputsGradient(-alpha, 0.5 * unmix @ inner @ unmix.mT, 0.5 * of_noise, gathered)
+    of_between = 0.5 * unmix @ inner @ unmix.mT
+    return terms, OutputsGradient(-alpha, of_between, 0.5 * of_noise, kernel_gradient)
 
 
 @torch.no_grad()
-def missing_and_rounding(
+def count_missing_and_rounding(
     kernel: Kernel, x: Tensor, y: Tensor, between: Tensor, noise: Tensor
 ) -> tuple[int, float]:
-    """How many targets are missing, and what is compared with ``ROUNDING``; one wait for both.
+    """Number of missing targets, and n v eps for ``FLOAT32_GRADIENT_LIMIT`` (0 in float64).
+
+    Both in one transfer from the device.
 
     Args:
         kernel, x (n, d), between (p, p), noise (p,): as for ``complete_log_density``.
         y (n, p): NaN where a target is missing.
-
-    Returns:
-        their number, and n v eps of float32; zero in float64.
     """
     parts = [y.isnan().sum().reshape(1)]
     if x.dtype == torch.float32:
@@ -174,16 +175,16 @@ def missing_and_rounding(
     )
     if not given:
         return int(missing), 0.0
-    prior, spread, matrix = given  # a few numbers, which the host eigendecomposes
-    ratios = WhitenedOutputs.of(matrix.view(between.shape), spread).variances
-    share = ratios.max() * prior.max() * len(x) * torch.finfo(x.dtype).eps
-    return int(missing), float(share)
+    prior, noise, matrix = given  # small, so the host does the eigendecomposition
+    ratios = WhitenedOutputs.of(matrix.view(between.shape), noise).variances
+    rounding = ratios.max() * prior.max() * len(x) * torch.finfo(x.dtype).eps
+    return int(missing), float(rounding)
 
 
 class CoregionalMLL(Objective[CoregionalModel]):
-    """Log marginal likelihood of a ``CoregionalGP``: of the targets that are there.
+    """Log marginal likelihood of a ``CoregionalGP`` for the targets that are not missing.
 
-    Exactness: exact; in float32 up to rounding that is warned of (``ROUNDING``). Cost:
+    Exactness: exact; warns if float32 is too inaccurate (``FLOAT32_GRADIENT_LIMIT``). Cost:
     ``complete_log_density``; with missing targets ``ExactMLL``'s on the observed ones.
     """
 
@@ -208,39 +209,39 @@ class CoregionalMLL(Objective[CoregionalModel]):
             y (n, p): NaN where a target is missing.
 
         Raises:
-            DataError: infinite targets, or none at all.
+            DataError: infinite targets, or an output without any target.
         """
         self.check(model)
         residual, noise = y - model.mean(x)[:, None], model.likelihood.noise_variance.to(y)
         require_no_infinity(residual.detach())
         between = model.between.matrix().to(y)
         gradient = torch.is_grad_enabled()
-        missing, rounding = missing_and_rounding(model.kernel, x, y, between, noise)
-        if rounding > ROUNDING:
+        missing, rounding = count_missing_and_rounding(model.kernel, x, y, between, noise)
+        if rounding > FLOAT32_GRADIENT_LIMIT:
             warnings.warn(
                 "float32 has too few digits for noise this far below the variance of the "
-                "functions: gradients of the evidence may be off by some percent, of small ones "
-                "by more; take dtype=float64",
+                "functions: gradients of the evidence may be off by some percent, and small "
+                "entries by more; take dtype=float64",
                 stacklevel=2,
             )
         facts: Facts = {"missing_targets": missing}
         if missing:
-            seen = Observed.of(x, y)
-            own, spread = residual[seen.rows, seen.outputs], noise[seen.outputs]
+            rows, outputs, inputs = ObservedTargets.of(x, y)
+            observed, row_noise = residual[rows, outputs], noise[outputs]
             pairs = OutputsKernel(model.kernel, model.between)
             terms, found, report = log_marginal_likelihood(
-                pairs, seen.inputs, own, spread, gradient=gradient
+                pairs, inputs, observed, row_noise, gradient=gradient
             )
             value = terms.total()
             if found is not None:
-                value = found.attached(value, own, spread)
+                value = found.attached(value, observed, row_noise)
             facts |= {"solver": "cholesky of observed targets", "jitter": report.jitter}
             return Evidence(value, self.kind, terms._asdict(), report, facts)
-        terms, slope = complete_log_density(
+        terms, outputs_gradient = complete_log_density(
             model.kernel, x, residual, between, noise, gradient=gradient
         )
         value = terms.total()
-        if slope is not None:
-            value = slope.attached(value, residual, between, noise)
+        if outputs_gradient is not None:
+            value = outputs_gradient.attached(value, residual, between, noise)
         facts |= {"solver": "cholesky of each output"}
         return Evidence(value, self.kind, terms._asdict(), None, facts)

@@ -1,4 +1,4 @@
-"""The posterior of several outputs that are regressed on together."""
+"""The posterior of several outputs that are modelled jointly."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from gpx.sampling import SHARED, Frequencies, prior_functions
 class CoregionalPosterior(Posterior):
     """Exact posterior process of p outputs with covariance B_ij k(x, x').
 
-    Its state is the training inputs, the residuals and the weights: O(n (d + p)). What variances
-    and samples need beside them is made anew when they are first asked for.
+    The state holds the training inputs, the residuals and the weights: O(n (d + p)). The
+    factorisation for variances and samples is recomputed when first needed.
 
     Args:
         kernel, mean, likelihood, between: of ``CoregionalGP``; copied.
@@ -64,7 +64,7 @@ class CoregionalPosterior(Posterior):
         """Condition on x (n, d) and y (n, p), NaN where a target is missing.
 
         Raises:
-            DataError: infinite targets, or none at all.
+            DataError: infinite targets, or an output without any target.
         """
         residual = y - self.mean(x)[:, None]
         require_no_infinity(residual)
@@ -104,7 +104,7 @@ class CoregionalPosterior(Posterior):
 
     @torch.no_grad()
     def joint_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (t, p) and covariance (t, p, p) of the outputs without noise, each row for itself.
+        """Mean (t, p) and covariance (t, p, p) of the outputs of each row, without noise.
 
         Cost: that of ``predict``.
         """
@@ -119,7 +119,7 @@ class CoregionalPosterior(Posterior):
         return mean, covariance
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Law of the p targets of each row, whose errors go together as their functions do."""
+        """Joint law of the p targets of each row, correlated as their functions are."""
         if not isinstance(likelihood, GaussianOutputs):
             return super().predictive(x, likelihood)
         return self._law(x, likelihood.noise_variance)
@@ -127,16 +127,16 @@ class CoregionalPosterior(Posterior):
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
-        """As ``predictive``; a row of weight w has a w-th of the noise in every target."""
+        """As ``predictive``; weight w of a row divides the noise of its targets by w."""
         if not isinstance(likelihood, GaussianOutputs):
             return super().predictive_of_rows(x, likelihood, noise)
         return self._law(x, likelihood.noise_of_rows(noise))
 
     @torch.no_grad()
     def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
-        """Of the targets at x (t, d), with noise variances (p,) or (t, p)."""
+        """Law of the targets at x (t, d), with noise variances (p,) or (t, p)."""
         mean, covariance = self.joint_outputs(x)
-        factor = factor_of_rows(covariance.double(), noise.double())
+        factor = target_cholesky(covariance.double(), noise.double())
         return MultivariateNormal(mean, scale_tril=factor.to(mean), validate_args=False)
 
     def with_observations(
@@ -146,10 +146,10 @@ class CoregionalPosterior(Posterior):
         likelihood: Gaussian | NoisyOutputs,
         noise: RowNoise | None = None,
     ) -> Posterior:
-        """As in ``Posterior``, for y (m, p): all rows are conditioned on anew.
+        """As in ``Posterior``, for y (m, p); conditions on all rows again.
 
         Raises:
-            ConfigError: noise of rows, which has no place beside that of each output.
+            ConfigError: ``noise`` is given; the noise is that of each output.
         """
         if noise is not None:
             raise ConfigError(
@@ -197,11 +197,11 @@ class CoregionalPosterior(Posterior):
         return paths
 
 
-def factor_of_rows(covariance: Tensor, noise: Tensor) -> Tensor:
+def target_cholesky(covariance: Tensor, noise: Tensor) -> Tensor:
     """Cholesky factors (t, p, p) of covariances of functions (t, p, p) plus noise, float64.
 
-    Covariances that were taken in float32 may have eigenvalues further below zero than the noise is
-    above it: those count as zero.
+    If rounding (of float32) left a covariance not positive definite even with noise, its negative
+    eigenvalues are set to zero.
 
     Args:
         noise (p,) or (t, p): variances.
@@ -211,12 +211,12 @@ def factor_of_rows(covariance: Tensor, noise: Tensor) -> Tensor:
         return cholesky(covariance + torch.diag_embed(noise), name=name, ladder=(0.0,))[0]
     except NotPositiveDefinite:
         values, vectors = torch.linalg.eigh(covariance)
-        known = (vectors * values.clamp_min(0.0).unsqueeze(-2)) @ vectors.mT
-        return cholesky(known + torch.diag_embed(noise), name=name)[0]
+        positive = (vectors * values.clamp_min(0.0).unsqueeze(-2)) @ vectors.mT
+        return cholesky(positive + torch.diag_embed(noise), name=name)[0]
 
 
 def require_no_infinity(residual: Tensor) -> None:
-    """Raise DataError where y - m(x) (n, p) is infinite; NaN is a missing target."""
+    """Raise DataError if y - m(x) (n, p) has infinite entries; NaN is a missing target."""
     wrong = residual.isinf()
     if bool(wrong.any()):
         row, output = wrong.nonzero()[0].tolist()

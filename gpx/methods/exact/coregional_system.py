@@ -1,4 +1,4 @@
-"""Solves with the covariance B (x) K + noise of several outputs, complete or with gaps."""
+"""Solves with the covariance B (x) K + noise of several outputs, with or without gaps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpx.methods.exact.model import kernel_matrix, noisy_cholesky
 
 
 class OutputsKernel(Kernel):
-    """k(x, x') B_ij between pairs of inputs and the number of an output, which is the last column.
+    """k(x, x') B_ij on inputs whose last column is the number of an output.
 
     Args:
         of_inputs: k.
@@ -37,20 +37,20 @@ class OutputsKernel(Kernel):
         return self.of_inputs.diagonal(x[:, :-1]) * self._roots(x).square().sum(1)
 
     def _roots(self, x: Tensor) -> Tensor:
-        """Row of B's root of each (n, p).
+        """The row of B's root (n, p) for the output of each input.
 
-        Their products are entries of B with their gradient; to pick n x n entries of B is to pick
-        twice, and to wait to see that there are such.
+        Products of these rows are entries of B. Indexing B itself would need two gathers of n x n
+        entries and a device synchronisation.
         """
         return self.between.root.tril()[x[:, -1].long()]
 
 
-class Observed(NamedTuple):
-    """The targets that are there, one after the other.
+class ObservedTargets(NamedTuple):
+    """The N targets that are not missing, as one list.
 
     Attributes:
-        rows (N,), outputs (N,): where they stand in y (n, p).
-        inputs (N, d + 1): of ``OutputsKernel``.
+        rows (N,), outputs (N,): their indices in y (n, p).
+        inputs (N, d + 1): their inputs for ``OutputsKernel``.
     """
 
     rows: Tensor
@@ -58,11 +58,11 @@ class Observed(NamedTuple):
     inputs: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor) -> Observed:
-        """Those of y (n, p) that are not NaN.
+    def of(cls, x: Tensor, y: Tensor) -> ObservedTargets:
+        """The entries of y (n, p) that are not NaN.
 
         Raises:
-            DataError: there are none, or none of an output.
+            DataError: an output, or all of them, have no target.
         """
         rows, outputs = (~y.isnan()).nonzero(as_tuple=True)
         if not len(rows):
@@ -77,14 +77,14 @@ class Observed(NamedTuple):
 
 
 class WhitenedOutputs(NamedTuple):
-    """B and the noise diagonalised at once: outputs as sums of p independent ones of unit noise.
+    """B and the noise jointly diagonalised: p independent outputs of unit noise, linearly mixed.
 
     With S the diagonal matrix of noise variances, S^{-1/2} B S^{-1/2} = U diag(variances) U^T.
 
     Attributes:
-        variances (p,): of the independent outputs, in units of their noise; not negative.
-        mix (p, p): S^{1/2} U; outputs = independent ones @ mix^T.
-        unmix (p, p): S^{-1/2} U; independent ones = outputs @ unmix.
+        variances (p,): of the independent outputs, non-negative.
+        mix (p, p): S^{1/2} U; outputs = independent outputs @ mix^T.
+        unmix (p, p): S^{-1/2} U; independent outputs = outputs @ unmix.
     """
 
     variances: Tensor
@@ -93,47 +93,44 @@ class WhitenedOutputs(NamedTuple):
 
     @classmethod
     def of(cls, between: Tensor, noise: Tensor) -> WhitenedOutputs:
-        """Of B (p, p) and noise variances (p,). Cost: O(p^3)."""
+        """Diagonalise B (p, p) and noise variances (p,). Cost: O(p^3)."""
         deviation = noise.sqrt()
         variances, turn = torch.linalg.eigh(between / (deviation * deviation[:, None]))
         return cls(variances.clamp_min(0.0), deviation[:, None] * turn, turn / deviation[:, None])
 
 
 class OutputsSystem(ABC):
-    """C = B (x) K + noise of the observed targets, for solves and for what they explain."""
+    """C = B (x) K + noise of the observed targets: solves and reductions of variance."""
 
     @abstractmethod
     def solve(self, right: Tensor) -> Tensor:
-        """C^{-1} r for r (..., n, p); what stands at missing targets is not read, and is 0."""
+        """C^{-1} r for r (..., n, p); missing targets are ignored, and 0 in the result."""
 
     @abstractmethod
     def explained(self, cross: Tensor) -> Tensor:
-        """What the targets take from the prior covariance of the outputs at one input.
+        """Prior minus posterior covariance of the outputs (t, p, p) at each of t inputs.
 
         Args:
-            cross (t, n): k between t inputs and the data's.
-
-        Returns:
-            (t, p, p).
+            cross (t, n): k between these inputs and the training inputs.
         """
 
 
 EIGEN_ARRAYS = 4
-"""K, its vectors, and two that LAPACK's syevd, or cuSOLVER's, works in."""
+"""n x n arrays that the eigendecomposition holds: K, its vectors, two of workspace (syevd)."""
 
 
 class CompleteOutputs(OutputsSystem):
-    """No target is missing: p independent processes, one eigendecomposition of K for all.
+    """Without missing targets: p independent processes that share an eigendecomposition of K.
 
     Args:
         kernel, x (n, d): K = k(x, x).
         between (p, p): B.
         noise (p,): variances.
 
-    Cost: some 9 n^3 operations once, afterwards one n x n array is kept; a solve 2 n^2 p products.
+    Cost: about 9 n^3 operations once, one n x n array kept; 2 n^2 p multiply-adds per solve.
 
     Raises:
-        ConfigError: EIGEN_ARRAYS n x n arrays do not fit into the memory that is left.
+        ConfigError: EIGEN_ARRAYS n x n arrays do not fit into free memory.
     """
 
     def __init__(self, kernel: Kernel, x: Tensor, between: Tensor, noise: Tensor) -> None:
@@ -151,21 +148,21 @@ class CompleteOutputs(OutputsSystem):
 
     def solve(self, right: Tensor) -> Tensor:
         """As in ``OutputsSystem``."""
-        turned = self.vectors.mT @ (right @ self.outputs.unmix)
-        return self.vectors @ (turned * self.inverse) @ self.outputs.unmix.mT
+        rotated = self.vectors.mT @ (right @ self.outputs.unmix)
+        return self.vectors @ (rotated * self.inverse) @ self.outputs.unmix.mT
 
     def explained(self, cross: Tensor) -> Tensor:
         """As in ``OutputsSystem``. Cost: n^2 multiply-adds a row."""
         variances, mix, _ = self.outputs
-        shares = (cross @ self.vectors).square() @ self.inverse * variances.square()
-        return (mix * shares[:, None, :]) @ mix.mT
+        reductions = (cross @ self.vectors).square() @ self.inverse * variances.square()
+        return (mix * reductions[:, None, :]) @ mix.mT
 
 
 class ObservedOutputs(OutputsSystem):
-    """Some targets are missing: one factorisation over those that are there.
+    """With missing targets: one factorisation of the covariance of the N observed ones.
 
     Args:
-        kernel, between, noise: as for ``CompleteOutputs``, B as a kernel.
+        kernel, between, noise: as for ``CompleteOutputs``, B as a module.
         x (n, d), y (n, p): NaN where a target is missing.
 
     Cost: N^3/3 multiply-adds and one N x N array for N observed targets.
@@ -174,26 +171,26 @@ class ObservedOutputs(OutputsSystem):
     def __init__(
         self, kernel: Kernel, x: Tensor, y: Tensor, between: Coregionalisation, noise: Tensor
     ) -> None:
-        self.seen = Observed.of(x, y)
+        self.observed = ObservedTargets.of(x, y)
         self.between = between.matrix()
-        pairs = OutputsKernel(kernel, between)
-        spread = noise[self.seen.outputs]
-        self.factor, self.report = noisy_cholesky(pairs, self.seen.inputs, spread)
+        self.factor, self.report = noisy_cholesky(
+            OutputsKernel(kernel, between), self.observed.inputs, noise[self.observed.outputs]
+        )
 
     def solve(self, right: Tensor) -> Tensor:
         """As in ``OutputsSystem``."""
-        rows, outputs, _ = self.seen
-        found = right[..., rows, outputs]
-        flat = upper_solve(self.factor, found.reshape(-1, len(rows)).mT.contiguous()).mT
-        made = torch.zeros_like(right)
-        made[..., rows, outputs] = flat.reshape(found.shape)
-        return made
+        rows, outputs, _ = self.observed
+        entries = right[..., rows, outputs]
+        solved = upper_solve(self.factor, entries.reshape(-1, len(rows)).mT.contiguous()).mT
+        full = torch.zeros_like(right)
+        full[..., rows, outputs] = solved.reshape(entries.shape)
+        return full
 
     def explained(self, cross: Tensor) -> Tensor:
         """As in ``OutputsSystem``. Cost: p N^2 multiply-adds a row."""
-        rows, outputs, _ = self.seen
+        rows, outputs, _ = self.observed
         t, p = len(cross), len(self.between)
-        wide = (cross[:, None, rows] * self.between[:, outputs]).reshape(t * p, len(rows))
-        root = torch.linalg.solve_triangular(self.factor.mT, wide.mT, upper=False)
-        each = root.mT.reshape(t, p, len(rows))
-        return each @ each.mT
+        covariance = (cross[:, None, rows] * self.between[:, outputs]).reshape(t * p, len(rows))
+        root = torch.linalg.solve_triangular(self.factor.mT, covariance.mT, upper=False)
+        root = root.mT.reshape(t, p, len(rows))
+        return root @ root.mT

@@ -28,16 +28,16 @@ def log_marginal_likelihood(
     """log N(r; 0, K), K = k(x, x) + noise, a diagonal, and its gradient in closed form.
 
     With alpha = K^{-1} r the derivative with respect to K is G = (alpha alpha^T - K^{-1}) / 2. One
-    n x n array is kept: the lower triangle of K, then its factor, then K^{-1}, all in place; G
-    meets the kernel's derivative in blocks of rows of the lower triangle.
+    n x n array is kept: the lower triangle of K, then its factor, then K^{-1}, all in place. G is
+    contracted with the kernel's derivative in blocks of rows of the lower triangle.
 
     Args:
         x (n, d), residual (n,), noise () or (n,): inputs, y - m(x), noise variance of all rows or
             of each.
         gradient: whether to compute the gradient (two thirds of the work).
 
-    Exactness: exact up to rounding; where jitter was needed it is the value, and the gradient, of
-    the matrix with that jitter.
+    Exactness: exact up to rounding; if jitter was needed, value and gradient are those of the
+    matrix with that jitter.
     Cost: n^3/3 multiply-adds for the value, n^3 in all with the gradient; memory one n x n array.
     Raises: NotPositiveDefinite; ConfigError when the array does not fit.
     Source: Burt thesis, sections 1.1.1 and 1.3.
@@ -56,11 +56,12 @@ def log_marginal_likelihood(
             return terms, None, report
         inverse = inverse_from_factor(upper)
 
-        def doubled(rows: slice, past: slice) -> Tensor:
-            return torch.addr(inverse[rows, past], alpha[rows], alpha[past], beta=-1.0)
+        def twice_gradient(rows: slice, columns: slice) -> Tensor:
+            return torch.addr(inverse[rows, columns], alpha[rows], alpha[columns], beta=-1.0)
 
-        of_rows = 0.5 * (alpha.square() - inverse.diagonal())
-        return terms, matrix_gradient(kernel, x, noise, -alpha, doubled, of_rows, report), report
+        diagonal = 0.5 * (alpha.square() - inverse.diagonal())
+        found = matrix_gradient(kernel, x, noise, -alpha, twice_gradient, diagonal, report)
+        return terms, found, report
 
 
 def matrix_gradient(
@@ -68,41 +69,41 @@ def matrix_gradient(
     x: Tensor,
     noise: Tensor,
     residual: Tensor,
-    doubled: Callable[[slice, slice], Tensor],
+    twice_gradient: Callable[[slice, slice], Tensor],
     diagonal: Tensor,
     report: CholeskyReport,
 ) -> LogDensityGradient:
-    """Gradient of a function of K = k(x, x) + noise, its jitter included, given G = d / dK.
+    """Gradient of a function of K = k(x, x) + noise (+ jitter), given G = d / dK.
 
     Args:
-        kernel, x (n, d), noise () or (n,): what K is made of.
+        kernel, x (n, d), noise () or (n,): define K.
         residual (n,): gradient with respect to the residuals.
-        doubled: rows and columns -> 2 G there, as in ``KernelGradient.add_symmetric``.
-        diagonal (n,): that of G.
+        twice_gradient: rows, columns -> that block of 2 G (``KernelGradient.add_symmetric``).
+        diagonal (n,): of G.
         report: of the factorisation of K.
     """
     n = x.shape[0]
-    gathered, trace = KernelGradient(kernel, x), diagonal.sum()
-    gathered.add_symmetric(row_blocks(n, n, x), doubled)
-    if report.relative:
-        gathered.add_diagonal(slice(0, n), (trace * report.relative / n).expand(n))
+    kernel_gradient, trace = KernelGradient(kernel, x), diagonal.sum()
+    kernel_gradient.add_symmetric(row_blocks(n, n, x), twice_gradient)
+    if report.relative:  # the jitter is a multiple of the mean of K's diagonal
+        kernel_gradient.add_diagonal(slice(0, n), (trace * report.relative / n).expand(n))
     of_noise = (
         diagonal + trace * report.relative / n if noise.ndim else trace * (1.0 + report.relative)
     )
-    return LogDensityGradient(residual, of_noise, gathered)
+    return LogDensityGradient(residual, of_noise, kernel_gradient)
 
 
 class LogDensity(Protocol):
-    """A log density of residuals (n,) that a kernel and noise give, and its gradient."""
+    """A function that gives a log density of residuals (n,) under kernel and noise."""
 
     def __call__(
         self, kernel: Kernel, x: Tensor, residual: Tensor, noise: Tensor, *, gradient: bool
     ) -> tuple[LogDensityTerms, LogDensityGradient | None, CholeskyReport]:
-        """Terms, the gradient where it is asked for, and the report of the factorisation."""
+        """Terms, the gradient if it is asked for, and the report of the factorisation."""
 
 
 class GaussianRegression(Protocol):
-    """The parts of which exact evidence is made."""
+    """The parts of a model that exact evidence needs."""
 
     kernel: Kernel
     mean: Mean
@@ -117,11 +118,11 @@ def exact_evidence(
     row_noise: RowNoise | None = None,
     density: LogDensity = log_marginal_likelihood,
 ) -> Evidence:
-    """A log density of x (n, d), y (n,) with its gradient, as evidence of this kind.
+    """Evidence of this kind for x (n, d), y (n,) from a log density with its gradient.
 
     Args:
-        row_noise: what is known of the noise of each row; None: nothing.
-        density: of the residuals; ``log_marginal_likelihood``, or another of its form.
+        row_noise: known noise variances or weights of the rows; None: nothing is known.
+        density: ``log_marginal_likelihood``, or another function with its signature.
 
     Raises:
         DataError: targets that are not finite.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -27,30 +27,31 @@ from gpx.linalg import (
 from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
-from gpx.methods.exact.preconditioned_gradient import pull_back
+from gpx.methods.exact.preconditioned_gradient import preconditioned_gradient
 from gpx.tensor_checks import check_at_least
 
 Criterion = Literal["evidence", "residual_per_row"]
+ProbeKind = Literal["rademacher", "gaussian"]
 
 
 class IterativeTerms(NamedTuple):
-    """Terms of an estimate and how far each may be off, in nats.
+    """Terms of an estimate and bounds on their errors, in nats.
 
     Attributes:
-        fit: -r^T K^{-1} r / 2, below the exact one by at most ``fit_gap`` (above it, by as much,
-            under the "residual_per_row" criterion).
+        fit: -r^T K^{-1} r / 2, at most ``fit_gap`` below the exact value (at most that much above
+            it under the "residual_per_row" criterion).
         complexity: -log det K / 2.
         constant: -n log(2 pi) / 2.
         fit_gap: certified bound on the error of ``fit``.
-        quadrature_gap: half the width of the Gauss to Gauss-Radau bracket of ``complexity``, of
-            every probe after its own steps; no number of probes narrows it. NaN where none is:
-            products in float32, or a stopping rule that a probe meets without a step.
+        quadrature_gap: half the width of the bracket of ``complexity`` between the Gauss and
+            Gauss-Radau rules, averaged over probes; more probes do not narrow it. NaN if there is
+            no bracket: products in float32, or a probe that meets the stopping rule at once.
         standard_error: of ``complexity``, from the scatter of the probes.
 
-    Of ``barely_biased_log_marginal_likelihood`` the gaps are the whole widths of the brackets, with
-    their rounding. The estimate "below" stands at their lower ends: ``fit`` is low by at most its
-    gap, ``complexity`` in expectation by at most its own. "middle" stands half a width higher, and
-    errs by at most half.
+    From ``barely_biased_log_marginal_likelihood`` the gaps are the full widths of the brackets,
+    rounding included. The estimate "below" takes their lower ends: ``fit`` is low by at most its
+    gap, ``complexity`` in expectation by at most its own. "middle" takes the centres, and is off by
+    at most half the widths.
     """
 
     fit: Tensor
@@ -85,13 +86,13 @@ def iterative_log_marginal_likelihood(
         system: K and Q.
         residual (n,): r = y - m(x).
         probes (n, L): xi, with E[xi xi^T] = I.
-        stop: judged for every column; ``EvidenceBound(e)`` leaves e nats of the fit and about as
-            much of every probe's quadrature.
-        corrected: subtract the certified gap from the fit, so that it errs downwards and no
-            optimiser can gain from an unfinished solve.
+        stop: applied to every column; ``EvidenceBound(e)`` leaves an error of e nats in the fit and
+            about as much in the quadrature of every probe.
+        corrected: subtract the certified gap from the fit, which then errs downwards, so that an
+            optimiser cannot gain from an unfinished solve.
         max_iterations: most steps; reaching it is a warning (``UnconvergedWarning``).
-        start (n,): where the solve for r begins, such as its solution at hyperparameters nearby;
-            None: zero. The probes' solves begin at zero: their quadrature is that of their steps.
+        start (n,): initial solution for r, such as that at nearby hyperparameters; None: zero. The
+            probes always start at zero, which their quadrature requires.
 
     Returns:
         terms, the solve (columns: r, then the probes), Z = Q^{-1} R xi (n, L).
@@ -102,28 +103,28 @@ def iterative_log_marginal_likelihood(
     """
     q = system.preconditioner
     target = residual.detach().double()
-    whole = torch.cat([target.unsqueeze(1), q.root_matmul(probes)], 1)
+    right = torch.cat([target.unsqueeze(1), q.root_matmul(probes)], 1)
     x0 = None
     if start is not None:
-        x0 = torch.zeros_like(whole)
+        x0 = torch.zeros_like(right)
         x0[:, 0] = start
     solved = conjugate_gradients(
         system.matmul,
-        whole,
+        right,
         preconditioner=q,
         x0=x0,
         stop=stop,
         max_iterations=max_iterations,
         product_dtype=system.product_dtype,
-        refresh_every=max_iterations,  # an earlier one would end the probes' Lanczos coefficients
+        refresh_every=max_iterations,  # an earlier restart would cut off the Lanczos coefficients
         on_failure="warn",
     )
     v, r = solved.solution[:, 0], solved.residual[:, 0]
     gap = 0.5 * torch.dot(r, q.solve(r))
     fit = -0.5 * torch.dot(v, target + r)
-    moved = solved.step_sizes.shape[0] > 0 and bool((solved.step_sizes[0, 1:] > 0.0).all())
-    # rounding of products in float32 may push the spectrum below the node
-    node = system.node if system.product_dtype == torch.float64 and moved else None
+    all_stepped = solved.step_sizes.shape[0] > 0 and bool((solved.step_sizes[0, 1:] > 0.0).all())
+    # rounding of products in float32 may push the spectrum below the Gauss-Radau node
+    node = system.node if system.product_dtype == torch.float64 and all_stepped else None
     scale = 0.5 * probes.square().sum(0)
     lower, upper = quadrature_of_solve(solved, scale, columns=1, node=node)
     half = torch.full_like(gap, torch.nan) if node is None else 0.5 * (upper - lower).mean()
@@ -154,13 +155,13 @@ def iterative_gradient(
     terms in u only if ``corrected``); d log det K ~ tr(Q^{-1} dQ) + mean of (K^{-1} R xi)^T dK z -
     z^T dQ z over the probes. No graph runs through the solve.
 
-    Cost: see ``pull_back``.
+    Cost: see ``preconditioned_gradient``.
     Source: Burt thesis, sections 4.1.3 and 4.6.
     """
     v, solutions = solved.solution[:, :1], solved.solution[:, 1:]
     u = system.preconditioner.solve(solved.residual[:, 0])
     u = u if corrected else torch.zeros_like(u)
-    return pull_back(
+    return preconditioned_gradient(
         system,
         kernel,
         x,
@@ -172,61 +173,83 @@ def iterative_gradient(
     )
 
 
-class IterativeMLL(Objective[ExactModel]):
-    """Log marginal likelihood of an ``ExactGP`` without a factorisation, with error bars.
+class ProbedMLL(Objective[ExactModel]):
+    """Base class of stochastic estimates of the log marginal likelihood of an ``ExactGP``.
 
     Args:
-        probes: L, columns of the stochastic log-determinant; the standard error falls as 1/sqrt(L).
+        probes: L, probe vectors of the log-determinant.
         kind_of_probes: "rademacher" or "gaussian".
-        tolerance: nats per column ("evidence"), or residual norm per row ("residual_per_row").
-        criterion: "evidence" stops on the certified bound r^T Q^{-1} r / 2 and subtracts it from
-            the fit; "residual_per_row" is the published baseline, whose fit errs upwards without a
-            bound that holds for every hyperparameter: read ``fit_gap``.
-        resample: draw new probes from the run's generator at every step where there is one (a
-            first-order optimiser); else, and always under L-BFGS-B, they are fixed for the run and
-            the objective is a deterministic function.
-        max_iterations: of one solve.
-        warm_start: begin the solve for the data where that of the step before ended, under a
-            first-order optimiser with ``resample``. The bound on what is left holds from wherever
-            it begins. Elsewhere every evaluation begins at zero, as a function of its arguments.
-
-    Exactness: an estimate, see ``IterativeTerms``. Cost: ``iterative_log_marginal_likelihood`` and
-    ``pull_back``; memory a few n (L + m) numbers.
+        resample: with a first-order optimiser, draw new probes at every step. Otherwise, and always
+            with L-BFGS-B, the probes are fixed for the run and the objective is deterministic.
     """
 
     batching = "full"
     kind = "estimate"
     models = (ExactModel,)
     made_for = "ExactGP"
-    shared = "evidence"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(self, probes: int, kind_of_probes: ProbeKind, resample: bool) -> None:
+        super().__init__()
+        check_at_least(1, probes=probes)
+        if kind_of_probes not in get_args(ProbeKind):
+            raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
+        self.probes, self.kind_of_probes = probes, kind_of_probes
+        self.draws = FixedProbes(resample)
+
+    def draw_probes(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Probes (n, L) for inputs x (n, d)."""
+        return probe_vectors(
+            x.shape[0],
+            self.probes,
+            kind=self.kind_of_probes,
+            generator=self.draws.generator(x.device, generator),
+            device=x.device,
+        )
+
+
+class IterativeMLL(ProbedMLL):
+    """Log marginal likelihood of an ``ExactGP`` without a factorisation, with error bars.
+
+    Args:
+        probes, kind_of_probes, resample: see ``ProbedMLL``; standard error ~ 1 / sqrt(probes).
+        tolerance: nats per column ("evidence"), or residual norm per row ("residual_per_row").
+        criterion: "evidence" stops on the certified bound r^T Q^{-1} r / 2 and subtracts it from
+            the fit; "residual_per_row" is the published baseline, whose fit errs upwards by an
+            amount that depends on the hyperparameters (see ``fit_gap``).
+        max_iterations: of one solve.
+        warm_start: with a first-order optimiser and ``resample``, start the solve for the data from
+            the solution of the previous step (the error bound holds from any start). Otherwise
+            every evaluation starts from zero, so that it depends on its arguments only.
+
+    Exactness: an estimate, see ``IterativeTerms``. Cost: ``iterative_log_marginal_likelihood`` and
+    ``preconditioned_gradient``; memory a few n (L + m) numbers.
+    """
+
+    shared = "evidence"
     data_sized = ("previous",)
     previous: Tensor
 
     def __init__(
         self,
         probes: int = 10,
-        kind_of_probes: Literal["rademacher", "gaussian"] = "rademacher",
+        kind_of_probes: ProbeKind = "rademacher",
         tolerance: float = 0.1,
         criterion: Criterion = "evidence",
         resample: bool = True,
         max_iterations: int = 500,
         warm_start: bool = False,
     ) -> None:
-        super().__init__()
-        check_at_least(1, probes=probes, max_iterations=max_iterations)
-        if kind_of_probes not in ("rademacher", "gaussian"):
-            raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
+        super().__init__(probes, kind_of_probes, resample)
+        check_at_least(1, max_iterations=max_iterations)
         if criterion == "evidence":
             self.stop: StoppingRule = EvidenceBound(tolerance)
         elif criterion == "residual_per_row":
             self.stop = AbsoluteResidual(tolerance, per_row=True)
         else:
             raise ConfigError(f"criterion={criterion}: expected evidence or residual_per_row")
-        self.probes, self.kind_of_probes = probes, kind_of_probes
         self.corrected = criterion == "evidence"
         self.max_iterations = max_iterations
-        self.draws = FixedProbes(resample)
         self.warm_start = warm_start
         if warm_start:
             self.register_data_sized()
@@ -243,13 +266,7 @@ class IterativeMLL(Objective[ExactModel]):
         start = self.previous if warm and self.previous.shape == residual.shape else None
         with torch.no_grad():
             system = PreconditionedKernel(model.kernel, x, noise, model.iterative)
-            xi = probe_vectors(
-                x.shape[0],
-                self.probes,
-                kind=self.kind_of_probes,
-                generator=self.draws.generator(x.device, generator),
-                device=x.device,
-            )
+            xi = self.draw_probes(x, generator)
             terms, solved, z = iterative_log_marginal_likelihood(
                 system,
                 residual,

@@ -26,8 +26,8 @@ def leave_one_out_log_density(
 
     With alpha = K^{-1} r and c_i = (K^{-1})_ii every term is -log(2 pi / c_i) / 2 - alpha_i^2 /
     (2 c_i). With w_i = (1 + alpha_i^2 / c_i) / (2 c_i) and b = K^{-1} (alpha / c) the derivative
-    with respect to K is G = (b alpha^T + alpha b^T) / 2 - K^{-1} diag(w) K^{-1}, made in blocks of
-    rows.
+    with respect to K is G = (b alpha^T + alpha b^T) / 2 - K^{-1} diag(w) K^{-1}, computed in blocks
+    of rows.
 
     Args:
         x (n, d), residual (n,), noise () or (n,): inputs, y - m(x), noise variance of all rows or
@@ -54,25 +54,25 @@ def leave_one_out_log_density(
         )
         if not gradient:
             return terms, None, report
-        by_precision = 0.5 * (1.0 + misfit) / precision
-        by_alpha = inverse @ (alpha / precision)
+        w = 0.5 * (1.0 + misfit) / precision
+        b = inverse @ (alpha / precision)
 
-        def doubled(rows: slice, past: slice) -> Tensor:
-            block = torch.outer(by_alpha[rows], alpha[past])
-            block.addr_(alpha[rows], by_alpha[past])
-            return block.addmm_(inverse[rows] * by_precision, inverse[:, past], alpha=-2.0)
+        def twice_gradient(rows: slice, columns: slice) -> Tensor:
+            block = torch.outer(b[rows], alpha[columns])
+            block.addr_(alpha[rows], b[columns])
+            return block.addmm_(inverse[rows] * w, inverse[:, columns], alpha=-2.0)
 
-        squares = [inverse[rows].square() @ by_precision for rows in row_blocks(n, n, x)]
-        diagonal = by_alpha * alpha - torch.cat(squares)
-        found = matrix_gradient(kernel, x, noise, -by_alpha, doubled, diagonal, report)
+        squares = [inverse[rows].square() @ w for rows in row_blocks(n, n, x)]
+        diagonal = b * alpha - torch.cat(squares)
+        found = matrix_gradient(kernel, x, noise, -b, twice_gradient, diagonal, report)
     return terms, found, report
 
 
 class LeaveOneOut(Objective[ExactModel]):
     """Log density of every row given all others, summed, of an ``ExactGP`` with Gaussian noise.
 
-    A predictive score in the place of the log marginal likelihood, which it neither bounds nor
-    approximates: hyperparameters that predict well where the model is wrong.
+    A predictive score to train on in place of the log marginal likelihood, which it neither bounds
+    nor approximates; it is more robust when the model is misspecified.
 
     Exactness, cost and source: ``leave_one_out_log_density``.
     """
@@ -85,7 +85,7 @@ class LeaveOneOut(Objective[ExactModel]):
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def check(self, model: ExactModel) -> None:
-        """As in ``Objective``, and of the model's solver."""
+        """As in ``Objective``; the model's solver must be Cholesky."""
         super().check(model)
         solver = getattr(model, "solver", "cholesky")
         if solver not in ("cholesky", "auto"):

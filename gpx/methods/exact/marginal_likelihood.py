@@ -1,4 +1,4 @@
-"""Log marginal likelihood of an exact Gaussian process by the path its model takes."""
+"""Log marginal likelihood of an exact Gaussian process by the solver of its model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpx.methods.exact.model import ExactModel
 
 
 class MarginalLikelihood(Objective[ExactModel]):
-    """``ExactMLL``, ``IterativeMLL`` or ``BarelyBiasedMLL``, as the model's ``solver`` says.
+    """``ExactMLL``, ``IterativeMLL`` or ``BarelyBiasedMLL``, chosen by the model's ``solver``.
 
-    The evidence's kind and its facts name the path taken.
+    The kind and the facts of the evidence are those of the objective chosen.
 
     Args:
-        iterative, barely_biased: the two stochastic paths with their options; None: defaults.
+        iterative, barely_biased: the two stochastic objectives with their options; None: defaults.
     """
 
     batching = "full"
@@ -50,7 +50,7 @@ class MarginalLikelihood(Objective[ExactModel]):
         self.cholesky = ExactMLL()
 
     def path(self, model: ExactModel, x: Tensor) -> Objective:
-        """The objective that serves ``model`` on x (n, d)."""
+        """The objective for the solver of ``model`` on x (n, d)."""
         self.check(model)
         paths: dict[str, Objective] = {
             "cholesky": self.cholesky,
@@ -60,7 +60,7 @@ class MarginalLikelihood(Objective[ExactModel]):
         return paths[model.solver_for(x).name]
 
     def shared_for(self, model: ExactModel, x: Tensor) -> Literal["batch", "evidence"] | None:
-        """That of the path taken."""
+        """As in ``Objective``."""
         return self.path(model, x).shared
 
     def prepare(
@@ -72,5 +72,5 @@ class MarginalLikelihood(Objective[ExactModel]):
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Evidence of the path taken, with its kind, terms and report."""
+        """Evidence of the chosen objective, with its kind, terms and report."""
         return self.path(model, x).evidence(model, x, y, generator=generator)

@@ -36,27 +36,28 @@ BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 
 
 def row_blocks(n: int, width: int, like: Tensor) -> Iterator[slice]:
-    """Slices of 0 .. n such that a block of ``width`` columns keeps to BLOCK_BYTES."""
+    """Slices of 0 .. n such that a block of rows by ``width`` columns fits in BLOCK_BYTES."""
     budget = BLOCK_BYTES.get(like.device.type, BLOCK_BYTES["cpu"])
     yield from row_slices(n, max(1, budget // (max(width, 1) * like.element_size())))
 
 
 @torch.no_grad()
 def kernel_matrix(kernel: Kernel, x: Tensor) -> Tensor:
-    """k(x, x) (n, n), made in blocks of rows: nothing else of that size is held."""
-    made = x.new_empty(len(x), len(x))
+    """k(x, x) (n, n), computed in blocks of rows, so that only one n x n array is held."""
+    matrix = x.new_empty(len(x), len(x))
     for rows in row_blocks(len(x), len(x), x):
-        made[rows] = kernel.evaluate(x[rows], x)
-    return made
+        matrix[rows] = kernel.evaluate(x[rows], x)
+    return matrix
 
 
 def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, CholeskyReport]:
     """Upper factor U (n, n), U^T U = k(x, x) + noise (+ reported jitter), in one n x n array.
 
-    The noise () is that of all rows, or (n,) that of each.
+    Args:
+        noise: variance () of all rows, or (n,) of each.
 
     Raises:
-        ConfigError: the array does not fit into the memory that is left.
+        ConfigError: the array does not fit into free memory.
         NotPositiveDefinite: see ``gpx.linalg.cholesky``.
     """
     n = x.shape[0]
@@ -64,8 +65,8 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
 
     def fill(buffer: Tensor) -> None:
         for rows in row_blocks(n, n, x):
-            past = slice(0, rows.stop)
-            buffer[rows, past] = kernel.evaluate(x[rows], x[past])
+            columns = slice(0, rows.stop)  # the lower triangle
+            buffer[rows, columns] = kernel.evaluate(x[rows], x[columns])
         buffer.diagonal().add_(noise)
 
     with torch.no_grad():
@@ -88,7 +89,7 @@ def _require_memory(n: int, x: Tensor) -> None:
 
 @runtime_checkable
 class ExactModel(Protocol):
-    """What the objectives of exact inference ask of a model."""
+    """What the objectives of exact inference need of a model."""
 
     kernel: Kernel
     mean: Mean
@@ -96,7 +97,7 @@ class ExactModel(Protocol):
     iterative: IterativeOptions
 
     def solver_for(self, x: Tensor) -> SolverChoice:
-        """How K + noise is to be solved for training inputs x (n, d)."""
+        """The solver for K + noise at training inputs x (n, d)."""
 
 
 class ExactGP(Model):
@@ -104,10 +105,10 @@ class ExactGP(Model):
 
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
-        solver: "cholesky"; "iterative" or "barely_biased": by kernel products alone, memory O(n);
-            "auto": Cholesky where time and memory allow, else iterative. ``settle`` fixes what
-            ``auto`` means for a run, in its config.
-        iterative: numbers of the two iterative paths.
+        solver: "cholesky"; "iterative" or "barely_biased", which use kernel products only and
+            memory O(n); "auto": Cholesky if time and memory allow, else iterative. ``settle``
+            records in the run's config what "auto" was resolved to.
+        iterative: options of the two iterative solvers.
 
     Cost: see ``ExactMLL``, ``IterativeMLL`` and ``BarelyBiasedMLL``.
     """
@@ -136,14 +137,14 @@ class ExactGP(Model):
         choose_solver(solver, torch.empty(0))  # fails early
 
     def solver_for(self, x: Tensor) -> SolverChoice:
-        """The path for training inputs x (n, d), never "auto", and why."""
+        """The solver for training inputs x (n, d), never "auto", and why."""
         return choose_solver(self.solver, x)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: what "auto" means here.
+        """As in ``Model``: resolves ``solver="auto"``.
 
         Raises:
-            ConfigError: eigenfunctions asked for as preconditioner of a kernel that has none.
+            ConfigError: ``preconditioner="grief"`` with a kernel that is no product over inputs.
         """
         if self.iterative.preconditioner == "grief":
             ProductFactors(self.kernel, x.shape[1])
@@ -154,7 +155,7 @@ class ExactGP(Model):
         return {"solver": (choice.name, choice.reason)}
 
     def know_noise(self, noise: RowNoise) -> None:
-        """As in ``Model``: training and conditioning take rows in the order of ``noise``.
+        """As in ``Model``; rows must be given in the order of ``noise``.
 
         Raises:
             ConfigError: a solver other than Cholesky.
@@ -182,7 +183,7 @@ class ExactGP(Model):
         return posterior
 
     def new_posterior(self) -> ExactPosterior | IterativePosterior:
-        """As in ``Model``; ``settle`` has chosen the solver, or "auto" is Cholesky."""
+        """As in ``Model``; "auto" counts as Cholesky if ``settle`` was not called."""
         return self._posterior("cholesky" if self.solver == "auto" else self.solver)
 
     def _posterior(self, solver: SolverName) -> ExactPosterior | IterativePosterior:
@@ -195,8 +196,8 @@ class ExactGP(Model):
 class ExactPosterior(JointLaw, GaussianPosterior):
     """Exact posterior process.
 
-    Its state is the training inputs, the residuals y - m(x) and the weights alpha = K^{-1} r:
-    O(n d), not O(n^2). The factor of K that variances need is rebuilt at the first prediction
+    The state holds the training inputs, the residuals y - m(x) and the weights alpha = K^{-1} r:
+    O(n d), not O(n^2). The Cholesky factor for variances is recomputed at the first prediction
     after loading.
 
     Attributes:
@@ -228,7 +229,7 @@ class ExactPosterior(JointLaw, GaussianPosterior):
         return self.factor, report
 
     def _factor(self) -> Tensor:
-        """Cholesky factor of K: the one that is stored, or else a new one."""
+        """Cholesky factor of K, recomputed if it is not stored."""
         return self._factorise()[0] if self.factor is None else self.factor
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -237,9 +238,9 @@ class ExactPosterior(JointLaw, GaussianPosterior):
 
     @torch.no_grad()
     def leave_one_out(self) -> LeftOut:
-        """Predictions of every training value given all others, at these hyperparameters.
+        """Prediction of every training value given all others, at these hyperparameters.
 
-        Cost: that of ``LeftOut.of``; nothing is conditioned again.
+        Cost: that of ``LeftOut.of``; the posterior is not conditioned again.
         """
         return LeftOut.of(self._factor(), self.residual, upper=True)
 
@@ -274,8 +275,8 @@ class ExactPosterior(JointLaw, GaussianPosterior):
 
         f(x) = prior(x) + k(x, X) K^{-1} (y - prior(X) - noise): a prior function from random
         Fourier features, corrected at the data (Wilson et al. 2020). Exact in the mean; the
-        variance away from the data is that of the feature approximation: ``frequencies`` says how
-        many there are, whether paths share them, and the error this leaves.
+        variance away from the data is that of the feature approximation. ``frequencies`` sets the
+        number of features and whether paths share them, and documents the error.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
@@ -291,6 +292,6 @@ class ExactPosterior(JointLaw, GaussianPosterior):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles are of the size of the state."""
+        """Leaves the n x n factor out of copies and pickles."""
         state = super().__getstate__()
         return state | {"_buffers": state["_buffers"] | {"factor": None}}

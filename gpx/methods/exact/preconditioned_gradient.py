@@ -1,4 +1,4 @@
-"""Gradient of an iterative evidence: thin outer products meet dK, the exact part meets dQ."""
+"""Gradient of the iterative evidences: outer products for dK, an exact part for dQ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpx.kernels.base import Kernel
 from gpx.methods.exact.model import row_blocks
 
 
-def pull_back(
+def preconditioned_gradient(
     system: PreconditionedKernel,
     kernel: Kernel,
     x: Tensor,
@@ -26,21 +26,21 @@ def pull_back(
 ) -> LogDensityGradient:
     """Gradient of sum_c left_c^T K right_c + <V, Q> for fixed vectors.
 
-    V = u u^T / 2 - (Q^{-1} - Z Z^T / L) / 2: with z = Q^{-1/2} w the bracket has mean zero over the
-    probes w, so it adds nothing in expectation, and takes from the stochastic trace in ``left`` and
-    ``right`` all that Q explains: the better Q, the smaller the variance, none at all for Q = K.
+    V = u u^T / 2 - (Q^{-1} - Z Z^T / L) / 2. With z = Q^{-1/2} w the bracket has mean zero over the
+    probes w: it is a control variate of the stochastic trace in ``left`` and ``right``, whose
+    variance falls as Q approaches K and vanishes for Q = K.
 
     Math: with C = L^{-1} K_zx and P = K_zz^{-1} K_zx = L^{-T} C, dQ = dK_xz P + P^T dK_zx -
-    P^T dK_zz P + I dnoise for fixed greedy points z; of eigenfunctions, 2 <V C^T, dC^T> + tr V
-    dnoise for a fixed choice of them.
+    P^T dK_zz P + I dnoise for fixed greedy points z. With eigenfunctions, for a fixed choice of
+    them, <V, dQ> = 2 <V C^T, dC^T> + tr V dnoise.
 
     Args:
         system: K and Q.
-        kernel, x (n, d): what the gradient is asked for (parameters, and x where it wants one).
+        kernel, x (n, d): differentiated (the kernel's parameters, and x if it requires a gradient).
         left, right (n, c): float64.
         probes (n, L): Z.
         correction (n,): u.
-        residual (n,): gradient with respect to y - m(x), known already.
+        residual (n,): gradient with respect to y - m(x), passed through.
 
     Cost: one pass of kernel derivatives with c columns, 4 n m^2 multiply-adds, n m derivatives.
     Source: Burt thesis, sections 4.1.3 (control variate) and 4.3.3 (terms of the CG bound).
@@ -55,29 +55,29 @@ def pull_back(
         noise = (left * right).sum()
         noise += 0.5 * (correction.square().sum() - trace_q + probes.square().sum() / count)
     if system.eigenfunctions is None:
-        gathered = _of_greedy_points(system, kernel, x, weighted)
+        kernel_gradient = _greedy_point_gradient(system, kernel, x, weighted)
     else:
-        gathered = KernelGradient(kernel, x)
+        kernel_gradient = KernelGradient(kernel, x)
         basis = system.eigenfunctions.under(kernel)
         found = eigenfunction_gradient(basis, x, 2.0 * weighted)
-        gathered.add_found(dict(zip(*found, strict=True)))
+        kernel_gradient.add_found(dict(zip(*found, strict=True)))
     products = NoisyKernel(kernel, x, system.noise)
-    gathered.add_found(products.derivative(left.to(x.dtype), right.to(x.dtype)))
-    return LogDensityGradient(residual, noise, gathered)
+    kernel_gradient.add_found(products.derivative(left.to(x.dtype), right.to(x.dtype)))
+    return LogDensityGradient(residual, noise, kernel_gradient)
 
 
-def _of_greedy_points(
+def _greedy_point_gradient(
     system: PreconditionedKernel, kernel: Kernel, x: Tensor, weighted: Tensor
 ) -> KernelGradient:
-    """Gradient of <V, C^T C> from V C^T (n, m), where C is the factor at greedy points."""
+    """Gradient of <V, C^T C> from V C^T (n, m) for the factor C at greedy points."""
     factor, pivots = system.factor, system.pivots
     with torch.no_grad():
         lower = factor[:, pivots].mT
         inner = torch.linalg.solve_triangular(lower.mT, factor @ weighted, upper=True)
         inner = torch.linalg.solve_triangular(lower, inner, upper=False, left=False)
         cross = torch.linalg.solve_triangular(lower, weighted, upper=False, left=False)
-    gathered = KernelGradient(kernel, x, x[pivots])
+    kernel_gradient = KernelGradient(kernel, x, x[pivots])
     for rows in row_blocks(x.shape[0], pivots.shape[0], x):
-        gathered.add_cross(rows, 2.0 * cross[rows].to(x.dtype))
-    gathered.add_inducing(-0.5 * (inner + inner.mT).to(x.dtype))
-    return gathered
+        kernel_gradient.add_cross(rows, 2.0 * cross[rows].to(x.dtype))
+    kernel_gradient.add_inducing(-0.5 * (inner + inner.mT).to(x.dtype))
+    return kernel_gradient

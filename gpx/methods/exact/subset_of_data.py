@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import InformativeVectors, Selector, Uniform
-from gpx.inducing.base import filled_up, settled_size
+from gpx.inducing.base import describe_num_inducing, fill_with_random_rows
 from gpx.inducing.kmeans import distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -26,21 +26,21 @@ from gpx.tensor_checks import check_at_least
 class SubsetOfData(Model):
     """Exact Gaussian process regression on M of n rows: the baseline of sparse methods.
 
-    At given hyperparameters its variances are never below those of all the data. Hyperparameters
-    that are learned from a badly chosen subset may still be overconfident.
+    At given hyperparameters its variances are never below those of the full data. Hyperparameters
+    learned from a badly chosen subset may still be overconfident.
 
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
         num_points: M.
-        num_data: n when it is known; M is then at most n, so that defaults serve small data too.
-        selector: how ``initialise`` chooses rows, once: an ``InformativeVectors`` or a selector of
-            inducing points; of those that give other points than rows (``KMeans``) the nearest row
-            to each is taken. None: ``Uniform``.
+        num_data: n if it is known; caps M.
+        selector: how ``initialise`` chooses rows: ``InformativeVectors`` or a selector of inducing
+            points. If a selector returns points that are no rows (``KMeans``), the nearest row to
+            each is taken. None: ``Uniform``.
 
     Attributes:
         rows (M,): the chosen rows of the training data; empty until ``initialise``.
 
-    Cost: M^3 per evaluation, none of it depends on n; prediction M^2 per row.
+    Cost: M^3 per evaluation, independent of n; prediction M^2 per row.
     """
 
     takes_row_noise = True
@@ -74,8 +74,8 @@ class SubsetOfData(Model):
         self.register_buffer("rows", torch.zeros(0, dtype=torch.long))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """M where more were asked for than there are data."""
-        found = settled_size(self._asked, self.num_points)
+        """As in ``Model``: M, if more rows were asked for than there are."""
+        found = describe_num_inducing(self._asked, self.num_points)
         return {"num_points": found["num_inducing"]} if found else {}
 
     @torch.no_grad()
@@ -101,7 +101,7 @@ class SubsetOfData(Model):
             unit = distance_unit(x, self.kernel)
             rows = nearest_centre(selection.points / unit, x / unit).unique()
         # two centres may have the same nearest row
-        self.rows = filled_up(rows, self.num_points, x, generator)
+        self.rows = fill_with_random_rows(rows, self.num_points, x, generator)
 
     def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:
         """Posterior given the chosen rows of x (n, d) and y (n,).
@@ -122,7 +122,7 @@ class SubsetOfData(Model):
 
 @runtime_checkable
 class SubsetModel(Protocol):
-    """What the evidence of a subset asks of a model."""
+    """What ``SubsetEvidence`` needs of a model."""
 
     kernel: Kernel
     mean: Mean
@@ -131,7 +131,7 @@ class SubsetModel(Protocol):
 
 
 class SubsetEvidence(Objective[SubsetModel]):
-    """Log marginal likelihood of the chosen rows alone: an estimate of nothing beyond them.
+    """Log marginal likelihood of the chosen rows alone; no estimate of that of all rows.
 
     Cost and source: ``log_marginal_likelihood`` of M rows.
     """

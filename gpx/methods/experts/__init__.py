@@ -1,4 +1,4 @@
-"""Experts: many exact Gaussian processes on few rows each, trained as a batch."""
+"""Experts: many exact Gaussian processes on a few rows each, trained as a batch."""
 
 from gpx.methods.experts.committee import Committee
 from gpx.methods.experts.committee_posterior import CommitteePosterior

@@ -1,4 +1,4 @@
-"""How a committee makes one prediction of those of its experts."""
+"""Rules by which a committee combines the predictions of its experts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CombinationRule = Literal["poe", "gpoe", "bcm", "rbcm", "grbcm"]
 
 
 def require_rule(rule: str) -> None:
-    """Raise ConfigError for a rule that does not exist."""
+    """Raise ConfigError unless ``rule`` is a ``CombinationRule``."""
     if rule not in get_args(CombinationRule):
         raise ConfigError(f"rule={rule}: choose one of {', '.join(get_args(CombinationRule))}")
 
 
 class Combination:
-    """Sums over experts, of which the prediction of a committee is made.
+    """Running sums over experts that give the committee's prediction.
 
-    With reference mean mu_0 and variance v_0 (the prior's; of grBCM the communication expert's) and
-    experts mu_k, v_k, k = 1 ... K,
+    With the reference's mean mu_0 and variance v_0 (those of the prior; for grBCM those of the
+    communication expert) and the experts' mu_k and v_k, k = 1 ... K,
 
         1 / v = sum_k beta_k / v_k + c (1 - sum_k beta_k) / v_0,
         mu / v = sum_k beta_k mu_k / v_k + c (1 - sum_k beta_k) mu_0 / v_0,
@@ -37,7 +37,7 @@ class Combination:
         generalised robust (grbcm)     the same, 1 for the first expert    1
 
     Args:
-        rule: which.
+        rule: one of the above.
         reference: mu_0 and v_0 (t,).
         num_experts: K, without the communication expert.
 
@@ -50,38 +50,38 @@ class Combination:
         self.reference = reference
         self.num_experts = num_experts
         zeros = torch.zeros_like(reference.variance)
-        self.total, self.precision, self.weighted = zeros, zeros.clone(), zeros.clone()
+        self.weight_sum, self.precision, self.weighted_mean = zeros, zeros.clone(), zeros.clone()
 
     def weights(self, experts: Tensor, variance: Tensor) -> Tensor:
-        """beta (c, t) of ``experts`` (c,), numbered from 0, with variances (c, t)."""
+        """Weights beta (c, t) of ``experts`` (c,), numbered from 0, with variances (c, t)."""
         if self.rule in ("poe", "bcm"):
             return torch.ones_like(variance)
         if self.rule == "gpoe":
             return torch.full_like(variance, 1.0 / self.num_experts)
-        # in whole: v_0 may be below v_k by rounding alone
+        # v_0 >= v_k up to rounding, so beta is clamped at zero
         beta = 0.5 * (self.reference.variance / variance).log().clamp_(min=0.0)
         if self.rule == "grbcm":
             beta = torch.where((experts == 0).unsqueeze(1), 1.0, beta)
         return beta
 
-    def add(self, experts: Tensor, found: Marginals) -> Tensor:
-        """Take in the predictions (c, t) of ``experts`` (c,); their weights beta (c, t)."""
-        beta = self.weights(experts, found.variance)
-        precision = beta / found.variance
-        self.total = self.total + beta.sum(0)
+    def add(self, experts: Tensor, predictions: Marginals) -> Tensor:
+        """Add the predictions (c, t) of ``experts`` (c,); returns their weights beta (c, t)."""
+        beta = self.weights(experts, predictions.variance)
+        precision = beta / predictions.variance
+        self.weight_sum = self.weight_sum + beta.sum(0)
         self.precision = self.precision + precision.sum(0)
-        self.weighted = self.weighted + (precision * found.mean).sum(0)
+        self.weighted_mean = self.weighted_mean + (precision * predictions.mean).sum(0)
         return beta
 
     @property
-    def rest(self) -> Tensor:
+    def reference_weight(self) -> Tensor:
         """Weight (t,) of the reference, c (1 - sum_k beta_k)."""
         if self.rule in ("poe", "gpoe"):
-            return torch.zeros_like(self.total)
-        return 1.0 - self.total
+            return torch.zeros_like(self.weight_sum)
+        return 1.0 - self.weight_sum
 
     def result(self) -> Marginals:
-        """Mean and variance (t,)."""
-        share = self.rest / self.reference.variance
+        """The committee's mean and variance (t,)."""
+        share = self.reference_weight / self.reference.variance
         variance = (self.precision + share).reciprocal()
-        return Marginals(variance * (self.weighted + share * self.reference.mean), variance)
+        return Marginals(variance * (self.weighted_mean + share * self.reference.mean), variance)

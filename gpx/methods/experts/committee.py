@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import ClusterBlocks, ColumnBlocks, Partition, require_partition
-from gpx.inducing.partition import settled_blocks
+from gpx.inducing.partition import choose_num_blocks
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -24,29 +24,30 @@ from gpx.methods.experts.rows import ExpertRows
 from gpx.tensor_checks import check_at_least
 
 ROWS_PER_EXPERT = 500
-"""Rows of an expert where nothing else is asked for."""
+"""Default number of rows per expert."""
 
 
 class Committee(Model):
     """Exact Gaussian processes with one set of hyperparameters, each on its own rows.
 
-    Trained by the sum of their evidences (``ExpertsMLL``), all in batched factorisations.
+    Trained on the sum of the experts' log marginal likelihoods (``ExpertsMLL``) with batched
+    factorisations.
 
     Args:
-        kernel, mean, likelihood: shared by all; the likelihood is Gaussian.
+        kernel, mean, likelihood: shared by all experts; the likelihood is Gaussian.
         rule: how predictions are combined; see ``gpx.methods.experts.combination``. With many
-            experts all but "gpoe" and "grbcm" are too sure of themselves (``experiments/experts``).
-        num_experts: K; None: one for about 500 rows, or one for each block of a partition that
-            knows how many it has. "grbcm" makes the first of them, on random rows, the
-            communication expert.
+            experts all rules but "gpoe" and "grbcm" are overconfident (``experiments/experts``).
+        num_experts: K; None: one per 500 rows or so, or one per block if the partition fixes the
+            number of blocks. Under "grbcm" the first expert is the communication expert, on random
+            rows.
         partition: of the rows; None: balanced clusters.
-        memory_budget: of batches of experts, as in ``gpx.linalg.budget_in_bytes``.
+        memory_budget: for a batch of experts, as in ``gpx.linalg.budget_in_bytes``.
 
     Raises:
-        ConfigError: no such rule, another likelihood, fewer than one expert.
+        ConfigError: an unknown rule, a likelihood that is not Gaussian, fewer than one expert.
 
-    Cost: n m^2 multiply-adds per evaluation with its gradient for experts of m rows; memory of a
-    batch; predictions n m per test point.
+    Cost: n m^2 multiply-adds per evaluation with its gradient for experts of m rows; memory for one
+    batch of experts; predictions n m per test point.
     Source: Deisenroth and Ng 2015; Liu et al. 2018 (generalised robust).
     """
 
@@ -73,8 +74,8 @@ class Committee(Model):
         self.partition = ClusterBlocks() if partition is None else require_partition(partition)
         if rule == "grbcm" and isinstance(self.partition, ColumnBlocks):
             raise ConfigError(
-                "rule=grbcm has a communication expert on random rows, which a partition by a "
-                "column has not; use clusters or random blocks, or another rule"
+                "rule=grbcm needs a communication expert on random rows, and a partition by a "
+                "column has none; use clusters or random blocks, or another rule"
             )
         self.kernel, self.mean = kernel, mean
         self.likelihood = require_gaussian(
@@ -87,19 +88,19 @@ class Committee(Model):
 
     @property
     def parts(self) -> ExpertParts:
-        """What the experts are made of."""
+        """Kernel, mean function and noise of the experts."""
         return ExpertParts(self.kernel, self.mean, self.likelihood)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: the number of experts."""
-        count, reason = settled_blocks(
+        """As in ``Model``: sets the number of experts."""
+        count, reason = choose_num_blocks(
             self.num_experts, self.partition, x, ROWS_PER_EXPERT, "num_experts"
         )
         self.num_experts = count
         return {"num_experts": (count, reason)} if reason else {}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Partition the rows, at the current lengthscales.
+        """Partition the rows, using the current lengthscales.
 
         Raises:
             DataError: more experts than rows, or an expert without rows.
@@ -113,7 +114,7 @@ class Committee(Model):
     def _labels(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
         if self.rule != "grbcm" or count == 1:
             return self.partition(x, self.kernel, count, generator=generator).labels
-        # the communication expert sees all of the input space, so its rows are random
+        # the communication expert must cover the whole input space: random rows
         chosen = torch.randperm(len(x), generator=generator, device=x.device)[: len(x) // count]
         labels = torch.zeros(len(x), dtype=torch.long, device=x.device)
         rest = torch.ones(len(x), dtype=torch.bool, device=x.device)
@@ -126,7 +127,7 @@ class Committee(Model):
         """Rows of every expert among the training inputs x (n, d).
 
         Raises:
-            ConfigError: ``initialise`` has not partitioned these rows.
+            ConfigError: ``initialise`` was not called with these rows.
         """
         if len(self.labels) != len(x):
             raise ConfigError(
@@ -138,9 +139,9 @@ class Committee(Model):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> CommitteePosterior:
-        """Posteriors of all experts; they are factorised at the first prediction."""
+        """Posterior of the committee; the experts are factorised at the first prediction."""
         posterior = self.new_posterior()
-        posterior.condition_(x, y, self.expert_rows(x))
+        posterior.store_rows(x, y, self.expert_rows(x))
         return posterior
 
     def new_posterior(self) -> CommitteePosterior:

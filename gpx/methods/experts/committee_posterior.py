@@ -1,4 +1,4 @@
-"""Posterior of a committee: the experts' own predictions, combined by a rule."""
+"""Posterior of a committee: the experts' predictions, combined by a rule."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpx.errors import ConfigError
 from gpx.linalg import cholesky
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.combination import Combination, CombinationRule, require_rule
-from gpx.methods.experts.evidence import HINT
-from gpx.methods.experts.members import BaseExpert, Members
+from gpx.methods.experts.evidence import CHOLESKY_HINT
+from gpx.methods.experts.members import CommunicationExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import ExpertsPosterior
 from gpx.methods.experts.rows import ExpertRows
@@ -21,12 +21,12 @@ from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
 class Reference(NamedTuple):
-    """What experts are compared with at t test points: the prior, or a communication expert.
+    """Prediction of the prior or communication expert at t test points, which the experts update.
 
     Attributes:
-        marginals (t,): its mean and variance, less the prior mean.
+        marginals (t,): its mean minus the prior mean, and its variance.
         prior (t,): prior variance.
-        white (b, t): L^{-1} k(x_b, x_*) of the communication expert's rows.
+        white (b, t): L^{-1} k(x_b, x_*) for the rows of the communication expert, if there is one.
     """
 
     marginals: Marginals
@@ -35,11 +35,12 @@ class Reference(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """f at t points together.
+    """Joint Gaussian prediction at t points.
 
     Attributes:
         mean (t,), covariance (t, t): of f.
-        jitter: largest that was added to a diagonal; beyond the prior's, relative to a unit prior.
+        jitter: largest jitter added to a diagonal, of the prior covariance or of a matrix relative
+            to it.
     """
 
     mean: Tensor
@@ -48,15 +49,15 @@ class Joint(NamedTuple):
 
 
 class CommitteePosterior(ExpertsPosterior):
-    """Predictions of K experts with shared hyperparameters, combined.
+    """Combined predictions of K experts with shared hyperparameters.
 
     Args:
         parts, budget: as in ``ExpertsPosterior``; hyperparameters are shared.
-        rule: see ``Combination``. Under "grbcm" the first expert is the communication expert, whose
-            rows every other expert has, too; with no other expert it predicts alone.
+        rule: see ``Combination``. Under "grbcm" the first expert is the communication expert, and
+            every other expert also conditions on its rows; a single expert predicts alone.
 
-    Cost: m^2 multiply-adds per expert of m rows and test point; once m^3 / 3 per expert, and m^2 b
-    + m b^2 with a communication expert of b rows.
+    Cost: m^2 multiply-adds per expert of m rows and test point; once m^3 / 3 per expert, plus
+    m^2 b + m b^2 with a communication expert of b rows.
     """
 
     def __init__(self, parts: ExpertParts, rule: CombinationRule, budget: int) -> None:
@@ -65,8 +66,8 @@ class CommitteePosterior(ExpertsPosterior):
         self.rule: CombinationRule = rule
 
     @property
-    def communicates(self) -> bool:
-        """Whether the first expert is what all others start from."""
+    def has_communication_expert(self) -> bool:
+        """Whether the first expert is a communication expert."""
         return self.rule == "grbcm" and len(self.sizes) > 1
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -74,86 +75,87 @@ class CommitteePosterior(ExpertsPosterior):
         return {**super().facts(), "rule": self.rule}
 
     def expert_rows(self) -> ExpertRows:
-        """As in ``ExpertsPosterior``: all but the communication expert."""
+        """As in ``ExpertsPosterior``, without the communication expert."""
         every = super().expert_rows()
-        if not self.communicates:
+        if not self.has_communication_expert:
             return every
         return ExpertRows(every.rows[int(self.sizes[0]) :], self.sizes[1:])
 
-    def base(self) -> BaseExpert | None:
-        """The communication expert, where there is one."""
-        if not self.communicates:
+    def communication_expert(self) -> CommunicationExpert | None:
+        """The communication expert if there is one."""
+        if not self.has_communication_expert:
             return None
         size = int(self.sizes[0])
         inputs = self.inputs[:size]
         system = self.kernel.evaluate(inputs).clone()
         system.diagonal().add_(self.likelihood.noise_variance)
         name = f"the kernel matrix of the communication expert of {size} rows plus noise"
-        factor, report = cholesky(system, name=name, hint=HINT)
+        factor, report = cholesky(system, name=name, hint=CHOLESKY_HINT)
         self.jitter = max(self.jitter, report.jitter)
         right = self.residual[:size].unsqueeze(1)
         white = torch.linalg.solve_triangular(factor, right, upper=False).squeeze(1)
-        return BaseExpert(inputs, factor, white)
+        return CommunicationExpert(inputs, factor, white)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
-        """Mean and variance of the latent function at x (t, d), each point by itself."""
+        """Mean and variance of the latent function at each of the points x (t, d)."""
         mean, variance = x.new_empty(2, len(x))
         for rows in self.blocks(x):
-            mean[rows], variance[rows] = self.combined(x[rows]).result()
+            mean[rows], variance[rows] = self.combine(x[rows]).result()
         return Marginals(self.mean(x) + mean, variance)
 
     def blocks(self, x: Tensor) -> Iterator[slice]:
-        """Rows of x (t, d) that are predicted together."""
-        return self.row_blocks(x, int(self.sizes[0]) if self.communicates else 0)
+        """Blocks of rows of x (t, d) that are predicted together."""
+        return self.row_blocks(x, int(self.sizes[0]) if self.has_communication_expert else 0)
 
-    def reference(self, base: BaseExpert | None, x: Tensor) -> Reference:
-        """What stands in the place of the prior at x (t, d)."""
+    def reference(self, communication: CommunicationExpert | None, x: Tensor) -> Reference:
+        """Prediction of the communication expert at x (t, d), or of the prior without one."""
         prior = self.kernel.diagonal(x)
-        if base is None:
+        if communication is None:
             return Reference(Marginals(torch.zeros_like(prior), prior), prior, None)
-        white = base.whiten(self.kernel.evaluate(base.inputs, x))
-        least = torch.finfo(prior.dtype).eps * prior
-        variance = torch.maximum(prior - white.square().sum(0), least)
-        return Reference(Marginals(base.white @ white, variance), prior, white)
+        white = communication.whiten(self.kernel.evaluate(communication.inputs, x))
+        smallest = torch.finfo(prior.dtype).eps * prior
+        variance = torch.maximum(prior - white.square().sum(0), smallest)
+        return Reference(Marginals(communication.white @ white, variance), prior, white)
 
     def _cross(self, members: Members, x: Tensor) -> Tensor:
-        """Prior covariances (c, m, t) of the rows of experts with x (t, d)."""
+        """Prior covariances (c, m, t) between the rows of a batch of experts and x (t, d)."""
         flat = self.kernel.evaluate(members.inputs.flatten(0, 1), x)
         return flat.view(*members.inputs.shape[:2], len(x))
 
-    def combined(
-        self, x: Tensor, tell: Callable[[Members, Tensor, Tensor], None] | None = None
+    def combine(
+        self, x: Tensor, visit: Callable[[Members, Tensor, Tensor], None] | None = None
     ) -> Combination:
-        """Sums over all experts at a block x (t, d) of rows, less the prior mean.
+        """Combine all experts at a block of rows x (t, d); means are relative to the prior mean.
 
         Args:
-            tell: called with every batch of experts, their covariances (c, m, t) with x as
-                ``Members.given`` gives them, and sqrt(beta_k) / v_k (c, t).
+            visit: called with every batch of experts, their covariances (c, m, t) with x from
+                ``Members.conditional_covariance``, and sqrt(beta_k) / v_k (c, t).
         """
-        base, experts = self.experts()
-        at = self.reference(base, x)
-        count = len(self.sizes) - int(self.communicates)
+        communication, experts = self.experts()
+        at = self.reference(communication, x)
+        count = len(self.sizes) - int(self.has_communication_expert)
         combination = Combination(self.rule, at.marginals, count)
         for members in experts:
-            cross = members.given(self._cross(members, x), at.white)
-            found = members.predict(cross, at.marginals, at.prior)
-            beta = combination.add(members.batch.experts, found)
-            if tell is not None:
-                tell(members, cross, beta.sqrt() / found.variance)
+            cross = members.conditional_covariance(self._cross(members, x), at.white)
+            predictions = members.predict(cross, at.marginals, at.prior)
+            beta = combination.add(members.batch.experts, predictions)
+            if visit is not None:
+                visit(members, cross, beta.sqrt() / predictions.variance)
         return combination
 
     @torch.no_grad()
     def joint(self, x: Tensor) -> Joint:
-        """Mean and covariance of f at x (t, d) by the Bayesian committee machine of all points.
+        """Joint prediction of f at x (t, d) by the Bayesian committee machine.
 
-        C^{-1} = sum_k Cov_k^{-1} - (K - 1) K_**^{-1} and mean C sum_k Cov_k^{-1} mu_k: it depends
-        on which points are asked for together, and at one point alone is what ``predict`` gives.
-        With L L^T = K_** every Cov_k is L (I - W_k W_k^T) L^T: jitter on K_** is in all of them.
+        C^{-1} = sum_k Cov_k^{-1} - (K - 1) K_**^{-1} and mean C sum_k Cov_k^{-1} mu_k. The
+        prediction at a point depends on the other points of x; for a single point it equals that of
+        ``predict``. With L L^T = K_** every Cov_k is L (I - W_k W_k^T) L^T, so that jitter on K_**
+        enters all of them.
 
         Raises:
-            ConfigError: another rule than "bcm".
-            NotPositiveDefinite: points too near to each other for the precision.
+            ConfigError: a rule other than "bcm".
+            NotPositiveDefinite: points too close to each other for the floating-point precision.
         Cost: n m t for experts of m rows, and t^3 for each of them.
         Source: Tresp 2000; Hultin 2017, section 2.3.3.
         """
@@ -164,12 +166,12 @@ class CommitteePosterior(ExpertsPosterior):
         jitter, eye = report.jitter, torch.eye(len(x)).to(lower)
         precision, weighted = eye.clone(), torch.zeros_like(x[:, :1])
         for members in self.experts()[1]:
-            cross = members.given(self._cross(members, x))
+            cross = members.conditional_covariance(self._cross(members, x))
             mean = torch.einsum("cm,cmt->ct", members.alpha, cross).unsqueeze(2)
             white = torch.linalg.solve_triangular(members.factor, cross, upper=False)
             inner = torch.linalg.solve_triangular(lower, white.mT, upper=False)
             left = eye - inner @ inner.mT
-            factor, report = cholesky(left, name="what an expert leaves of the prior covariance")
+            factor, report = cholesky(left, name="an expert's whitened posterior covariance")
             jitter = max(jitter, report.jitter)
             precision += (torch.cholesky_inverse(factor) - eye).sum(0)
             at = torch.linalg.solve_triangular(lower, mean, upper=False)
@@ -185,23 +187,23 @@ class CommitteePosterior(ExpertsPosterior):
     ) -> Callable[[Tensor], Tensor]:
         """``num`` functions x (t, d) -> (num, t) with the committee's mean and variance everywhere.
 
-        A committee says nothing of the covariance between points. Here that is the one of
-        independent functions f_k of the experts and f_0 of the reference, weighed as the rule
-        weighs them:
+        A committee does not define covariances between points. Here they are those of a sum of
+        independent functions f_k of the experts and f_0 of the reference with the rule's weights:
 
             f = mu + s sum_k sqrt(beta_k) (f_k - mu_k) / v_k,   with s(x) such that Var f = v.
 
-        Exact in mean and variance but for the prior functions' (``frequencies``).
+        Mean and variance are exact up to the Fourier features of the prior functions
+        (``frequencies``).
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
-        Cost: num (K + 1) prior functions at all inputs once, and at every row.
+        Cost: num (K + 1) prior functions, at all training inputs once and at every row of x.
         """
         return CommitteePaths(self, num, generator, frequencies)
 
 
 class CommitteePaths:
-    """Functions of a committee, called with x (t, d); see ``CommitteePosterior.sample_paths``."""
+    """Sampled functions of a committee; see ``CommitteePosterior.sample_paths``."""
 
     @torch.no_grad()
     def __init__(
@@ -221,14 +223,15 @@ class CommitteePaths:
             frequencies=frequencies,
         )
         noise = self.noise(num, len(residual), generator=generator)
-        base, experts = posterior.experts()
-        self.base = base
-        self.first = int(posterior.communicates)
-        self.at_base: Tensor | None = None
-        if base is not None:
-            # every function sees noise of its own at the rows of the communication expert
-            own = self.noise(len(posterior.sizes) + 1, num, len(base.inputs), generator=generator)
-            self.at_base = base.whiten((self.drawn(base.inputs) + own).flatten(0, 1).mT)
+        self.communication, experts = posterior.experts()
+        self.first = int(posterior.has_communication_expert)
+        self.white_values: Tensor | None = None
+        if self.communication is not None:
+            # every function has its own noise at the rows of the communication expert
+            rows = self.communication.inputs
+            own = self.noise(len(posterior.sizes) + 1, num, len(rows), generator=generator)
+            values = (self.draw_prior(rows) + own).flatten(0, 1)
+            self.white_values = self.communication.whiten(values.mT)
         self.weights: list[Tensor] = []
         for members in experts:
             batch = members.batch
@@ -240,27 +243,28 @@ class CommitteePaths:
             self.weights.append(torch.cholesky_solve(right, members.factor).mT)
 
     def noise(self, *shape: int, generator: torch.Generator) -> Tensor:
-        """Draws of the observation noise."""
+        """Draw observation noise of the given shape."""
         like = self.posterior.residual
         drawn = torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
         return drawn * self.posterior.likelihood.noise_variance.sqrt()
 
-    def drawn(self, x: Tensor) -> Tensor:
-        """All prior functions at x (t, d): (K + 1, num, t), the reference's the last."""
+    def draw_prior(self, x: Tensor) -> Tensor:
+        """All prior functions at x (t, d): (K + 1, num, t); those of the reference come last."""
         return self.prior(x).view(-1, self.num, len(x))
 
     def functions(self, x: Tensor) -> Tensor:
-        """The same, given the rows of the communication expert where there is one."""
-        values = self.drawn(x)
-        if self.base is None:
+        """``draw_prior``, conditioned on the rows of the communication expert if there is one."""
+        values = self.draw_prior(x)
+        if self.communication is None:
             return values
-        assert self.at_base is not None
-        white = self.base.whiten(self.posterior.kernel.evaluate(self.base.inputs, x))
-        return values - (self.at_base.mT @ white).view_as(values)
+        assert self.white_values is not None
+        cross = self.posterior.kernel.evaluate(self.communication.inputs, x)
+        white = self.communication.whiten(cross)
+        return values - (self.white_values.mT @ white).view_as(values)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Values (num, t)."""
+        """Values (num, t) at x (t, d)."""
         found = x.new_empty(self.num, len(x))
         for rows in self.posterior.blocks(x):
             found[:, rows] = self._block(x[rows])
@@ -271,14 +275,14 @@ class CommitteePaths:
         total = x.new_zeros(self.num, len(x))
         weights = iter(self.weights)
 
-        def tell(members: Members, cross: Tensor, scale: Tensor) -> None:
+        def add_deviations(members: Members, cross: Tensor, scale: Tensor) -> None:
             nonlocal total
-            moved = functions[members.batch.experts + self.first] - next(weights) @ cross
-            total = total + (scale.unsqueeze(1) * moved).sum(0)
+            deviation = functions[members.batch.experts + self.first] - next(weights) @ cross
+            total = total + (scale.unsqueeze(1) * deviation).sum(0)
 
-        combination = self.posterior.combined(x, tell)
+        combination = self.posterior.combine(x, add_deviations)
         result = combination.result()
-        reference = combination.rest.clamp(min=0.0) / combination.reference.variance
+        reference = combination.reference_weight.clamp(min=0.0) / combination.reference.variance
         total = total + (reference / combination.reference.variance).sqrt() * functions[-1]
         spread = (result.variance / (combination.precision + reference)).sqrt()
         return self.posterior.mean(x) + result.mean + spread * total

@@ -1,4 +1,4 @@
-"""Evidence of independent experts: the sum of their log marginal likelihoods, many at a time."""
+"""Evidence of independent experts: the sum of their log marginal likelihoods, in batches."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
 
-HINT = "fewer rows per expert"
-"""What else helps where an expert's covariance matrix has no factor."""
+CHOLESKY_HINT = "fewer rows per expert"
+"""Advice in the error message if the covariance matrix of an expert cannot be factorised."""
 
 
 class BatchTerms(NamedTuple):
     """Terms of the log marginal likelihoods of a batch of experts, in nats, and their gradient.
 
     Attributes:
-        fit (c,): -r^T K^{-1} r / 2. complexity (c,): -log det K / 2.
-        alpha (c, m): K^{-1} r, minus the gradient with respect to r; zero for padding.
-        weight (c, m, m): gradient with respect to K, zero for padding; None unless asked for.
+        fit (c,): -r^T K^{-1} r / 2.
+        complexity (c,): -log det K / 2.
+        alpha (c, m): K^{-1} r, the negative gradient with respect to r; zero for padding.
+        weight (c, m, m): gradient with respect to K, zero for padding; None if not requested.
     """
 
     fit: Tensor
@@ -42,12 +43,12 @@ def batch_terms(
     """log N(r_k; 0, K_k + noise_k I) of every expert, by one batched factorisation in place.
 
     Args:
-        batch: which rows are padding.
+        batch: the experts; says which rows are padding.
         matrices (c, m, m), noise (c,), residual (c, m): covariances, noise variances, y - m(x).
         gradient: whether to compute ``weight``, (alpha alpha^T - K^{-1}) / 2.
 
     Raises:
-        NotPositiveDefinite: no jitter is added.
+        NotPositiveDefinite: a matrix has no Cholesky factor; no jitter is added.
     """
     residual = batch.zero_padding(residual)
     upper, _ = cholesky_in_place(
@@ -55,7 +56,7 @@ def batch_terms(
         torch.empty_like(matrices),
         name=f"the kernel matrix of an expert of {matrices.shape[-1]} rows",
         ladder=(0.0,),
-        hint=HINT,
+        hint=CHOLESKY_HINT,
     )
     alpha = upper_solve(upper, residual.unsqueeze(2)).squeeze(2)
     fit = -0.5 * (residual * alpha).sum(1)
@@ -80,18 +81,18 @@ def experts_log_likelihood(
         budget: bytes that a batch of experts may take.
 
     Returns:
-        value (), in float64, differentiable in all hyperparameters; terms in nats.
+        the value () in float64, differentiable in all hyperparameters, and its terms, in nats.
 
     Raises:
         NotPositiveDefinite: the covariance matrix of an expert has no Cholesky factor.
 
     Cost: m^3 / 3 multiply-adds for each expert of m rows, m^3 with the gradient.
     """
-    wanted = torch.is_grad_enabled()
-    parameters = parts.kernel_parameters() if wanted else []
-    sums = [torch.zeros_like(p) for p in parameters]
+    with_gradients = torch.is_grad_enabled()
+    parameters = parts.kernel_parameters() if with_gradients else []
+    kernel_gradients = [torch.zeros_like(p) for p in parameters]
     terms = {name: y.new_zeros((), dtype=torch.float64) for name in ("fit", "complexity")}
-    depends: list[Tensor] = []
+    inputs_of_value: list[Tensor] = []  # residuals and noise variances of each batch
     gradients: list[Tensor] = []
     for batch in rows.batches(x.element_size(), budget):
         inputs = x[batch.rows]
@@ -99,28 +100,29 @@ def experts_log_likelihood(
         residual = y[batch.rows] - parts.means(batch.experts, inputs)
         matrices = parts.covariances(batch.experts, inputs)
         found = batch_terms(
-            batch, matrices.detach(), noise.detach(), residual.detach(), gradient=wanted
+            batch, matrices.detach(), noise.detach(), residual.detach(), gradient=with_gradients
         )
         terms["fit"] += found.fit.double().sum()
         terms["complexity"] += found.complexity.double().sum()
         if found.weight is None:
             continue
-        depends += [residual, noise]
+        inputs_of_value += [residual, noise]
         gradients += [-found.alpha, found.weight.diagonal(dim1=1, dim2=2).sum(1)]
         if matrices.requires_grad:
-            pulled = torch.autograd.grad(matrices, parameters, found.weight, allow_unused=True)
-            for total, part in zip(sums, pulled, strict=True):
+            of_batch = torch.autograd.grad(matrices, parameters, found.weight, allow_unused=True)
+            for total, part in zip(kernel_gradients, of_batch, strict=True):
                 total += 0.0 if part is None else part
     terms["constant"] = terms["fit"].new_tensor(-0.5 * len(rows.rows) * LOG_TWO_PI)
     value = terms["fit"] + terms["complexity"] + terms["constant"]
-    if wanted:
-        value = with_gradient(value, [*depends, *parameters], [*gradients, *sums])
+    if with_gradients:
+        gradients += kernel_gradients
+        value = with_gradient(value, [*inputs_of_value, *parameters], gradients)
     return value, terms
 
 
 @runtime_checkable
 class HasExperts(Protocol):
-    """What the evidence asks of a model: its experts and their rows."""
+    """What ``ExpertsMLL`` requires of a model: its experts and their rows."""
 
     likelihood: Gaussian
 
@@ -137,10 +139,10 @@ class HasExperts(Protocol):
 
 
 class ExpertsMLL(Objective[HasExperts]):
-    """Sum of the log marginal likelihoods of the experts, each given its own rows.
+    """Sum of the experts' log marginal likelihoods, each of its own rows.
 
-    Kind: an estimate of the evidence of the process on all the data, which it does not bound. It is
-    exact for the model whose experts are independent (a block-diagonal kernel matrix).
+    Kind: an estimate of the evidence of the Gaussian process on all data, not a bound on it. Exact
+    for the model with independent experts (a block-diagonal kernel matrix).
     Cost and errors: ``experts_log_likelihood``.
     Source: Deisenroth and Ng 2015, section 3.1.
     """

@@ -1,4 +1,4 @@
-"""Steps that assign rows to the experts of a mixture and fit the experts, in turn."""
+"""Training of a mixture of experts: alternately assigns rows to experts and fits the experts."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import cholesky
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
-from gpx.methods.experts.evidence import HINT
+from gpx.methods.experts.evidence import CHOLESKY_HINT
 from gpx.methods.experts.mixture import HardCutEvidence, MixtureOfExperts
 
 
 class HardCut(OwnSteps[MixtureOfExperts]):
-    """Expectation maximisation with hard assignments; the evidence never falls.
+    """Expectation maximisation with hard assignments; the evidence never decreases.
 
-    A step moves rows to the expert under which they are most likely, then fits the hyperparameters.
-    Moving one row n from expert a to b changes the evidence, at these gates, by
+    A step moves rows to the experts under which they are most likely, then fits the
+    hyperparameters. With fixed gates, moving one row n from expert a to b changes the evidence by
+    the logarithm of the ratio of
 
-        log p(y_n | rows of b) g_b(x_n) - log p(y_n | rows of a but n) g_a(x_n),
+        p(y_n | rows of b) g_b(x_n)   to   p(y_n | rows of a except n) g_a(x_n).
 
-    exactly; the second is a leave-one-out density, which the inverse of a's matrix has. All rows
-    that gain are moved at once where that raises the evidence, else the half that gains most, and
-    so on: a single row cannot fail to.
+    The second is a leave-one-out density, read off the inverse of a's matrix. All rows that would
+    gain are moved at once if that raises the evidence; otherwise the half that gains most is tried,
+    and so on.
 
     Args:
-        evaluations: of the evidence and its gradient in a fit, at most.
-        least_rows: rows that an expert keeps, at least.
-        tolerance: nats per row; a step that gains less is the last.
+        evaluations: most evaluations of the evidence and its gradient in a fit.
+        least_rows: fewest rows that an expert keeps.
+        tolerance: nats per row; training ends after a step that gains less.
 
-    Cost: n m multiply-adds per row of the others' predictions, n^2 m in all for experts of m rows,
-    and the evaluations.
+    Cost: n^2 m multiply-adds for the predictions of all rows by experts of m rows, and the
+    evaluations.
     Source: Tran thesis, section 2.5; leave-one-out densities from Rasmussen and Williams 2006,
     section 5.4.2.
     """
@@ -60,7 +61,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         self.model, self.converged = model, False
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Assign, then fit."""
+        """Assign the rows, then fit the hyperparameters."""
         before = self._value(x, y)
         assigned = self._assign(x, y, before)
         fitted = self._fit(x, y, assigned)
@@ -73,18 +74,18 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         return self.objective.evidence(self.model, x, y)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the assignment is the model's."""
+        """Empty: the assignment belongs to the model."""
         return {}
 
     def load_state_dict(self, state: Any) -> None:
-        """Nothing."""
+        """Nothing to restore."""
 
     @torch.no_grad()
     def _value(self, x: Tensor, y: Tensor) -> float:
         return float(self.objective.evidence(self.model, x, y).value)
 
     def _assign(self, x: Tensor, y: Tensor, before: float) -> float:
-        """Move the rows that gain, as many at once as raise the evidence; what it is then."""
+        """Move rows that gain, as many at once as raise the evidence; returns the evidence then."""
         if len(self.model.sizes) == 1:
             return before
         labels = self.model.labels
@@ -110,7 +111,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
 
     @torch.no_grad()
     def _moves(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Best other expert of every row (n,), and what moving the row there alone gains (n,)."""
+        """Best other expert of every row (n,), and the gain of moving only that row there (n,)."""
         posterior = self.model.condition(x, y)
         mean, variance = posterior.components(x)
         every = torch.arange(len(self.model.sizes), device=x.device)
@@ -118,12 +119,12 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         gates = self.model.gates(x).log_joint(x)
         score = gates + _log_normal(y - mean, variance)
         labels = self.model.labels.unsqueeze(0)
-        own = gates.gather(0, labels).squeeze(0) + self._left_out(x, y)
+        own = gates.gather(0, labels).squeeze(0) + self._leave_one_out(x, y)
         score.scatter_(0, labels, -math.inf)
         best, target = score.max(0)
         return target, best - own
 
-    def _left_out(self, x: Tensor, y: Tensor) -> Tensor:
+    def _leave_one_out(self, x: Tensor, y: Tensor) -> Tensor:
         """log p(y_n | the other rows of its expert) of every row (n,)."""
         parts, found = self.model.parts, torch.empty_like(y)
         for batch in self.model.expert_rows(x).batches(x.element_size(), self.model.batch_bytes):
@@ -131,17 +132,17 @@ class HardCut(OwnSteps[MixtureOfExperts]):
             matrices = parts.covariances(batch.experts, inputs)
             system = batch.covariance(matrices, parts.noise(batch.experts))
             name = f"the kernel matrix of an expert of {system.shape[-1]} rows"
-            factor, _ = cholesky(system, name=name, ladder=(0.0,), hint=HINT)
+            factor, _ = cholesky(system, name=name, ladder=(0.0,), hint=CHOLESKY_HINT)
             gap = batch.zero_padding(y[batch.rows] - parts.means(batch.experts, inputs))
             alpha = torch.cholesky_solve(gap.unsqueeze(2), factor).squeeze(2)
             precision = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
             value = _log_normal(alpha / precision, precision.reciprocal())
-            there = slice(None) if batch.mask is None else batch.mask
-            found[batch.rows[there]] = value[there]
+            real = slice(None) if batch.mask is None else batch.mask
+            found[batch.rows[real]] = value[real]
         return found
 
     def _fit(self, x: Tensor, y: Tensor, before: float) -> float:
-        """Fit the hyperparameters by L-BFGS with a line search; the evidence then, never lower."""
+        """Fit hyperparameters by L-BFGS, undone if the evidence falls; returns the evidence."""
         parameters = [p for group in self.model.parameter_groups().values() for p in group]
         parameters = [p for p in parameters if p.requires_grad]
         start = [p.detach().clone() for p in parameters]
@@ -158,7 +159,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
             try:
                 value = -self.objective.evidence(self.model, x, y).value / len(x)
                 value.backward()
-            except NotPositiveDefinite:  # a trial point: a wall, from which the search steps back
+            except NotPositiveDefinite:  # a large loss makes the line search step back
                 for parameter in parameters:
                     parameter.grad = torch.zeros_like(parameter)
                 return torch.tensor(1e3 + abs(before), dtype=torch.float64, device=x.device)

@@ -1,4 +1,4 @@
-"""Local experts: every point is predicted by the one expert whose centre is nearest."""
+"""Local experts: every point is predicted by the expert with the nearest centre."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import Blocks, ClusterBlocks, Partition, require_partition
-from gpx.inducing.partition import Regions, require_regions, settled_blocks
+from gpx.inducing.partition import Regions, choose_num_blocks, require_regions
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -29,24 +29,26 @@ Sharing = Literal["own", "shared"]
 
 
 class LocalExperts(Model):
-    """Exact Gaussian processes on parts of the input space, trained side by side.
+    """Exact Gaussian processes on regions of the input space, trained in batches.
 
-    Predictions jump where one expert's region ends and the next begins, and experts of few rows
-    with hyperparameters of their own are sure of themselves where they should not be.
+    Predictions jump at the borders of regions, and experts with few rows and hyperparameters of
+    their own tend to be overconfident.
 
     Args:
-        kernel, mean, likelihood: of every expert, or where its own start; Gaussian noise.
-        num_experts: K; None: one for about 500 rows, or one for each block of a partition that
-            knows how many it has.
-        points_per_expert: rows of an expert: those nearest to its centre, so that experts may share
-            rows and some rows may have none. None: the rows of its block.
-        hyperparameters: "own": every expert has a kernel, a mean and a noise variance of its own;
-            "shared".
+        kernel, mean, likelihood: shared by all experts, or the initial values of each expert's own;
+            the likelihood is Gaussian.
+        num_experts: K; None: one per 500 rows or so, or one per block if the partition fixes the
+            number of blocks.
+        points_per_expert: number of rows of an expert, those nearest to its centre; rows may belong
+            to several experts or to none. None: the rows of its block.
+        hyperparameters: "own": every expert has its own kernel, mean and noise hyperparameters;
+            "shared": all have the same.
         partition: of the rows, by regions of the input space; None: clusters of any size.
-        memory_budget: of batches of experts, as in ``gpx.linalg.budget_in_bytes``.
+        memory_budget: for a batch of experts, as in ``gpx.linalg.budget_in_bytes``.
 
     Raises:
-        ConfigError: another likelihood, a partition at random, fewer than one expert or point.
+        ConfigError: a likelihood that is not Gaussian, a random partition, fewer than one expert or
+            point.
 
     Cost: m^3 multiply-adds per expert of m rows and evaluation with its gradient; m^2 per test
     point.
@@ -98,13 +100,13 @@ class LocalExperts(Model):
 
     @property
     def parts(self) -> ExpertParts:
-        """What the experts are made of."""
+        """Kernel, mean function and noise of the experts."""
         return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: the number of experts."""
+        """As in ``Model``: sets the number of experts."""
         per_expert = self.points_per_expert or ROWS_PER_EXPERT
-        count, reason = settled_blocks(
+        count, reason = choose_num_blocks(
             self.num_experts, self.partition, x, per_expert, "num_experts"
         )
         self.num_experts = count
@@ -112,10 +114,10 @@ class LocalExperts(Model):
         return {"num_experts": (count, reason)} if reason else {}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Place the experts, at the current lengthscales; every one starts at the hyperparameters.
+        """Place the experts, using the current lengthscales, and initialise their hyperparameters.
 
         Raises:
-            DataError: more experts than rows, an expert without rows.
+            DataError: more experts than rows, or an expert without rows.
         """
         self.settle(x)
         assert self.num_experts is not None
@@ -123,7 +125,7 @@ class LocalExperts(Model):
         self.regions.place(blocks.centres, blocks.weights)
         self.rows, self.sizes = self._rows(x, blocks)
         if self.own is not None:
-            self.own.spread(self.parts.named())
+            self.own.reset(self.parts.named())
         least, most = int(self.sizes.min()), int(self.sizes.max())
         self.note = f"{self.num_experts} experts of {least} to {most} rows"
 
@@ -141,7 +143,7 @@ class LocalExperts(Model):
         """Rows of every expert among the training inputs x (n, d).
 
         Raises:
-            ConfigError: ``initialise`` has not placed the experts among these rows.
+            ConfigError: ``initialise`` was not called with these rows.
         """
         if not len(self.sizes) or int(self.rows.max()) >= len(x):
             raise ConfigError(
@@ -151,16 +153,16 @@ class LocalExperts(Model):
         return ExpertRows(self.rows, self.sizes)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """As in ``Model``: those of the experts."""
+        """As in ``Model``: the hyperparameters of the experts."""
         if self.own is None:
             return super().parameter_groups()
         return {"hyperparameters": list(self.own.parameters())}
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> Posterior:
-        """Posteriors of all experts; they are factorised when they are asked for."""
+        """Posteriors of all experts; they are factorised at the first prediction."""
         posterior = LocalExpertsPosterior(self.parts, self.batch_bytes, self.regions)
-        posterior.condition_(x, y, self.expert_rows(x))
+        posterior.store_rows(x, y, self.expert_rows(x))
         return posterior
 
     def new_posterior(self) -> Posterior:

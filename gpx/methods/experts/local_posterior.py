@@ -1,4 +1,4 @@
-"""Posterior of local experts: the nearest one predicts."""
+"""Posterior of local experts: the nearest expert predicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
 class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
-    """Predictions of K experts, each in the region whose centre is nearest.
+    """Predictions of K experts; every point is predicted by the one with the nearest centre.
 
     Args:
         parts, budget, regions: as in ``RegionsPosterior``.
@@ -30,44 +30,44 @@ class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
         mean, variance = x.new_empty(2, len(x))
         for block in self.row_blocks(x):
             at, block_mean, block_variance = x[block], mean[block], variance[block]
-            for members, rows, there in self.met(self.regions.nearest(at)):
+            for members, rows, real in self.points_by_batch(self.regions.nearest(at)):
                 found = self.latent(members, at[rows])
-                block_mean[rows[there]] = found.mean[there]
-                block_variance[rows[there]] = found.variance[there]
+                block_mean[rows[real]] = found.mean[real]
+                block_variance[rows[real]] = found.variance[real]
         return Marginals(mean, variance)
 
-    def met(self, nearest: Tensor) -> list[tuple[Members, Tensor, Tensor]]:
+    def points_by_batch(self, nearest: Tensor) -> list[tuple[Members, Tensor, Tensor]]:
         """Batches of experts with the points that they predict.
 
         Args:
             nearest (t,): expert of every point.
 
         Returns:
-            of every batch that has points, the numbers (c, s) of its points, padded, and where
-            there is one (c, s).
+            for every batch that has points: the experts, the indices (c, s) of their points, padded
+            to one length, and a mask (c, s) that is False for padding.
         """
         counts = torch.bincount(nearest, minlength=len(self.sizes))
         start, order = counts.cumsum(0) - counts, torch.argsort(nearest, stable=True)
         found = []
         for members in self.experts()[1]:
             experts = members.batch.experts
-            most = int(counts[experts].max())
-            if not most:
+            longest = int(counts[experts].max())
+            if not longest:
                 continue
-            place = torch.arange(most, device=nearest.device).expand(len(experts), most)
-            there = place < counts[experts].unsqueeze(1)
-            rows = order[torch.where(there, place + start[experts].unsqueeze(1), 0)]
-            found.append((members, rows, there))
+            place = torch.arange(longest, device=nearest.device).expand(len(experts), longest)
+            real = place < counts[experts].unsqueeze(1)
+            rows = order[torch.where(real, place + start[experts].unsqueeze(1), 0)]
+            found.append((members, rows, real))
         return found
 
     @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
-        """``num`` functions x (t, d) -> (num, t): in every region one of its expert's.
+        """``num`` functions x (t, d) -> (num, t), sampled by pathwise conditioning.
 
-        By pathwise conditioning, as ``ExactPosterior.sample_paths`` does; functions of different
-        experts are independent and jump between regions.
+        In every region they are functions of its expert. Those of different experts are
+        independent, so that the functions jump between regions.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
@@ -77,13 +77,14 @@ class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
 
 
 class ExpertPaths:
-    """Functions that are at every x those of one expert, called with x (t, d).
+    """Sampled functions that at every x equal a sampled function of one expert.
 
     Args:
         posterior: the experts.
-        num: functions.
-        generator, frequencies: of the prior functions, and of noise at the training rows.
-        chosen: the expert at every x (t, d): (t,), or (num, t) for every function.
+        num: number of functions.
+        generator, frequencies: for the prior functions, and for noise at the training rows.
+        choose_expert: maps x (t, d) to the expert at every point: (t,), or (num, t) if it differs
+            between functions.
     """
 
     @torch.no_grad()
@@ -93,11 +94,12 @@ class ExpertPaths:
         num: int,
         generator: torch.Generator,
         frequencies: Frequencies,
-        chosen: Callable[[Tensor], Tensor],
+        choose_expert: Callable[[Tensor], Tensor],
     ) -> None:
-        self.posterior, self.num, self.chosen = posterior, num, chosen
+        self.posterior, self.num, self.choose_expert = posterior, num, choose_expert
         self.parts = [posterior.parts.of_expert(k) for k in range(len(posterior.sizes))]
-        self.prior = expert_functions(self.parts, num, posterior.inputs, generator, frequencies)
+        dims = posterior.inputs.shape[1]
+        self.prior = expert_prior_functions(self.parts, num, dims, generator, frequencies)
         total = len(posterior.inputs)
         noise = torch.randn(
             num,
@@ -118,16 +120,17 @@ class ExpertPaths:
             batch = members.batch
             right = batch.zero_padding(gap[:, batch.rows]).permute(1, 2, 0)
             found = torch.cholesky_solve(right, members.factor).permute(2, 0, 1)
-            there = slice(None) if batch.mask is None else batch.mask
-            self.weights[:, batch.rows[there]] = found[:, there]
+            real = slice(None) if batch.mask is None else batch.mask
+            self.weights[:, batch.rows[real]] = found[:, real]
         self.rows = rows
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Values (num, t)."""
-        found, chosen = x.new_empty(self.num, len(x)), self.chosen(x).expand(self.num, len(x))
-        for k in torch.unique(chosen).tolist():
-            here = chosen == k
+        """Values (num, t) at x (t, d)."""
+        found = x.new_empty(self.num, len(x))
+        expert = self.choose_expert(x).expand(self.num, len(x))
+        for k in torch.unique(expert).tolist():
+            here = expert == k
             points, own, part = here.any(0), self.rows[k], self.parts[k]
             cross = part.kernel.evaluate(self.posterior.inputs[own], x[points])
             values = self.prior[k](x[points]) + self.weights[:, own] @ cross + part.mean(x[points])
@@ -135,17 +138,15 @@ class ExpertPaths:
         return found
 
 
-def expert_functions(
+def expert_prior_functions(
     parts: list[ExpertParts],
     num: int,
-    like: Tensor,
+    dims: int,
     generator: torch.Generator,
     frequencies: Frequencies,
 ) -> list[Callable[[Tensor], Tensor]]:
-    """``num`` prior functions for every expert; ``like`` (n, d) gives the number of inputs."""
+    """``num`` prior functions of ``dims`` inputs for every expert."""
     return [
-        prior_functions(
-            part.kernel, num, like.shape[1], generator=generator, frequencies=frequencies
-        )
+        prior_functions(part.kernel, num, dims, generator=generator, frequencies=frequencies)
         for part in parts
     ]

@@ -1,4 +1,4 @@
-"""Conditioned experts: factors of their covariance matrices, and their predictions."""
+"""Experts conditioned on their rows: factors of their covariance matrices and predictions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from gpx.linalg import cholesky
 from gpx.methods.base.posterior import Marginals
-from gpx.methods.experts.evidence import HINT
+from gpx.methods.experts.evidence import CHOLESKY_HINT
 from gpx.methods.experts.rows import ExpertBatch
 
 
-class BaseExpert(NamedTuple):
-    """The expert whose posterior is what the others start from, in the place of the prior.
+class CommunicationExpert(NamedTuple):
+    """An expert whose posterior takes the place of the prior for all other experts.
 
     Attributes:
         inputs (b, d): its rows.
@@ -27,23 +27,23 @@ class BaseExpert(NamedTuple):
     white: Tensor
 
     def whiten(self, cross: Tensor) -> Tensor:
-        """L^{-1} k(x_b, .) for covariances (..., b, q)."""
+        """L^{-1} k(x_b, .) for covariances k(x_b, .) (..., b, q)."""
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
 class Members(NamedTuple):
-    """Experts of a batch given their rows.
+    """A batch of experts conditioned on their rows.
 
-    With a base, K and k_* are covariances under the posterior of the base: k(a, b) less w_a^T w_b
-    with w = L^{-1} k(x_b, .), and r is the residual from the base's mean. What an expert then knows
-    is what it and the base know together.
+    With a communication expert, K and k_* are covariances under its posterior,
+    k(a, a') - w_a^T w_a' with w = L^{-1} k(x_b, .), and r is the residual from its mean: every
+    expert conditions on the rows of the communication expert as well as its own.
 
     Attributes:
         batch: the experts.
         inputs (c, m, d): of their rows.
-        factor (c, m, m): of K + noise I.
+        factor (c, m, m): Cholesky factor of K + noise I.
         alpha (c, m): (K + noise I)^{-1} r.
-        white (c, b, m): w of the rows, where there is a base.
+        white (c, b, m): w of the rows, if there is a communication expert.
         jitter: added to the diagonals.
     """
 
@@ -56,51 +56,52 @@ class Members(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def of(
+    def condition(
         cls,
         batch: ExpertBatch,
         inputs: Tensor,
         matrices: Tensor,
         noise: Tensor,
         residual: Tensor,
-        base: tuple[BaseExpert, Tensor] | None = None,
+        communication: tuple[CommunicationExpert, Tensor] | None = None,
     ) -> Members:
-        """Condition.
+        """Condition a batch of experts on their rows.
 
         Args:
             batch, inputs: as above.
             matrices (c, m, m), noise (c,), residual (c, m): prior covariances, noise variances,
-                targets less prior means.
-            base: the base, and prior covariances (c, b, m) of its rows with those of the experts.
+                targets minus prior means.
+            communication: the communication expert, and prior covariances (c, b, m) between its
+                rows and those of the experts.
 
         Raises:
-            NotPositiveDefinite: at every permitted jitter.
+            NotPositiveDefinite: no Cholesky factor at any permitted jitter.
         """
         white = None
-        if base is not None:
-            expert, cross = base
+        if communication is not None:
+            expert, cross = communication
             white = expert.whiten(cross)
             matrices = torch.baddbmm(matrices, white.mT, white, alpha=-1.0)
             residual = residual - torch.einsum("cbm,b->cm", white, expert.white)
         system = batch.covariance(matrices, noise)
         name = f"the kernel matrix of an expert of {system.shape[-1]} rows plus noise"
-        factor, report = cholesky(system, name=name, hint=HINT)
+        factor, report = cholesky(system, name=name, hint=CHOLESKY_HINT)
         right = batch.zero_padding(residual).unsqueeze(2)
         alpha = torch.cholesky_solve(right, factor).squeeze(2)
         return cls(batch, inputs, factor, alpha, white, report.jitter)
 
     @property
     def bytes(self) -> int:
-        """What it holds."""
+        """Memory that its tensors take."""
         held = (self.inputs, self.factor, self.alpha, self.white)
         return sum(t.numel() * t.element_size() for t in held if t is not None)
 
-    def given(self, cross: Tensor, whitened: Tensor | None = None) -> Tensor:
-        """Covariances of the rows with test points given the base, zero for padding: (c, m, t).
+    def conditional_covariance(self, cross: Tensor, whitened: Tensor | None = None) -> Tensor:
+        """Covariances k_* (c, m, t) of the rows with test points, see the class; zero for padding.
 
         Args:
             cross (c, m, t): prior covariances.
-            whitened (b, t): L^{-1} k(x_b, x_*), where there is a base.
+            whitened (b, t): L^{-1} k(x_b, x_*), if there is a communication expert.
         """
         if whitened is not None:
             assert self.white is not None
@@ -111,16 +112,15 @@ class Members(NamedTuple):
 
     @torch.no_grad()
     def predict(self, cross: Tensor, start: Marginals, prior: Tensor) -> Marginals:
-        """Mean less the prior mean, and variance, of every expert: (c, t) each.
+        """Mean minus the prior mean, and variance, of every expert: (c, t) each.
 
         Args:
-            cross (c, m, t): as ``given`` gives them.
-            start: mean less the prior mean, and variance, without the experts' rows: those of the
-                prior or of the base, (c, t) or (t,).
-            prior: prior variances, of the same shape: a variance of which rounding leaves no digit
-                is set to the size of the rounding.
+            cross (c, m, t): from ``conditional_covariance``.
+            start: mean minus the prior mean, and variance, before the experts' own rows: those of
+                the prior or of the communication expert, (c, t) or (t,).
+            prior: prior variances, of the same shape; variances are at least their rounding error.
         """
         mean = start.mean + torch.einsum("cm,cmt->ct", self.alpha, cross)
         white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
-        least = torch.finfo(prior.dtype).eps * prior
-        return Marginals(mean, torch.maximum(start.variance - white.square().sum(1), least))
+        smallest = torch.finfo(prior.dtype).eps * prior
+        return Marginals(mean, torch.maximum(start.variance - white.square().sum(1), smallest))

@@ -1,14 +1,15 @@
-"""Mixture of Gaussian process experts with hard assignments of the rows."""
+"""Mixture of Gaussian process experts with hard assignments of rows to experts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.inducing import Partition
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
@@ -20,28 +21,76 @@ from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.evidence import ExpertsMLL, HasExperts
-from gpx.methods.experts.gates import Gates
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
 from gpx.methods.experts.local_posterior import ExpertPaths
 from gpx.methods.experts.posterior import ExpertsPosterior
 from gpx.sampling import SHARED, Frequencies
+
+MIN_RELATIVE_VARIANCE = 1e-4
+"""Smallest variance of a cluster along an input, relative to the variance of all rows."""
+
+
+class Gates(NamedTuple):
+    """Expert k has a share pi_k of the rows, with inputs distributed as N(centre_k, variance_k).
+
+    Its gate g_k(x) is proportional to pi_k N(x; centre_k, diag(variance_k)).
+
+    Attributes:
+        log_shares (K,), centres (K, d), variances (K, d): of the clusters.
+    """
+
+    log_shares: Tensor
+    centres: Tensor
+    variances: Tensor
+
+    @classmethod
+    def fit(cls, x: Tensor, labels: Tensor, count: int) -> Gates:
+        """Maximum likelihood clusters of the rows x (n, d) with labels (n,), none of them empty.
+
+        Variances are constrained to at least ``MIN_RELATIVE_VARIANCE`` times that of all rows.
+        """
+        sizes = torch.bincount(labels, minlength=count).to(x.dtype).unsqueeze(1)
+        zeros = x.new_zeros(count, x.shape[1])
+        centres = zeros.index_add(0, labels, x) / sizes
+        squares = zeros.index_add(0, labels, (x - centres[labels]).square()) / sizes
+        spread = x.var(0, correction=0)
+        smallest = MIN_RELATIVE_VARIANCE * torch.where(spread > 0.0, spread, 1.0)
+        log_shares = (sizes.squeeze(1) / len(x)).log()
+        return cls(log_shares, centres, torch.maximum(squares, smallest))
+
+    def log_joint(self, x: Tensor) -> Tensor:
+        """log pi_k N(x; centre_k, variance_k) at x (t, d): (K, t)."""
+        precision = self.variances.reciprocal()
+        middle = self.centres.mean(0)
+        at, ends = x - middle, self.centres - middle
+        distance = (
+            precision @ at.square().mT
+            - 2.0 * (precision * ends) @ at.mT
+            + (precision * ends.square()).sum(1, keepdim=True)
+        )
+        volume = self.variances.log().sum(1) + x.shape[1] * LOG_TWO_PI
+        return (self.log_shares - 0.5 * volume).unsqueeze(1) - 0.5 * distance
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """g_k(x) at x (t, d): (K, t); columns sum to one."""
+        return self.log_joint(x).softmax(0)
 
 
 class MixtureOfExperts(LocalExperts):
     """p(y | x) = sum_k g_k(x) N(y; mu_k(x), v_k(x)), every training row assigned to one expert.
 
     Experts are exact Gaussian processes on their own rows, gates are Gaussian clusters
-    (``Gates``). Trained by ``HardCut``, which assigns rows and fits hyperparameters in turn; with
-    another optimizer the rows stay where the partition put them.
+    (``Gates``). ``HardCut`` alternately assigns rows and fits hyperparameters; other optimizers
+    keep the rows of the partition.
 
     Args:
         kernel, mean, likelihood, num_experts, hyperparameters, partition, memory_budget: as in
-            ``LocalExperts``; the partition is where the assignment starts.
+            ``LocalExperts``; the partition is the first assignment.
 
     Attributes:
         labels (n,): expert of every training row.
 
-    Cost: an evaluation as in ``LocalExperts``; predictions of all experts, n m per test point.
+    Cost: an evaluation as in ``LocalExperts``; predictions by all experts, n m per test point.
     Source: Rasmussen and Ghahramani 2002; hard cuts as in Tran thesis, section 2.5 (Nguyen and
     Bonilla 2014).
     """
@@ -79,10 +128,10 @@ class MixtureOfExperts(LocalExperts):
         self.assign(labels)
 
     def assign(self, labels: Tensor) -> None:
-        """Give every training row to an expert (n,).
+        """Assign every training row to an expert, by ``labels`` (n,).
 
         Raises:
-            ConfigError: an expert would have no row.
+            ConfigError: an expert would have no rows.
         """
         assert self.num_experts is not None
         sizes = torch.bincount(labels, minlength=self.num_experts)
@@ -94,10 +143,10 @@ class MixtureOfExperts(LocalExperts):
         self.rows = torch.argsort(labels, stable=True)
 
     def gates(self, x: Tensor) -> Gates:
-        """Of the assignment of the training inputs x (n, d)."""
+        """Gates fitted to the assignment of the training inputs x (n, d)."""
         assert self.num_experts is not None
-        self.expert_rows(x)
-        return Gates.fitted(x, self.labels, self.num_experts)
+        self.expert_rows(x)  # checks that these rows are assigned
+        return Gates.fit(x, self.labels, self.num_experts)
 
     def log_assignment(self, x: Tensor) -> Tensor:
         """sum_n log pi_z(n) N(x_n; centre_z(n), variance_z(n)), in nats, float64."""
@@ -108,7 +157,7 @@ class MixtureOfExperts(LocalExperts):
     def condition(self, x: Tensor, y: Tensor) -> MixturePosterior:
         """Posteriors of all experts, and the gates."""
         posterior = self.new_posterior()
-        posterior.condition_(x, y, self.expert_rows(x))
+        posterior.store_rows(x, y, self.expert_rows(x))
         posterior.keep(x, **self.gates(x)._asdict())
         return posterior
 
@@ -119,17 +168,17 @@ class MixtureOfExperts(LocalExperts):
 
 @runtime_checkable
 class HasGates(HasExperts, Protocol):
-    """Experts, and gates that assign them their rows."""
+    """What ``HardCutEvidence`` requires of a model: experts, and gates over them."""
 
     def log_assignment(self, x: Tensor) -> Tensor:
-        """log p(x, z) of the training inputs x (n, d) and their assignment, nats."""
+        """log p(x, z) of the training inputs x (n, d) and their assignment z, in nats."""
 
 
 class HardCutEvidence(Objective[HasGates]):
-    """log p(y, x, z): the experts' evidence for the rows that they have, and that of the gates.
+    """log p(y, x, z): the evidence of the experts for their rows z, and of the gates.
 
-    Kind: a lower bound of log p(y, x), the sum over all assignments z. It counts the density of the
-    inputs and does not compare with the evidence of a regression.
+    Kind: a lower bound on log p(y, x), which sums over all assignments z. It includes the density
+    of the inputs, so that it cannot be compared with the evidence of a regression model.
     """
 
     batching = "full"
@@ -158,7 +207,7 @@ class HardCutEvidence(Objective[HasGates]):
 
 
 class MixturePosterior(ExpertsPosterior):
-    """A mixture of the experts' predictions, weighed by the gates: not a Gaussian process.
+    """A mixture of the experts' predictions weighted by the gates; not a Gaussian process.
 
     Args:
         parts, budget: as in ``ExpertsPosterior``.
@@ -176,7 +225,7 @@ class MixturePosterior(ExpertsPosterior):
 
     @property
     def gates(self) -> Gates:
-        """Which expert is responsible where."""
+        """Probabilities of the experts at an input."""
         return Gates(self.log_shares, self.centres, self.variances)
 
     @torch.no_grad()
@@ -192,7 +241,7 @@ class MixturePosterior(ExpertsPosterior):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
-        """First two moments of the mixture at x (t, d); its quantiles are not a Gaussian's."""
+        """Mean and variance of the mixture at x (t, d), which is not Gaussian."""
         return mixture_moments(self.components(x), self.gates.probabilities(x))
 
     @torch.no_grad()
@@ -205,17 +254,17 @@ class MixturePosterior(ExpertsPosterior):
 
     @property
     def has_own_noise(self) -> bool:
-        """As in ``Posterior``: every expert has its own."""
+        """As in ``Posterior``: every expert has its own noise variance."""
         return True
 
     @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
-        """``num`` functions x (t, d) -> (num, t), at every x one of an expert drawn by the gates.
+        """``num`` functions x (t, d) -> (num, t), each that of an expert drawn by the gates.
 
-        A path has one uniform number u and takes the first expert whose cumulated gate exceeds it,
-        so that it changes experts where the gates change.
+        A function has one uniform number u; at x it follows the first expert for which the
+        cumulative sum of the gates exceeds u, so that experts change only where the gates do.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
@@ -224,9 +273,9 @@ class MixturePosterior(ExpertsPosterior):
         like = self.residual
         level = torch.rand(num, generator=generator, dtype=like.dtype, device=like.device)
 
-        def chosen(x: Tensor) -> Tensor:
-            cumulated = running_sum(self.gates.probabilities(x))
-            above = cumulated.unsqueeze(1) <= level.view(1, -1, 1)
-            return above.sum(0).clamp(max=len(self.sizes) - 1)
+        def choose_expert(x: Tensor) -> Tensor:
+            cumulative = running_sum(self.gates.probabilities(x))
+            passed = cumulative.unsqueeze(1) <= level.view(1, -1, 1)
+            return passed.sum(0).clamp(max=len(self.sizes) - 1)
 
-        return ExpertPaths(self, num, generator, frequencies, chosen)
+        return ExpertPaths(self, num, generator, frequencies, choose_expert)

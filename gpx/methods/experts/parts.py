@@ -1,4 +1,4 @@
-"""Kernel, mean function and noise of many experts: one for all, or one each."""
+"""Kernel, mean function and noise of many experts, with shared or own hyperparameters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpx.data_sized import DataSized
 from gpx.inference.batched_covariance import (
     batched_covariances,
     coordinates,
+    covariances_from_coordinates,
     fused_profile,
-    of_coordinates,
 )
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -23,10 +23,10 @@ from gpx.means.base import Mean
 
 
 class OwnHyperparameters(DataSized):
-    """K values of every hyperparameter, as the optimiser sees it, in one tensor each.
+    """Unconstrained hyperparameters of K experts, stacked in one tensor per hyperparameter.
 
     Args:
-        parts: what has the hyperparameters, by name; gives names, shapes and first values.
+        parts: modules by name, which give the names, shapes and initial values.
         num_experts: K.
     """
 
@@ -41,15 +41,15 @@ class OwnHyperparameters(DataSized):
                 self.register_parameter(own[name], nn.Parameter(_repeated(value, num_experts)))
 
     @torch.no_grad()
-    def spread(self, parts: dict[str, nn.Module]) -> None:
-        """Give every expert the values that ``parts`` have."""
+    def reset(self, parts: dict[str, nn.Module]) -> None:
+        """Give every expert the values of ``parts``."""
         for part, module in parts.items():
             for name, value in _learned(module):
                 stacked = getattr(self, self.places[part][name])
                 stacked.copy_(_repeated(value, self.num_experts))
 
     def values(self, part: str, experts: Tensor) -> dict[str, Tensor]:
-        """Hyperparameters of ``experts`` (c,) by dotted name, (c, ...) each; differentiable."""
+        """Hyperparameters (c, ...) of ``experts`` (c,) by dotted name; differentiable."""
         return {name: getattr(self, place)[experts] for name, place in self.places[part].items()}
 
 
@@ -62,11 +62,11 @@ def _repeated(value: Tensor, count: int) -> Tensor:
 
 
 class ExpertParts(NamedTuple):
-    """What the experts are made of.
+    """Kernel, mean function and noise of all experts.
 
     Attributes:
-        kernel, mean, likelihood: of every expert, or what ``own`` holds values for.
-        own: hyperparameters of every expert; None: all share those of the parts.
+        kernel, mean, likelihood: of every expert; ``own`` replaces their hyperparameters.
+        own: hyperparameters of every expert; None: all share those of kernel, mean, likelihood.
     """
 
     kernel: Kernel
@@ -75,12 +75,12 @@ class ExpertParts(NamedTuple):
     own: OwnHyperparameters | None = None
 
     def named(self) -> dict[str, nn.Module]:
-        """The parts by name."""
+        """The three modules by name."""
         return {"kernel": self.kernel, "mean": self.mean, "likelihood": self.likelihood}
 
     @torch.no_grad()
     def of_expert(self, number: int) -> ExpertParts:
-        """Copies of the parts with the hyperparameters of one expert, shared by no other."""
+        """Copies of the three modules with the hyperparameters of one expert."""
         made = {name: copy.deepcopy(part) for name, part in self.named().items()}
         if self.own is not None:
             for part, module in made.items():
@@ -91,17 +91,16 @@ class ExpertParts(NamedTuple):
         return ExpertParts(**made)  # type: ignore[arg-type]
 
     def kernel_parameters(self) -> list[nn.Parameter]:
-        """Those that covariances are differentiable in."""
+        """Parameters that the covariances depend on."""
         if self.own is None:
             return [p for _, p in _learned(self.kernel)]
         return [getattr(self.own, place) for place in self.own.places["kernel"].values()]
 
     def covariances(self, experts: Tensor, left: Tensor, right: Tensor | None = None) -> Tensor:
-        """k of ``experts`` (c,) between left (c, p, d) and right (c, q, d): (c, p, q).
+        """Covariances (c, p, q) of ``experts`` (c,) between left (c, p, d) and right (c, q, d).
 
-        Differentiable in the hyperparameters; ``right`` None: the square matrices of ``left``.
-        Kernels that are no function of distances are evaluated one by one where every expert has
-        hyperparameters of its own.
+        Differentiable in the hyperparameters; ``right=None`` gives the matrices of ``left`` with
+        itself. With own hyperparameters, kernels without a formula are evaluated expert by expert.
         """
         if self.own is None:
             return batched_covariances(self.kernel, left, right)
@@ -114,11 +113,11 @@ class ExpertParts(NamedTuple):
             def outputscale(held: dict[str, Tensor]) -> Tensor:
                 return call_with(self.kernel, held, lambda k: k.outputscale)
 
-            spread = torch.vmap(scaled)
-            z1 = spread(values, left)
-            z2 = None if right is None else spread(values, right)
+            scale_inputs = torch.vmap(scaled)
+            z1 = scale_inputs(values, left)
+            z2 = None if right is None else scale_inputs(values, right)
             scale = torch.vmap(outputscale)(values).view(-1, 1, 1)
-            return of_coordinates(self.kernel, z1, z2, scale)
+            return covariances_from_coordinates(self.kernel, z1, z2, scale)
 
         def one(held: dict[str, Tensor], a: Tensor, b: Tensor | None) -> Tensor:
             def matrix(kernel: Kernel) -> Tensor:
@@ -142,22 +141,22 @@ class ExpertParts(NamedTuple):
         """Prior variances (c, t) of ``experts`` at x (c, t, d)."""
         if self.own is None:
             return self.kernel.diagonal(x.flatten(0, 1)).view(x.shape[:2])
-        return self._each("kernel", self.kernel, experts, lambda k, z: k.diagonal(z), x)
+        return self._map_experts("kernel", self.kernel, experts, lambda k, z: k.diagonal(z), x)
 
     def means(self, experts: Tensor, x: Tensor) -> Tensor:
         """Prior means (c, t) of ``experts`` at x (c, t, d); differentiable."""
         if self.own is None:
             found: Tensor = self.mean(x.flatten(0, 1))
             return found.view(x.shape[:2])
-        return self._each("mean", self.mean, experts, lambda m, z: m(z), x)
+        return self._map_experts("mean", self.mean, experts, lambda m, z: m(z), x)
 
     def noise(self, experts: Tensor) -> Tensor:
         """Noise variances (c,) of ``experts``; differentiable."""
         if self.own is None or not len(experts):
             return self.likelihood.noise_variance.expand(len(experts))
-        return self._each("likelihood", self.likelihood, experts, lambda m: m.noise_variance)
+        return self._map_experts("likelihood", self.likelihood, experts, lambda m: m.noise_variance)
 
-    def _each(
+    def _map_experts(
         self,
         part: str,
         module: nn.Module,
@@ -165,9 +164,10 @@ class ExpertParts(NamedTuple):
         function: Callable[..., Tensor],
         *arguments: Tensor,
     ) -> Tensor:
+        """``function`` of a module with each expert's hyperparameters, stacked (c, ...)."""
         assert self.own is not None
         values = self.own.values(part, experts)
-        if not values:  # nothing learned: the same function for all
+        if not values:  # no trainable hyperparameters: the same function for all
             found = [function(module, *(a[k] for a in arguments)) for k in range(len(experts))]
             return torch.stack(found)
 

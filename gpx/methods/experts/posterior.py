@@ -1,4 +1,4 @@
-"""What the posteriors of experts share: rows as state, and factors made when they are asked for."""
+"""Base classes of the posteriors of experts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpx.inference.exact_solver import require_finite
 from gpx.inference.padded_rows import batch_bytes
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.posterior import Marginals, Posterior
-from gpx.methods.experts.members import BaseExpert, Members
+from gpx.methods.experts.members import CommunicationExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
 
-MOST_ROWS = 2048
-"""Test points that are predicted at a time, at most."""
+MAX_BLOCK_ROWS = 2048
+"""Most test points that are predicted at a time."""
 
 
 class PartsPosterior(Posterior):
-    """Holds copies of what experts are made of.
+    """A posterior that holds copies of the experts' kernel, mean function and noise.
 
     Args:
         parts: kernel, mean function and noise of the experts; copied.
@@ -34,7 +34,7 @@ class PartsPosterior(Posterior):
 
     Attributes:
         inputs (n, d): training inputs.
-        jitter: largest that was added to a diagonal so far.
+        jitter: largest jitter added to a diagonal so far.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("inputs",)
@@ -54,16 +54,16 @@ class PartsPosterior(Posterior):
 
     @property
     def num_inputs(self) -> int | None:
-        """As in ``Posterior``: those of the training data."""
+        """As in ``Posterior``: number of inputs of the training data."""
         return self.inputs.shape[1] if self.inputs.ndim == 2 else None
 
     @property
     def parts(self) -> ExpertParts:
-        """What the experts are made of."""
+        """Kernel, mean function and noise of the experts."""
         return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
 
     def own_hyperparameters(self) -> dict[str, Tensor] | None:
-        """As in ``Posterior``: of every expert, (K, ...) each."""
+        """As in ``Posterior``: hyperparameters of all experts, (K, ...) each."""
         if self.own is None:
             return None
         found: dict[str, list[Tensor]] = {}
@@ -74,21 +74,22 @@ class PartsPosterior(Posterior):
         return {name: torch.stack(values) for name, values in found.items()}
 
     def latent(self, members: Members, x: Tensor) -> Marginals:
-        """Mean and variance (c, t) of the latent functions of experts at points of their own.
+        """Mean and variance (c, t) of the experts' latent functions, each at its own points.
 
         Args:
-            members: experts that start from the prior.
-            x (c, t, d).
+            members: experts without a communication expert.
+            x (c, t, d): points of each expert.
         """
         experts = members.batch.experts
-        cross = members.given(self.parts.covariances(experts, members.inputs, x))
+        prior_cross = self.parts.covariances(experts, members.inputs, x)
+        cross = members.conditional_covariance(prior_cross)
         prior = self.parts.variances(experts, x)
         found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
         return Marginals(found.mean + self.parts.means(experts, x), found.variance)
 
 
 class RegionsPosterior(PartsPosterior):
-    """A point takes the hyperparameters of the expert whose centre is nearest.
+    """A posterior in which a point takes the hyperparameters of the expert with nearest centre.
 
     Args:
         parts, budget: as in ``PartsPosterior``.
@@ -101,7 +102,7 @@ class RegionsPosterior(PartsPosterior):
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``Posterior``; experts with hyperparameters of their own have their own noise."""
+        """As in ``Posterior``; with own hyperparameters the nearest expert's noise is added."""
         if self.own is None:
             return super().predictive(x, likelihood)
         mean, variance = self.predict(x)
@@ -109,47 +110,47 @@ class RegionsPosterior(PartsPosterior):
 
     @property
     def has_own_noise(self) -> bool:
-        """As in ``Posterior``: where experts have hyperparameters of their own."""
+        """As in ``Posterior``: whether experts have their own hyperparameters."""
         return self.own is not None
 
 
 class ExpertsPosterior(PartsPosterior):
-    """K exact Gaussian processes given their rows.
+    """K exact Gaussian processes conditioned on their rows.
 
-    Its state is the training inputs and residuals, one expert after the other, and hyperparameters.
-    Factors of the experts are made at the first prediction, and kept where half of the budget holds
-    them.
+    The state is the training inputs and residuals, one expert after the other, and the
+    hyperparameters. The experts are factorised at the first prediction; the factors are kept if
+    they fit into half of the budget.
 
     Args:
         parts, budget: as in ``PartsPosterior``.
 
     Attributes:
-        residual (n,): targets less the expert's prior mean.
-        sizes (K,): rows of every expert.
+        residual (n,): targets minus the expert's prior mean.
+        sizes (K,): number of rows of every expert.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "sizes")
-    derived: ClassVar[tuple[str, ...]] = ("_kept",)
+    derived: ClassVar[tuple[str, ...]] = ("_cached_experts",)
     residual: Tensor
     sizes: Tensor
 
     def __init__(self, parts: ExpertParts, budget: int) -> None:
         super().__init__(parts, budget)
-        self._kept: tuple[BaseExpert | None, list[Members]] | None = None
+        self._cached_experts: tuple[CommunicationExpert | None, list[Members]] | None = None
 
     @torch.no_grad()
-    def condition_(self, x: Tensor, y: Tensor, rows: ExpertRows) -> None:
-        """Take in the rows of every expert; raises DataError for targets that are not finite."""
+    def store_rows(self, x: Tensor, y: Tensor, rows: ExpertRows) -> None:
+        """Store the rows of every expert; raises DataError for targets that are not finite."""
         residual = y.new_empty(len(rows.rows))
         position = ExpertRows(torch.arange(len(rows.rows), device=x.device), rows.sizes)
         inputs = x[rows.rows]
         for batch in position.batches(x.element_size(), self.budget):
             gap = y[rows.rows[batch.rows]] - self.parts.means(batch.experts, inputs[batch.rows])
-            residual[batch.rows] = gap  # padding repeats a row, and its value
+            residual[batch.rows] = gap  # padding repeats a row with the same value
         self.keep(x, inputs=inputs, residual=residual)
         self.sizes = rows.sizes.clone()
         require_finite(self.residual)
-        self._kept = None
+        self._cached_experts = None
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
@@ -159,25 +160,25 @@ class ExpertsPosterior(PartsPosterior):
             "jitter": self.jitter,
         }
 
-    def base(self) -> BaseExpert | None:
-        """The expert that the others start from; None: they start from the prior."""
+    def communication_expert(self) -> CommunicationExpert | None:
+        """The expert whose posterior the others start from; None: they start from the prior."""
         return None
 
     def expert_rows(self) -> ExpertRows:
-        """Places in ``inputs`` of the rows of every expert that is not the base."""
+        """Indices into ``inputs`` of the rows of every expert but the communication expert."""
         return ExpertRows(torch.arange(len(self.inputs), device=self.inputs.device), self.sizes)
 
-    def experts(self) -> tuple[BaseExpert | None, Iterator[Members]]:
-        """The base and the others: from before, or made anew (and kept where they fit)."""
-        if self._kept is not None:
-            return self._kept[0], iter(self._kept[1])
-        base = self.base()
+    def experts(self) -> tuple[CommunicationExpert | None, Iterator[Members]]:
+        """The communication expert, if any, and batches of the others; cached if they fit."""
+        if self._cached_experts is not None:
+            return self._cached_experts[0], iter(self._cached_experts[1])
+        communication = self.communication_expert()
 
-        def made() -> Iterator[Members]:
+        def factorise() -> Iterator[Members]:
             kept: list[Members] | None = []
             held = 0
             for batch in self.expert_rows().batches(self.inputs.element_size(), self.budget // 4):
-                members = self._members(batch, base)
+                members = self._members(batch, communication)
                 self.jitter = max(self.jitter, members.jitter)
                 yield members
                 held += members.bytes
@@ -186,24 +187,25 @@ class ExpertsPosterior(PartsPosterior):
                 else:
                     kept = None
             if kept is not None:
-                self._kept = base, kept
+                self._cached_experts = communication, kept
 
-        return base, made()
+        return communication, factorise()
 
-    def _members(self, batch: ExpertBatch, base: BaseExpert | None) -> Members:
+    def _members(self, batch: ExpertBatch, communication: CommunicationExpert | None) -> Members:
         parts, inputs = self.parts, self.inputs[batch.rows]
-        given = None
-        if base is not None:
-            flat = self.kernel.evaluate(base.inputs, inputs.flatten(0, 1))
-            given = base, flat.view(len(base.inputs), *inputs.shape[:2]).transpose(0, 1)
+        start = None
+        if communication is not None:
+            base = communication.inputs
+            flat = self.kernel.evaluate(base, inputs.flatten(0, 1))
+            start = communication, flat.view(len(base), *inputs.shape[:2]).transpose(0, 1)
         matrices = parts.covariances(batch.experts, inputs)
         noise = parts.noise(batch.experts)
-        return Members.of(batch, inputs, matrices, noise, self.residual[batch.rows], given)
+        return Members.condition(batch, inputs, matrices, noise, self.residual[batch.rows], start)
 
     def row_blocks(self, x: Tensor, width: int = 0) -> Iterator[slice]:
-        """Rows of x (t, d) for which arrays of (rows of a batch + width) columns fit."""
+        """Blocks of rows of x (t, d) whose arrays fit the budget, with ``width`` more columns."""
         largest = int(self.sizes.max())
         entries = batch_bytes(x.device) // x.element_size()
         width += min(len(self.residual), max(entries // largest, largest))
-        row = max(16 * width * x.element_size(), self.budget // MOST_ROWS)
+        row = max(16 * width * x.element_size(), self.budget // MAX_BLOCK_ROWS)
         return row_chunks(len(x), row, self.budget)

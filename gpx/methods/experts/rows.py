@@ -1,4 +1,4 @@
-"""Which training rows every expert has, and experts of about one size taken together."""
+"""Training rows of every expert, and batches of experts of similar size."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 from gpx.inference.padded_rows import PaddedRows, batch_bytes
 
-ARRAYS = 6
-"""Arrays of the size of a batch's covariance matrices that are alive at once."""
+ARRAYS_PER_BATCH = 6
+"""Arrays of the size of a batch's covariance matrices that are in memory at once."""
 
 
 @dataclass(frozen=True)
 class ExpertBatch(PaddedRows):
-    """Some experts, padded to one size.
+    """A batch of experts, padded to one number of rows.
 
     Attributes:
-        experts (c,): their numbers.
+        experts (c,): indices of the experts.
     """
 
     experts: Tensor
@@ -30,8 +30,8 @@ class ExpertRows:
     """Training rows of K experts, which may share rows.
 
     Attributes:
-        rows (N,): row numbers, one expert after the other.
-        sizes (K,): rows of every expert, at least one.
+        rows (N,): row indices, one expert after the other.
+        sizes (K,): number of rows of every expert, at least one.
     """
 
     rows: Tensor
@@ -41,16 +41,16 @@ class ExpertRows:
         return len(self.sizes)
 
     def batches(self, entry_bytes: int, budget: int) -> Iterator[ExpertBatch]:
-        """All experts, those of similar size together.
+        """All experts, in batches of similar size.
 
         Args:
-            entry_bytes: of a number.
-            budget: bytes that the arrays of a batch may take; one expert is the least.
+            entry_bytes: bytes per number.
+            budget: bytes that the arrays of a batch may take; a batch has at least one expert.
         """
         device = self.rows.device
         sizes, order = torch.sort(self.sizes, descending=True)
         start = self.sizes.cumsum(0) - self.sizes
-        limit = min(budget // ARRAYS, batch_bytes(device))
+        limit = min(budget // ARRAYS_PER_BATCH, batch_bytes(device))
         first, largest = 0, sizes.tolist()
         while first < len(largest):
             m = largest[first]

@@ -1,4 +1,4 @@
-"""Transductive local Gaussian processes: every test point has an expert of its own."""
+"""Transductive local Gaussian processes: every test point has its own expert."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
-from gpx.methods.experts.local_posterior import expert_functions
+from gpx.methods.experts.local_posterior import expert_prior_functions
 from gpx.methods.experts.members import Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import RegionsPosterior
-from gpx.methods.experts.rows import ARRAYS, ExpertBatch
+from gpx.methods.experts.rows import ARRAYS_PER_BATCH, ExpertBatch
 from gpx.sampling import SHARED, Frequencies
 from gpx.tensor_checks import check_at_least
 
@@ -34,14 +34,14 @@ from gpx.tensor_checks import check_at_least
 class Transductive(LocalExperts):
     """Predictions from the nearest training points of each test point.
 
-    Trained as local experts are; a test point takes the hyperparameters of the expert whose centre
-    is nearest, and conditions on its ``num_neighbours`` nearest training points.
+    Trained like ``LocalExperts``. A test point takes the hyperparameters of the expert with the
+    nearest centre, and conditions on its ``num_neighbours`` nearest training points.
 
     Args:
-        num_neighbours: m; as many as there are training points make an exact Gaussian process.
+        num_neighbours: m; the number of training points gives an exact Gaussian process.
         others: as in ``LocalExperts``.
 
-    Cost: of a prediction n d for the neighbours and m^3 / 3 multiply-adds per test point.
+    Cost: n d for the neighbours and m^3 / 3 multiply-adds per test point.
     Source: Tran thesis, sections 2.5 and 4.4.5.
     """
 
@@ -73,7 +73,7 @@ class Transductive(LocalExperts):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> TransductivePosterior:
-        """All training data, and the experts' hyperparameters."""
+        """The posterior, which stores all training data and the experts' hyperparameters."""
         self.expert_rows(x)
         require_finite(y)
         posterior = self.new_posterior()
@@ -88,7 +88,7 @@ class Transductive(LocalExperts):
 
 
 class TransductivePosterior(RegionsPosterior):
-    """Every test point given its nearest training points alone.
+    """Posterior in which every test point conditions only on its nearest training points.
 
     Args:
         parts, budget, regions: as in ``RegionsPosterior``.
@@ -115,7 +115,7 @@ class TransductivePosterior(RegionsPosterior):
         likelihood: Gaussian | NoisyOutputs,
         noise: RowNoise | None = None,
     ) -> TransductivePosterior:
-        """As in ``Posterior``: a test point may be near these rows, too.
+        """As in ``Posterior``: adds rows that may be neighbours of a test point.
 
         Raises:
             NotAvailable: known noise of each row.
@@ -137,20 +137,20 @@ class TransductivePosterior(RegionsPosterior):
     def neighbours(self, x: Tensor) -> Tensor:
         """Training rows (t, m) nearest to every row of x (t, d), found exactly.
 
-        At the lengthscales that all share, or those at which the experts' own started.
+        Distances use the shared lengthscales, or the initial ones if experts have their own.
         """
         return near_rows(self.kernel, self.inputs, x, self.num_neighbours)
 
     @torch.no_grad()
     def members(self, x: Tensor, rows: Tensor) -> Members:
-        """An expert for every row of x (t, d).
+        """One expert for every row of x (t, d).
 
         Args:
-            rows (t, m): of the training data, for every expert.
+            rows (t, m): training rows of every expert.
         """
         parts, inputs = self.parts, self.inputs[rows]
         batch = ExpertBatch(rows, None, self.regions.nearest(x))
-        made = Members.of(
+        made = Members.condition(
             batch,
             inputs,
             parts.covariances(batch.experts, inputs),
@@ -161,10 +161,10 @@ class TransductivePosterior(RegionsPosterior):
         return made
 
     def blocks(self, x: Tensor) -> Iterator[slice]:
-        """Rows of x (t, d) that are predicted together."""
+        """Blocks of rows of x (t, d) that are predicted together."""
         row = min(self.num_neighbours, len(self.inputs)) ** 2 * x.element_size()
-        budget = min(self.budget, ARRAYS * batch_bytes(x.device))
-        return row_chunks(len(x), ARRAYS * row, budget)
+        budget = min(self.budget, ARRAYS_PER_BATCH * batch_bytes(x.device))
+        return row_chunks(len(x), ARRAYS_PER_BATCH * row, budget)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
@@ -183,13 +183,15 @@ class TransductivePosterior(RegionsPosterior):
     ) -> Callable[[Tensor], Tensor]:
         """``num`` functions x (t, d) -> (num, t) with the predicted mean and variance everywhere.
 
-        A prior function and noise at all training points, corrected at every x by its neighbours.
+        Each is a prior function with noise at all training points, updated at every x by pathwise
+        conditioning on the neighbours of x.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
         """
         parts = [self.parts.of_expert(k) for k in range(len(self.regions))]
-        prior = expert_functions(parts, num, self.inputs, generator, frequencies)
+        dims = self.inputs.shape[1]
+        prior = expert_prior_functions(parts, num, dims, generator, frequencies)
         shape = num, len(self.inputs)
         noise = torch.randn(
             shape, generator=generator, dtype=self.inputs.dtype, device=self.inputs.device

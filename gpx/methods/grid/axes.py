@@ -1,4 +1,4 @@
-"""The Cartesian grid that rows of inputs lie on, found from the rows alone."""
+"""The Cartesian grid that rows of inputs lie on, found from the rows."""
 
 from __future__ import annotations
 
@@ -11,20 +11,15 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels.over_axes import groups_of
+from gpx.kernels.over_axes import checked_groups
 from gpx.linalg import allowed_memory, flatten_index, split_index
-from gpx.methods.grid.circle import continue_axis
+from gpx.methods.grid.circle import extend_to_circle
 
 GRID_VECTORS = 25
-"""Vectors over the whole grid that finding it, a solve and a gradient hold at once, at most.
-
-Peaks of resident memory at 130^3 cells in float64, beyond the rows themselves: 15.7 without gaps,
-17.1 at a tenth, 16.7 at half, 24.5 at 85 % gaps.
-"""
+"""Upper bound on the vectors over the whole grid held when finding it, in solves and gradients."""
 
 AXIS_MATRICES = 11
-"""Matrices of an axis by itself held at once: its covariance with what a gradient of it keeps,
-eigenvectors and what finding them takes (measured at 2500 points: 10.9)."""
+"""Upper bound on the m_l x m_l matrices held per axis (covariance, eigenvectors, gradient)."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +31,8 @@ class CartesianGrid:
     Attributes:
         axes: per axis the points (m_l, d_l), in ascending (lexicographic) order.
         groups: per axis the input columns its points live in; together all columns once.
-        inner: per axis 0; or, for a long regular axis that was continued on both sides and closed
-            to a circle (``continue_axis``), its number of points before. Empty: 0 everywhere.
+        inner: per axis 0 or, for an axis extended to a circle (``extend_to_circle``), its original
+            number of points. Empty: there are no circles.
     """
 
     axes: tuple[Tensor, ...]
@@ -51,26 +46,26 @@ class CartesianGrid:
 
     @property
     def size(self) -> int:
-        """M, how many cells: a Python integer of any size."""
+        """M, the number of cells."""
         return math.prod(self.shape)
 
     def circular(self, axis: int) -> bool:
-        """Whether an axis closes to a circle."""
+        """Whether an axis is a circle."""
         return bool(self.inner) and self.inner[axis] > 0
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
-        """Points per axis without those that close a circle."""
+        """Points per axis, without those that extend it to a circle."""
         kept = self.inner or (0,) * len(self.axes)
         return tuple(i or m for i, m in zip(kept, self.shape, strict=True))
 
     @property
     def inner_size(self) -> int:
-        """Cells without those that close a circle."""
+        """Number of cells, without those that extend axes to circles."""
         return math.prod(self.inner_shape)
 
     def describe(self) -> str:
-        """For messages: "344 x 403 = 138,632 cells"."""
+        """Size in words, such as "344 x 403 = 138,632 cells"."""
         sizes = " x ".join(f"{m:,}" for m in self.inner_shape)
         size = self.inner_size
         return f"{sizes} = {size:,} cells" if size < 10**15 else f"{sizes} cells"
@@ -106,16 +101,16 @@ class GriddedRows:
     gaps: Tensor
 
     @property
-    def gappiness(self) -> float:
-        """Share of cells without a row; those that close a circle do not count."""
+    def gap_share(self) -> float:
+        """Share of cells without a row, not counting cells that extend axes to circles."""
         return 1.0 - self.cells.shape[0] / self.grid.inner_size
 
     @cached_property
     def clustering(self) -> float:
-        """Correlation of being observed between neighbouring cells, the largest over the axes.
+        """Correlation of "observed" between neighbouring cells, the largest over the axes.
 
-        Near zero for gaps scattered at random, near one for blocks, and zero without gaps; cells
-        that close a circle do not count.
+        Near zero for randomly scattered gaps, near one for blocks, zero without gaps. Cells that
+        extend axes to circles do not count.
         """
         shape = self.grid.shape
         whole = self.cells.new_zeros(self.grid.size, dtype=torch.float32)
@@ -123,7 +118,7 @@ class GriddedRows:
         whole = whole.view(shape)
         for axis, inner in enumerate(self.grid.inner_shape):
             whole = whole.narrow(axis, (shape[axis] - inner) // 2, inner)
-        share = 1.0 - self.gappiness
+        share = 1.0 - self.gap_share
         variance = share * (1.0 - share)
         if variance <= 0.0:
             return 0.0
@@ -138,14 +133,14 @@ class GriddedRows:
 def column_groups(
     num_inputs: int, axes: Sequence[Sequence[int]] | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Input columns per axis: each its own axis where ``axes`` is None.
+    """Input columns per axis; with ``axes=None`` each column is an axis.
 
     Raises:
-        ConfigError: a column is missing, out of range or in two axes, or no list of groups.
+        ConfigError: a column is missing, out of range or in two axes, or axes is no list of lists.
     """
     if axes is None:
         return tuple((i,) for i in range(num_inputs))
-    groups = tuple(tuple(group) for group in groups_of(axes, "axes"))
+    groups = tuple(tuple(group) for group in checked_groups(axes, "axes"))
     if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
         raise ConfigError(
             f"axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "
@@ -157,26 +152,26 @@ def column_groups(
 def find_grid(
     x: Tensor,
     axes: Sequence[Sequence[int]] | None = None,
-    continued: Callable[[int, int], bool] | None = None,
+    extend_axis: Callable[[int, int], bool] | None = None,
     times: int = 2,
     memory_budget: int | str | None = None,
 ) -> GriddedRows:
-    """The smallest grid that holds all rows, and where each of them lies on it.
+    """The smallest grid that contains all rows, and the cell of each row.
 
-    Cells that no row could ever lie in (a point of an axis without any observation) change neither
-    evidence nor predictions of an exact Gaussian process, so the axes need not be given.
+    Points of an axis without any observation change neither evidence nor predictions of an exact
+    Gaussian process, so axes need not be given.
 
     Args:
         x (n, d): inputs.
         axes: groups of columns, see ``column_groups``.
-        continued: (axis, points) -> whether that axis is to be closed to a circle where it is
+        extend_axis: (axis, number of points) -> whether to extend that axis to a circle, if it is
             regular; None: never.
-        times: see ``continue_axis``.
-        memory_budget: what vectors over the grid may hold; None: what is free.
+        times: see ``extend_to_circle``.
+        memory_budget: of vectors over the grid; None: all free memory.
 
     Raises:
         DataError: no rows, or two rows in one cell.
-        ConfigError: the product is too large for memory.
+        ConfigError: the grid is too large for memory.
 
     Cost: O(n log n) per axis; memory a few n and M flags.
     Source: Evans thesis, section 3.2.
@@ -187,14 +182,14 @@ def find_grid(
     points, index, inner = [], [], []
     for axis, group in enumerate(groups):
         column = x.detach()[:, list(group)]
-        if len(group) == 1:  # along a dimension torch compares whole rows, which is far slower
+        if len(group) == 1:  # torch.unique without dim is far faster
             found, inverse = torch.unique(column, return_inverse=True)
             found, inverse = found.unsqueeze(1), inverse.squeeze(1)
         else:
             found, inverse = torch.unique(column, dim=0, return_inverse=True)
         closed = None
-        if len(group) == 1 and continued is not None and continued(axis, found.shape[0]):
-            closed = continue_axis(found.squeeze(1), times)
+        if len(group) == 1 and extend_axis is not None and extend_axis(axis, found.shape[0]):
+            closed = extend_to_circle(found.squeeze(1), times)
         if closed is not None:
             found, inverse = closed.points.unsqueeze(1), closed.place[inverse]
         points.append(found)
@@ -203,23 +198,22 @@ def find_grid(
     grid = CartesianGrid(tuple(points), groups, tuple(inner) if any(inner) else ())
     require_memory(grid, x, memory_budget)
     cells = flatten_index(index, grid.shape)
-    gaps = unobserved(cells, grid.size)
+    gaps = unobserved_cells(cells, grid.size)
     if grid.size - gaps.shape[0] != x.shape[0]:
-        _refuse_duplicates(cells, x)
+        _raise_for_duplicates(cells, x)
     return GriddedRows(grid, cells, gaps)
 
 
-def widened(rows: GriddedRows, memory_budget: int | str | None = None) -> GriddedRows:
+def widen_circles(rows: GriddedRows, memory_budget: int | str | None = None) -> GriddedRows:
     """The same rows on a grid whose circles are at least twice as long.
 
-    Points beyond the data then lie no nearer to the other end of the data round the circle: those
-    up to (a - m) steps beyond an axis of m points, for a circle of a points before, lie within half
-    the new circle of all points of the axis.
+    For predictions beyond the data: points up to (a - m) steps beyond an axis of m points on a
+    circle of a points are then within half the new circle of all points of the axis.
 
     Raises:
         ConfigError: too large for memory.
 
-    Cost: O(M) flags.
+    Cost: O(M).
     """
     grid = rows.grid
     index, axes = list(split_index(rows.cells, grid.shape)), list(grid.axes)
@@ -229,17 +223,17 @@ def widened(rows: GriddedRows, memory_budget: int | str | None = None) -> Gridde
         size, inner = points.shape[0], grid.inner[axis]
         first = (size - inner) // 2
         own = points[first : first + inner].squeeze(1)
-        circle = continue_axis(own, -(-2 * size // inner))
+        circle = extend_to_circle(own, -(-2 * size // inner))
         assert circle is not None  # it was regular before
         axes[axis] = circle.points.unsqueeze(1)
         index[axis] = circle.place[index[axis] - first]
     wide = CartesianGrid(tuple(axes), grid.groups, grid.inner)
     require_memory(wide, rows.grid.axes[0], memory_budget)
     cells = flatten_index(index, wide.shape)
-    return GriddedRows(wide, cells, unobserved(cells, wide.size))
+    return GriddedRows(wide, cells, unobserved_cells(cells, wide.size))
 
 
-def unobserved(cells: Tensor, size: int) -> Tensor:
+def unobserved_cells(cells: Tensor, size: int) -> Tensor:
     """The cells (L,) of ``size`` that are not among ``cells`` (n,), ascending."""
     observed = torch.zeros(size, dtype=torch.bool, device=cells.device)
     observed[cells] = True
@@ -249,7 +243,7 @@ def unobserved(cells: Tensor, size: int) -> Tensor:
 def require_memory(
     grid: CartesianGrid, like: Tensor, memory_budget: int | str | None = None
 ) -> None:
-    """Raise ConfigError where vectors over the grid, or a factor's eigenvectors, do not fit."""
+    """Raise ConfigError if vectors over the grid or matrices of an axis exceed memory."""
     allowed, limit = allowed_memory(memory_budget, like.device)
     dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
     longest = max(dense, default=0)
@@ -270,7 +264,7 @@ def require_memory(
     )
 
 
-def _refuse_duplicates(cells: Tensor, x: Tensor) -> None:
+def _raise_for_duplicates(cells: Tensor, x: Tensor) -> None:
     order = torch.sort(cells, stable=True)
     repeat = (order.values[1:] == order.values[:-1]).nonzero().squeeze(1)
     first, second = (int(order.indices[repeat[0] + k]) for k in (0, 1))

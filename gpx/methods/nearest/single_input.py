@@ -1,7 +1,8 @@
-"""The prediction at a single input, for those who ask one by one."""
+"""Fast prediction at a single input."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +14,22 @@ from torch import Tensor
 
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.screened_nearest import ScreenedSearch, screened_search
-from gpx.methods.nearest.seen_points import FAR, SeenPoints
+from gpx.methods.nearest.compiled_input import (
+    MAX_NEIGHBOURS,
+    CompiledInput,
+    compiled_library,
+    profile_number,
+)
+from gpx.methods.nearest.seen_points import FAR_SQUARED, SeenPoints
 
 Numbers = NDArray[np.float64]
 
-SAMPLE = (0.0, 1e-8, 0.1, 1.0, 3.0, 30.0, 1e3, 1e5)
-"""Squared distances at which a profile must say the same of numpy and of torch."""
+TEST_DISTANCES = (0.0, 1e-8, 0.1, 1.0, 3.0, 30.0, 1e3, 1e5)
+"""Squared distances at which a profile must give the same for NumPy and for torch."""
 
 
 class _Argument(np.ndarray):
-    """An array with the methods that a profile may call."""
+    """A NumPy array with the tensor methods that a kernel's profile may call."""
 
     def sqrt(self) -> Any:
         """Elementwise."""
@@ -34,7 +41,7 @@ class _Argument(np.ndarray):
 
 
 def _profile_of(kernel: Stationary) -> Callable[[Numbers], Numbers]:
-    """phi(r2) of arrays: by calls of numpy where the kernel's formula allows, else of torch."""
+    """phi(r2) of arrays, by NumPy if the kernel's formula allows it, otherwise by torch."""
 
     def by_torch(r2: Numbers) -> Numbers:
         found: Numbers = kernel.of_squared_distance(torch.from_numpy(r2)).numpy()
@@ -44,29 +51,28 @@ def _profile_of(kernel: Stationary) -> Callable[[Numbers], Numbers]:
         found: Numbers = kernel.of_squared_distance(r2.view(_Argument)).view(np.ndarray)
         return found
 
-    sample = np.array(SAMPLE)
+    sample = np.array(TEST_DISTANCES)
     try:
         found, wanted = by_numpy(sample), by_torch(sample)
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # it calls what arrays lack
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # needs methods of tensors
         return by_torch
     return by_numpy if np.allclose(found, wanted, rtol=1e-14, atol=1e-24) else by_torch
 
 
 class SingleInput:
-    """q(f) at one input, in numpy: the same numbers as ``NearestPosterior.predict``, to rounding.
+    """q(f) at one input, equal to ``NearestPosterior.predict`` up to rounding.
 
-    A batch of one is some sixty calls of torch on tensors of a few numbers, and costs what the
-    calls cost; calls of numpy and one of LAPACK cost a quarter of that. Points of many columns are
-    found by bounds where these leave most of them out (``ScreenedSearch``): for those who predict
-    in batches that would not pay, since products of matrices compare with all at ten times the
-    rate at which single rows are gathered.
+    For a batch of one, the overhead of about sixty torch calls dominates. NumPy and one LAPACK call
+    take a quarter of that time, and compiled code (``CompiledInput``), for the kernels that it has,
+    a sixteenth. Without compiled code and for many input columns, the nearest points are found with
+    bounds that rule out most of them (``ScreenedSearch``), which pays only for single inputs.
 
     Args:
-        points: with places and a search, on a CPU.
-        q_mean (M,), q_root (M,) or (M, r): as of ``NearestPosterior``.
+        points: with coordinates and a search, on a CPU.
+        q_mean (M,), q_root (M,) or (M, r): as in ``NearestPosterior``.
         num_neighbours: H.
 
-    Cost: at the first input, that of preparing the bounds.
+    Cost: the bounds are prepared at the first input.
     """
 
     def __init__(
@@ -88,23 +94,60 @@ class SingleInput:
         self._q_mean: Numbers = q_mean.detach().double().numpy()
         self._q_root: Numbers = q_root.detach().double().numpy()
         self._scale, self._jitter = float(kernel.outputscale), float(points.jitter)
+        self._compiled = self._compile(kernel)
 
-    def __call__(self, x: Tensor) -> tuple[float, float] | None:
-        """Mean and variance of f less its prior mean at x (1, d).
+    def _compile(self, kernel: Stationary) -> CompiledInput | None:
+        if self._unit is None or not 0 < self._count <= MAX_NEIGHBOURS:
+            return None
+        library = compiled_library()
+        profile = (
+            None if library is None else profile_number(library, kernel, np.array(TEST_DISTANCES))
+        )
+        if library is None or profile is None:
+            return None
+        return CompiledInput(
+            library,
+            places=self._places,
+            unit=self._unit,
+            q_mean=self._q_mean,
+            q_root=self._q_root,
+            num_neighbours=self._count,
+            profile=profile,
+            scale=self._scale,
+            jitter=self._jitter,
+            searched=self._search.has_tree,
+        )
 
-        None where the covariance of the points that it sees has no factor.
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Mean and variance (1,) of f minus its prior mean at x (1, d).
+
+        None if the covariance of the nearest points has no Cholesky factor or is not finite.
 
         Cost: the search, and H (d H + H^2 / 3) operations.
         """
+        compiled = self._compiled
+        if compiled is not None and x.shape[1] == compiled.num_inputs and x.is_contiguous():
+            made, near = torch.empty(2, 1, dtype=torch.float64), None
+            if compiled.searched:
+                near = self._search(self._points.coordinates(x.double()), self._count)
+            wide = x.dtype == torch.float64
+            at = None if near is None else near.data_ptr()
+            if compiled(x.data_ptr(), wide, at, made.data_ptr()):
+                mean, variance = (made if wide else made.float()).unbind()
+                return mean, variance
+        found = self._by_numpy(x)
+        return None if found is None else (x.new_full((1,), found[0]), x.new_full((1,), found[1]))
+
+    def _by_numpy(self, x: Tensor) -> tuple[float, float] | None:
         h = self._count
         if self._unit is not None and x.shape[1] == self._places.shape[1]:
             asked = x.numpy()[0].astype(np.float64) / self._unit
-        else:  # whatever does not fit is said there
+        else:  # also raises if x does not fit
             asked = self._points.coordinates(x.double()).numpy()[0]
         near, to_input = self._nearest(asked)
         places = self._places[near]
         gap = places - asked
-        if to_input[0] > FAR:
+        if to_input[0] > FAR_SQUARED:
             gap = places - places[0]
         products = gap @ gap.T
         squares = products.diagonal()
@@ -120,8 +163,11 @@ class SingleInput:
             return None
         root = self._q_root[near]
         spread = root * weights if root.ndim == 1 else root.T @ weights
+        mean = float(weights @ self._q_mean[near])
+        if not math.isfinite(mean):  # LAPACK does not report NaN as a failure
+            return None
         rest = max(self._scale - float(cross @ weights), 0.0)
-        return float(weights @ self._q_mean[near]), rest + float(spread @ spread)
+        return mean, rest + float(spread @ spread)
 
     def _nearest(self, asked: Numbers) -> tuple[NDArray[np.int64], Numbers]:
         """Points nearest to coordinates (d,), nearest first, and squared distances: (H,) each."""
@@ -129,9 +175,9 @@ class SingleInput:
             self._screening_tried = True
             self._screened = screened_search(self._places, self._count)
         if self._screened is not None:
-            found = self._screened.of_one(asked, self._count)
+            found = self._screened.search_one(asked, self._count)
             if found is not None:
                 return found
-        near = self._search.of_one(asked.astype(self._precision), self._count)
+        near = self._search.search_one(asked.astype(self._precision), self._count)
         gap = self._places[near] - asked
         return near, np.einsum("hd,hd->h", gap, gap)

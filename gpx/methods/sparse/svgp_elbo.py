@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.methods.base.batch import Batch, in_order, noise_of_all
+from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.sparse.svgp import BoundTerms
 from gpx.tensor_checks import check_at_least
@@ -18,7 +18,7 @@ from gpx.tensor_checks import check_at_least
 
 @runtime_checkable
 class Variational(Protocol):
-    """What the uncollapsed bound asks of a model, whatever carries its q."""
+    """What the uncollapsed bound needs of a model."""
 
     likelihood: Likelihood
 
@@ -66,14 +66,15 @@ class SVGPELBO(Objective[Variational]):
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL).
 
         Args:
-            noise: what is known of the noise of these rows; None: of all rows what the model knows.
+            noise: known noise variances or weights of these rows; None: those of the model, if x
+                are all rows.
 
         Raises:
-            ConfigError: the model knows something of each row, and some came without.
+            ConfigError: the model has row noise, and that of these rows is not given.
         """
-        noise = noise_of_all(model, noise, len(x), self.total)
+        noise = resolve_row_noise(model, noise, len(x), self.total)
         scale = self.total / x.shape[0]
-        with values_made_once(y.device, model):
+        with cached_parameters(y.device, model):
             terms = model.bound_terms(x)
             each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
             fit = each.sum() * scale
@@ -88,7 +89,7 @@ class SVGPELBO(Objective[Variational]):
         self, model: Variational, batch: Batch, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """As in ``Objective``, with the noise of its rows."""
-        if batch.noise is None:  # a subclass may write ``evidence`` as ``Objective`` has it
+        if batch.noise is None:  # a subclass may override ``evidence`` without ``noise``
             return self.evidence(model, batch.x, batch.y, generator=generator)
         return self.evidence(model, batch.x, batch.y, generator=generator, noise=batch.noise)
 
@@ -102,13 +103,12 @@ class SVGPELBO(Objective[Variational]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """The bound itself, streamed over all rows, at the q(u) that was trained.
+        """The bound of the trained q(u), computed exactly over all rows in batches.
 
-        (With a Gaussian likelihood the posterior predicts with the optimal q(u), whose bound is
-        higher still.)
+        With a Gaussian likelihood the posterior may use the optimal q(u), whose bound is higher.
         """
         total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for batch in in_order(model, x, y, batch_size):
+        for batch in batches_in_order(model, x, y, batch_size):
             evidence = self.evidence_of(model, batch)
             share = len(batch.x) / self.total
             total += share * evidence.parts["fit"].double()

@@ -1,10 +1,11 @@
-"""Pictures of a trained model, in the data's own units."""
+"""Figures of predictions, in the data's own units."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -12,6 +13,12 @@ Array = NDArray[np.float64]
 
 INK, BAND, TRUTH, BEFORE = "#1f4e79", "#9dc3e6", "#222222", "#c55a11"
 WAS = "before recalibration"
+FEW = 5
+"""Points of a bin of the reliability diagram whose accuracy says little."""
+
+
+MANY_BARS = 300
+"""Error bars beyond which they are drawn thin."""
 
 
 def predicted_against_observed(
@@ -24,7 +31,7 @@ def predicted_against_observed(
         target: name of the target, for the axes.
     """
     shown = np.arange(len(observed))
-    if len(shown) > 2000:  # more error bars than that are a blot
+    if len(shown) > 2000:  # more error bars would be illegible
         shown = np.random.default_rng(0).choice(len(shown), 2000, replace=False)
     inside = (observed >= lower) & (observed <= upper)
     figure = Figure(figsize=(5.5, 5.0), layout="constrained")
@@ -38,14 +45,16 @@ def predicted_against_observed(
         markersize=3,
         color=INK,
         ecolor=BAND,
-        elinewidth=0.6,
+        elinewidth=0.6 if len(shown) > MANY_BARS else 1.2,
         alpha=0.7,
     )
     ends = [float(min(observed.min(), mean.min())), float(max(observed.max(), mean.max()))]
     axes.plot(ends, ends, color=TRUTH, linewidth=1.0)
     axes.set_xlabel(f"observed {target}")
     axes.set_ylabel(f"predicted {target}, 95 % interval")
-    axes.set_title(f"{len(observed)} test points, {100 * inside.mean():.1f} % inside the interval")
+    axes.set_title(
+        f"{len(observed):,} test points, {100 * inside.mean():.1f} % inside the interval"
+    )
     return figure
 
 
@@ -56,28 +65,53 @@ def reliability_diagram(
     error: float,
     before: tuple[Array, Array, Array, float] | None = None,
 ) -> Figure:
-    """Accuracy over confidence with the diagonal of a calibrated model; below, where they are.
+    """Accuracy over confidence with the diagonal of a calibrated model, and a histogram below.
+
+    Bins of few points are pale, and not drawn of what was before.
 
     Args:
         counts, accuracy, confidence (B,): of ``gpx.metrics.reliability``.
         error: the expected calibration error, for the title.
-        before: the same four before recalibration, drawn in outline; None: there was none.
+        before: the same before recalibration, drawn as lines; None without recalibration.
     """
     bins = len(counts)
     middle, width = (np.arange(bins) + 0.5) / bins, 1.0 / bins
-    filled = counts > 0
     figure = Figure(figsize=(4.5, 5.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    above.bar(middle[filled], accuracy[filled], width, color=BAND, edgecolor=INK, linewidth=0.6)
-    above.plot(confidence[filled], accuracy[filled], ".", color=INK)
+    filled = counts > 0
+    strength = np.where(counts[filled] < FEW, 0.3, 1.0)
+    above.bar(
+        middle[filled],
+        accuracy[filled],
+        width,
+        color=[to_rgba(BAND, alpha) for alpha in strength],
+        edgecolor=[to_rgba(INK, alpha) for alpha in strength],
+        linewidth=0.6,
+    )
+    low, high = _wilson(accuracy[filled], counts[filled])
+    above.errorbar(
+        confidence[filled],
+        accuracy[filled],
+        yerr=np.stack([accuracy[filled] - low, high - accuracy[filled]]).clip(min=0.0),
+        fmt=".",
+        color=INK,
+        elinewidth=0.8,
+    )
     above.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
-    above.set_ylabel("accuracy")
-    title = f"{int(counts.sum())} test points, calibration error {error:.3f}"
+    above.set_ylabel("accuracy, 95 % interval")
+    above.set_ylim(-0.03, 1.03)
+    title = f"{int(counts.sum()):,} test points, calibration error {error:.3f}"
     below.bar(middle, counts / counts.sum(), width, color=INK)
     if before is not None:
         old_counts, old_accuracy, old_confidence, old_error = before
-        seen = old_counts > 0
-        above.plot(old_confidence[seen], old_accuracy[seen], ".--", color=BEFORE, label=WAS)
+        seen = old_counts >= FEW  # fewer would scatter all over
+        above.plot(
+            *(old_confidence[seen], old_accuracy[seen], "D--"),
+            color=BEFORE,
+            markersize=4,
+            linewidth=0.8,
+            label=WAS,
+        )
         above.legend(loc="upper left", fontsize="small")
         edges = np.linspace(0.0, 1.0, bins + 1)
         below.stairs(old_counts / old_counts.sum(), edges, color=BEFORE, linestyle="--")
@@ -87,6 +121,14 @@ def reliability_diagram(
     below.set_xlabel("probability of the predicted class")
     below.set_xlim(0.0, 1.0)
     return figure
+
+
+def _wilson(share: Array, count: Array) -> tuple[Array, Array]:
+    """Ends of Wilson's 95 % interval of shares of so many each."""
+    spread = 1.96**2 / count
+    middle = (share + 0.5 * spread) / (1.0 + spread)
+    half = np.sqrt(spread * share * (1.0 - share) + 0.25 * spread**2) / (1.0 + spread)
+    return middle - half, middle + half
 
 
 def fitted_function(
@@ -102,7 +144,7 @@ def fitted_function(
 
     Args:
         train, test: inputs (n,) and targets (n,).
-        grid, mean, lower, upper (g,): where and what is predicted.
+        grid, mean, lower, upper (g,): inputs, and predictions there.
         names: of the input and of the target.
     """
     figure = Figure(figsize=(8.0, 4.0), layout="constrained")
@@ -117,8 +159,8 @@ def fitted_function(
     return figure
 
 
-SHOWN_INPUTS = 30
-"""Bars of a chart of lengthscales; the inputs that matter least are left out."""
+MAX_BARS = 30
+"""Bars of a chart of lengthscales; the longest lengthscales are left out."""
 
 
 def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
@@ -129,14 +171,14 @@ def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
         lengthscales (d,): in standard deviations of the inputs.
     """
     rates = 1.0 / lengthscales
-    order = np.argsort(-rates)[:SHOWN_INPUTS]
+    order = np.argsort(-rates)[:MAX_BARS]
     figure = Figure(figsize=(5.5, 1.0 + 0.25 * len(order)), layout="constrained")
     axes = figure.subplots()
     axes.barh([names[k] for k in order], rates[order], color=BAND, edgecolor=INK, linewidth=0.6)
     axes.invert_yaxis()
-    axes.set_xlabel("1 / lengthscale, per standard deviation of the input")
-    if len(order) < len(names):
-        axes.set_title(f"{len(order)} of {len(names)} inputs")
+    axes.set_xlabel("1 / lengthscale")  # the names take their share of the width
+    shown = f"{len(order)} of {len(names)} inputs: " if len(order) < len(names) else ""
+    figure.suptitle(f"{shown}how fast the function varies along each", fontsize="medium")
     return figure
 
 
@@ -151,7 +193,7 @@ def sampled_functions(
 
     Args:
         train: inputs (n,) and targets (n,).
-        grid (g,), functions (k, g): where, and the values there.
+        grid (g,), functions (k, g): inputs, and values of the functions there.
         names: of the input and of the target.
         inducing (M,): inducing points, marked on the axis.
     """
@@ -164,7 +206,7 @@ def sampled_functions(
         axes.plot(inducing, floor, "|", color=INK, markersize=10, label="inducing points")
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
-    axes.set_title(f"{len(functions)} functions of the posterior")
+    axes.set_title(f"{len(functions)} functions drawn from the posterior")
     axes.legend(loc="best", fontsize="small")
     return figure
 
@@ -179,7 +221,7 @@ def field_map(
     target: str,
     inducing: Array | None = None,
 ) -> Figure:
-    """Predictive mean and standard deviation over two inputs, and errors where they are known.
+    """Maps of predictive mean and standard deviation over two inputs, and of test errors.
 
     Args:
         edges: (g,) and (h,), coordinates of rows and columns.
@@ -216,6 +258,7 @@ def decision_map(
     classes: NDArray[np.bool_],
     names: tuple[str, str],
     inducing: Array | None = None,
+    labels: tuple[str, str] = ("class 0", "class 1"),
 ) -> Figure:
     """Probability of the class coded 1 over two inputs, its level 1/2, and the training points.
 
@@ -225,18 +268,21 @@ def decision_map(
         points (n, 2), classes (n,): training inputs, and whether each is of that class.
         names: of the inputs.
         inducing (M, 2): inducing points.
+        labels: of the classes coded 0 and 1.
     """
-    figure = Figure(figsize=(6.0, 5.0), layout="constrained")
+    figure = Figure(figsize=(6.0, 5.4), layout="constrained")
     axes = figure.subplots()
     levels = np.linspace(0.0, 1.0, 11)
     image = axes.contourf(*edges, probability.T, levels=levels, cmap="RdBu_r", alpha=0.8)
     if probability.min() < 0.5 < probability.max():
         axes.contour(*edges, probability.T, levels=[0.5], colors=TRUTH, linewidths=1.2)
     for wanted, marker, color in ((False, "o", "#2166ac"), (True, "^", "#b2182b")):
-        axes.plot(*points[classes == wanted].T, marker, color=color, markersize=3)
+        own = points[classes == wanted]
+        axes.plot(*own.T, marker, color=color, markersize=3, label=labels[wanted])
     if inducing is not None:
-        axes.plot(*inducing.T, "+", color=TRUTH, markersize=6)
-    figure.colorbar(image, label="probability of class 1")
+        axes.plot(*inducing.T, "+", color=TRUTH, markersize=6, label="inducing points")
+    figure.legend(loc="outside upper center", ncols=3, fontsize="small")
+    figure.colorbar(image, label=f"probability of {labels[1]}")
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
     return figure

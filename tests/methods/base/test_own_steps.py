@@ -45,8 +45,8 @@ def test_a_preparation_has_half_of_what_the_start_left_of_the_budget(seconds, bu
         step=7, max_steps=90, seconds=seconds, seconds_of_start=2.0, budget=budget, cut=said.append
     )
     steps = SimpleNamespace(serves=lambda step: serving, hurry=lambda *at: f"burn-in at {at}")
-    OwnSteps._look_at_clock(steps, session)
+    OwnSteps._shorten_preparation(steps, session)
     assert said == (["burn-in at (7, 90)"] if cut else [])
     steps.hurry = lambda *at: ""  # nothing more can end early
-    OwnSteps._look_at_clock(steps, session)
+    OwnSteps._shorten_preparation(steps, session)
     assert len(said) == cut

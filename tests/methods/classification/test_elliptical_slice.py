@@ -111,18 +111,18 @@ def test_a_frame_is_a_change_of_coordinates(likelihood):
     torch.testing.assert_close(frame.contrasts @ frame.contrasts.mT, torch.eye(p).double())
     f = offset + frame.contrasts.mT @ v @ factor.mT
     shaped = f[0] if p == 1 else f.mT
-    torch.testing.assert_close(frame.latent(frame.risen(white)), shaped)
+    torch.testing.assert_close(frame.latent(frame.colour(white)), shaped)
     normal = torch.distributions.MultivariateNormal
     precision = frame.root @ frame.root.mT
     want = model.likelihood.log_prob(y, shaped).sum()
     want += normal(torch.zeros(7).double(), torch.eye(7).double()).log_prob(v).sum()
     want -= normal(frame.centre, precision_matrix=precision).log_prob(v).sum()
-    found = frame.log_ratio(model.likelihood, y, (z, white, frame.risen(white)))
+    found = frame.log_ratio(model.likelihood, y, (z, white, frame.colour(white)))
     torch.testing.assert_close(found, want)
     # many chains at once are each alone
     stacked = Frame(*(torch.stack([part, part]) for part in frame))
     both = torch.stack([z, -z])
-    state = (both, stacked.white(both), stacked.risen(stacked.white(both)))
+    state = (both, stacked.white(both), stacked.colour(stacked.white(both)))
     torch.testing.assert_close(stacked.log_ratio(model.likelihood, y, state)[0], found)
 
 
@@ -235,7 +235,7 @@ def test_facts_and_warnings():
     x, y = points(12)
     model = SampledGP(**parts(Bernoulli())).double()
     chain = run(model, x, y, chains=2, burn_in=5, iterations=12, thin=2)
-    with pytest.warns(UserWarning, match=r"the 2 chains have not found the same law yet.*burn_in"):
+    with pytest.warns(UserWarning, match=r"the 2 chains have not converged.*burn_in"):
         evidence = chain.final_evidence(x, y, generator=torch.Generator())
     assert evidence.facts["num_samples"] == 12
     assert evidence.facts["chains"] == 2
@@ -286,7 +286,8 @@ def test_burn_in_that_is_ended_early_leaves_samples():
     for step in range(6):
         chain.step(step, x, y, generator=generator)
     assert not chain.serves(6)
-    assert chain.hurry(6, 1400).startswith("burn-in, after 6 of 1000 steps")
+    said = chain.hurry(6, 1400)
+    assert said == "burn-in, after 6 of 1000 steps (every step from here on is kept as a sample),"
     assert (chain.burn_in, chain.thin) == (6, 1)
     assert chain.hurry(7, 1400) == ""  # there is nothing more to end
     again = EllipticalSlice(chains=2, burn_in=1000, iterations=400, thin=4)

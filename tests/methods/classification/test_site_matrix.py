@@ -47,7 +47,7 @@ def test_against_dense_algebra(p):
     cross = draws(4, N)
     taken = torch.einsum("tn,npmq,tm->tpq", cross, blocks, cross)
     want = taken[:, 0, 0] if p == 1 else taken
-    torch.testing.assert_close(sites.covariance(cross), want, **close)
+    torch.testing.assert_close(sites.variance_reduction(cross), want, **close)
 
 
 def test_sites_that_tell_nothing():
@@ -55,7 +55,7 @@ def test_sites_that_tell_nothing():
     sites = site_matrix(kernel, 0.0 * w)
     assert float(sites.log_determinant) == 0.0
     assert (sites.precision() == 0.0).all()
-    assert (sites.covariance(kernel) == 0.0).all()
+    assert (sites.variance_reduction(kernel) == 0.0).all()
 
 
 def test_a_kernel_that_is_no_number():

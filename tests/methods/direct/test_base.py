@@ -45,7 +45,7 @@ def expected_error(made, q):
     return squared - 2.0 * mean @ projected + mean @ gram @ mean + gram.diagonal() @ variance
 
 
-def best_noise(made, q):
+def best_noise_logits(made, q):
     values = made.noise.values
     error = expected_error(made, q)
     return made.noise.log_prior - 0.5 * (made.totals[1] * values.log() + error / values)
@@ -54,7 +54,7 @@ def best_noise(made, q):
 def one_by_one(made, logits, precision):
     """q_j proportional to p exp(tau ((c_j - (A s)_j + A_jj s_j) w - A_jj w^2 / 2)), j by j."""
     values, logits = made.values(), logits.clone()
-    prior = made.prior_at(logits.softmax(-1))[0]
+    prior = made.effective_log_prior(logits.softmax(-1))[0]
     for j in range(len(logits)):
         means = logits.softmax(-1) @ values
         own = made.gram[j, j]
@@ -70,7 +70,7 @@ def test_a_sweep_gives_the_noise_and_every_weight_its_best_distribution(weights,
     before = made.logits.detach().clone()
     precision = 1.0 / made.likelihood.noise_variance.detach()
     if noise is not None:
-        wanted = best_noise(made, before.softmax(-1))
+        wanted = best_noise_logits(made, before.softmax(-1))
         precision = wanted.softmax(0) @ (1.0 / noise.values)
     made.sweep()
     if noise is not None:
@@ -85,16 +85,16 @@ def test_a_sweep_gives_the_noise_and_every_weight_its_best_distribution(weights,
 def test_annealing_is_two_sweeps_at_every_level_of_the_precision(weights, noise):
     made, _, _ = model(weights=weights(), noise=noise)
     logits = made.log_prior().expand(6, -1).clone()
-    torch.testing.assert_close(made.annealed(0), logits, **EXACT)
+    torch.testing.assert_close(made.annealed_logits(0), logits, **EXACT)
     for share in (1e-4, 1e-2, 1.0):
         for _ in range(2):
             precision = 1.0 / made.likelihood.noise_variance.detach()
             if noise is not None:
-                wanted = best_noise(made, logits.softmax(-1))
+                wanted = best_noise_logits(made, logits.softmax(-1))
                 precision = wanted.softmax(0) @ (1.0 / noise.values)
             logits = one_by_one(made, logits, share * precision)
     close = {"rtol": 1e-8, "atol": 1e-8}
-    torch.testing.assert_close(made.annealed(3), logits, **close)
+    torch.testing.assert_close(made.annealed_logits(3), logits, **close)
     if noise is not None:
         torch.testing.assert_close(made.noise_logits.detach(), wanted, **close)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DTypeError
-from gpx.methods.direct.codes import pack_codes, quantised, unpack_codes
+from gpx.methods.direct.codes import pack_codes, quantise_draws, unpack_codes
 from gpx.models import WeightGrid
 
 VALUES = WeightGrid().values
@@ -26,7 +26,7 @@ def test_packed_codes_come_back_at_four_bits_each(m):
 
 def test_sums_in_integers_are_those_in_floats():
     made = codes()
-    weights = quantised(made, VALUES)
+    weights = quantise_draws(made, VALUES)
     draws = torch.Generator().manual_seed(1)
     features = torch.randint(-32767, 32768, (20, 11), generator=draws)
     got = weights.products(features)
@@ -37,20 +37,20 @@ def test_sums_in_integers_are_those_in_floats():
 
 
 def test_a_sum_that_may_leave_32_bits_is_refused():
-    heavy = quantised(torch.full((1, 10_000), 14, dtype=torch.uint8), VALUES)
+    heavy = quantise_draws(torch.full((1, 10_000), 14, dtype=torch.uint8), VALUES)
     with pytest.raises(ConfigError, match="beyond 32 bits"):
         heavy.products(torch.full((1, 10_000), 32767))
     # the last one that fits: 9362 * 7 * 32767 = 2147352... below 2^31
-    fits = quantised(torch.full((1, 9362), 14, dtype=torch.uint8), VALUES)
+    fits = quantise_draws(torch.full((1, 9362), 14, dtype=torch.uint8), VALUES)
     assert int(fits.products(torch.full((1, 9362), 32767))) == 9362 * 7 * 32767
 
 
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: quantised(codes(), torch.linspace(-3.0, 3.0, 17)), "4 bits hold 16 values"),
-        (lambda: quantised(codes(), torch.linspace(-3.0, 3.0, 14)), "need zero among"),
-        (lambda: quantised(codes(), torch.tensor([-1.0, 0.0, 2.0])), "evenly spaced"),
+        (lambda: quantise_draws(codes(), torch.linspace(-3.0, 3.0, 17)), "4 bits hold 16 values"),
+        (lambda: quantise_draws(codes(), torch.linspace(-3.0, 3.0, 14)), "need zero among"),
+        (lambda: quantise_draws(codes(), torch.tensor([-1.0, 0.0, 2.0])), "evenly spaced"),
         (lambda: pack_codes(torch.tensor([[16]], dtype=torch.uint8)), "up to 15, got 16"),
     ],
 )
@@ -60,15 +60,15 @@ def test_what_four_bits_do_not_hold_is_refused(made, words):
 
 
 def test_no_draw_at_all_has_no_sums():
-    assert quantised(codes(num=0), VALUES).products(torch.ones(3, 11).long()).shape == (3, 0)
+    assert quantise_draws(codes(num=0), VALUES).products(torch.ones(3, 11).long()).shape == (3, 0)
 
 
 def test_the_lowest_number_of_eight_bits_has_its_size():
-    heavy = quantised(torch.full((1, 2_400_000), 14, dtype=torch.uint8), VALUES)
+    heavy = quantise_draws(torch.full((1, 2_400_000), 14, dtype=torch.uint8), VALUES)
     with pytest.raises(ConfigError, match="beyond 32 bits"):
         heavy.products(torch.full((1, 2_400_000), -128, dtype=torch.int8))
 
 
 def test_features_of_floats_are_refused():
     with pytest.raises(DTypeError, match="integer features"):
-        quantised(codes(), VALUES).products(torch.ones(2, 11))
+        quantise_draws(codes(), VALUES).products(torch.ones(2, 11))

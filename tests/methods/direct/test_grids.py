@@ -12,7 +12,7 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.direct.grids import prior_at
+from gpx.methods.direct.grids import effective_log_prior
 from gpx.models import Direct, DirectMixture, NoiseGrid, WeightGrid
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -44,7 +44,7 @@ def test_the_bound_is_below_the_expectation_and_above_that_of_jensen():
     *_, log_q, _ = problem(seed=2)
     joint, each = log_masses(grid)
     mass = hypotheses(log_q, grid.values)[1].exp()
-    prior, gained = prior_at(log_q.exp(), grid)
+    prior, gained = effective_log_prior(log_q.exp(), grid)
     found = float((log_q.exp() @ prior).sum() + gained)
     jensen = float(grid.log_shares.exp() @ (each @ mass))
     assert jensen + 1e-3 < found < float(mass @ joint) - 1e-3
@@ -55,7 +55,7 @@ def test_the_bound_is_exact_for_equal_components_and_for_a_single_prior():
     same = WeightGrid(values=[-1.5, 0.0, 1.0], probabilities=[OWN[0], OWN[0]], shares=[1.0, 4.0])
     alone = WeightGrid(values=[-1.5, 0.0, 1.0], probabilities=OWN[0])
     for grid in (same, alone):
-        prior, gained = prior_at(log_q.exp(), grid)
+        prior, gained = effective_log_prior(log_q.exp(), grid)
         mass = hypotheses(log_q, grid.values)[1].exp()
         got = (log_q.exp() @ prior).sum() + gained
         torch.testing.assert_close(got, mass @ log_masses(grid)[0], **EXACT)
@@ -124,14 +124,14 @@ def test_sweeps_never_lower_the_bound_and_the_components_of_q_average():
     model = made(x, y)
     bounds = [float(model.bound().value)]
     for _ in range(20):
-        model.logits.data = model.swept()
+        model.logits.data = model.logits_after_sweep()
         bounds.append(float(model.bound().value))
     assert all(b - a > -1e-10 for a, b in itertools.pairwise(bounds))
     pair = made(x, y, cls=DirectMixture, components=2)
     pair.logits.data = model.logits.detach().expand(2, -1, -1).clone()
     terms = pair.exact_terms()
     q = model.logits.detach().softmax(-1)
-    prior, gained = prior_at(q, model.weights)
+    prior, gained = effective_log_prior(q, model.weights)
     torch.testing.assert_close(terms["prior"].detach(), (q @ prior).sum() + gained, **EXACT)
 
 
@@ -141,7 +141,7 @@ def test_widths_let_the_data_choose_the_size_of_the_function():
     for name, widths in {"small": [0.2], "large": [1.5], "both": [0.2, 1.5]}.items():
         model = made(x, y, weights=WeightGrid(15, 3.0, widths=widths))
         for _ in range(200):
-            model.logits.data = model.swept()
+            model.logits.data = model.logits_after_sweep()
         fit[name] = float(model.bound().value)
     # half the mass of the better size, and all of it
     assert max(fit["small"], fit["large"]) - 0.694 < fit["both"] < max(fit["small"], fit["large"])
@@ -157,10 +157,10 @@ def test_widths_let_the_data_choose_the_size_of_the_function():
         (lambda: WeightGrid(3, probabilities=[[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), "no mass"),
         (lambda: WeightGrid(3, probabilities=[[1.0, 1.0], [1.0, 1.0, 1.0]]), "equally long lists"),
         (lambda: WeightGrid(3, probabilities=[[1.0, 1.0], [1.0, 1.0]]), "2 probabilities for 3"),
-        (lambda: WeightGrid(values=[0.0, "x"]), "values=.* is no list of numbers"),
-        (lambda: WeightGrid(values=3.0), "values=3.0 is no list of numbers"),
-        (lambda: NoiseGrid(values=["a"]), "values=.* is no list of numbers"),
-        (lambda: WeightGrid(3, widths="wide"), "widths=wide is no list of numbers"),
+        (lambda: WeightGrid(values=[0.0, "x"]), "values=.* is not a list of numbers"),
+        (lambda: WeightGrid(values=3.0), "values=3.0 is not a list of numbers"),
+        (lambda: NoiseGrid(values=["a"]), "values=.* is not a list of numbers"),
+        (lambda: WeightGrid(3, widths="wide"), "widths=wide is not a list of numbers"),
         (lambda: WeightGrid(values=[[-1.0, 0.0], [0.0, 1.0]]), "expected finite numbers"),
         (lambda: WeightGrid(3, widths=[[1.0], [2.0]]), "standard deviations above 0"),
         (lambda: WeightGrid(3, widths=[]), "standard deviations above 0"),

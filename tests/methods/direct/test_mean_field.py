@@ -8,9 +8,9 @@ from torch.autograd.functional import jacobian
 from gpx.methods.direct.mean_field import (
     bound,
     cumulants,
-    discrete_noise,
-    drawn_codes,
-    known_noise,
+    discrete_noise_terms,
+    draw_codes,
+    known_noise_terms,
     squared_error,
 )
 
@@ -35,7 +35,7 @@ def enumerated(features, targets, values, log_q, log_prior, log_noise, variances
 def test_the_bound_is_the_sum_over_all_hypotheses_and_noise_variances():
     features, targets, values, log_q, log_prior = problem()
     sums = statistics_of(features, targets)
-    noise = discrete_noise(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
+    noise = discrete_noise_terms(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
     found = bound(sums, log_q, values, log_prior, noise, (VARIANCES, NOISE_PRIOR))
     want = enumerated(features, targets, values, log_q, log_prior, NOISE, VARIANCES, NOISE_PRIOR)
     torch.testing.assert_close(found.value, want, **EXACT)
@@ -47,8 +47,8 @@ def test_the_bound_of_a_known_noise_variance_is_that_of_a_grid_of_one():
     features, targets, values, log_q, log_prior = problem()
     sums = statistics_of(features, targets)
     one, certain = VARIANCES[1:2], torch.zeros(1).double()
-    known = bound(sums, log_q, values, log_prior, known_noise(one[0], len(targets)))
-    noise = discrete_noise(certain, one, certain, len(targets))
+    known = bound(sums, log_q, values, log_prior, known_noise_terms(one[0], len(targets)))
+    noise = discrete_noise_terms(certain, one, certain, len(targets))
     grid = bound(sums, log_q, values, log_prior, noise, (one, certain))
     torch.testing.assert_close(known.value, grid.value, **EXACT)
     torch.testing.assert_close(known.by_logits, grid.by_logits, **EXACT)
@@ -61,7 +61,7 @@ def test_the_bound_stays_below_the_log_evidence_of_all_hypotheses():
     features, targets, values, log_q, log_prior = problem()
     sums = statistics_of(features, targets)
     variance = VARIANCES[1]
-    found = bound(sums, log_q, values, log_prior, known_noise(variance, len(targets)))
+    found = bound(sums, log_q, values, log_prior, known_noise_terms(variance, len(targets)))
     weights, log_mass = hypotheses(log_prior.expand_as(log_q), values)
     joint = log_likelihood(features, targets, weights, float(variance)) + log_mass
     assert float(found.value) < float(joint.logsumexp(0))
@@ -85,7 +85,7 @@ def test_gradients_are_those_of_the_enumerated_bound():
 
     # the logits of a softmax are free up to a constant: shift them
     want = jacobian(enumerated_bound, (log_q + 0.3, NOISE - 1.0, values))
-    noise = discrete_noise(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
+    noise = discrete_noise_terms(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
     found = bound(sums, log_q, values, log_prior, noise, (VARIANCES, NOISE_PRIOR))
     got = found.by_logits, found.by_noise_logits, found.by_values.sum(0)
     for mine, oracle in zip(got, want, strict=True):
@@ -123,7 +123,7 @@ def test_draws_of_a_mixture_come_from_all_components_by_their_shares():
     shares = torch.tensor([0.3, 0.7], dtype=torch.float64)
     # the first component is all at the first value, the second all at the last
     sure = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
-    codes = drawn_codes(
+    codes = draw_codes(
         shares, sure.unsqueeze(1).expand(2, 4, 3), 4000, torch.Generator().manual_seed(0)
     )
     assert bool((codes == codes[:, :1]).all())  # one component for all weights of a draw
@@ -134,6 +134,6 @@ def test_draws_of_a_mixture_come_from_all_components_by_their_shares():
 
 def test_draws_of_one_component_have_its_probabilities():
     q = torch.tensor([[0.2, 0.5, 0.3], [0.9, 0.05, 0.05]], dtype=torch.float64)
-    codes = drawn_codes(q.new_ones(1), q[None], 8000, torch.Generator().manual_seed(0))
+    codes = draw_codes(q.new_ones(1), q[None], 8000, torch.Generator().manual_seed(0))
     found = torch.stack([(codes == level).double().mean(0) for level in range(3)], 1)
     assert bool(((found - q).abs() < 4.0 * (q * (1.0 - q) / 8000).sqrt()).all())

@@ -87,7 +87,7 @@ def test_under_a_mixture_of_priors_components_have_the_prior_terms_of_mean_field
     model.weights = WeightGrid(3, 1.5, widths=[0.3, 1.0, 3.0], shares=[1.0, 2.0, 3.0])
     want = []
     for q in model.log_q().detach().exp():
-        prior, gained = model.prior_at(q)
+        prior, gained = model.effective_log_prior(q)
         want.append((q @ prior).sum() + gained)
     shares = model.log_shares().detach().exp()
     got = model.exact_terms()["prior"].detach()
@@ -136,7 +136,7 @@ def test_the_sampled_bound_is_unbiased_in_value_and_gradient(monkeypatch):
     value, expected = 0.0, [torch.zeros_like(p) for p in parameters]
     for i, j in itertools.product(range(9), repeat=2):
         pair = codes[[i, j]]
-        monkeypatch.setattr(mixture_elbo, "drawn_codes", lambda *_, pair=pair: pair)
+        monkeypatch.setattr(mixture_elbo, "draw_codes", lambda *_, pair=pair: pair)
         found = objective.evidence(model, x, y, generator=torch.Generator()).value
         mass = float((logs[i] + logs[j]).detach().exp())
         value += mass * float(found.detach())

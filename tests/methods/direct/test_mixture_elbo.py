@@ -9,7 +9,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.methods.direct.entropy import log_density
-from gpx.methods.direct.mean_field import drawn_codes
+from gpx.methods.direct.mean_field import draw_codes
 from gpx.models import Direct, DirectMixture, NoiseGrid, WeightGrid
 from gpx.objectives import DirectMixtureELBO, DirectSampledELBO
 
@@ -75,7 +75,7 @@ def test_the_sampled_gradient_is_that_of_draws_against_the_mean_of_the_others():
     shares, q = model.mixture()
     generator = torch.Generator().manual_seed(5)
     logs = log_density(
-        model.log_shares(), model.log_q(), drawn_codes(shares.detach(), q.detach(), 7, generator)
+        model.log_shares(), model.log_q(), draw_codes(shares.detach(), q.detach(), 7, generator)
     )
     fixed = logs.detach()
     torch.testing.assert_close(found.value.detach(), exact.detach() - fixed.mean(), **EXACT)
@@ -121,13 +121,13 @@ def test_the_mean_field_of_the_start_is_swept_until_a_sweep_gains_little(
 ):
     x, y = data(40)
     options = {"num_basis": 60, "weights": WeightGrid(5, 2.0), "noise": noise, "anneal": 1}
-    taken, swept = [], DirectMixture.swept
+    taken, swept = [], DirectMixture.logits_after_sweep
 
     def counted(self, logits, share=1.0):
         taken.append(share)
         return swept(self, logits, share)
 
-    monkeypatch.setattr(DirectMixture, "swept", counted)
+    monkeypatch.setattr(DirectMixture, "logits_after_sweep", counted)
     model = made(x, y, components=2, perturbation=0.0, sweeps=sweeps, **options)
     assert model.note.endswith("; 2 components")
     own = taken[2:]  # behind two of annealing
@@ -137,18 +137,20 @@ def test_the_mean_field_of_the_start_is_swept_until_a_sweep_gains_little(
         assert len(own) == sweeps
     else:
         assert 3 < len(own) < 400
-        gain = float(model.bound(model.swept(logits)).value - model.bound(logits).value)
+        gain = float(
+            model.bound(model.logits_after_sweep(logits)).value - model.bound(logits).value
+        )
         assert gain < 1e-3
     if noise is not None and sweeps:
-        want = model.best_noise(model.bound(logits).fit)
+        want = model.best_noise_logits(model.bound(logits).fit)
         torch.testing.assert_close(model.noise_logits.detach(), want, **EXACT)
     # the same sweeps, one by one
     alone = made(x, y, cls=Direct, **options)
-    logits = alone.annealed(1)
+    logits = alone.annealed_logits(1)
     for _ in own:
-        logits = alone.swept(logits)
+        logits = alone.logits_after_sweep(logits)
         if noise is not None:
-            alone.noise_logits.data = alone.best_noise(alone.bound(logits).fit)
+            alone.noise_logits.data = alone.best_noise_logits(alone.bound(logits).fit)
     torch.testing.assert_close(model.logits.detach()[0], logits, rtol=1e-9, atol=1e-9)
 
 

@@ -161,7 +161,7 @@ def test_on_coarse_grids_annealing_leads_to_a_better_optimum_than_the_prior():
         for anneal in (20, 0):
             made = model(x, y, num_basis=60, weights=WeightGrid(5), anneal=anneal)
             made.likelihood.noise_variance = torch.tensor(1e-3).double()
-            made.logits.data = made.annealed(anneal)
+            made.logits.data = made.annealed_logits(anneal)
             by_ascent(made, x, y, tolerance=1e-2)
             found.append(made.bound_value())
     better = [a - b for a, b in zip(found[::2], found[1::2], strict=True)]
@@ -193,7 +193,7 @@ def test_the_record_says_what_a_sweep_would_add():
     assert float(made.bound().by_logits.abs().max()) < 1e-3
     assert promised > 0.1
     kept = made.logits.detach().clone()
-    made.logits.data = made.swept()
+    made.logits.data = made.logits_after_sweep()
     assert float(made.bound().value) - before == pytest.approx(promised, rel=1e-9)
     # the next round of the search begins where sweeps have led out of the corner
     made.logits.data = kept

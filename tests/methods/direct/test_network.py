@@ -9,7 +9,7 @@ from discrete_hypotheses import hypotheses, log_likelihood, statistics_of
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.methods.direct import DirectNetworkPosterior, network_posterior
-from gpx.methods.direct.mean_field import bound, known_noise
+from gpx.methods.direct.mean_field import bound, known_noise_terms
 from gpx.methods.direct.polynomial import network_polynomial, num_terms
 from gpx.models import DirectNetwork, NoiseGrid, WeightGrid
 from gpx.objectives import DirectNetworkELBO
@@ -117,7 +117,7 @@ def test_one_layer_is_regression_on_the_inputs():
     model = made(x, y, hidden=(), num_values=3)
     scaled = x / 2.0**0.5
     log_q = model.logits.detach().log_softmax(-1)
-    noise = known_noise(model.likelihood.noise_variance.detach(), len(y))
+    noise = known_noise_terms(model.likelihood.noise_variance.detach(), len(y))
     want = bound(
         statistics_of(scaled, y), log_q, model.weights.values, model.weights.log_prior, noise
     )

@@ -140,7 +140,7 @@ def test_q_starts_a_quarter_as_wide_as_the_prior_at_the_best_of_the_draws(noise)
         other = made(x, y, grid, noise)
         other.logits.data = logits
         if noise is not None:
-            other.noise_logits.data = other.best_noise(other.bound_terms()["fit"])
+            other.noise_logits.data = other.best_noise_logits(other.bound_terms()["fit"])
         bounds.append(other.bound_value())
     assert found == pytest.approx(max(bounds), rel=1e-10)
     assert max(bounds) > min(bounds) + 1.0

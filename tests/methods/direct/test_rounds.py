@@ -46,7 +46,7 @@ def test_the_search_ends_where_all_sweeps_gain_too_little():
 def test_sweeps_that_gain_without_end_are_cut_short():
     made = Bounded([float(number) for number in range(100)])
     assert made.go_on()
-    assert made.swept == rounds.MOST_SWEEPS
+    assert made.swept == rounds.MAX_SWEEPS
 
 
 @pytest.mark.parametrize("restarts", [0, 3])

@@ -106,7 +106,7 @@ def test_the_best_noise_is_of_the_error_that_a_fit_stands_for():
     values, log_prior = made.noise_grid()
     precision = made.noise_logits.detach().softmax(0) @ (1.0 / values)
     error = torch.tensor(7.0).double()
-    found = made.best_noise(-0.5 * precision * error)
+    found = made.best_noise_logits(-0.5 * precision * error)
     assert not found.requires_grad
     torch.testing.assert_close(
         found, log_prior - 0.5 * (60 * values.log() + error / values), **EXACT

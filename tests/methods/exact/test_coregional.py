@@ -19,7 +19,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.methods.exact import coregional_mll, coregional_system
 from gpx.methods.exact.coregional import target_correlations
-from gpx.methods.exact.coregional_posterior import factor_of_rows
+from gpx.methods.exact.coregional_posterior import target_cholesky
 from gpx.models import CoregionalGP, ExactGP
 from gpx.objectives import CoregionalMLL, ExactMLL
 
@@ -303,7 +303,7 @@ def test_whether_float32_has_the_digits_is_no_wait_of_its_own(missing):
 
 @pytest.mark.parametrize("devices", [(), ("cpu",)])
 def test_a_factor_that_rounding_denies_is_told_of(devices, monkeypatch):
-    monkeypatch.setattr(coregional_mll, "WAITS_COST", devices)
+    monkeypatch.setattr(coregional_mll, "DEFERRED_CHECK_DEVICES", devices)
     x = torch.linspace(0.0, 1.0, 40)[:, None]
     y = torch.randn(40, 2, generator=draws())
     model = CoregionalGP(
@@ -347,7 +347,7 @@ def test_covariances_below_zero_by_rounding_count_as_zero():
     noise = torch.tensor([1e-6, 2e-6]).double()
     with pytest.raises(torch.linalg.LinAlgError):
         torch.linalg.cholesky(below + noise.diag())
-    factor = factor_of_rows(below, noise)
+    factor = target_cholesky(below, noise)
     found = factor @ factor.mT - noise.diag()
     assert torch.linalg.eigvalsh(found[0])[0].abs() < 1e-9
     torch.testing.assert_close(found[0], torch.full_like(below[0], 1.0005))

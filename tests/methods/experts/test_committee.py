@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_said():
         Committee(**dense.parts(), num_experts=0)
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got Bernoulli"):
         Committee(**{**dense.parts(), "likelihood": Bernoulli()})
-    with pytest.raises(ConfigError, match="partition by a column has not"):
+    with pytest.raises(ConfigError, match="partition by a column has none"):
         Committee(**dense.parts(), rule="grbcm", partition=ColumnBlocks(0))
     with pytest.raises(DataError, match="num_experts=62 is more than the 61 training points"):
         Committee(**dense.parts(), num_experts=62).settle(x)

@@ -14,7 +14,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.methods.experts import HardCut
-from gpx.methods.experts.gates import Gates
+from gpx.methods.experts.mixture import Gates
 from gpx.models import ExactGP, MixtureOfExperts
 from gpx.objectives import HardCutEvidence
 
@@ -55,7 +55,7 @@ def regimes_model(**options):
 def test_gates_are_gaussian_clusters_that_sum_to_one():
     x, _, new = dense.data()
     labels = torch.arange(61) % 4
-    gates = Gates.fitted(x, labels, 4)
+    gates = Gates.fit(x, labels, 4)
     want = []
     for k in range(4):
         own = x[labels == k]
@@ -75,7 +75,7 @@ def test_the_clusters_are_the_most_likely_ones():
     def likelihood(gates):
         return float(gates.log_joint(x).gather(0, labels.unsqueeze(0)).sum())
 
-    gates = Gates.fitted(x, labels, 3)
+    gates = Gates.fit(x, labels, 3)
     best = likelihood(gates)
     for change in (1.02, 0.98):
         assert likelihood(gates._replace(centres=gates.centres * change)) < best
@@ -85,7 +85,7 @@ def test_the_clusters_are_the_most_likely_ones():
 def test_inputs_that_do_not_vary_leave_the_gates_finite():
     x, _, new = dense.data()
     x[:, 1] = 0.5
-    gates = Gates.fitted(x, torch.arange(61) % 3, 3)
+    gates = Gates.fit(x, torch.arange(61) % 3, 3)
     assert torch.isfinite(gates.log_joint(new)).all()
 
 
@@ -106,7 +106,7 @@ def test_the_prediction_is_the_mixture_of_its_experts():
         for parameter in model.own.parameters():
             parameter += 0.3 * torch.randn(parameter.shape, generator=draws(1)).double()
     posterior = model.condition(x, y)
-    gates = Gates.fitted(x, model.labels, 3).probabilities(new)
+    gates = Gates.fit(x, model.labels, 3).probabilities(new)
     target = torch.linspace(-1.0, 1.0, 11, dtype=torch.float64)
     mean, second, density = 0.0, 0.0, 0.0
     with torch.no_grad():

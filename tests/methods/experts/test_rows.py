@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.methods.experts.rows import ARRAYS, ExpertRows
+from gpx.methods.experts.rows import ARRAYS_PER_BATCH, ExpertRows
 
 
 def ragged():
@@ -11,14 +11,14 @@ def ragged():
     return ExpertRows(torch.randperm(25, generator=torch.Generator().manual_seed(0)), sizes)
 
 
-@pytest.mark.parametrize("budget", [1, 8 * ARRAYS * 2 * 49, 10**9])
+@pytest.mark.parametrize("budget", [1, 8 * ARRAYS_PER_BATCH * 2 * 49, 10**9])
 def test_every_row_of_every_expert_is_in_one_batch(budget):
     rows = ragged()
     own = rows.rows.split(rows.sizes.tolist())
     seen = {}
     for batch in rows.batches(8, budget):
         c, m = batch.rows.shape
-        assert c == 1 or 8 * ARRAYS * c * m * m <= budget
+        assert c == 1 or 8 * ARRAYS_PER_BATCH * c * m * m <= budget
         for place, expert in enumerate(batch.experts.tolist()):
             there = slice(None) if batch.mask is None else batch.mask[place]
             seen[expert] = batch.rows[place][there]

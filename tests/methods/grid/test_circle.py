@@ -12,7 +12,7 @@ from gpx.kernels.over_axes import Coregionalisation
 from gpx.kernels.periodic import Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.grid.circle import continue_axis, regular_places
+from gpx.methods.grid.circle import extend_to_circle, regular_positions
 from gpx.methods.grid.gaps import GapOptions, bracket, solve_gaps
 from gpx.methods.grid.system import GridSystem
 from gpx.models import ExactGP, GridGP
@@ -46,24 +46,24 @@ def pair(family="matern32", lengthscale=0.1, **options):
 
 
 def test_regular_points_are_found_whatever_is_missing():
-    place, step = regular_places(TIMES[[0, 1, 5, 9]])
+    place, step = regular_positions(TIMES[[0, 1, 5, 9]])
     assert place.tolist() == [0, 1, 5, 9]
     assert step == pytest.approx(0.05)
-    circle = continue_axis(TIMES[[0, 1, 5, 9]])
+    circle = extend_to_circle(TIMES[[0, 1, 5, 9]])
     assert (circle.inner, len(circle.points)) == (10, 20)
     torch.testing.assert_close(circle.points[circle.place], TIMES[[0, 1, 5, 9]], rtol=0, atol=0)
     torch.testing.assert_close(circle.points.diff(), torch.full((19,), 0.05).double())
-    assert continue_axis(TIMES.square()) is None
-    assert continue_axis(TIMES[[0, 1, 59]]) is None  # one in twenty is no regular axis
-    assert continue_axis(TIMES[:1]) is None
-    assert continue_axis(TIMES.float()).inner == 60
+    assert extend_to_circle(TIMES.square()) is None
+    assert extend_to_circle(TIMES[[0, 1, 59]]) is None  # one in twenty is no regular axis
+    assert extend_to_circle(TIMES[:1]) is None
+    assert extend_to_circle(TIMES.float()).inner == 60
     long = torch.linspace(-1.73, 1.73, 100_000, dtype=torch.float64).float()
     seen = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) < 0.7
     seen[0] = seen[-1] = True
-    place, _ = regular_places(long[seen])
+    place, _ = regular_positions(long[seen])
     assert torch.equal(place, seen.nonzero().squeeze(1))
     jittered = TIMES + 1e-3 * torch.randn(60, generator=torch.Generator().manual_seed(0)).double()
-    assert continue_axis(jittered) is None
+    assert extend_to_circle(jittered) is None
 
 
 @pytest.mark.parametrize("family", ["rbf", "matern32", "matern12"])
@@ -73,7 +73,7 @@ def test_everything_equals_dense_inference(family):
     rows = model.gridded(x)
     assert rows.grid.shape == (120, 3)
     assert rows.grid.inner_shape == (60, 3)
-    assert rows.gappiness == pytest.approx(1.0 - len(x) / 180)
+    assert rows.gap_share == pytest.approx(1.0 - len(x) / 180)
     posterior = model.condition(x, y)
     beyond = [[6.0, 0.1], [7.013, 0.3], [11.0, 0.2], [40.0, 0.3], [9.99, 2.0], [3.0, 0.0]]
     at = torch.cat([torch.cartesian_prod(TIMES, PLACES)[50:90:2], torch.tensor(beyond).double()])
@@ -226,7 +226,7 @@ def test_sampled_variances_and_paths_hold_where_the_circle_closes(family, length
         assert bool((paths.var(0) < 2.0 * want.variance).all())
         assert float((paths[:, -1] - want.mean[-1]).abs().max()) < 1e-9  # beyond any covariance
     else:
-        with pytest.raises(ConfigError, match="reaches so far"):
+        with pytest.raises(ConfigError, match="is not negligible"):
             posterior.sample_paths(2, generator=torch.Generator().manual_seed(0))(at)
 
 
@@ -289,7 +289,7 @@ def test_a_start_that_reaches_over_the_axis_is_shortened_and_told(kernel):
     shared = {"mean": Zero(), "likelihood": Gaussian(0.05), "fft_points": 10}
     model = GridGP(kernel=kernel, **shared).double()
     model.initialise(x, y, generator=torch.Generator())
-    assert model.note == ("lengthscale of axis 0 set to 0.03: it reached over the whole axis")
+    assert model.note == ("lengthscale of axis 0 set to 0.03: it was too long for products by FFT")
     assert GridMLL("nystrom").evidence(model, x, y).report.converged
     model.note = ""
     model.initialise(x, y, generator=torch.Generator())
@@ -308,7 +308,7 @@ def test_an_axis_of_which_no_matrix_of_pairs_would_fit():
     model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1)).double()
     settled = model.settle(x)
     assert settled["solver.gaps"][0] == "fill"
-    assert "go by FFT" in settled["solver.gaps"][1]
+    assert "products by FFT" in settled["solver.gaps"][1]
     assert "10.0% of 60,000 cells are gaps" in settled["solver.gaps"][1]
     evidence = GridMLL().evidence(model, x, y)
     assert evidence.report.converged
@@ -350,7 +350,7 @@ def test_only_stationary_factors_of_one_column_go_by_fft():
     alone = GridGP(kernel=periodic, **shared).double()
     alone.initialise(x, y[:60], generator=generator)
     assert not alone.note
-    with pytest.raises(NotPositiveDefinite, match="or repeats itself; start at"):
+    with pytest.raises(NotPositiveDefinite, match="or is periodic; start at"):
         alone.condition(x, y[:60])
 
 

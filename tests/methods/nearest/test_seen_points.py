@@ -8,10 +8,12 @@ import torch
 
 from gpx.errors import NotPositiveDefinite
 from gpx.inference.neighbour_conditional import local_system
-from gpx.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Periodic, Wendland
+from gpx.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52, Periodic, Wendland
 from gpx.means import Constant
+from gpx.methods.nearest import single_input
+from gpx.methods.nearest.compiled_input import COARSE_NUMBERS, compiled_library
 from gpx.methods.nearest.nearness import nearest_inducing
-from gpx.methods.nearest.seen_points import SMALL, SeenPoints
+from gpx.methods.nearest.seen_points import MIN_TREE_POINTS, SeenPoints
 from gpx.models import NearestPosterior
 
 JITTER = 1e-6
@@ -37,6 +39,16 @@ ONE_BY_ONE = ("rbf", "matern12", "columns", "periodic")
 """Kernels that fall with a distance."""
 
 
+@pytest.fixture(params=[False, True], ids=["numpy", "compiled"])
+def compiled(request, monkeypatch):
+    """Whether one input is predicted by compiled code."""
+    if not request.param:
+        monkeypatch.setattr(single_input, "compiled_library", lambda: None)
+    elif compiled_library() is None:
+        pytest.skip("no C compiler")
+    return request.param
+
+
 @pytest.mark.parametrize("rule", ["kernel", "correlation", "euclidean", "random"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_what_is_prepared_is_what_is_worked_out(name, rule):
@@ -54,7 +66,7 @@ def test_what_is_prepared_is_what_is_worked_out(name, rule):
 
 
 def test_a_tree_and_all_comparisons_find_the_same():
-    kernel, z, x = RBF(2).double(), draws(SMALL + 1, 2), draws(50, 2, seed=1)
+    kernel, z, x = RBF(2).double(), draws(MIN_TREE_POINTS + 1, 2), draws(50, 2, seed=1)
     with torch.no_grad():
         by_tree = SeenPoints(kernel, z, "kernel", JITTER).nearest(x, 5)
         by_pairs = nearest_inducing(kernel, z, x, 5, "kernel")
@@ -100,7 +112,7 @@ def test_copies_take_nothing_prepared_along_and_leave_the_kernel_whole():
 @pytest.mark.parametrize("width", [1, 30])
 @pytest.mark.parametrize("rule", ["kernel", "random"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_no_rows_and_one_row(name, rule, width):
+def test_no_rows_and_one_row(name, rule, width, compiled):
     z, x = draws(60, 3), draws(7, 3, seed=3)
     made = NearestPosterior(
         KERNELS[name], Constant(0.3), num_neighbours=6, rule=rule, jitter=JITTER
@@ -112,12 +124,14 @@ def test_no_rows_and_one_row(name, rule, width):
     parts = [made.predict(row) for row in x.split(1)]
     one_by_one = made._single is not None
     assert one_by_one == (rule == "kernel" and name in ONE_BY_ONE)
+    in_code = made._single is not None and made._single._compiled is not None
+    assert in_code == (compiled and one_by_one and name in ("rbf", "matern12"))
     for field in ("mean", "variance"):
         found = torch.cat([getattr(part, field) for part in parts])
         torch.testing.assert_close(found, getattr(whole, field), rtol=1e-10, atol=1e-10)
 
 
-def test_one_row_in_single_precision_and_after_the_posterior_changed():
+def test_one_row_in_single_precision_and_after_the_posterior_changed(compiled):
     made, x = posterior().float(), draws(5, 2, seed=3).float()
     for _ in range(2):
         whole = made.predict(x)
@@ -132,7 +146,7 @@ def test_one_row_in_single_precision_and_after_the_posterior_changed():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_one_row_of_many_columns_sees_what_it_sees_among_others(dtype):
+def test_one_row_of_many_columns_sees_what_it_sees_among_others(dtype, compiled):
     z, x = (draws(rows, 200, rows) * 0.8 ** torch.arange(200) for rows in (400, 12))
     x[0] = 1e6  # far from all: bounds say nothing
     made = NearestPosterior(
@@ -150,7 +164,88 @@ def test_one_row_of_many_columns_sees_what_it_sees_among_others(dtype):
         torch.testing.assert_close(found.mean, whole.mean[number : number + 1])
         torch.testing.assert_close(found.variance, whole.variance[number : number + 1])
     assert made._single is not None
-    assert made._single._screened is not None
+    assert (made._single._compiled is not None) == compiled
+    assert compiled or made._single._screened is not None
+
+
+def places(name, m, q):
+    """Inducing points and inputs that rounding to a byte tells apart, badly or well."""
+    z, x = draws(m, q, 11), draws(9, q, 12)
+    if name == "far from the origin":
+        return z + 1e3, x + 1e3
+    if name == "leading columns":
+        return z * 0.7 ** torch.arange(q), x * 0.7 ** torch.arange(q)
+    if name == "clusters":
+        centres = 30.0 * draws(5, q, 13)
+        return z * 1e-3 + centres[torch.arange(m) % 5], x * 1e-3 + centres[torch.arange(9) % 5]
+    if name == "one wild value":
+        z[3, 1], x[0, -1] = 1e7, 1e7
+    if name == "on the points":
+        return z, z[:9].clone()
+    if name == "one place but for one":
+        z[1:] = z[0]
+    return z, x
+
+
+PLACES = (
+    "random",
+    "far from the origin",
+    "leading columns",
+    "clusters",
+    "one wild value",
+    "on the points",
+    "one place but for one",
+)
+
+
+@pytest.mark.skipif(compiled_library() is None, reason="no C compiler")
+@pytest.mark.parametrize("h", [1, 4, 32])
+@pytest.mark.parametrize(("m", "q"), [(700, 50), (60, 3), (MIN_TREE_POINTS + 1, 2)])
+@pytest.mark.parametrize("name", PLACES)
+def test_compiled_code_sees_the_nearest_and_solves_as_dense_formulas_do(name, m, q, h):
+    z, x = places(name, m, q)
+    assert (m * q > COARSE_NUMBERS) == (m == 700)  # compared in whole numbers of a byte first
+    jitter = 1e-3
+    kernel = Matern52(q, lengthscale=[1.0 + 0.1 * column for column in range(q)], outputscale=1.3)
+    made = NearestPosterior(
+        kernel.double(), Constant(0.3), num_neighbours=h, rule="kernel", jitter=jitter
+    ).double()
+    value, root = draws(m, 1, 5)[:, 0], draws(m, 7, 6)
+    if name == "one place but for one":  # any of them may be seen
+        value[1:], root[1:] = value[0], root[0]
+    made.keep(z, inducing=z, q_mean=value, q_root=root)
+    scales = kernel.lengthscale.detach()
+    distances = (x[:, None] / scales - z / scales).square().sum(2)
+    near = distances.argsort(dim=1, stable=True)[:, :h]
+    for row, seen in zip(x, near, strict=True):
+        found = made.predict(row[None])
+        inner = kernel.evaluate(z[seen], z[seen]).detach()
+        inner.diagonal().add_(jitter * 1.3)
+        cross = kernel.evaluate(z[seen], row[None]).detach()[:, 0]
+        weights = torch.linalg.solve(inner, cross)
+        expected = 1.3 - cross @ weights + (root[seen].mT @ weights).square().sum()
+        torch.testing.assert_close(found.mean[0], 0.3 + weights @ value[seen], rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(found.variance[0], expected, rtol=1e-7, atol=1e-7)
+    assert made._single is not None
+    assert made._single._compiled is not None
+
+
+@pytest.mark.parametrize("q", [3, 50])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_one_input_that_is_not_finite_is_met_as_many_are(wrong, q, compiled):
+    z, x = draws(700, q), draws(2, q, seed=1)
+    x[:, 1] = wrong
+    made = NearestPosterior(
+        RBF(q), Constant(0.3), num_neighbours=4, rule="kernel", jitter=JITTER
+    ).double()
+    made.keep(z, inducing=z, q_mean=z.sum(1), q_root=z[:, 0].abs() + 0.1)
+    for rows in (x, x[:1]):
+        if wrong == float("inf"):  # as far as can be: at the prior
+            assert made.predict(rows).mean[0].item() == pytest.approx(0.3)
+            assert made.predict(rows).variance[0].item() == pytest.approx(1.0)
+            continue
+        with pytest.raises(NotPositiveDefinite, match="NaN or infinite"):
+            made.predict(rows)
 
 
 class Halved(Matern32):
@@ -174,7 +269,7 @@ def test_one_row_with_a_profile_that_takes_tensors_alone():
         torch.testing.assert_close(found.variance, whole.variance[number : number + 1])
 
 
-def test_one_row_keeps_no_graph():
+def test_one_row_keeps_no_graph(compiled):
     made, x = posterior(), draws(3, 2, seed=3)
     made.mean.requires_grad_(True)
     expected = made.predict(x)
@@ -185,7 +280,7 @@ def test_one_row_keeps_no_graph():
         torch.testing.assert_close(found.mean, expected.mean[:1])
 
 
-def test_one_row_whose_points_have_no_factor_is_refused_as_many_are():
+def test_one_row_whose_points_have_no_factor_is_refused_as_many_are(compiled):
     made = posterior()
     made.jitter = 0.0
     made.keep(made.inducing[:1].expand(8, 2).clone(), inducing=made.inducing[:1].expand(8, 2))
@@ -195,7 +290,7 @@ def test_one_row_whose_points_have_no_factor_is_refused_as_many_are():
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_an_input_far_from_all_points_is_at_the_prior(rows):
+def test_an_input_far_from_all_points_is_at_the_prior(rows, compiled):
     made, x = posterior(), torch.full((rows, 2), 1e8).double()
     found = made.predict(x)
     torch.testing.assert_close(found.mean, torch.full((rows,), 0.3).double())

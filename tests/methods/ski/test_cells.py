@@ -7,6 +7,8 @@ from gpx.errors import ConfigError
 from gpx.linalg import RegularAxis
 from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellSums
+from gpx.methods.ski.gathered import Gathered
+from gpx.methods.ski.grid import InterpolationGrid
 from gpx.operators import Interpolation
 
 AXES = {1: [RegularAxis(-1.0, 0.25, 13)], 2: [RegularAxis(-1.0, 0.5, 7), RegularAxis(0.0, 0.4, 8)]}
@@ -120,3 +122,38 @@ def test_a_direction_that_no_row_has_costs_no_digits():
 def test_where_a_band_does_not_do_there_is_none():
     for sums in (CellSums.of(*problem(2)), CellSums.of(*problem(1, n=2))):
         assert BandRows.of(sums) is None
+
+
+@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize("far", [0.0, 1e4])
+def test_sums_of_targets_less_a_constant_are_kept(d, far):
+    """As those made anew, for every constant, and its gradient; other targets are not mixed up."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.rand(2000, d, generator=generator, dtype=torch.float64)
+    data = Gathered.of(x, InterpolationGrid.covering(x, [12] * d, "cubic", "equidistant", "keys"))
+    assert data.by_cell is not None
+    for y in far + torch.randn(2, 2000, generator=generator, dtype=torch.float64):
+        for value in (0.0, far + 0.7):
+            level = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+            expected = data.residuals(y - level)
+            found = data.residuals_from(y, level.expand(2000))
+            rounding = 1e-14 * float((y - value).square().sum())  # of squares that cancel
+            size = 1e-12 * float((y - value).abs().sum())
+            torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=size)
+            torch.testing.assert_close(found[1], expected[1], rtol=1e-9, atol=rounding)
+            weights = torch.randn(len(found[0]), generator=generator, dtype=torch.float64)
+            slopes = [
+                torch.autograd.grad(r @ weights + 0.3 * rest, level)[0]
+                for r, rest in (found, expected)
+            ]
+            torch.testing.assert_close(*slopes, rtol=1e-7, atol=1e-7)
+
+
+def test_sums_of_kept_targets_are_not_made_again(monkeypatch):
+    x = torch.linspace(0.0, 1.0, 500, dtype=torch.float64).unsqueeze(1)
+    data = Gathered.of(x, InterpolationGrid.covering(x, [12], "cubic", "equidistant", "keys"))
+    y = x[:, 0].sin()
+    first, _ = data.residuals_from(y, y.new_zeros(()).expand(500))
+    monkeypatch.setattr(data, "residuals", lambda _: pytest.fail("made again"))
+    again, _ = data.residuals_from(y, y.new_tensor(0.5).expand(500))
+    assert not torch.equal(first, again)

@@ -7,10 +7,12 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import ProductsPlusNoise
 from gpx.means import Zero
+from gpx.methods.ski import gradients, pairs
+from gpx.methods.ski.axis_spectra import parities
 from gpx.methods.ski.covariance import AxisCovariance, LagCovariance, grid_covariance
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.low_rank import EigenPart, PivotedPart
-from gpx.methods.ski.pairs import weight_moments
+from gpx.methods.ski.pairs import _PairProducts, weight_moments
 from gpx.models import SKI
 
 CPU = torch.device("cpu")
@@ -69,6 +71,34 @@ def test_products_and_gram_matrix_are_those_of_the_array(d, kernel, method):
     torch.testing.assert_close(part.picked(wide, weights.indices), picked)
 
 
+@pytest.mark.parametrize("even", [True, False])
+def test_on_fine_axes_the_gram_matrix_is_that_of_the_array(even, monkeypatch):
+    """Through the few dimensions of the columns' products, with and without parities."""
+    x = inputs(2, 400)
+    sizes = [64, 81]
+    if even:
+        grid = InterpolationGrid.covering(x, sizes, "cubic")
+    else:
+        axes = [torch.linspace(-0.5, 2.2, m, dtype=torch.float64).exp() - 0.7 for m in sizes]
+        grid = InterpolationGrid.given(x, axes, "linear", "keys")
+    covariance = grid_covariance(grid, RBF(2, 2.0, 1.3).double(), CPU)
+    part = covariance.low_rank(60, 0.0, 1000)
+    width = 4 if even else 2
+    for v in part.vectors:
+        assert (parities(v) is not None) == even
+        for basis in _PairProducts(v, width)._bases:
+            assert basis is not None
+            assert all(b.shape[1] <= 0.6 * len(b) for b in basis)
+    weights = grid.weights(x)
+    moments = weight_moments(weights, grid.shape)
+    found = part.gram(moments)
+    seen = part.at(weights, x, "error")
+    torch.testing.assert_close(found, seen @ seen.mT, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(pairs, "MAX_DIMENSION_SHARE", 0.0)
+    assert _PairProducts(part.vectors[0], width)._bases[0] is None
+    torch.testing.assert_close(part.gram(moments), found, rtol=1e-9, atol=1e-9)
+
+
 def test_of_a_product_the_largest_eigenvalues_are_kept():
     covariance = covariance_of(2)
     dense = covariance.operator.to_dense().detach()
@@ -108,13 +138,58 @@ def test_trace_gradients_are_those_of_autograd(d, kernel):
     leaves = [t.detach().requires_grad_() for t in covariance.tensors]
     if isinstance(covariance, AxisCovariance):
         operator = AxisCovariance(covariance.grid, leaves).operator
-        found = part.axis_gradients(inner)
+        # the same matrix as S^{-1} (I - B^{-1}) S^{-1}, B^{-1} by a scale and the rest
+        scale = 0.5 + torch.rand(12, generator=generator, dtype=torch.float64)
+        inverse = torch.eye(12, dtype=torch.float64) - part.roots.outer(part.roots) * inner
+        found = part.axis_gradients(inverse / scale.outer(scale), scale)
     else:
         operator = LagCovariance(covariance.grid, *leaves).operator
         found = [part.lag_gradient(inner)]
     (inner * (basis.mT @ operator.to_dense() @ basis)).sum().backward()
     for mine, leaf in zip(found, leaves, strict=True):
         torch.testing.assert_close(mine, leaf.grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", ["everywhere", "a corner without any", "most in one place"])
+def test_gradients_by_an_inverse_in_float32_are_those_in_float64(rows, monkeypatch):
+    """To 1e-6 of each, by a look at float32 alone and at what is taken where it is not enough."""
+    generator = torch.Generator().manual_seed(4)
+    x = 6.0 * torch.rand(3000, 2, generator=generator, dtype=torch.float64)
+    if rows == "a corner without any":
+        x = x[(x < 3.0).any(1)]
+    if rows == "most in one place":
+        x[300:] *= 0.2
+    model = SKI(
+        kernel=RBF(2, 0.6, 1.3), mean=Zero(), likelihood=Gaussian(1e-3), num_inputs=2, grid_size=60
+    ).double()
+    model.initialise(x, x[:, 0], generator=generator)
+    system = model.system(x)
+    assert isinstance(system.part, EigenPart)
+    assert isinstance(system.covariance, AxisCovariance)
+    hyperparameters = [*model.kernel.parameters(), *model.likelihood.parameters()]
+    found = []
+    for least in (2, 10**9):
+        monkeypatch.setattr(gradients, "MIN_FLOAT32_SIZE", least)
+        slopes = gradients.carried_gradient(system)
+        by_tensor = [s.reshape(t.shape) for s, t in zip(slopes, system.tensors, strict=True)]
+        found.append(
+            torch.cat(
+                [
+                    g.flatten()
+                    for g in torch.autograd.grad(
+                        system.tensors, hyperparameters, by_tensor, retain_graph=True
+                    )
+                ]
+            )
+        )
+    torch.testing.assert_close(*found, rtol=1e-6, atol=0.0)
+    monkeypatch.setattr(gradients, "MIN_FLOAT32_SIZE", 2)
+    inverse, _ = gradients._inverse(system.preconditioner.capacitance, single=True)
+    assert inverse.dtype == torch.float32
+    monkeypatch.setattr(gradients, "MAX_INVERSE_DIAGONAL", 0.5)
+    inverse, scale = gradients._inverse(system.preconditioner.capacitance, single=True)
+    assert inverse.dtype == torch.float64
+    assert bool((scale == 1.0).all())
 
 
 def test_pivots_leave_a_residual_at_most_as_said():

@@ -1,5 +1,7 @@
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+import gpx
 from gpx.runs.figures import predictions as figures
 
 
@@ -41,7 +43,21 @@ def test_a_reliability_diagram_leaves_empty_bins_out(tmp_path):
     assert above.get_title() == "10 test points, calibration error 0.100"
     assert [bar.get_height() for bar in above.patches] == [0.4, 0.8]
     assert [bar.get_height() for bar in below.patches] == [0.0, 0.3, 0.0, 0.7]
+    pale, full = (bar.get_facecolor()[3] for bar in above.patches)
+    assert pale < full == 1.0  # three points say little
     assert draw(figure, tmp_path) > 1000
+
+
+def test_a_reliability_diagram_shows_how_sure_an_accuracy_is():
+    counts, accuracy = np.array([40.0, 2.0]), np.array([0.5, 1.0])
+    before = (np.array([1.0, 41.0]), np.array([0.0, 0.7]), np.array([0.1, 0.9]), 0.2)
+    figure = figures.reliability_diagram(counts, accuracy, accuracy, 0.1, before)
+    (bars,) = figure.axes[0].collections
+    ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
+    # Wilson's interval of 20 of 40, and of 2 of 2
+    np.testing.assert_allclose(ends, [[0.352, 0.648], [0.342, 1.0]], atol=1e-3)
+    old = next(line for line in figure.axes[0].lines if line.get_label() == figures.WAS)
+    assert old.get_ydata().tolist() == [0.7]  # one point alone is not drawn
 
 
 def test_lengthscales_stand_in_the_order_of_their_weight(tmp_path):
@@ -49,8 +65,21 @@ def test_lengthscales_stand_in_the_order_of_their_weight(tmp_path):
     figure = figures.lengthscale_bars(names, np.linspace(4.0, 0.1, 40))
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["x39", "x38"]
-    assert axes.get_title() == "30 of 40 inputs"
+    assert figure.get_suptitle().startswith("30 of 40 inputs")
     assert draw(figure, tmp_path) > 1000
+
+
+def test_names_of_inputs_cut_nothing_off():
+    names = ["day (days since 1970-01-01)", "temperature is missing", "site=harbour, old"]
+    figure = figures.lengthscale_bars(names, np.array([0.5, 1.0, 20.0]))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    axes, renderer = figure.axes[0], canvas.get_renderer()
+    texts = [axes.xaxis.label, *axes.get_yticklabels(), *figure.texts]
+    assert len(texts) == 5
+    for text in texts:
+        box = text.get_window_extent(renderer)
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width, text.get_text()
 
 
 def test_maps_of_two_inputs(tmp_path):
@@ -62,8 +91,11 @@ def test_maps_of_two_inputs(tmp_path):
     )
     assert field.axes[0].get_title() == "mean of height"
     assert draw(field, tmp_path) > 1000
-    decision = figures.decision_map(edges, values, points, points[:, 0] > 0.5, ("a", "b"))
+    high = points[:, 0] > 0.5
+    decision = figures.decision_map(edges, values, points, high, ("a", "b"), None, ("no", "yes"))
     assert decision.axes[0].get_xlabel() == "a"
+    assert decision.axes[1].get_ylabel() == "probability of yes"
+    assert [text.get_text() for text in decision.legends[0].get_texts()] == ["no", "yes"]
     assert draw(decision, tmp_path) > 1000
 
 
@@ -77,3 +109,22 @@ def test_sampled_functions_and_inducing_points(tmp_path):
     assert labels == {"training data", "inducing points"}
     assert len(figure.axes[0].lines) == 4
     assert draw(figure, tmp_path) > 1000
+
+
+def test_a_fitted_function_is_drawn_where_the_test_rows_are(monkeypatch):
+    grids = []
+    draw_function = figures.fitted_function
+
+    def kept(train, test, grid, *rest):
+        grids.append((test[0], grid))
+        return draw_function(train, test, grid, *rest)
+
+    monkeypatch.setattr(figures, "fitted_function", kept)
+    x = np.linspace(0, 1, 20)
+    test = (np.array([-1.0, 0.5, 3.0]), np.zeros(3))
+    options = ("approx=exact", "kernel=rbf", "trainer.max_steps=2", "trainer.baselines=false")
+    gpx.fit(x, np.sin(x), *options, test=test, quiet=True, keep=False)
+    ((seen, grid),) = grids
+    assert sorted(seen) == [-1.0, 0.5, 3.0]
+    assert grid.min() < -1.0
+    assert grid.max() > 3.0
