@@ -1,6 +1,6 @@
 """gpx: Gaussian processes that do not fit (too many points, too many basis functions, or both).
 
-From arrays to predictions in their own units, or from a trained run::
+Train on arrays and predict in their own units, or load a trained run::
 
     import gpx
 
@@ -24,7 +24,7 @@ __all__ = ["Fitted", "__version__", "export", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    # ``import gpx`` stays light: runs pull in Hydra, TensorBoard and Matplotlib, these extras
+    # imported on first use: runs need Hydra, TensorBoard and Matplotlib, the others need extras
     if name in ("Fitted", "export", "fit", "load"):
         import gpx.runs
 

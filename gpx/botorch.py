@@ -5,8 +5,8 @@
     model = GPXModel(gpx.fit(x, y, "approx=exact", "data.test_fraction=0"))
     acquisition = qLogExpectedImprovement(model, best_f=y.max())
 
-Hyperparameters are those of the run; inputs and targets are in the data's own units. BoTorch is an
-extra: ``pip install 'gpx-torch[botorch]'``.
+Hyperparameters are those of the run; inputs and targets are in the data's own units. It needs the
+extra ``pip install 'gpx-torch[botorch]'``.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ except ImportError as error:
 
 
 class GPXModel(Model, FantasizeMixin):
-    """A gpx posterior process of one target, as BoTorch asks for it.
+    """A gpx posterior of one target as a model of BoTorch.
 
-    The acquisition functions, samplers and optimisers of BoTorch take it. Its hyperparameters are
-    fixed: there is nothing for ``fit_gpytorch_mll`` to do. For several objectives or constraints
-    make a ``botorch.models.ModelList`` of one model each.
+    It works with the acquisition functions, samplers and optimisers of BoTorch. Hyperparameters are
+    fixed, so do not call ``fit_gpytorch_mll``. For several objectives or constraints make a
+    ``botorch.models.ModelList`` with one model each.
 
     Args:
-        trained: what ``gpx.fit`` or ``gpx.load`` returned, with inputs and targets in the data's
-            own units; or a posterior, whose units are its own.
-        likelihood: of a posterior; None: Gaussian where the posterior has one of its own. Noisy
+        trained: result of ``gpx.fit`` or ``gpx.load``, with inputs and targets in the data's own
+            units; or a posterior, in its own units.
+        likelihood: of a posterior; None: the ``likelihood`` of the posterior, if it has one. Noisy
             predictions and new observations need a Gaussian one.
 
     Raises:
-        ConfigError: several targets, a transformed or recalibrated one, or classes of a run whose
-            latent function is not one.
-        NotAvailable: a posterior without joint law; exact GPs and inducing points have one.
+        ConfigError: there are several targets, or it is not a posterior.
+        NotAvailable: the target is transformed or recalibrated, or the posterior has no joint
+            distribution (exact GPs and inducing points have one).
     """
 
     num_outputs = 1
@@ -78,21 +78,21 @@ class GPXModel(Model, FantasizeMixin):
                 no_joint_law(posterior)
                 if isinstance(posterior, Posterior)
                 else ConfigError(
-                    f"GPXModel takes what gpx.fit or gpx.load returned, or a posterior, "
-                    f"got a {class_name(posterior)}"
+                    "GPXModel takes the result of gpx.fit or gpx.load, or a posterior, got a "
+                    f"{class_name(posterior)}"
                 )
             )
         self.law, self.likelihood, self.scaler = posterior, likelihood, scaler
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Of the observations it was conditioned on in groups, such as fantasies."""
+        """Batch shape of the observations it was conditioned on, such as fantasies."""
         return self.law.y.shape[:-1] if isinstance(self.law, Conditioned) else torch.Size()
 
     def subset_output(self, idcs: Sequence[int]) -> GPXModel:
-        """Itself: there is one output."""
+        """The model itself, as it has one output."""
         if list(idcs) != [0]:
-            raise ShapeError(f"outputs {list(idcs)} were asked for, and there is output 0 only")
+            raise ShapeError(f"outputs {list(idcs)} were requested, but there is only output 0")
         return self
 
     def posterior(
@@ -102,24 +102,24 @@ class GPXModel(Model, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: Any = None,
     ) -> Any:
-        """Joint law of the latent function at groups of inputs, differentiable in them.
+        """Joint distribution of the latent function at groups of inputs, differentiable in them.
 
         Args:
             X (..., q, d): q inputs in each group.
             output_indices: None or [0].
-            observation_noise: add the noise that was learned to the variances; or noise variances
-                (..., 1, 1) or (..., q, 1) in squared units of the target.
+            observation_noise: True adds the learned noise variance; or noise variances (..., 1, 1)
+                or (..., q, 1) to add, in squared units of the target.
             posterior_transform: of BoTorch, applied to the result.
 
         Returns:
-            a ``GPyTorchPosterior`` of groups (..., q, 1).
+            a ``GPyTorchPosterior`` (..., q, 1).
 
         Raises:
             ShapeError: X has another number of columns than the model.
             ConfigError: noise of a likelihood that is not Gaussian.
 
-        Cost: a prediction of every row, and for every pair in a group as many operations as there
-        are data or inducing points.
+        Cost: a prediction for every row, plus O(m) for every pair in a group, with m data or
+        inducing points.
         """
         if output_indices is not None:
             self.subset_output(output_indices)
@@ -135,32 +135,32 @@ class GPXModel(Model, FantasizeMixin):
             noise = (scale.square() * self._noise).expand(mean.shape)
         if observation_noise is not False:
             covariance = covariance + torch.diag_embed(noise)
-        # as an operator, to which draws add a reported jitter where inputs of a group coincide
+        # an operator, to which draws add a reported jitter if inputs of a group coincide
         joint = to_linear_operator(covariance.to(X))
         found = GPyTorchPosterior(MultivariateNormal(mean.to(X), joint))
         return found if posterior_transform is None else posterior_transform(found)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> GPXModel:
-        """The same process given more data; hyperparameters stay as they are.
+        """The model conditioned on further data, with the same hyperparameters.
 
-        Of an exact GP this is the exact GP of all data. Of a sparse one it is its approximate
-        posterior process, conditioned exactly.
+        An exact GP becomes the exact GP of all data; the approximate posterior of a sparse GP is
+        conditioned exactly.
 
         Args:
             X (..., n, d): inputs.
-            Y (..., n, 1): targets; further leading dimensions are groups of their own.
-            noise (..., n, 1): variances of their noise in squared units of the target; as learned
-                unless given.
+            Y (..., n, 1): targets; further leading dimensions are batches.
+            noise (..., n, 1): noise variances in squared units of the target; by default the
+                learned one.
 
         Returns:
-            a model of batch shape ``...``; derivatives with respect to X and Y are kept.
+            a model of batch shape ``...``, differentiable in X and Y.
 
         Raises:
-            ShapeError: Y does not go with X.
+            ShapeError: shapes of X and Y do not match.
             ConfigError: the likelihood is not Gaussian.
 
-        Cost: that of ``posterior`` at all conditioned inputs, and a Cholesky factorisation of
-        their number, at every call of ``posterior``.
+        Cost: every call of ``posterior`` also predicts at all these inputs, and factorises a matrix
+        of their number.
         """
         noise = kwargs.pop("noise", None)
         if kwargs:
@@ -179,7 +179,7 @@ class GPXModel(Model, FantasizeMixin):
         else:
             variances = noise.squeeze(-1).to(x) / self._scale.square()
         made = copy.copy(self)
-        # a module of its own: what is set on a shallow copy would be set on this model, too
+        # a new dictionary of modules, as a shallow copy shares that of this model
         made._modules = {**self._modules, "law": Conditioned.of(self.law, x, y, variances)}
         return made
 
@@ -215,7 +215,7 @@ class GPXModel(Model, FantasizeMixin):
         if not isinstance(self.likelihood, Gaussian):
             known = "none" if self.likelihood is None else class_name(self.likelihood)
             raise ConfigError(
-                f"noise of the targets needs likelihood=Gaussian(), and this model has {known}"
+                f"observation noise needs likelihood=Gaussian(), and this model has {known}"
             )
         return self.likelihood.noise_variance.detach()
 
@@ -223,9 +223,9 @@ class GPXModel(Model, FantasizeMixin):
 def _require_one_plain_target(trained: Predictor) -> None:
     if trained.target_names:
         raise ConfigError(
-            f"GPXModel is of one target, and this run has {len(trained.target_names)}: make a "
-            "botorch.models.ModelList of runs of one target each"
+            f"GPXModel takes one target, and this run has {len(trained.target_names)}: make a "
+            "botorch.models.ModelList of runs with one target each"
         )
     if trained.target_transform is not None or trained.calibration is not None:
-        what = "a transform of its target" if trained.calibration is None else "recalibration"
-        raise NotAvailable(f"GPXModel is of Gaussian laws, and this run has {what}")
+        what = "a target transform" if trained.calibration is None else "recalibration"
+        raise NotAvailable(f"GPXModel needs Gaussian predictions, and this run has {what}")

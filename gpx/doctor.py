@@ -1,8 +1,8 @@
-"""Is this machine ready? ``gpx doctor`` answers in seconds, in plain words.
+"""Check this machine, in a few seconds.
 
-Versions, memory and devices; the package's own numerics against dense NumPy in float64, on every
-device in float32 and float64; the optional KeOps backend by compiling one formula; and what is
-used in place of what is missing. The exit status is 1 where a number is wrong.
+Shows versions, memory and devices; compares the numerics of gpx with dense NumPy in float64, on
+every device in float32 and float64; compiles a formula with the optional KeOps backend; and names
+what is used in place of missing parts. The exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.operators import KernelMatrix, Toeplitz
 from gpx.runs.environment import environment_record
 
-POINTS = 200
+NUM_POINTS = 200
 NOISE = 0.1
 LENGTHSCALE = 0.7
-ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-3}
-"""Largest relative error of the self-tests."""
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
+"""Largest accepted relative error of the self-tests."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the answer.
+    """One line of the report.
 
     Attributes:
-        mark: "ok", "note" or "FAIL", where a number is wrong.
-        text: what was looked at and what was found.
+        mark: "ok", "note" or "FAIL".
+        text: what was checked and the result.
     """
 
     mark: str
@@ -52,7 +52,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Notes and missing extras pass."""
+        """Whether it is not a failure; notes pass."""
         return self.mark != "FAIL"
 
     def __str__(self) -> str:
@@ -60,12 +60,12 @@ class Finding:
 
 
 def note(text: str) -> Finding:
-    """Something to know, not to mend."""
+    """A line of information."""
     return Finding("note", text)
 
 
-def judged(text: str, passed: bool) -> Finding:
-    """A check that passed or failed."""
+def check(text: str, passed: bool) -> Finding:
+    """The result of a check."""
     return Finding("ok" if passed else "FAIL", text)
 
 
@@ -82,8 +82,8 @@ def machine() -> Iterator[Finding]:
     """Versions, threads, memory, devices, data folders."""
     record = environment_record(torch.device("cpu"), 0, {})
     found = ", ".join(f"{k} {v}" for k, v in record["versions"].items() if v is not None)
-    yield judged(f"{found}; {record['platform']}", True)
-    yield note(f"{torch.get_num_threads()} threads per operation (trainer.num_threads sets them)")
+    yield check(f"{found}; {record['platform']}", True)
+    yield note(f"{torch.get_num_threads()} threads per operation (set by trainer.num_threads)")
     for device in devices():
         free = available_memory(device)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
@@ -91,18 +91,18 @@ def machine() -> Iterator[Finding]:
         yield note(f"{device}: {name}, {memory}")
     if len(devices()) == 1:
         why = (
-            f"torch {torch.__version__} is built for CPUs"
+            f"torch {torch.__version__} is built without CUDA"
             if torch.version.cuda is None
             else f"torch is built for CUDA {torch.version.cuda} and finds no device or driver"
         )
-        yield note(f"no CUDA device ({why}): trainer.device=auto takes the CPU")
+        yield note(f"no CUDA device ({why}): trainer.device=auto uses the CPU")
     root = os.environ.get(ROOT_VARIABLE)
     where = f"${ROOT_VARIABLE} ({root})" if root else f"${ROOT_VARIABLE} (not set)"
-    missing = ", which is no folder" if root and not os.path.isdir(root) else ""
+    missing = ", which is not a folder" if root and not os.path.isdir(root) else ""
     try:
         cache = str(cache_folder())
     except FileNotFoundError as error:
-        cache = f"and no cache folder ({error})"
+        cache = f"but there is no cache folder ({error})"
     yield note(f"data sets are looked for in data.root, {where}{missing}, {cache}")
 
 
@@ -112,14 +112,14 @@ def machine() -> Iterator[Finding]:
 def problem() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs (n, 2), targets (n,) and K + sigma^2 I (n, n)."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((POINTS, 2))
-    y = np.sin(3.0 * x[:, 0]) + 0.3 * rng.standard_normal(POINTS)
+    x = rng.standard_normal((NUM_POINTS, 2))
+    y = np.sin(3.0 * x[:, 0]) + 0.3 * rng.standard_normal(NUM_POINTS)
     squared = ((x[:, None] - x[None]) ** 2).sum(-1)
-    return x, y, np.exp(-0.5 * squared / LENGTHSCALE**2) + NOISE * np.eye(POINTS)
+    return x, y, np.exp(-0.5 * squared / LENGTHSCALE**2) + NOISE * np.eye(NUM_POINTS)
 
 
 def smooth_kernel() -> RBF:
-    """The kernel of ``problem``, its parameters set in float64: built ones are rounded."""
+    """The kernel of ``problem``, with parameters in float64 (the constructor rounds them)."""
     kernel = RBF().double()
     kernel.lengthscale = torch.tensor(LENGTHSCALE, dtype=torch.float64)
     kernel.outputscale = torch.tensor(1.0, dtype=torch.float64)
@@ -127,13 +127,13 @@ def smooth_kernel() -> RBF:
 
 
 def relative(found: Tensor, right: np.ndarray | float) -> float:
-    """Largest difference over the largest right value."""
+    """Largest difference, relative to the largest correct value."""
     value = found.detach().double().cpu().numpy()
     return float(np.abs(value - right).max() / np.abs(right).max())
 
 
 def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """Relative errors of one representative of every numerical path."""
+    """Relative errors of a representative of every numerical path, by name."""
     x, y, matrix = problem()
 
     def here(values: np.ndarray | float) -> Tensor:
@@ -142,7 +142,7 @@ def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     inputs, targets = here(x), here(y)
     kernel = smooth_kernel().to(device, dtype)
     weights = np.linalg.solve(matrix, y)
-    covariance = matrix - NOISE * np.eye(POINTS)
+    covariance = matrix - NOISE * np.eye(NUM_POINTS)
     operator = KernelMatrix.of(kernel, inputs, backend="chunked")
 
     noise = here(NOISE)
@@ -150,17 +150,17 @@ def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     assert gradient is not None
     inverse = np.linalg.inv(matrix)
     _, logdet = np.linalg.slogdet(matrix)
-    right = -0.5 * (y @ weights + logdet + POINTS * np.log(2.0 * np.pi))
+    right = -0.5 * (y @ weights + logdet + NUM_POINTS * np.log(2.0 * np.pi))
 
     solved = conjugate_gradients(
         lambda v: operator @ v + NOISE * v,
         targets,
         stop=RelativeResidual(1e-12 if dtype == torch.float64 else 1e-6),
-        max_iterations=10 * POINTS,
+        max_iterations=10 * NUM_POINTS,
         on_failure="return",
     )
-    column = np.exp(-0.5 * (np.arange(POINTS) / 20.0) ** 2)
-    dense = column[np.abs(np.subtract.outer(np.arange(POINTS), np.arange(POINTS)))]
+    column = np.exp(-0.5 * (np.arange(NUM_POINTS) / 20.0) ** 2)
+    dense = column[np.abs(np.subtract.outer(np.arange(NUM_POINTS), np.arange(NUM_POINTS)))]
     basis = RandomFourier(smooth_kernel(), 2000, seed=0)
     features = RandomFourier(kernel, 2000, seed=0)(inputs)
     with torch.no_grad():
@@ -168,7 +168,9 @@ def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
     return {
         "kernel products": relative(operator @ targets, covariance @ y),
         "evidence by Cholesky": relative(terms.fit + terms.complexity + terms.constant, right),
-        "its gradient": relative(gradient.noise, 0.5 * (weights @ weights - np.trace(inverse))),
+        "gradient of the evidence": relative(
+            gradient.noise, 0.5 * (weights @ weights - np.trace(inverse))
+        ),
         "conjugate gradients": relative(solved.solution, weights),
         "Toeplitz products by FFT": relative(Toeplitz(here(column)) @ targets, dense @ y),
         "random Fourier features": relative(features, host),
@@ -176,23 +178,24 @@ def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
 
 
 def numerics() -> Iterator[Finding]:
-    """The self-tests on every device in both precisions."""
+    """The self-tests, on every device in float32 and float64."""
     for device in devices():
-        for dtype, allowed in ALLOWED.items():
+        for dtype, tolerance in TOLERANCES.items():
             where = f"{device}, {str(dtype).removeprefix('torch.')}"
             try:
                 errors = self_tests(device, dtype)
             except (GPXError, RuntimeError) as error:
-                yield judged(f"{where}: {error}", False)
+                yield check(f"{where}: {error}", False)
                 continue
             worst = max(errors, key=lambda k: errors[k])
-            bad = [f"{k} ({e:.1e})" for k, e in errors.items() if not e <= allowed]
+            bad = [f"{k} ({e:.1e})" for k, e in errors.items() if not e <= tolerance]
             if bad:
-                yield judged(f"{where}: wrong beyond {allowed:.0e}: {', '.join(bad)}", False)
+                errors_found = ", ".join(bad)
+                yield check(f"{where}: relative error above {tolerance:.0e}: {errors_found}", False)
             else:
-                yield judged(
+                yield check(
                     f"{where}: {len(errors)} self-tests against dense NumPy, largest relative "
-                    f"error {errors[worst]:.1e} ({worst}; allowed {allowed:.0e})",
+                    f"error {errors[worst]:.1e} ({worst}; accepted up to {tolerance:.0e})",
                     True,
                 )
 
@@ -201,30 +204,32 @@ def numerics() -> Iterator[Finding]:
 
 
 def triton_finding() -> Finding:
-    """Whether the Triton kernels run on the CUDA device, compiled and compared; or why not."""
+    """Whether the Triton kernels compile and agree with torch; or why they are not used."""
     if not torch.cuda.is_available():
-        return note("no CUDA device: the Triton kernels, which need one, are not used")
+        return note("the Triton kernels are not used, as they need a CUDA device")
     x = torch.zeros(2, 8, device="cuda")
     refusal = triton_refusal(KernelMatrix.of(smooth_kernel().to(x), x).entries)
     if refusal is None:
-        return judged("Triton: a kernel product compiles and agrees with torch", True)
+        return check("Triton: a kernel product compiles and agrees with torch", True)
     if "wrong here" in refusal or "does not run here" in refusal:
-        return judged(f"{refusal}; other backends are used", False)
-    return note(f"{refusal}: kernel products and random features run without it, slower")
+        return check(f"{refusal}; other backends are used", False)
+    return note(f"{refusal}: kernel products and random features are slower without it")
 
 
 def extras(compile_keops: bool) -> Iterator[Finding]:
-    """Optional parts: missing ones are notes, installed ones that do not work fail."""
+    """Optional parts: notes on missing ones, and checks of installed ones."""
     if fourier_pass(torch.zeros(1)) is None:
-        yield note("no C compiler (CC, or cc): random features run as torch operations, slower")
+        yield note(
+            "no C compiler (CC, or cc): random features run as torch operations, which is slower"
+        )
     else:
-        yield judged("C compiler: random features are compiled and agree with torch", True)
+        yield check("C compiler: random features are compiled and agree with torch", True)
     yield triton_finding()
-    instead = "kernel products run in cache-sized tiles of torch (backend=chunked), which need none"
+    instead = "kernel products use tiles in torch instead (backend=chunked)"
     if not keops_installed():
         yield note(f"KeOps is not installed (pip install pykeops): {instead}")
     elif not compile_keops:
-        yield note("KeOps is installed; --keops compiles one formula with it")
+        yield note("KeOps is installed (check it with gpx doctor --keops)")
     else:
         x, y, matrix = problem()
         started = time.perf_counter()
@@ -233,16 +238,17 @@ def extras(compile_keops: bool) -> Iterator[Finding]:
             error = relative(operator @ torch.as_tensor(y), matrix @ y - NOISE * y)
         except Exception as failure:  # a compiler may fail in any way
             reason = str(failure).strip().splitlines()[-1:] or [type(failure).__name__]
-            yield judged(f"KeOps does not compile here: {reason[0]}; {instead}", False)
+            yield check(f"KeOps does not compile here: {reason[0]}; {instead}", False)
         else:
             seconds = time.perf_counter() - started
-            yield judged(
-                f"KeOps: one formula in {seconds:.0f} s, relative error {error:.1e}", error < 1e-9
+            yield check(
+                f"KeOps: compiled a formula in {seconds:.0f} s, relative error {error:.1e}",
+                error < 1e-9,
             )
 
 
 def examine(compile_keops: bool, say: Callable[[str], None] = print) -> bool:
-    """Say every finding as it comes; whether all passed."""
+    """Print all findings; returns whether all checks passed."""
     passed = True
     for part in (machine(), numerics(), extras(compile_keops)):
         for finding in part:
@@ -255,10 +261,10 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="gpx doctor", description=__doc__)
     parser.add_argument(
-        "--keops", action="store_true", help="compile a KeOps formula too (up to a minute)"
+        "--keops", action="store_true", help="also compile a formula with KeOps (up to a minute)"
     )
     passed = examine(parser.parse_args(arguments).keops)
-    print("all checks passed" if passed else "something is wrong here: see FAIL above")
+    print("all checks passed" if passed else "a check failed: see FAIL above")
     return 0 if passed else 1
 
 

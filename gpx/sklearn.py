@@ -1,12 +1,12 @@
-"""Estimators of scikit-learn: pipelines, cross-validation and grid search over gpx::
+"""Estimators for scikit-learn: pipelines, cross-validation and grid search with gpx::
 
     from gpx.sklearn import GPXRegressor
 
     model = GPXRegressor(kernel="matern32").fit(X, y)
     mean, std = model.predict(X_new, return_std=True)
 
-They train on all rows they are given, print nothing and leave no files behind. scikit-learn is an
-extra: ``pip install 'gpx-torch[sklearn]'``.
+They train on all rows, print nothing and leave no files behind. They need the extra
+``pip install 'gpx-torch[sklearn]'``.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ except ImportError as error:
         f"gpx.sklearn needs scikit-learn 1.6 or newer ({error}): pip install 'gpx-torch[sklearn]'"
     ) from error
 
-QUIETLY = (
+QUIET_OPTIONS = (
     "data.test_fraction=0",
     "trainer.tensorboard=false",
     "trainer.figures=false",
     "trainer.baselines=false",
     "trainer.eval_every=0",
 )
-"""All rows are trained on, and what only those who watch a run need is left out."""
+"""Train on all rows, without logs, figures and baselines."""
 
-MOST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
-JOINT_ROWS = 5000
-"""Most rows at which targets are drawn from their joint law: half a minute on one core."""
+MAX_JOINT_ROWS = 5000
+"""Most rows at which targets are drawn jointly: half a minute on one core."""
 
 
 class _GPXEstimator(BaseEstimator):
-    """What both estimators share.
+    """Base of both estimators.
 
     Attributes:
-        usual_approx: approximation where none is chosen.
+        default_approx: approximation if none is chosen.
     """
 
-    usual_approx: ClassVar[str]
+    default_approx: ClassVar[str]
     predictor_: Predictor
 
     def __init__(
@@ -85,18 +85,18 @@ class _GPXEstimator(BaseEstimator):
         """Train on x (n, d) and y (n,), all rows; ``noise`` and ``weights`` as in ``gpx.fit``."""
         if isinstance(self.options, str) or not isinstance(self.options, Sequence):
             raise ConfigError(
-                f"options={self.options!r} is no list; give one of options as on the command line, "
-                "such as options=['trainer.max_steps=100']"
+                f"options={self.options!r} is not a list; give a list of options as on the command "
+                "line, such as options=['trainer.max_steps=100']"
             )
-        approx = self.approx or self.usual_approx
-        seed = check_random_state(self.random_state).randint(MOST_SEED)
+        approx = self.approx or self.default_approx
+        seed = check_random_state(self.random_state).randint(MAX_SEED)
         fitted = fit(
             x,
             y,
             f"approx={approx}",
             f"trainer.device={self.device}",
             f"seed={seed}",
-            *QUIETLY,
+            *QUIET_OPTIONS,
             *self.options,
             kernel=self.kernel,
             likelihood=likelihood,
@@ -109,9 +109,9 @@ class _GPXEstimator(BaseEstimator):
         if bool(fitted.model.labels) != of_classes:
             named = likelihood if isinstance(likelihood, str) else class_name(likelihood)
             raise ConfigError(
-                f"likelihood={named} is of "
+                f"likelihood={named} models "
                 + ("numbers" if of_classes else "classes")
-                + f", and {type(self).__name__} predicts the other; choose another likelihood="
+                + f" and cannot be used with {type(self).__name__}; choose another likelihood="
             )
         self.predictor_ = fitted.model
 
@@ -123,18 +123,18 @@ class _GPXEstimator(BaseEstimator):
 def _repeated(
     x: NDArray[Any], y: NDArray[Any], sample_weight: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Every row of x (n, d) and y (n,) as often as its weight (n,) says."""
+    """Rows of x (n, d) and y (n,), each repeated as often as its weight (n,)."""
     weight = _check_sample_weight(
         sample_weight, x, ensure_non_negative=True, allow_all_zero_weights=False
     )
     if not (weight == weight.round()).all():
         raise ValueError(
-            "sample_weight must be whole numbers, how often each row was seen; for rows whose "
-            "noise is known or differs by a factor give GPXRegressor.fit noise= or weights="
+            "sample_weight must be whole numbers (how often each row was observed); for known "
+            "noise variances or relative precisions use noise= or weights= of GPXRegressor.fit"
         )
     counts = weight.astype(int)
     if counts.sum() < 2:
-        raise ValueError("sample_weight leaves one row, and training needs two or more")
+        raise ValueError("sample_weight leaves a single row; training needs at least two")
     return np.repeat(x, counts, axis=0), np.repeat(y, counts)
 
 
@@ -142,21 +142,21 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     """Gaussian process regression.
 
     Args:
-        approx: as ``approx=`` on the command line; None: ``exact``, which costs n^3 and suits up to
-            10,000 rows.
-        kernel: as ``kernel=``, also ``"rbf*periodic + linear"``, or a module as ``gpx.fit`` takes
-            it, ``RBF() + Linear()``; None: the default of gpx.
+        approx: as ``approx=`` on the command line; None: ``exact``, which costs n^3 and is suitable
+            for up to 10,000 rows.
+        kernel: as ``kernel=``, also ``"rbf*periodic + linear"``, or a module, ``RBF() + Linear()``;
+            None: the default of gpx.
         likelihood: as ``likelihood=``; None: Gaussian noise.
         options: further options as on the command line, such as ``["trainer.max_steps=100"]``.
-        random_state: of everything that is drawn in training; an integer makes fits repeatable.
-        device: ``auto`` (CUDA where there is a device), ``cpu``, ``cuda`` or ``cuda:N``.
+        random_state: of all random draws in training; an integer makes fits repeatable.
+        device: ``auto`` (CUDA if available), ``cpu``, ``cuda`` or ``cuda:N``.
 
     Attributes:
-        predictor_: the trained model, as ``gpx.load`` gives it.
+        predictor_: the trained model, as from ``gpx.load``.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
-    usual_approx = "exact"
+    default_approx = "exact"
 
     def fit(
         self,
@@ -171,25 +171,24 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         Args:
             X: inputs.
             y: targets.
-            sample_weight (n,): whole numbers, how often each row was seen; as everywhere in
-                scikit-learn a row of weight 2 is the same as that row twice, and costs as much.
-            noise (n,): known variances of the noise of each row, in squared units of y, beside the
-                one that is learned (``approx="exact"``).
-            weights (n,): precisions of any size: the noise variance of a row is the one that is
-                learned, divided by its weight (``approx="exact"``). A row that is the mean of w
-                measurements has weight w.
+            sample_weight (n,): whole numbers, how often each row was observed; as usual in
+                scikit-learn, a row of weight 2 is the same as two such rows, and costs as much.
+            noise (n,): known noise variance of each row, in squared units of y, added to the
+                learned one (``approx="exact"``).
+            weights (n,): relative precisions: the learned noise variance is divided by the weight
+                of the row (``approx="exact"``). The mean of w measurements has weight w.
 
         Raises:
-            ValueError: weights that are not whole, negative, or all zero; or ``sample_weight``
-                beside ``noise`` or ``weights``.
-            ConfigError: a model that has one noise variance for all rows.
+            ValueError: ``sample_weight`` is not whole, negative, or all zero, or is given together
+                with ``noise`` or ``weights``.
+            ConfigError: the model needs one noise variance for all rows.
         """
         x, targets = validate_data(
             self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
         )
         if sample_weight is not None:
             if noise is not None or weights is not None:
-                raise ValueError("give either sample_weight, or noise and weights")
+                raise ValueError("give either sample_weight, or noise and weights, not both")
             x, targets = _repeated(x, targets, sample_weight)
         self._train(x, targets, self.likelihood, noise=noise, weights=weights)
         return self
@@ -197,20 +196,20 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
     ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predictive mean of y (n,) at X (n, d), and how uncertain y is, noise included.
+        """Predictive mean of y (n,) at X (n, d), and its uncertainty, noise included.
 
         Args:
             X: inputs in their own units.
-            return_std: also the standard deviation (n,).
-            return_cov: instead the covariance (n, n), where the posterior has one (exact GPs,
+            return_std: also return the standard deviation (n,).
+            return_cov: also return the covariance (n, n), for posteriors that have one (exact GPs,
                 inducing points); n^2 memory.
 
         Raises:
-            ValueError: both are asked for.
-            NotAvailable: a covariance that the posterior does not have.
+            ValueError: both are requested.
+            NotAvailable: the posterior has no covariance in closed form.
         """
         if return_std and return_cov:
-            raise ValueError("return_std and return_cov cannot both be asked for: choose one")
+            raise ValueError("return_std and return_cov cannot be used together: choose one")
         x = self._inputs(X)
         prediction = self.predictor_.predict(x)
         if return_std:
@@ -226,43 +225,42 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         random_state: int | np.random.RandomState | None = 0,
         noise: bool = True,
     ) -> NDArray[np.float64]:
-        """Draws (n, n_samples) of y at X (n, d); without noise, of the function behind it.
+        """Draws (n, n_samples) of y at X (n, d); without ``noise``, of the latent function.
 
-        Of kernels with random Fourier features, draws of functions; of others from the joint normal
-        law at these rows where the posterior has one (exact GPs, inducing points), at a cost of n^3
-        for n rows.
+        If the kernel has random Fourier features, functions are drawn; otherwise the draws are from
+        the joint normal distribution at these rows (exact GPs, inducing points), at a cost of n^3.
 
         Raises:
-            ConfigError: more than 5,000 rows where draws are joint.
-            NotAvailable: neither features nor a joint law.
+            ConfigError: more than 5,000 rows for joint draws.
+            NotAvailable: neither features nor a joint distribution.
         """
-        seed = check_random_state(random_state).randint(MOST_SEED)
+        seed = check_random_state(random_state).randint(MAX_SEED)
         x = self._inputs(X)
         try:
             return self.predictor_.sample(x, n_samples, targets=noise, seed=seed).T
         except NoSpectrum:
-            if len(x) > JOINT_ROWS:
+            if len(x) > MAX_JOINT_ROWS:
                 raise
             drawn = self.predictor_.sample(x, n_samples, targets=noise, seed=seed, jointly=True)
             return drawn.T
 
 
 class GPXClassifier(ClassifierMixin, _GPXEstimator):
-    """Gaussian process classification, two classes or more.
+    """Gaussian process classification with two classes or more.
 
     Args:
-        approx: as ``approx=`` on the command line; None: ``laplace``, which costs n^3 and suits a
-            few thousand rows; ``svgp`` suits more.
+        approx: as ``approx=`` on the command line; None: ``laplace``, which costs n^3 and is
+            suitable for a few thousand rows; use ``svgp`` for more.
         kernel, options, random_state, device: as for ``GPXRegressor``.
-        likelihood: as ``likelihood=``; None: ``bernoulli`` for two classes, else ``softmax``.
+        likelihood: as ``likelihood=``; None: ``bernoulli`` for two classes, otherwise ``softmax``.
 
     Attributes:
         classes_: the labels, numbers or texts, ascending.
-        predictor_: the trained model, whose labels are the places in ``classes_``.
+        predictor_: the trained model; its labels are indices of ``classes_``.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
-    usual_approx = "laplace"
+    default_approx = "laplace"
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -272,10 +270,11 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
         Args:
             X: inputs.
             y: labels.
-            sample_weight (n,): whole numbers, how often each row was seen; see ``GPXRegressor``.
+            sample_weight (n,): whole numbers, how often each row was observed; see
+                ``GPXRegressor``.
 
         Raises:
-            ValueError: one class only, or weights that are not whole, negative, or all zero.
+            ValueError: only one class, or weights that are not whole, negative, or all zero.
         """
         x, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(labels)
@@ -284,10 +283,10 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y holds one class only ({self.classes_[0]}); a classifier needs two or more"
+                f"y holds only one class ({self.classes_[0]}); a classifier needs two or more"
             )
-        usual = "bernoulli" if len(self.classes_) == 2 else "softmax"
-        self._train(x, codes.astype(np.float64), self.likelihood or usual)
+        default = "bernoulli" if len(self.classes_) == 2 else "softmax"
+        self._train(x, codes.astype(np.float64), self.likelihood or default)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

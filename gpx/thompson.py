@@ -1,6 +1,6 @@
-"""Thompson sampling: where functions drawn from a trained model are largest.
+"""Thompson sampling for Bayesian optimisation, in batches of any size.
 
-Batches of any size for Bayesian optimisation, each point the maximum of a function of its own::
+Each point of a batch maximises its own function drawn from the posterior::
 
     from gpx.thompson import thompson_batch
 
@@ -38,25 +38,25 @@ def thompson_batch(
     steps: int = 60,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """Inputs (num, d) to try next: each the maximum of one function drawn from the posterior.
+    """Inputs (num, d) to try next, each the maximum of a function drawn from the posterior.
 
-    Functions are drawn by pathwise conditioning and are functions of all inputs, so that nothing
-    grows with the square of ``num`` but one product of matrices at the candidates.
+    Functions are drawn by pathwise conditioning and can be evaluated at any input, so that nothing
+    grows with the square of ``num`` except a matrix product at the candidates.
 
     Args:
-        trained: what ``gpx.fit`` or ``gpx.load`` returned; of one real target.
+        trained: result of ``gpx.fit`` or ``gpx.load``, for one real target.
         bounds: (lowest, highest) of every input, in its own unit.
-        num: how many.
-        maximise: False: each the minimum of its function.
-        candidates, starts, steps: see ``gpx.sampling.maxima``; of the training inputs as many
-            with the best targets are candidates, too, where the posterior holds them.
+        num: number of inputs.
+        maximise: False: minimise the functions.
+        candidates, starts, steps: see ``gpx.sampling.maxima``. If the posterior holds the training
+            inputs, those with the best targets are candidates, too (as many again).
         seed: of functions and candidates; the same seed gives the same inputs.
 
     Raises:
-        ShapeError: bounds do not fit the inputs.
-        ConfigError: numbers out of range, the target is no single number, inputs are made of texts
-            or dates, or the kernel has no random Fourier features.
-        NotAvailable: functions without derivatives, where ``steps`` is not 0.
+        ShapeError: bounds do not match the inputs.
+        ConfigError: numbers out of range, the target is not a single real number, the table has
+            columns of texts or dates, or the kernel has no random Fourier features.
+        NotAvailable: functions without derivatives, unless ``steps`` is 0.
 
     Cost: as ``Posterior.sample_paths`` for num functions, and ``gpx.sampling.maxima``.
 
@@ -66,10 +66,10 @@ def thompson_batch(
     check_at_least(0, steps=steps)
     model = trained.model if isinstance(trained, Fitted) else trained
     if model.likelihood.task != "regression" or model.target_names:
-        raise ConfigError(f"Thompson sampling is of one real target, and {_targets(model)}")
+        raise ConfigError(f"Thompson sampling needs one real target, and {_targets(model)}")
     if model.coding is not None and not model.coding.plain:
         raise ConfigError(
-            "Thompson sampling searches a box of numbers, and inputs of this model are made of "
+            "Thompson sampling needs inputs that are numbers, and the table of this model has "
             "texts, dates or missing values"
         )
     ends = torch.tensor(np.array(bounds, dtype=float))
@@ -103,7 +103,7 @@ def thompson_batch(
         seed=seed,
     )
     x = model.scaler.original_inputs(found.x.cpu())
-    # standardising and back rounds: what lies on an end stays on it
+    # undo rounding, so that points on a bound stay there
     return torch.minimum(torch.maximum(x, ends[:, 0]), ends[:, 1]).numpy()
 
 

@@ -263,7 +263,7 @@ def test_mistakes():
         model.condition_on_observations(x[:2], y[:2, None], weights=1)
     with pytest.raises(ShapeError, match=r"outputs \[1\] were asked for"):
         model.posterior(x, output_indices=[1])
-    with pytest.raises(ConfigError, match=r"takes what gpx.* returned, or a posterior"):
+    with pytest.raises(ConfigError, match=r"takes the result of gpx.*, or a posterior"):
         GPXModel(ours())
     with pytest.raises(NotAvailable, match="IterativePosterior has no joint covariance"):
         GPXModel(ours(solver="iterative").condition(x, y))
@@ -281,7 +281,7 @@ def test_mistakes():
     with pytest.raises(ConfigError, match=r"needs likelihood=Gaussian.., and this model has Bern"):
         latent.posterior(x[:2], observation_noise=True)
     options = ("data.target_transform=log", *QUICK, "trainer.max_steps=2")
-    with pytest.raises(NotAvailable, match="this run has a transform of its target"):
+    with pytest.raises(NotAvailable, match="this run has a target transform"):
         GPXModel(gpx.fit(x, y - y.min() + 1.0, *options, quiet=True, keep=False))
 
 

@@ -1,4 +1,4 @@
-"""Recalibration of predictions on held-out rows, for any model."""
+"""Recalibration of the predictions of any model, fitted on held-out rows."""
 
 from gpx.calibration.base import Recalibration, held_out_rows, require_classes
 from gpx.calibration.classes import Isotonic, Platt, Temperature

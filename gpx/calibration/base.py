@@ -1,4 +1,4 @@
-"""Recalibration after training: a map of predictive distributions, fitted on held-out rows."""
+"""Recalibration after training: maps predictive distributions, fitted on held-out rows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.base import Task
 from gpx.likelihoods.bernoulli import Sign
 
-LEAST_LOG = math.log(torch.finfo(torch.float64).tiny)
-"""Of a probability: what is impossible to a model has a logarithm nevertheless."""
+MIN_LOG_PROBABILITY = math.log(torch.finfo(torch.float64).tiny)
+"""Lower limit of log probabilities, so that a probability of zero has a finite logarithm."""
 
 
 class Recalibration(DataSized, ABC):
-    """Makes a predictive distribution of y another one; its state is in buffers.
+    """A map from predictive distributions to recalibrated ones; its state is in buffers.
 
-    A subclass sets ``tasks`` and writes ``fit`` and ``forward``. The rows that it is fitted on must
-    not have been trained on: on those a model is more certain than on others.
+    A subclass sets ``tasks`` and defines ``fit`` and ``forward``. It must be fitted on rows that
+    the model was not trained on, since a model is more certain on training rows.
 
     Args:
-        fraction: share of the training rows that a run holds out for it.
+        fraction: share of the training rows that a run holds out for recalibration.
 
     Raises:
         ConfigError: ``fraction`` is not in (0, 0.5].
@@ -46,7 +46,7 @@ class Recalibration(DataSized, ABC):
         self.fraction = fraction
 
     def require_task(self, task: Task) -> None:
-        """Raise ConfigError, in one sentence, for targets that it does not recalibrate."""
+        """Raise ConfigError unless targets of this task can be recalibrated."""
         if task not in self.tasks:
             *others, last = self.tasks
             listed = f"{', '.join(others)} and {last}" if others else last
@@ -56,7 +56,7 @@ class Recalibration(DataSized, ABC):
             )
 
     def require_one_output(self, count: int) -> None:
-        """Raise ConfigError, in one sentence, unless ``count`` outputs are one."""
+        """Raise ConfigError unless there is one output."""
         if count != 1:
             raise ConfigError(
                 f"calibration {type(self).__name__} takes one output, and there are {count}; "
@@ -64,22 +64,18 @@ class Recalibration(DataSized, ABC):
             )
 
     def require_enough(self, count: int) -> None:
-        """Raise DataError, before training, where so many held-out rows are too few. Default: any.
-
-        Args:
-            count: of the rows.
-        """
+        """Raise DataError if ``count`` held-out rows are too few; by default any number will do."""
 
     @abstractmethod
     def fit(self, predictive: Distribution, y: Tensor) -> None:
         """Fit to predictions for held-out rows.
 
         Args:
-            predictive: of the uncalibrated model, batch shape (n,).
+            predictive: distributions of the uncalibrated model, batch shape (n,).
             y (n,): targets as in ``Dataset``.
 
         Raises:
-            DataError: there are no rows, or too few.
+            DataError: no rows, or too few.
         """
 
     @abstractmethod
@@ -87,15 +83,15 @@ class Recalibration(DataSized, ABC):
         """The recalibrated distribution, of the same batch shape and dtype."""
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for metrics.json: what was fitted."""
+        """The fitted parameters, as plain values for metrics.json."""
         return {}
 
 
 def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Tensor:
-    """Mask (n,) of rows held out of ``total`` training rows.
+    """Mask (n,) of randomly chosen rows to hold out of ``total`` training rows.
 
     Raises:
-        DataError: fewer than two would be held out, or stay.
+        DataError: fewer than two rows would be held out, or left to train on.
     """
     count = round(fraction * total)
     if count < 2 or total - count < 2:
@@ -109,13 +105,11 @@ def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Te
 
 
 def require_classes(y: Tensor, kept: Tensor) -> None:
-    """Raise DataError unless held-out rows of classes y (n,) are of two classes or more.
-
-    The rows to train on must also be of every class that there is.
+    """Raise DataError unless held-out rows have two classes, and the others all classes.
 
     Args:
         y (n,): labels of all training rows.
-        kept (n,): mask of those held out.
+        kept (n,): mask of the held-out rows.
     """
     held, left = y[kept].unique(), y[~kept].unique()
     if len(held) == 1:
@@ -132,7 +126,7 @@ def require_classes(y: Tensor, kept: Tensor) -> None:
 
 
 def class_logits(predictive: Any) -> Tensor:
-    """Log probabilities (n, C) of classes, or of the two signs, in float64.
+    """Log probabilities (n, C) of the classes, or (n, 2) of the labels -1 and 1, in float64.
 
     Raises:
         ConfigError: the distribution has no class probabilities.
@@ -145,29 +139,29 @@ def class_logits(predictive: Any) -> Tensor:
         )
     probs = probs.double()
     logs = probs.log() if probs.ndim == 2 else torch.stack([torch.log1p(-probs), probs.log()], 1)
-    return logs.clamp_min(LEAST_LOG)
+    return logs.clamp_min(MIN_LOG_PROBABILITY)
 
 
-def of_probabilities(probabilities: Tensor, like: Any) -> Distribution:
-    """The distribution of given class probabilities (n, C), of the kind and dtype of another."""
+def class_distribution(probabilities: Tensor, like: Any) -> Distribution:
+    """A distribution with class probabilities (n, C), of the type and dtype of ``like``."""
     given: Tensor = like.probs
     if given.ndim == 1:
         return Sign(probabilities[:, 1].to(given))
     return torch.distributions.Categorical(probs=probabilities.to(given))
 
 
-def most_likely(loss: Callable[[float], float], reach: float) -> float:
-    """Where a loss of one logarithm is least within ``reach`` of zero; zero where nothing is less.
+def minimise_log_parameter(loss: Callable[[float], float], limit: float) -> float:
+    """Minimise a loss of one parameter's logarithm in [-limit, limit]; zero if nothing is better.
 
     Args:
         loss: mean negative log likelihood of the held-out rows, with one minimum.
-        reach: above 0.
+        limit: above 0.
     """
-    found = minimize_scalar(loss, bounds=(-reach, reach), method="bounded", options={"xatol": 1e-7})
+    found = minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-7})
     return float(found.x) if found.fun < loss(0.0) else 0.0
 
 
 def require_rows(y: Tensor) -> None:
-    """Raise DataError where there is nothing to fit to."""
+    """Raise DataError if there are no held-out rows."""
     if not len(y):
         raise DataError("there are no held-out rows to calibrate on; expected 2 or more")

@@ -11,23 +11,23 @@ from torch.nn.functional import logsigmoid, nll_loss, one_hot
 
 from gpx.calibration.base import (
     Recalibration,
+    class_distribution,
     class_logits,
-    most_likely,
-    of_probabilities,
+    minimise_log_parameter,
     require_rows,
 )
 from gpx.errors import DataError
 from gpx.likelihoods.base import Task, class_numbers
 
-RANGE = 6.0
-"""Logarithms of the temperature, and of the slope, lie within this of zero."""
+MAX_ABS_LOG = 6.0
+"""Largest absolute logarithm of the temperature, and of a slope."""
 
 
 class Temperature(Recalibration):
-    """softmax(log p / T): one number, which leaves the most probable class as it is.
+    """Temperature scaling, softmax(log p / T); keeps the most probable class.
 
-    T > 1 makes an over-confident model less certain. Fitted by maximum likelihood, a convex problem
-    in 1 / T; the likelihood of the held-out rows never falls.
+    T > 1 makes an overconfident model less certain. Fitted by maximum likelihood, a convex problem
+    in 1 / T; the likelihood of the held-out rows never decreases.
 
     Source: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017.
     """
@@ -50,13 +50,13 @@ class Temperature(Recalibration):
             scaled = logits * float(np.exp(-log_temperature))
             return float(nll_loss(torch.log_softmax(scaled, 1), classes))
 
-        self.log_temperature.fill_(most_likely(loss, RANGE))
+        self.log_temperature.fill_(minimise_log_parameter(loss, MAX_ABS_LOG))
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
         """As in ``Recalibration``."""
         scaled = class_logits(predictive) * torch.exp(-self.log_temperature)
-        return of_probabilities(torch.softmax(scaled, 1), predictive)
+        return class_distribution(torch.softmax(scaled, 1), predictive)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """``temperature``."""
@@ -64,17 +64,16 @@ class Temperature(Recalibration):
 
 
 class Platt(Recalibration):
-    """sigmoid(a z + b) of the log odds z of two classes, a > 0: the order of rows stays.
+    """Platt scaling: sigmoid(a z + b) of the log odds z of two classes, with a > 0.
 
-    Of several classes softmax(a_c log p_c + b_c), each with a slope a_c > 0 and an offset of its
-    own (vector scaling), which may change the most probable one. Fitted to targets that are drawn
-    in by two pseudo-observations, spread over the classes (one of each of two classes, as
-    published), which keeps slopes and offsets finite where classes are separated, or have no
-    held-out row; where that would lower the likelihood of the held-out rows, probabilities stay as
-    they are.
+    For several classes vector scaling, softmax(a_c log p_c + b_c) with a slope a_c > 0 and an
+    offset per class, which may change the most probable class. Targets are smoothed by two
+    pseudo-observations spread over the classes (one per class for two classes, as published). This
+    keeps slopes and offsets finite for separable classes and for classes without held-out rows. If
+    the fit lowers the likelihood of the held-out rows, probabilities are left unchanged.
 
     Attributes:
-        coefficients (2,) or (2, C): slope and offset, or those of every class.
+        coefficients (2,) or (2, C): slope and offset, for several classes one column each.
 
     Sources: Platt, "Probabilistic outputs for support vector machines", 1999; Guo et al. 2017,
     section 4.2 (vector scaling).
@@ -104,36 +103,37 @@ class Platt(Recalibration):
                 f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
                 "hold out more of them"
             )
-        # of n rows of a class each counts (n + 2 / C) / (n + 2) for it, 2 / C / (n + 2) for others
+        # for a class of n rows: (n + 2 / C) / (n + 2) for the class itself, else 2 / C / (n + 2)
         truth = one_hot(classes, total).to(logits)
-        goal = (truth * counts + 2.0 / total) / (counts[classes] + 2.0).unsqueeze(1)
+        smoothed = (truth * counts + 2.0 / total) / (counts[classes] + 2.0).unsqueeze(1)
         width = 1 if task == "binary" else total
         start = torch.stack([logits.new_ones(width), logits.new_zeros(width)])
 
         def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
             at = torch.from_numpy(flat.copy()).to(logits).view(2, width).requires_grad_()
             with torch.enable_grad():
-                value = -(goal * _scaled(logits, at)).sum(1).mean()
+                value = -(smoothed * _scale_logits(logits, at)).sum(1).mean()
                 (gradient,) = torch.autograd.grad(value, at)
             return float(value.detach()), gradient.flatten().cpu().numpy()
 
-        limits = [(np.exp(-RANGE), np.exp(RANGE))] * width + [(None, None)] * width
+        slope_limits = np.exp(-MAX_ABS_LOG), np.exp(MAX_ABS_LOG)
+        limits = [slope_limits] * width + [(None, None)] * width
         found = minimize(
             loss, start.flatten().cpu().numpy(), jac=True, method="L-BFGS-B", bounds=limits
         )
         best = torch.from_numpy(found.x).to(logits).view(2, width)
-        if nll_loss(_scaled(logits, best), classes) > nll_loss(logits, classes):
+        if nll_loss(_scale_logits(logits, best), classes) > nll_loss(logits, classes):
             best = start
         self.keep(logits, coefficients=best.squeeze(1) if width == 1 else best)
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
         """As in ``Recalibration``."""
-        found = _scaled(class_logits(predictive), self.coefficients.view(2, -1))
-        return of_probabilities(found.exp(), predictive)
+        scaled = _scale_logits(class_logits(predictive), self.coefficients.view(2, -1))
+        return class_distribution(scaled.exp(), predictive)
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """``slope`` and ``intercept``; of several classes those of every class, by its number."""
+        """``slope`` and ``intercept``; for several classes one pair per class, by its number."""
         slopes, offsets = self.coefficients.view(2, -1).tolist()
         if len(slopes) == 1:
             return {"slope": slopes[0], "intercept": offsets[0]}
@@ -141,8 +141,8 @@ class Platt(Recalibration):
         return named | {f"intercept.{number}": value for number, value in enumerate(offsets)}
 
 
-def _scaled(log_probabilities: Tensor, coefficients: Tensor) -> Tensor:
-    """Log probabilities (n, C) of ``Platt`` with coefficients (2, 1) of log odds, or (2, C)."""
+def _scale_logits(log_probabilities: Tensor, coefficients: Tensor) -> Tensor:
+    """Recalibrated log probabilities (n, C) of ``Platt``, for coefficients (2, 1) or (2, C)."""
     slopes, offsets = coefficients
     if len(slopes) == log_probabilities.shape[1]:
         return torch.log_softmax(slopes * log_probabilities + offsets, 1)
@@ -151,15 +151,15 @@ def _scaled(log_probabilities: Tensor, coefficients: Tensor) -> Tensor:
 
 
 class Isotonic(Recalibration):
-    """A rising step function of each class's probability, by pool-adjacent-violators.
+    """Isotonic regression of each class's probability, by pool-adjacent-violators.
 
-    Several classes are taken one against the rest and normalised, which may change the most
-    probable one. Probabilities stay 1 / (n + 2) away from 0 and 1, n held-out rows; between the
-    fitted points they are interpolated. Where all that lowers the likelihood of the held-out rows,
-    as the normalisation may, probabilities stay as they are.
+    Several classes are fitted one against the rest and normalised, which may change the most
+    probable class. With n held-out rows probabilities stay 1 / (n + 2) away from 0 and 1; between
+    the fitted points they are interpolated. If the fit lowers the likelihood of the held-out rows,
+    as the normalisation may, probabilities are left unchanged.
 
     Attributes:
-        places, values (C', r): of the steps, for the second of two classes, or for each.
+        places, values (C', r): scores and fitted probabilities; C' = 1 for two classes, else C.
 
     Source: Zadrozny and Elkan, "Transforming classifier scores into accurate multiclass probability
     estimates", 2002.
@@ -186,16 +186,15 @@ class Isotonic(Recalibration):
         for number in [1] if task == "binary" else range(logits.shape[1]):
             score, order = scores[:, number].sort()
             hits = (classes == number)[order].double()
-            # rows of one score have one value
-            found, where, counts = score.unique(return_inverse=True, return_counts=True)
-            means = torch.zeros_like(found).index_add_(0, where, hits) / counts
+            # rows with equal scores get one fitted value
+            distinct, where, counts = score.unique(return_inverse=True, return_counts=True)
+            means = torch.zeros_like(distinct).index_add_(0, where, hits) / counts
             fitted = isotonic_regression(means.cpu().numpy(), weights=counts.cpu().numpy()).x
             steps = torch.from_numpy(np.asarray(fitted)).to(score)[where]
             places.append(score)
             values.append(steps.clamp(margin, 1.0 - margin))
         self.keep(scores, places=torch.stack(places), values=torch.stack(values))
-        found = nll_loss(class_logits(self(predictive)), classes)
-        if found > nll_loss(logits, classes):
+        if nll_loss(class_logits(self(predictive)), classes) > nll_loss(logits, classes):
             self.keep(scores, places=scores[:0], values=scores[:0])
 
     @torch.no_grad()
@@ -205,19 +204,19 @@ class Isotonic(Recalibration):
             return predictive
         scores = class_logits(predictive).exp()
         if _task(predictive) == "binary":
-            p = _interpolated(scores[:, 1], self.places[0], self.values[0])
-            return of_probabilities(torch.stack([1.0 - p, p], 1), predictive)
+            p = _interpolate(scores[:, 1], self.places[0], self.values[0])
+            return class_distribution(torch.stack([1.0 - p, p], 1), predictive)
         columns = zip(scores.mT, self.places, self.values, strict=True)
-        found = torch.stack([_interpolated(*column) for column in columns], 1)
-        return of_probabilities(found / found.sum(1, keepdim=True), predictive)
+        fitted = torch.stack([_interpolate(*column) for column in columns], 1)
+        return class_distribution(fitted / fitted.sum(1, keepdim=True), predictive)
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """``steps``: different values, of all classes together; 0 where nothing was changed."""
+        """``steps``: number of distinct fitted values of all classes; 0 if unchanged."""
         return {"steps": sum(len(row.unique()) for row in self.values)}
 
 
-def _interpolated(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """Piecewise linear through (places, values), constant beyond; places ascend and may repeat."""
+def _interpolate(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """Piecewise linear in ascending ``places``, which may repeat; constant beyond the ends."""
     above = torch.searchsorted(places, score.contiguous()).clamp(1, len(places) - 1)
     left, right = places[above - 1], places[above]
     share = ((score - left) / (right - left).clamp_min(1e-300)).clamp(0.0, 1.0)
@@ -225,6 +224,6 @@ def _interpolated(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
 
 
 def _task(predictive: Distribution) -> Task:
-    """Binary where the classes are -1 and 1."""
-    signs = getattr(predictive, "probs", torch.zeros(1)).ndim == 1
-    return "binary" if signs else "multiclass"
+    """``binary`` if the distribution has one probability per row, otherwise ``multiclass``."""
+    binary = getattr(predictive, "probs", torch.zeros(1)).ndim == 1
+    return "binary" if binary else "multiclass"

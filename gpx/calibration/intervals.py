@@ -1,4 +1,4 @@
-"""Recalibration of the spread of numbers: by likelihood, or by the coverage of intervals."""
+"""Recalibration of predictive spread for regression, by likelihood or by interval coverage."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from gpx.calibration.base import Recalibration, most_likely, require_rows
+from gpx.calibration.base import Recalibration, minimise_log_parameter, require_rows
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.widened import widened
 
-LEAST_FACTOR = math.exp(-10.0)
-"""Of the spread, where held-out rows are predicted without any error."""
-RANGE = 10.0
-"""The logarithm of the factor of largest likelihood is looked for within this of zero."""
+MIN_FACTOR = math.exp(-10.0)
+"""Smallest factor, reached if held-out rows are predicted without error."""
+
+MAX_ABS_LOG_FACTOR = 10.0
+"""Largest absolute logarithm of the factor in the search for the largest likelihood."""
 
 
 class Spread(Recalibration):
-    """The model's law about its mean, wider or narrower by one factor: its shape stays.
+    """Scales the predictive distribution about its mean by one factor and keeps its shape.
 
-    Normal laws stay normal, heavy tails stay as heavy as they are (``widened``). Of several outputs
-    each is to be calibrated in a model of its own.
+    A normal distribution stays normal, and a heavy-tailed one keeps its tails (``widened``). Only
+    for a single output.
 
     Attributes:
-        factor (): on the distances from the mean.
+        factor (): multiplies distances from the mean.
     """
 
     tasks = ("regression",)
@@ -42,15 +43,15 @@ class Spread(Recalibration):
 
         Raises:
             DataError: no rows, or too few for the level.
-            ConfigError: several outputs, or a law that has no such shape.
+            ConfigError: several outputs, or a distribution that cannot be scaled.
         """
         require_rows(y)
         self.require_one_output(max(y[0].numel(), math.prod(predictive.event_shape)))
         factor = torch.as_tensor(self.best_factor(predictive, y))
-        self.factor.copy_(factor.clamp_min(LEAST_FACTOR))
+        self.factor.copy_(factor.clamp_min(MIN_FACTOR))
 
     def best_factor(self, predictive: Distribution, y: Tensor) -> Tensor | float:
-        """The factor, for predictions of targets y (n,), n > 0."""
+        """The factor fitted to predictions of targets y (n,), n > 0."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -64,10 +65,10 @@ class Spread(Recalibration):
 
 
 class Variance(Spread):
-    """The factor of largest likelihood of the held-out rows.
+    """Scales the spread by the factor with the largest likelihood of the held-out rows.
 
-    Of normal laws it is the root mean square of the standardised residuals; of others it is
-    searched for.
+    For normal distributions it is the root mean square of the standardised residuals; for others it
+    is found numerically.
 
     Source: Laves et al., "Well-calibrated regression uncertainty in medical imaging with deep
     learning", 2020.
@@ -83,20 +84,20 @@ class Variance(Spread):
             factor = torch.tensor(math.exp(logarithm), dtype=torch.float64)
             return -float(widened(predictive, factor).log_prob(y).double().mean())
 
-        return math.exp(most_likely(loss, RANGE))
+        return math.exp(minimise_log_parameter(loss, MAX_ABS_LOG_FACTOR))
 
 
 class Conformal(Spread):
-    """The factor that makes central intervals of one level cover as they should.
+    """Scales the spread so that central intervals of one level have the right coverage.
 
-    A new row that is exchangeable with the n held-out ones lies in its interval with a probability
-    of ``level`` or more, and at most level + 1 / (n + 1) where residuals have no ties, whatever the
-    model is worth (split conformal prediction, by how far the model's own intervals would have to
-    reach).
+    Split conformal prediction, where the score of a row is the factor by which its interval would
+    have to grow to reach the target. A new row that is exchangeable with the n held-out rows lies
+    in its interval with probability at least ``level``, and at most level + 1 / (n + 1) if scores
+    have no ties, however bad the model.
 
     Args:
-        level: of the interval, in (0, 1); 0.95 is the one that runs report.
-        fraction: of ``Recalibration``.
+        level: of the interval, in (0, 1); runs report 0.95.
+        fraction: as in ``Recalibration``.
 
     Raises:
         ConfigError: a level out of range.
@@ -122,11 +123,11 @@ class Conformal(Spread):
         tiny = torch.finfo(torch.float64).tiny
         above, below = (upper - mean).clamp_min(tiny), (mean - lower).clamp_min(tiny)
         gap = y.double() - mean
-        return self.factor_of(torch.where(gap > 0, gap / above, -gap / below))
+        return self.factor_of_scores(torch.where(gap > 0, gap / above, -gap / below))
 
     def require_enough(self, count: int) -> None:
-        """As in ``Recalibration``: too few cannot promise the level."""
-        if self._place(count) > count:
+        """As in ``Recalibration``: the level needs level / (1 - level) rows."""
+        if self._rank(count) > count:
             needed = math.ceil(self.level / (1.0 - self.level) - 1e-9)
             raise DataError(
                 f"{count} held-out rows cannot promise intervals of {self.level:g}: that "
@@ -134,9 +135,10 @@ class Conformal(Spread):
                 f"level={self.level:g}"
             )
 
-    def factor_of(self, reach: Tensor) -> Tensor:
-        """The factor () for the shares (n,) of its interval's half that each row is away."""
-        return reach.sort().values[self._place(len(reach)) - 1]
+    def factor_of_scores(self, scores: Tensor) -> Tensor:
+        """The factor () from the scores (n,): distance from the mean over half the interval."""
+        return scores.sort().values[self._rank(len(scores)) - 1]
 
-    def _place(self, count: int) -> int:
+    def _rank(self, count: int) -> int:
+        """Rank, from 1, of the score that is the factor."""
         return math.ceil((count + 1) * self.level - 1e-9)

@@ -1,4 +1,4 @@
-"""The console command ``gpx``, and the scripts of a clone; each command is loaded when called."""
+"""The console command ``gpx``, also called by the scripts of a clone; commands load when called."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Gaussian processes that do not fit.
     gpx train approx=sgpr data=csv data.path=mine.csv data.target=strength
     gpx predict run=outputs/... input=new.csv output=predictions.csv
 
-COMMANDS (gpx COMMAND --help says more of each)
-  train      train a model; also: go on with a stopped run, sweep over options
-  predict    predict for a table of inputs with a trained model
-  diagnose   how far a trained model can be trusted, on one page
-  doctor     what this machine has, and whether its numbers are right
+COMMANDS (gpx COMMAND --help shows the options of each)
+  train      train a model, continue a stopped run, or sweep over options
+  predict    predict a table of inputs with a trained model, or export the model
+  diagnose   check the calibration of a trained model, and bound its approximation error
+  doctor     check this machine: packages, devices and numerics
 
 OPTIONS
-  --help, -h             this page
-  --version              the version of gpx
-  -sc install=bash       print what lets the shell complete commands and options (also zsh, fish):
+  --help, -h             show this page
+  --version              show the version of gpx
+  -sc install=bash       set up completion of commands and options in the shell (also zsh, fish):
                          eval "$(gpx -sc install=bash)"
 """
 COMMANDS = ("train", "predict", "diagnose", "doctor")
 USAGE_ERROR = 2
-"""Exit status for anything the user can mend."""
+"""Exit status for mistakes of the user."""
 HELP = ("--help", "-h")
 COMPLETION = ("-sc", "--shell-completion")
 
@@ -59,11 +59,11 @@ def main() -> None:
 
 
 def call(name: str, arguments: list[str]) -> None:
-    """One command, as ``gpx NAME`` and the script ``NAME.py`` call it.
+    """Run a command, for ``gpx NAME`` and the script ``NAME.py``.
 
     Args:
         name: one of ``COMMANDS``.
-        arguments: what follows it.
+        arguments: of the command.
     """
     if name == "train":
         _train(arguments)
@@ -84,16 +84,16 @@ def call(name: str, arguments: list[str]) -> None:
 def _train(arguments: list[str]) -> None:
     sys.argv[1:] = arguments  # where Hydra reads them
     if {*HELP, *COMPLETION} & set(arguments):
-        with suppress(Exception):  # which the command itself puts into words
-            _only_hydra()
+        with suppress(Exception):  # the command itself explains errors
+            _hydra_only()
             return
     from gpx.commands.train import main as train
 
     train()
 
 
-def _only_hydra() -> None:
-    """What Hydra answers from the configs alone: help and completion, without loading torch."""
+def _hydra_only() -> None:
+    """Let Hydra answer help and completion from the configs, without loading torch."""
     import hydra
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
@@ -103,7 +103,7 @@ def _only_hydra() -> None:
 
     OmegaConf.register_new_resolver("gpx.command", command, replace=True)
     store = ConfigStore.instance()
-    store.store(group="trainer", name="schema", node={})  # the typed one belongs to the trainer
+    store.store(group="trainer", name="schema", node={})  # without types
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
         hydra.main(version_base="1.3", config_path=str(config_folder()), config_name="train")(
@@ -114,13 +114,13 @@ def _only_hydra() -> None:
 
 
 def _complete(arguments: list[str]) -> None:
-    """``gpx -sc``: the shell asks about a line that starts with ``gpx COMMAND``."""
+    """``gpx -sc``: complete a line of the shell that starts with ``gpx``."""
     line = os.environ.get("COMP_LINE", "")
     words = line.split()
     asked = any(argument.startswith("query=") for argument in arguments)
     if asked and (len(words) < 2 or (len(words) == 2 and not line.endswith(" "))):
         print(" ".join(COMMANDS))
     elif not asked or words[1] == "train":
-        if asked:  # Hydra knows of options only
+        if asked:  # Hydra does not know the command
             os.environ["COMP_LINE"] = line.replace(" train", "", 1)
         _train(arguments)

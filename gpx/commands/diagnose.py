@@ -1,4 +1,4 @@
-"""The command line of ``gpx diagnose``: a run folder in, how far to trust it out."""
+"""The command line of ``gpx diagnose``: calibration and certificate of a run."""
 
 from __future__ import annotations
 
@@ -37,38 +37,38 @@ from gpx.runs.watching.console import warnings_as_lines
 from gpx.training.device import resolve_device
 
 USAGE = """\
-How far a trained model can be trusted. Of every run: how calibrated its predictions of the test
-points are, before and after calibrate=. Of runs of approx=sgpr, cglb, svgp or exact with
-likelihood=gaussian also what is certain: bounds on the evidence, and on how far predictions are
-from exact inference, with a verdict in plain words.
+Check how far a trained model can be trusted. For every run: calibration of its predictions of the
+test points, before and after calibrate=. For runs of approx=sgpr, cglb, svgp or exact with
+likelihood=gaussian also a certificate: guaranteed bounds on the evidence, and on the difference of
+predictions from exact inference.
 
     {command} run=outputs/...
     {command} run=outputs/... elsewhere=others.csv
     {command} run=outputs/... points=new.csv threshold=440
 
-Writes calibration.json and figures/calibration.png (of classes reliability.png) into the run
+Writes calibration.json and figures/calibration.png (reliability.png for classes) into the run
 folder; with a certificate also diagnostics.md, diagnostics.json and figures/diagnostics.png.
 
 OPTIONS
   run=FOLDER      run folder of a finished run
-  elsewhere=FILE  table of inputs of another kind: whether predictions are less certain there
+  elsewhere=FILE  table of inputs of another kind: check that predictions there are less certain
   points=FILE     table of inputs to certify, columns as in training, with or without a header line;
                   default: 50 of the test points
-  threshold=X     also certify the probability of the target being at least X (its own unit)
-  probability=P   and decide, per point, whether that probability is at least P
+  threshold=X     also certify the probability that the target is at least X (in its own unit)
+  probability=P   with threshold=: decide for each point whether this probability is at least P
   level=0.95      probability of the intervals of the target
-  products=auto   true: use the whole kernel matrix, n^2 per step, sharp; false: n M^2 and coarse;
-                  auto: by the number of training points
+  products=auto   true: sharp bounds by products with the kernel matrix, n^2 each; false: coarse
+                  bounds in n M^2; auto: by the number of training points
   device=cpu      cpu | cuda | auto
-  trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
-                  without it, only classes of gpx
+  trust=PACKAGE   also accept classes of this package (several: a,b), beside those of gpx
 """
 CERTIFICATE = ("points", "threshold", "probability", "level", "products")
-"""Options that ask for a certificate, which not every run can have."""
+"""Options of the certificate; if one is given and the run cannot have a certificate, it is an
+error."""
 FILES = ("points", "elsewhere")
 OPTIONS = ("run", "elsewhere", *CERTIFICATE, "device", "trust")
 NUMBERS = {"level": "level", "threshold": "threshold", "probability": "least"}
-"""Options that are numbers, and what a certificate calls them."""
+"""Numerical options, and their names in ``CertifyOptions``."""
 PRODUCTS = {"auto": None, "true": True, "false": False}
 
 
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
     with mistakes_in_one_line():
         options = read_options(arguments, OPTIONS, required=("run",), script=command("diagnose"))
         folder = RunFolder(options["run"])
-        asked = CertifyOptions(
+        certify_options = CertifyOptions(
             products=_products(options.get("products", "auto")),
             **{
                 argument: _number(options[name], name)
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
         trust = trusted_packages(options["trust"]) if "trust" in options else ()
         device = options.get("device", "cpu")
-        resolve_device(device, "device")  # here, where device= is no option of the run's config
+        resolve_device(device, "device")  # here, as messages inside name options of the run
         config = folder.read_config(trust)
         with option_names(config, CONFIGS):
             predictor = finished_predictor(folder, config, device)
@@ -103,8 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
                 config,
                 data,
                 given.get("points"),
-                asked,
-                needed=any(option in options for option in CERTIFICATE),
+                certify_options,
+                required=any(option in options for option in CERTIFICATE),
             )
             calibration = None
             if data.num_test or report is None or "elsewhere" in options:
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
         if report is not None:
             write_report(report, folder)
     if calibration is None:
-        print("there are no test rows to say how calibrated predictions are")
+        print("calibration cannot be measured: there are no test rows")
     else:
         print("\n".join(calibration.lines()))
         for name in calibration.figures:
@@ -131,32 +131,32 @@ def _certificate(
     config: DictConfig,
     data: Dataset,
     points: Tensor | None,
-    asked: CertifyOptions,
+    options: CertifyOptions,
     *,
-    needed: bool,
+    required: bool,
 ) -> tuple[Report | None, str]:
-    """The certificate at points (t, d), by default of the test rows; or None, and why none.
+    """The certificate at points (t, d), by default of the test rows; or None and the reason.
 
     Raises:
-        ConfigError: there is none, and it is ``needed``.
+        ConfigError: the run cannot have a certificate, and it is ``required``.
     """
     try:
         require_certifiable(config)
         if data.sample is not None:
             raise ConfigError(
-                "a run on rows in files (data=stream) cannot be certified: a certificate needs all "
-                "of them at once; compare its test metrics with those of a run on a part of them"
+                "a run on data=stream cannot be certified: a certificate needs all rows in memory; "
+                "compare its test metrics with those of a run on a part of the rows"
             )
         points = chosen_points(data) if points is None else points
-        return certify_run(predictor, config, data, points, asked), ""
+        return certify_run(predictor, config, data, points, options), ""
     except ConfigError as error:
-        if needed:
+        if required:
             raise
         return None, str(error)
 
 
 def _inputs(predictor: Predictor, path: str) -> Tensor:
-    """Rows of a table as standardised inputs of the model."""
+    """The rows of a table as standardised inputs of the model."""
     columns = predictor.coding or Coding.of_numbers(predictor.columns)
     rows = read_rows(Path(path), columns)
     return predictor.scaler.transform_inputs(torch.from_numpy(predictor.coded(rows.frame)))
@@ -179,19 +179,18 @@ def _number(text: str, name: str) -> float:
 
 
 def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
-    """The rows the run was trained and tested on, read again and known to be the same.
+    """Read the data of the run again.
 
     Raises:
         CheckpointError: the data have changed since.
     """
     if config.get("data") is None:
-        raise CheckpointError(f"{folder.config} names no data, so nothing can be said about it")
+        raise CheckpointError(f"{folder.config} names no data, which diagnose needs")
     require_known_server(config, folder.config)
     data = load_run_data(config)
     if folder.read_environment() is None:
         raise CheckpointError(
-            f"{folder.environment} is missing, which says what data the run was trained on: "
-            "restore it"
+            f"{folder.environment} is missing, which holds checksums of the data: restore it"
         )
     folder.require_same_data({"data_checksums": dict(data.checksums)})
     calibration = build(config, "calibrate")

@@ -1,4 +1,4 @@
-"""What the user can mend, told in one line; the exit status is 2."""
+"""One-line messages for mistakes of the user, with exit status 2."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpx.runs.watching.console import print_error
 
 @contextmanager
 def mistakes_in_one_line() -> Iterator[None]:
-    """Print errors of gpx, of options and of files that leave this block, and exit."""
+    """Print errors of gpx, of options and of files in one line, and exit with status 2."""
     try:
         yield
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
     except OSError as error:
-        print_error(said_of_file(error))
+        print_error(describe_file_error(error))
     else:
         return
     sys.exit(USAGE_ERROR)
 
 
-def said_of_file(error: OSError) -> str:
-    """Which file, and what is wrong: a full disk, a folder that cannot be made."""
+def describe_file_error(error: OSError) -> str:
+    """The file and what is wrong, such as a full disk or a missing permission."""
     return f"{error.filename or 'file'}: {error.strerror or error}"

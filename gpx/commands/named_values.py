@@ -1,4 +1,4 @@
-"""name=value options of the small commands, read with one clear line per mistake."""
+"""Reads the ``name=value`` options of ``gpx predict`` and ``gpx diagnose``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def read_options(
 
     Args:
         arguments: ``name=value``, one each.
-        known, required: names that exist, and those that must be there.
-        script: command whose ``--help`` errors point to.
+        known, required: names that may be given, and those that must be.
+        script: command whose ``--help`` messages refer to.
 
     Raises:
-        ConfigError: anything else, with the nearest name.
+        ConfigError: an option is unknown, missing, without a value or given twice.
     """
     options: dict[str, str] = {}
     for argument in arguments:

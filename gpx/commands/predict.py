@@ -1,4 +1,4 @@
-"""The command line of ``gpx predict``: a table of inputs in, a table of predictions out."""
+"""The command line of ``gpx predict``: predict a table of inputs, or export the model."""
 
 from __future__ import annotations
 
@@ -30,34 +30,32 @@ Predict with a trained model.
 
     {command} run=outputs/... input=new.csv output=predictions.csv
 
-A model of discrete weights (approx=direct, direct_mixture, direct_logistic, direct_network) as a C
-function that needs no library, with weights of 4 bits:
+Export a model of discrete weights (approx=direct, direct_mixture, direct_logistic, direct_network)
+as a C function with 4-bit weights that needs no library:
 
     {command} run=outputs/... format=int4 output=model.c
 
-A model with inducing points, basis functions, interpolation or all its data as a program that torch
-alone runs, mean, std = torch.export.load("model.pt2").module()(x):
+Export a model with inducing points, basis functions, interpolation or all its data as a program
+that needs only torch; then mean, std = torch.export.load("model.pt2").module()(x):
 
     {command} run=outputs/... format=torch output=model.pt2
 
 OPTIONS
-  run=FOLDER      run folder of a finished run (what train wrote)
-  input=FILE      table of inputs (text, .npz or .parquet): columns as in training, with or without
-                  a header line; with a header the order is free and other columns are ignored; the
-                  column of data.id=, where the table has it, is written beside the predictions, and
-                  that of data.noise= adds to their variance
-  output=FILE     where to write; one row per input row: mean, standard deviation and
-                  95 % interval of the target (of each, where there are several), in the
-                  data's own units; for classes the most probable label and the probability
-                  of each
+  run=FOLDER      run folder of a finished run
+  input=FILE      table of inputs (text, .npz or .parquet), columns as in training, with or without
+                  a header line; with a header, columns may be in any order and further ones are
+                  ignored; the column of data.id= is copied to the output, and noise variances of
+                  data.noise= are added to those of the predictions
+  output=FILE     file to write, one row per input row: mean, standard deviation and 95 % interval
+                  of each target, in the data's own units; for classes the most probable label and
+                  the probability of each class
   device=cpu      cpu | cuda | auto
-  format=int4     write the predictor itself, as C and as a NumPy archive beside it
-  format=torch    write the predictor itself, as a program of torch.export
-  format=onnx     write the predictor itself, as an ONNX program: x -> mean, standard deviation
-  samples=16      with format=int4: draws of the weights
-  seed=0          with format=int4: of these draws
-  trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
-                  without it, only classes of gpx
+  format=int4     export the model as C, and as a NumPy archive beside it
+  format=torch    export the model as a program of torch.export
+  format=onnx     export the model as an ONNX program: x -> mean, standard deviation
+  samples=16      with format=int4: number of draws of the weights
+  seed=0          with format=int4: seed of these draws
+  trust=PACKAGE   also accept classes of this package (several: a,b), beside those of gpx
 """
 OPTIONS = ("run", "input", "output", "device", "trust")
 EXPORT_OPTIONS = ("run", "output", "format", "samples", "seed", "trust")
@@ -78,18 +76,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _predict(arguments: list[str]) -> None:
-    """A table of predictions."""
+    """Write a table of predictions."""
     options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script=command("predict"))
     source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
     if output.exists() and source.exists() and output.samefile(source):
         raise ConfigError(
-            f"output={output} is the file of input=, which predictions would replace: choose "
-            "another name"
+            f"output={output} would overwrite the file of input=: choose another name"
         )
     _require_folder(output)
     trust = trusted_packages(options["trust"]) if "trust" in options else ()
     folder, device = RunFolder(options["run"]), options.get("device", "cpu")
-    resolve_device(device, "device")  # here, where device= is no option of the run's config
+    resolve_device(device, "device")  # here, as messages inside name options of the run
     config = folder.read_config(trust)
     try:
         with option_names(config, CONFIGS):
@@ -105,13 +102,13 @@ def _predict(arguments: list[str]) -> None:
 
 
 def _require_folder(output: Path) -> None:
-    """Refuse a file in a folder that is not there, which is mistyped more often than meant."""
+    """Raise ConfigError if the folder of ``output`` does not exist."""
     if not output.parent.is_dir():
-        raise ConfigError(f"output={output}: there is no folder {output.parent}; make it first")
+        raise ConfigError(f"output={output}: there is no folder {output.parent}; create it first")
 
 
 def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> None:
-    """The table of predictions; what the rows are called first, then numbers or classes."""
+    """Write the table: the column of data.id= first, then numbers or classes."""
     before = {}
     if predictor.coding is not None and rows.identifiers is not None:
         before[str(predictor.coding.identifier)] = rows.identifiers
@@ -126,20 +123,20 @@ def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> Non
 
 
 def _export(arguments: list[str]) -> None:
-    """``format=``: the predictor itself, and a line on its size."""
+    """Export the model (``format=``), and print its size."""
     for argument in arguments:
         name = argument.partition("=")[0]
         if name in OPTIONS and name not in EXPORT_OPTIONS:
             raise ConfigError(
-                f"{name}= does not go with format=, which writes the model and no predictions: "
-                "leave it out"
+                f"{name}= cannot be used with format=, which exports the model instead of "
+                "predicting: leave it out"
             )
     options = read_options(
         arguments, EXPORT_OPTIONS, required=("run", "output"), script=command("predict")
     )
     if options["format"] not in get_args(Format):
         raise ConfigError(
-            f"format={options['format']}: expected int4, torch or onnx, or none for predictions"
+            f"format={options['format']}: expected int4, torch or onnx; leave it out to predict"
         )
     _require_folder(Path(options["output"]).expanduser())
     trust = trusted_packages(options["trust"]) if "trust" in options else ()
@@ -150,27 +147,26 @@ def _export(arguments: list[str]) -> None:
             raise ConfigError(f"{name}= belongs to format=int4: leave it out")
         output_path(output, cast(Format, options["format"]))
         print(
-            f"{output}: tracing the predictor, which takes seconds; of a large network minutes",
+            f"{output}: tracing the model, which takes seconds, or minutes for a large network",
             file=sys.stderr,
         )
         if options["format"] == "torch":
             export(run, output, format="torch", trust=trust)
-            what = "a program of torch.export"
+            what = "program of torch.export"
         else:
             export(run, output, format="onnx", trust=trust)
-            what = "an ONNX program"
+            what = "ONNX program"
         written = Path(output).expanduser().stat().st_size
         print(f"{output}: {what}, {written} bytes", file=sys.stderr)
         return
     samples, seed = counts.get("samples", 16), counts.get("seed", 0)
     size = export(run, output, format="int4", samples=samples, seed=seed, trust=trust).size()
     print(
-        f"{output}: {size.functions} of {size.num_basis} functions, "
-        f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
-        f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
-        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds}); the mean "
-        f"alone in float32, without a variance: {size.mean_bytes} bytes, "
-        f"{size.mean_multiply_adds} multiply-adds",
+        f"{output}: {size.functions} of {size.num_basis} functions, {size.total_bytes} bytes, of "
+        f"which {size.weight_bytes} are weights (in float32 {size.float_total_bytes}, of which "
+        f"{size.float_weight_bytes}), {size.multiply_adds} integer multiply-adds per prediction "
+        f"(in float32 {size.float_multiply_adds}); only the mean in float32, without a variance: "
+        f"{size.mean_bytes} bytes, {size.mean_multiply_adds} multiply-adds",
         file=sys.stderr,
     )
 

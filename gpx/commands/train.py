@@ -1,4 +1,4 @@
-"""The command line of ``gpx train``: Hydra underneath, one clear line per mistake on top."""
+"""The command line of ``gpx train``: runs Hydra, and prints one line for each mistake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.commands import USAGE_ERROR
-from gpx.commands.mistakes import said_of_file
+from gpx.commands.mistakes import describe_file_error
 from gpx.errors import ConfigError, GPXError, ProcessLost
 from gpx.installation import command
 from gpx.linalg.processes import sharing
@@ -33,19 +33,19 @@ from gpx.runs.watching.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted, signals_raised
 from gpx.training.launched import common_path, launched_number, launched_processes
 
-SECONDS_TO_SPEAK = 10.0
-"""How long a later process that failed stays: torchrun ends the first one once another is gone,
-perhaps before it has said the same error, and ends this one as soon as the first has."""
+EXIT_DELAY = 10.0
+"""Seconds that a process other than the first waits after an error. torchrun ends all processes
+once one has ended, and the first one should print its error before."""
 
 _failed: list[str] = []
-"""Errors of single runs of a sweep: the others go on, the exit status tells."""
+"""Errors of runs of a sweep; the other runs go on."""
 
 # configs/hydra/launcher/joblib.yaml sets defaults of the plugin's schema, which has the same name
 warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/\w+' is validated against")
 
 
 class RunFailed(GPXError):
-    """One run of a sweep failed and has said why; Hydra brings it here when all runs are done."""
+    """A run of a sweep failed and its error was printed; Hydra raises this after the last run."""
 
 
 def main() -> None:
@@ -65,10 +65,10 @@ def main() -> None:
         with launched_processes() as processes:
             if processes.count > 1 and {"-m", "--multirun"} & set(arguments):
                 raise ConfigError(
-                    f"{processes.count} processes were started for a sweep (-m): they share one "
-                    "run; start the runs of the sweep one by one, or the sweep in one process"
+                    f"{processes.count} processes share one run and cannot share a sweep (-m): "
+                    "start the runs of the sweep one by one, or the sweep in one process"
                 )
-            # of several, the first speaks; torchrun ends the others, which wait for no signal
+            # only the first process prints and handles signals; torchrun ends the others
             with signals_raised() if processes.number == 0 else nullcontext():
                 if target is not None:
                     resume(*target)
@@ -80,9 +80,9 @@ def main() -> None:
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt as stop:  # before training, after it, or a second Ctrl-C in it
         with suppress(OSError):  # a closed terminal
-            print("stopped at once, without a new checkpoint", file=sys.stderr, flush=True)
+            print("stopped immediately, without a new checkpoint", file=sys.stderr, flush=True)
         sys.exit(128 + getattr(stop, "signal_number", signal.SIGINT))
-    except RunFailed as error:  # runs in other processes are not in the list
+    except RunFailed as error:  # runs in other processes are not in _failed
         count = f"{len(_failed)} run{'s' * (len(_failed) > 1)}" if _failed else "runs"
         _fail(f"{count} of the sweep failed, for example: {error}")
     except GPXError as error:
@@ -90,7 +90,7 @@ def main() -> None:
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, CONFIGS, arguments))
     except OSError as error:
-        _fail(said_of_file(error))
+        _fail(describe_file_error(error))
     except RuntimeError as error:
         if not str(error).startswith("Unknown plugin class"):
             raise
@@ -101,13 +101,13 @@ def main() -> None:
 
 
 def _flags_first(arguments: list[str]) -> list[str]:
-    """Hydra wants flags (-m, --config-dir DIR) before options; people write them anywhere."""
+    """Move flags (-m, --config-dir DIR) before options, as Hydra requires."""
     options = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
     return [a for a in arguments if a not in options] + options
 
 
 def _own_folders(arguments: list[str]) -> list[Path]:
-    """Folders of config groups that the user adds: ``--config-dir FOLDER``."""
+    """Folders of config groups given by ``--config-dir FOLDER``."""
     found = []
     for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, folder = flag.partition("=")
@@ -117,7 +117,7 @@ def _own_folders(arguments: list[str]) -> list[Path]:
 
 
 def _job(config: DictConfig) -> None:
-    """One run, as Hydra calls it; composition has passed."""
+    """One run, called by Hydra with the composed config."""
     warnings_as_lines()  # a sweep may run this in processes of its own
     settings = HydraConfig.get()
     own = Path(settings.runtime.output_dir)
@@ -128,12 +128,12 @@ def _job(config: DictConfig) -> None:
     try:
         if sharing().number == 0 and folder.holds_a_run():
             raise ConfigError(
-                f"{folder.path} already holds a run: go on with resume={folder.path}, "
-                "or choose another hydra.run.dir"
+                f"{folder.path} already holds a run: continue it with resume={folder.path}, or "
+                "choose another hydra.run.dir"
             )
         sources = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file"]
-        run(config, folder, _compose_again, sources[::-1])  # Hydra takes the first that has one
-    except Interrupted as stop:  # SystemExit passes through Hydra, and ends a sweep too
+        run(config, folder, _compose_again, sources[::-1])  # for Hydra the first has precedence
+    except Interrupted as stop:  # SystemExit passes through Hydra and also ends a sweep
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:
         _remove_if_empty(folder.path)
@@ -148,7 +148,7 @@ def _job(config: DictConfig) -> None:
 
 
 def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
-    """The config of the job that Hydra is running, with options before and after its own."""
+    """The config of the current job, composed with options before and after its own."""
     options = [*before, *HydraConfig.get().overrides.task, *after]
     try:
         return hydra.compose("train", overrides=options)
@@ -157,7 +157,7 @@ def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
 
 
 def _relative(folder: RunFolder) -> RunFolder:
-    """Paths people can paste."""
+    """The folder relative to the current one if possible, for shorter messages."""
     try:
         return RunFolder(folder.path.relative_to(Path.cwd()))
     except ValueError:
@@ -165,7 +165,7 @@ def _relative(folder: RunFolder) -> RunFolder:
 
 
 def _remove_if_empty(path: Path) -> None:
-    """Hydra makes the run folder before the run; a run that never started leaves none behind."""
+    """Remove the run folder that Hydra created, and empty folders above it, if it is empty."""
     here = Path.cwd()
     for candidate in (path.resolve(), *path.resolve().parents):
         if candidate == here or here not in candidate.parents:
@@ -177,10 +177,10 @@ def _remove_if_empty(path: Path) -> None:
 
 
 def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]] | None:
-    """Folder of ``resume=FOLDER``, packages of ``trust=``, and the options beside them.
+    """Folder of ``resume=FOLDER``, packages of ``trust=``, and further options; or None.
 
     Raises:
-        ConfigError: one of the two given twice, or ``trust=`` without a folder.
+        ConfigError: one of the two is given twice, or ``trust=`` without a folder.
     """
     wanted = [
         a for a in arguments if a.startswith("resume=") and a not in ("resume=", "resume=null")
@@ -189,12 +189,13 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...], tuple[st
     if not wanted:
         if trust:
             raise ConfigError(
-                f"{trust[0]} goes with resume=: a new run builds whatever its own options name"
+                f"{trust[0]} is only needed with resume=: a new run accepts all classes in its "
+                "options"
             )
         return None
     for given in (wanted, trust):
         if len(given) > 1:
-            raise ConfigError(f"{' '.join(given)}: resume= takes one folder and one trust=")
+            raise ConfigError(f"{' '.join(given)}: give resume= and trust= only once")
     others = tuple(a for a in arguments if a not in (*wanted, *trust))
     packages = trusted_packages(trust[0].removeprefix("trust=").strip("'\"")) if trust else ()
     return wanted[0].removeprefix("resume=").strip("'\""), packages, others
@@ -205,7 +206,7 @@ def _fail(error: GPXError | str) -> None:
     if number == 0:
         print_error(error)
     else:
-        if not isinstance(error, ProcessLost):  # perhaps of this process alone: no other says it
+        if not isinstance(error, ProcessLost):  # the error may be of this process alone
             print(f"process {number + 1} of the run: {error}", file=sys.stderr, flush=True)
-        time.sleep(SECONDS_TO_SPEAK)
+        time.sleep(EXIT_DELAY)
     sys.exit(USAGE_ERROR)

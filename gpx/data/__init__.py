@@ -1,4 +1,4 @@
-"""Data sets: sources, splits, standardisation."""
+"""Data sets: sources, splits and standardisation."""
 
 from gpx.data.dataset import Dataset
 from gpx.data.grids import ExtraGrid, FrameFolder, GridFile, GridSource, GridStress, GridValues

@@ -1,4 +1,4 @@
-"""NumPy archives (.npz): one array of several; nothing in them is ever unpickled."""
+"""Reading of arrays from NumPy archives (.npz), without unpickling."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from gpx.errors import DataError
 
 NUMBERS, ANY = "biuf", "biufUM"
-"""Kinds of dtype: real numbers; these, texts and dates."""
+"""Kinds of dtype: real numbers; and real numbers, texts or dates."""
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A NumPy archive; raises DataError for anything else."""
-    # opened here, because numpy leaves a damaged archive open
+    """An open NumPy archive; raises DataError for anything else."""
+    # opened here, as NumPy does not close damaged archives
     with open(path, "rb") as file:
         try:
             archive = np.load(file, allow_pickle=False)
-        except Exception as error:  # NumPy's readers can raise anything on foreign bytes
+        except Exception as error:  # NumPy may raise anything on arbitrary bytes
             raise DataError(
                 f"{path} is not a NumPy archive or is damaged; write it with numpy.savez"
             ) from error
@@ -35,7 +35,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def array_names(path: Path) -> list[str]:
-    """Names of the arrays of a .npz file; raises DataError where it is none."""
+    """Names of the arrays of a .npz file; raises DataError for another file."""
     with _opened(path) as archive:
         return list(archive.files)
 
@@ -46,11 +46,11 @@ def read_array(path: Path, key: str, option: str, kinds: str = NUMBERS) -> NDArr
     Args:
         path: of the file.
         key: name of the array.
-        option: that names it, for error messages.
-        kinds: letters of the kinds of dtype that are taken.
+        option: that gives the name, for error messages.
+        kinds: accepted kinds of dtype.
 
     Raises:
-        DataError: not an archive, no such array, or not real numbers.
+        DataError: not an archive, no such array, or another kind of dtype.
     """
     with _opened(path) as archive:
         if key not in archive.files:
@@ -60,17 +60,17 @@ def read_array(path: Path, key: str, option: str, kinds: str = NUMBERS) -> NDArr
             )
         try:
             array = archive[key]
-        except Exception as error:  # NumPy's readers can raise anything on foreign bytes
+        except Exception as error:  # NumPy may raise anything on arbitrary bytes
             if "Object arrays" in str(error):
                 raise DataError(
-                    f"{path}: array {key!r} holds objects, expected numbers in rows of one size; "
-                    "images of different sizes must be brought to one first"
+                    f"{path}: array {key!r} holds objects, expected numbers in rows of equal size; "
+                    "resize images to one size first"
                 ) from error
             raise DataError(
                 f"{path}: array {key!r} cannot be read ({error}); write it with numpy.savez"
             ) from error
     if not isinstance(array, np.ndarray):
-        raise DataError(f"{path}: {key!r} is a file but no array; write it with numpy.savez")
+        raise DataError(f"{path}: {key!r} is not an array; write it with numpy.savez")
     if array.dtype.kind not in kinds:
         raise DataError(f"{path}: array {key!r} has dtype {array.dtype}, expected real numbers")
     return array.astype(np.float64) if array.dtype.kind in NUMBERS else array

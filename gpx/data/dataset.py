@@ -22,26 +22,25 @@ class Dataset:
 
     Attributes:
         name: of the data set.
-        split: which split.
+        split: number of the split.
         task: of the likelihood, see ``gpx.likelihoods.Likelihood``.
-        train_x (n, d), train_y (n,), test_x (t, d), test_y (t,): float64, targets (n, p) and
-            (t, p) where there are p > 1, NaN where one of these is missing. Inputs are standardised
-            for every task, targets for regression only; binary targets are -1 or 1, classes 0..C-1,
-            counts as they are.
-        scaler: carries predictions back to the data's own units.
+        train_x (n, d), train_y (n,), test_x (t, d), test_y (t,): float64; targets are (n, p) and
+            (t, p) with p > 1 targets, NaN where one of these is missing. Inputs are always
+            standardised, targets only for regression; binary targets are -1 or 1, classes 0..C-1,
+            counts unchanged.
+        scaler: converts predictions to the data's own units.
         input_names, target_name: in the order of the columns.
         labels: for classes, the original label of each class, ascending; otherwise empty.
-        notes: traps of this data set, to print beside results on it.
+        notes: peculiarities of the data set, printed beside its results.
         checksums: SHA-256 of the files read.
         target_names: for several outputs, the name of each; otherwise empty.
-        sample: inputs and targets of random training rows where train_x and train_y are
-            ``gpx.lazy_rows.LazyRows``, rows of files; None where they are tensors.
-        facts: plain values for the record of a run.
-        coding: how the inputs are made of the columns of a table; None: they are its columns.
-        target_transform: what a model sees the targets through; the targets here are standardised
-            as without it. None: they are modelled as they are.
-        train_noise, test_noise: what is known of the noise of each row, standardised; None:
-            nothing.
+        sample: inputs and targets of random training rows, if train_x and train_y are rows in
+            files (``gpx.lazy_rows.LazyRows``); None if they are tensors.
+        facts: plain values for metrics.json.
+        coding: how inputs are computed from the columns of a table; None: they are its columns.
+        target_transform: transform through which targets are to be modelled; train_y and test_y are
+            standardised, but not transformed. None: no transform.
+        train_noise, test_noise: known noise of each row, standardised; None: unknown.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Dataset:
 
     @property
     def in_memory(self) -> Dataset:
-        """A copy whose training rows are the sample; itself where they are tensors already."""
+        """A copy whose training rows are the sample; the data set itself if they are tensors."""
         if self.sample is None:
             return self
         x, y = self.sample
@@ -95,16 +94,16 @@ class Dataset:
 
     @property
     def missing_targets(self) -> int:
-        """Cells of the training targets that are missing; those of rows in files never are."""
+        """Number of missing cells of the training targets; 0 for rows in files."""
         return 0 if self.sample is not None else int(self.train_y.isnan().sum())
 
     @property
     def num_classes(self) -> int:
-        """Number of classes; 0 where targets are not classes."""
+        """Number of classes; 0 if targets are not classes."""
         return len(self.labels)
 
     def modelled(self, y: Tensor) -> Tensor:
-        """Standardised targets (n,) -> what a model of them is trained on."""
+        """Standardised targets (n,) -> targets that a model is trained on (transformed or not)."""
         if self.target_transform is None:
             return y
         return self.target_transform(self.scaler.original_mean(y)).to(y)

@@ -1,4 +1,4 @@
-"""Where files are looked for, what is said of one that is not there, and their checksums."""
+"""Search for data files, errors for missing ones, and checksums."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ROOT_VARIABLE = "GPX_DATA"
 
 
 def under(root: str | None, path: str | Path) -> Path:
-    """A path that starts from ``root`` where that is given and the path is relative."""
+    """``path``, relative to ``root`` if that is given and the path is not absolute."""
     return Path(root or "").expanduser() / Path(path).expanduser()
 
 
 def existing_file(path: str | Path) -> Path:
-    """The file at ``path``; raises DataError with the nearest names when there is none."""
+    """``path`` if it is a file; otherwise raises DataError with the nearest names there."""
     found = Path(path).expanduser()
     if found.is_file():
         return found
@@ -29,9 +29,9 @@ def existing_file(path: str | Path) -> Path:
     if found.is_dir():
         raise DataError(f"{found} is a folder, expected a file")
     if found.exists():
-        raise DataError(f"{found} is a device or a pipe, expected a file that can be read twice")
+        raise DataError(f"{found} is a device or a pipe, expected a regular file")
     if not found.parent.is_dir():
-        raise DataError(f"{found} does not exist, nor does its folder; check the path")
+        raise DataError(f"{found} does not exist, and neither does its folder; check the path")
     others = sorted(p.name for p in found.parent.iterdir() if p.is_file())
     near = get_close_matches(found.name, others, n=3, cutoff=0.5)
     hint = f"nearest there: {', '.join(near)}" if near else "nothing there has a similar name"
@@ -39,10 +39,10 @@ def existing_file(path: str | Path) -> Path:
 
 
 def candidate_folders(root: str | None, collection: str, name: str) -> list[Path]:
-    """Folders that may hold data set ``name``, in the order they are looked in.
+    """Folders that may hold the data set ``name``, in order of precedence.
 
-    ``root`` (data.root), then $GPX_DATA, then the cache; in each ``<name>`` and
-    ``<collection>/<name>``.
+    They are ``<name>`` and ``<collection>/<name>`` in ``root`` (data.root), $GPX_DATA and the
+    cache.
 
     Raises:
         DataError: ``root`` is given and is not a folder.
@@ -60,16 +60,16 @@ def candidate_folders(root: str | None, collection: str, name: str) -> list[Path
 
 
 def find(folders: list[Path], *files: str) -> Path | None:
-    """The first of ``folders`` that holds one of ``files``, as a path to it; None: none does."""
+    """Path of the first of ``files`` that is found in ``folders``; None if none is."""
     paths = (folder / file for folder in folders for file in files)
     return next((path for path in paths if path.is_file()), None)
 
 
 def extra_file(root: str | None, name: str, file: str) -> Path:
-    """A file of data set ``name`` of the ``extra`` folder, which is never downloaded.
+    """A file of the data set ``name`` of the ``extra`` folder, which is never downloaded.
 
     Raises:
-        DataError: it is nowhere; says where to put it.
+        DataError: it is not found.
     """
     folders = candidate_folders(root, "extra", name)
     found = find(folders, file)
@@ -82,7 +82,7 @@ def extra_file(root: str | None, name: str, file: str) -> Path:
 
 
 def checksums(files: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of the files by name, in their order; those of one name are told apart by folder."""
+    """SHA-256 of files by name, in order; by path if several files have the same name."""
     files = list(files)
     names = [file.name for file in files]
     return {str(file) if names.count(file.name) > 1 else file.name: sha256(file) for file in files}

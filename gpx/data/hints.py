@@ -1,4 +1,4 @@
-"""What the columns of a table suggest to its owner, in a sentence each."""
+"""Hints for the user about columns of a table, one sentence each."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ import numpy as np
 from gpx.data.columns.gaps import FEW_GAPS
 from gpx.data.columns.numbers import Floats
 
-FEWEST_ROWS = 30
-"""Below these the skewness of a column says little, and 1, 2, 3, ... may well be a quantity."""
-SKEWED = 1.0
-"""Skewness (0 of a normal, 2 of an exponential distribution) from which a logarithm is tried."""
+MIN_ROWS = 30
+"""With fewer rows no hints are given: skewness is uncertain, and 1, 2, 3, ... may be a quantity."""
+MIN_SKEWNESS = 1.0
+"""Targets of at least this skewness are called skewed (normal: 0, exponential: 2)."""
 
 
 def row_counter(x: Floats, names: Sequence[str]) -> str:
-    """A sentence about an input column that counts the rows from 0 or 1; empty: there is none.
+    """A hint about an input column that numbers the rows from 0 or 1; empty if there is none.
 
     Args:
-        x (n, d): inputs as they are in the file; the only input of a series is no such column.
+        x (n, d): inputs as in the file; there is no hint for a single input.
         names: of the d columns.
     """
-    if len(x) < FEWEST_ROWS or x.shape[1] < 2:
+    if len(x) < MIN_ROWS or x.shape[1] < 2:
         return ""
     counts = np.isin(x[0], (0.0, 1.0)) & (np.diff(x, axis=0) == 1.0).all(axis=0)
     if not counts.any():
         return ""
     name = names[int(counts.argmax())]
-    return f"the input {name!r} counts the rows; if it only names them, leave it out with id={name}"
+    return f"the input {name!r} numbers the rows; if it is only a name, leave it out with id={name}"
 
 
 def averaged_gaps(names: Sequence[str]) -> str:
-    """A sentence about columns whose missing values are averaged over; empty: there are none."""
+    """A note on columns whose missing values are averaged over; empty if there are none."""
     if not names:
         return ""
     listed = ", ".join(map(repr, names[:6])) + (", ..." if len(names) > 6 else "")
     return (
-        f"fewer than {FEW_GAPS} training rows lack a value of {listed}, too few to tell what such "
-        "rows are like: predictions for these average over training values, as if what is missing "
-        "were missing by chance"
+        f"fewer than {FEW_GAPS} training rows lack a value of {listed}, too few to learn from: "
+        "predictions for such rows average over training values, as if values were missing at "
+        "random"
     )
 
 
 def skewed_target(y: Floats, name: str) -> str:
-    """A sentence about a target (n,) whose logarithm is far less skewed; empty: it is not so."""
-    if len(y) < FEWEST_ROWS or not (y > 0.0).all() or y.min() == y.max():
+    """A hint about a skewed target (n,) whose logarithm is far less skewed; otherwise empty."""
+    if len(y) < MIN_ROWS or not (y > 0.0).all() or y.min() == y.max():
         return ""
     plain, logarithm = _skewness(y), _skewness(np.log(y))
-    if plain < SKEWED or abs(logarithm) > plain / 2:
+    if plain < MIN_SKEWNESS or abs(logarithm) > plain / 2:
         return ""
     return (
         f"the target {name!r} is positive and skewed (skewness {plain:.1f}, its logarithm "
@@ -57,10 +57,10 @@ def skewed_target(y: Floats, name: str) -> str:
 
 
 def _skewness(values: Floats) -> float:
-    """Third central moment over the cube of the standard deviation, in any unit; 0 of constants."""
+    """Third central moment over the cubed standard deviation; 0 for a constant."""
     centred = values - values.mean()
     largest = np.abs(centred).max()
-    if largest == 0.0:  # logarithms of large numbers that hardly differ
+    if largest == 0.0:  # also logarithms of large numbers that hardly differ
         return 0.0
     centred = centred / largest
     return float((centred**3).mean() / np.sqrt((centred**2).mean()) ** 3)

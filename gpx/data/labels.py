@@ -1,4 +1,4 @@
-"""Targets in the coding that each task's likelihood expects."""
+"""Encoding of targets as the likelihood of each task expects them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.base import Task, of_classes
 
 Label = float | str
-"""Of a class, as the data have it: a number, or a text."""
+"""Label of a class in the data: a number or a text."""
 
 _BINARY = ((0.0, 1.0), (-1.0, 1.0), (1.0, 2.0))
 
@@ -23,17 +23,17 @@ _BINARY = ((0.0, 1.0), (-1.0, 1.0), (1.0, 2.0))
 def encode_targets(
     table: Table, task: Task, order: Sequence[str] | None = None
 ) -> tuple[Floats, tuple[Label, ...]]:
-    """Targets as the likelihoods of ``task`` want them.
+    """Encode the targets of a table for the likelihoods of a task.
 
     Args:
         table: with targets in the data's own coding; the words false and true were read as 0 and 1.
-        task: ``binary`` gives -1 and 1, ``multiclass`` and ``ordinal`` 0..C-1 in ascending order of
-            the labels, the others leave the numbers as they are.
-        order: of ``ordinal`` targets that are texts, all of these from the lowest to the highest.
+        task: ``binary`` gives -1 and 1; ``multiclass`` and ``ordinal`` give 0..C-1 in ascending
+            order of the labels; other tasks leave numbers unchanged.
+        order: for ``ordinal`` targets that are texts: all texts, from the lowest to the highest.
 
     Returns:
-        Targets (n,), or (n, p) for p numbers; and, for classes, the original label of each class,
-        ascending: texts where the table has class names.
+        targets (n,), or (n, p) for p numbers; and, for classes, the original label of each class,
+        ascending: texts if the table has class names.
 
     Raises:
         DataError: the targets do not fit the task.
@@ -51,8 +51,8 @@ def encode_targets(
     if table.target_names:
         raise DataError(
             f"{table.where} has {len(table.target_names)} targets "
-            f"({', '.join(table.target_names)}), and a likelihood of classes, counts or shares "
-            "takes one; choose one of them, or another likelihood="
+            f"({', '.join(table.target_names)}), and a likelihood of classes, counts or "
+            "proportions takes one; choose one of them, or another likelihood="
         )
     bad, expected = misfits(y, task)
     if bad.any():
@@ -86,49 +86,49 @@ def encode_targets(
 
 
 def order_of_numbers(where: str, target_name: str) -> DataError:
-    """The error of an order that is given for targets that are numbers."""
+    """The error for an order of classes that are numbers."""
     return DataError(
-        f"{where}: the target ({target_name!r}) holds numbers, whose order is their own: leave "
+        f"{where}: the target ({target_name!r}) holds numbers, which are already ordered: leave "
         "Ordinal.order out"
     )
 
 
 def misfits(y: Floats, task: Task) -> tuple[np.ndarray, str]:
-    """Which numbers (n,) are no counts, or no shares, where the task takes these; what it takes."""
+    """Mask of the targets (n,) that the task does not allow, and a description of those it does."""
     if task == "count":
         return (y < 0) | (y != np.round(y)), "a count (0, 1, 2, ...)"
     if task == "proportion":
-        return (y <= 0.0) | (y >= 1.0), "a share above 0 and below 1"
+        return (y <= 0.0) | (y >= 1.0), "a proportion above 0 and below 1"
     return np.zeros(len(y), dtype=bool), "a number"
 
 
 def require_all_classes(y: Tensor, labels: Sequence[Label], where: str) -> None:
-    """Raise DataError where no row to train on is of one of the classes in an order.
+    """Raise DataError if an ordered class has no training row.
 
     Args:
         y (n,): numbers of the classes of the training rows.
         labels: of all classes.
-        where: the data are, for people.
+        where: name of the data, for messages.
     """
     missing = torch.bincount(y.long(), minlength=len(labels)) == 0
     if bool(missing.any()):
         label = labels[int(missing.int().argmax())]
         shown = repr(label) if isinstance(label, str) else f"{label:g}"
         raise DataError(
-            f"{where}: no training row is of class {shown}, so that nothing says where it lies "
-            "among the others: join it to the next class, or choose another split"
+            f"{where}: no training row is of class {shown}, so that its cut points cannot be "
+            "learned: merge it with the next class, or choose another split"
         )
 
 
 def _in_order(
     table: Table, order: Sequence[str] | None, said: str
 ) -> tuple[Floats, tuple[str, ...]]:
-    """Classes that have names, numbered from 0 in the order that is given."""
+    """Encode classes with names as 0, 1, ... in the given order."""
     names = [str(name) for name in order or ()]
     if order is None:
         raise DataError(
-            f"{said}, in no order that is known: give it as order=[...], from the "
-            "lowest class to the highest"
+            f"{said}, whose order is not known: give it as order=[...], from the lowest class to "
+            "the highest"
         )
     faults = [
         *(f"lacks {n!r}" for n in table.class_names if n not in names),
@@ -144,7 +144,7 @@ def _in_order(
 def _encode_names(
     table: Table, task: Task, order: Sequence[str] | None
 ) -> tuple[Floats, tuple[str, ...]]:
-    """Classes that have names, which the table numbers from 0."""
+    """Encode classes with names, which the table numbers from 0."""
     names, y = table.class_names, table.y
     shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
     said = f"{table.where}: the target ({table.target_name!r}) holds {len(names)} different texts"
@@ -153,17 +153,18 @@ def _encode_names(
     if not of_classes(task):
         raise DataError(
             f"{said} ({shown}), expected numbers; for classes choose likelihood="
-            + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if in an order")
+            + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if ordered")
         )
     if len(names) < 2 or (task == "binary" and len(names) > 2):
         raise DataError(
             f"{said} ({shown}), expected {'two' if task == 'binary' else 'at least two'} classes"
-            + ("; more of them are for likelihood=Softmax()" if len(names) > 2 else "")
+            + ("; for more classes use likelihood=Softmax()" if len(names) > 2 else "")
         )
     return np.where(y == 1.0, 1.0, -1.0) if task == "binary" else y, names
 
 
 def _place(table: Table, bad: np.ndarray) -> str:
+    """Place and value of the first bad target, and the number of bad ones."""
     row = int(np.flatnonzero(bad)[0])
     return (
         f"{table.where}, data row {row + 1}, target ({table.target_name!r}): found {table.y[row]:g}"

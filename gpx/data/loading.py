@@ -1,4 +1,4 @@
-"""From a source to a data set: read, split, coded, standardised."""
+"""Loading of a data set: read, split, encode and standardise."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from gpx.likelihoods.row_noise import RowNoise
 
 logger = logging.getLogger(__name__)
 
-FEWEST_TARGETS = 2
-"""Training rows that have a target, of each of several: the least that have a spread."""
+MIN_TARGETS = 2
+"""Fewest training values of each of several targets: fewer have no standard deviation."""
 
 
 def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) -> Dataset:
     """Read, split and standardise a data set.
 
-    Statistics (mean and population standard deviation) come from the training rows alone. A column
-    that is constant over the training rows is centred and left unscaled, with a warning in the log.
-    A table with ``input_unit`` has its inputs divided by it instead.
+    Mean and population standard deviation are those of the training rows. A column that is constant
+    in the training rows is centred but not scaled, with a warning in the log. Inputs of a table
+    with ``input_unit`` are divided by it instead.
 
     Args:
-        source: where the rows come from and which split is wanted.
-        task: of the likelihood; decides how targets are treated.
+        source: data source, with the number of the split.
+        task: of the likelihood; determines how targets are encoded.
         order: of classes that are texts, from the lowest to the highest.
 
     Raises:
@@ -96,7 +96,7 @@ def load(source: DataSource, *, task: Task, order: Sequence[str] | None = None) 
 
 
 def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Coding | None) -> str:
-    """What is known of the data set, and hints about options of its source that are not used."""
+    """Notes on the data set, and hints about options of its source that may help."""
     notes = [table.notes, _missing_targets(table)]
     if getattr(source, "id", "") is None:
         notes.append(row_counter(table.x, table.input_names))
@@ -109,54 +109,54 @@ def _notes(source: DataSource, table: Table, train: Rows, task: Task, coding: Co
 
 
 def _missing_targets(table: Table) -> str:
-    """How many cells of several targets are missing, by target; empty: none."""
+    """A note on missing targets, if there are several targets; otherwise empty."""
     missing = np.isnan(table.y)
     if not table.target_names or not missing.any():
         return ""
     pairs = zip(table.target_names, missing.sum(axis=0), strict=True)
     listed = ", ".join(f"{name} {count:,}" for name, count in pairs if count)
-    return f"of {len(missing):,} rows some lack a target, which is left out cell by cell: {listed}"
+    return f"some of {len(missing):,} rows lack a target (only these cells are left out): {listed}"
 
 
 def _require_targets_in_training(table: Table, train: Rows) -> None:
-    """Raise DataError for one of several targets that training rows say next to nothing of."""
+    """Raise DataError if one of several targets has too few training values."""
     for place, name in enumerate(table.target_names):
         there = int(np.isfinite(table.y[train, place]).sum())
-        if there < FEWEST_TARGETS:
+        if there < MIN_TARGETS:
             raise DataError(
                 f"{table.where}: the target {name!r} has {there} values in training rows, expected "
-                f"at least {FEWEST_TARGETS}; leave it out"
+                f"at least {MIN_TARGETS}; leave it out"
             )
 
 
 def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform | None:
-    """Fitted on training targets.
+    """The target transform of a table, fitted to the training targets; None if it has none.
 
     Raises:
-        DataError: the targets are not one number, or have no logarithm that is asked for.
+        DataError: the target is not a single number, or not positive for a logarithm.
     """
     kind = table.target_transform
     if kind is None:
         return None
     if task != "regression" or table.target_names:
         raise DataError(
-            f"{table.where}: target_transform={kind} is for one target that is a number; leave it "
-            "out"
+            f"{table.where}: target_transform={kind} needs a single target that is a number; leave "
+            "it out"
         )
     if table.noise is not None or table.weights is not None:
         raise DataError(
-            f"{table.where}: noise= and weights= speak of the noise of the targets themselves, "
-            f"which target_transform={kind} makes another one; leave one of them out"
+            f"{table.where}: noise= and weights= describe the noise of the target itself, which "
+            f"target_transform={kind} changes; leave one of them out"
         )
     require_positive(table, kind)
     return TargetTransform.fitted(kind, table.y[train])
 
 
 def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> RowNoise | None:
-    """What is known of the noise of some rows, in standardised units, and their weights.
+    """Known noise variances of some rows, standardised, and their weights; None without either.
 
     Raises:
-        DataError: known noise of targets that are not one real number.
+        DataError: known noise, and the target is not a single real number.
     """
     if table.noise is None and table.weights is None:
         return None
@@ -166,8 +166,8 @@ def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> Ro
         return RowNoise(torch.zeros_like(relative), relative)
     if task != "regression" or table.target_names:
         raise DataError(
-            f"{table.where}: noise= is about the Gaussian noise of one number, which this target "
-            "is not; leave it out (weights= of rows may stay)"
+            f"{table.where}: noise= needs a single target that is a real number; leave it out "
+            "(weights= may stay)"
         )
     known = torch.from_numpy(table.noise[rows]) / scaler.target_scale.square()
     return RowNoise(known, relative)
@@ -176,25 +176,25 @@ def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> Ro
 def warn_of_constants(
     where: str, names: Sequence[str], num_inputs: int, constant: NDArray[np.bool_]
 ) -> None:
-    """Log which columns are constant over the training rows.
+    """Log which columns are constant in the training rows.
 
     Args:
-        where: the data are, for people.
+        where: name of the data, for messages.
         names: of the inputs, then of the targets.
         num_inputs: d.
-        constant (d + p,): which columns are.
+        constant (d + p,): mask of constant columns.
     """
     columns = np.flatnonzero(constant[:num_inputs])
     if len(columns):
         named = ", ".join(f"{c + 1} ({names[int(c)]!r})" for c in columns)
         logger.warning(
-            "%s: constant over the training rows, so centred but not scaled: input column %s",
+            "%s: constant in the training rows, so centred but not scaled: input column %s",
             where,
             named,
         )
     for target in np.flatnonzero(constant[num_inputs:]):
         logger.warning(
-            "%s: constant over the training rows, so centred but not scaled: the target %r",
+            "%s: constant in the training rows, so centred but not scaled: the target %r",
             where,
             names[num_inputs + int(target)],
         )

@@ -1,4 +1,4 @@
-"""Where a data set comes from and how its rows are split."""
+"""Data sources: where the rows of a data set come from, and how they are split."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from gpx.tensor_checks import check_at_least
 Rows = NDArray[np.int64]
 
 Form = Literal["table", "grid", "images", "stream"]
-"""Rows of a table, cells of a grid, images, or rows in files that are read in batches."""
+"""Form of the data: a table, a grid, images, or rows in files that are read in batches."""
 
 
 class DataSource(ABC):
-    """One data set: a subclass writes ``table``, the splits come from here.
+    """A data set; a subclass writes ``table``.
 
-    A table with published test masks is split by them. Any other is cut into ``1 / test_fraction``
-    folds by one random permutation, so that over all splits every row is tested exactly once. The
-    permutation depends on ``split_seed`` alone, never on the seed of training.
+    A table with published test masks is split by these. Others are divided into
+    ``1 / test_fraction`` folds by a random permutation, so that every row is tested in exactly one
+    split. The permutation depends only on ``split_seed``, not on the seed of training.
 
     Args:
-        split: which fold is the test set, counting from 0.
+        split: number of the fold to test on, from 0.
         test_fraction: share of rows in a fold, for tables without masks; 1 / test_fraction is
-            rounded to a whole number of folds. 0 trains on all rows and tests on none.
-        root: folder to look in before $GPX_DATA and the cache; only sources with files use it.
+            rounded to a whole number of folds. 0: all rows are trained on and none are tested.
+        root: folder to look in before $GPX_DATA and the cache, for sources with files.
         split_seed: of the permutation.
 
     Raises:
-        ConfigError: ``test_fraction`` is not in [0, 0.5], or is 0 where the source ``needs_test``;
+        ConfigError: ``test_fraction`` is not in [0, 0.5], or is 0 and the source ``needs_test``;
             ``split_seed`` is negative.
 
     Attributes:
-        form: how the data are given, for whoever chooses a method by it.
-        needs_test: whether the source cannot do without test rows.
+        form: of the data; the choice of a method depends on it.
+        needs_test: whether the source requires test rows.
     """
 
     form: ClassVar[Form] = "table"
@@ -67,12 +67,12 @@ class DataSource(ABC):
 
     @abstractmethod
     def table(self) -> Table:
-        """All rows, in the data's own units; raises DataError when they cannot be had."""
+        """All rows in the data's own units; raises DataError if they are missing or malformed."""
 
     def dataset(self, task: Task) -> Dataset | None:
-        """All of it, split and standardised, from a source that keeps its rows in no table.
+        """The data set, split and standardised, for sources whose rows are not in a table.
 
-        Default: None, ``table`` has the rows.
+        Default: None, so that ``table`` is used.
 
         Args:
             task: of the likelihood.
@@ -80,7 +80,7 @@ class DataSource(ABC):
         return None
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
-        """Training and test row numbers of this split, each ascending; of no test rows none.
+        """Ascending indices of the training rows and of the test rows of the split.
 
         Raises:
             DataError: the split does not exist, or there are too few rows for it.
@@ -119,7 +119,7 @@ class DataSource(ABC):
 
 
 def require_rows(table: Table, split: int, train: Rows, test: Rows, least: int = 1) -> None:
-    """Raise DataError unless a split has two training rows, and ``least`` test rows."""
+    """Raise DataError unless a split has two training rows and ``least`` test rows."""
     if len(train) < 2 or len(test) < least:
         raise DataError(
             f"{table.where}: split {split} leaves {len(train)} training and {len(test)} "

@@ -1,4 +1,4 @@
-"""Between the data's own units and standardised ones."""
+"""Conversion between the data's own units and standardised ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 
 EPS = 4.0 * torch.finfo(torch.float64).eps
-"""A column whose spread is below this share of its largest magnitude is constant to rounding."""
+"""A column whose range is below this share of its largest magnitude counts as constant."""
 
 SAFE = 1e140
-"""Magnitudes beyond this, or below its inverse, have squares that sums of float64 cannot hold."""
+"""For magnitudes beyond this or below its inverse, sums of squares leave the range of float64."""
 
 
 class Standardiser(nn.Module):
     """Affine maps that give training inputs and targets mean zero and standard deviation one.
 
-    All state is in buffers, so that ``state_dict`` carries it; keep them in float64 (years or
-    seconds since 1970 do not survive centring in float32).
+    All state is in buffers, for ``state_dict``. Keep them in float64: centring years or seconds
+    since 1970 in float32 would lose their digits.
 
     Args:
         num_inputs: d.
@@ -25,7 +25,7 @@ class Standardiser(nn.Module):
     Attributes:
         input_mean, input_scale (d,): in the inputs' own units.
         target_mean, target_scale (), or (p,) for p > 1 outputs: in the target's own unit; 0 and 1
-            where it is not scaled.
+            if targets are not scaled.
     """
 
     input_mean: Tensor
@@ -43,16 +43,16 @@ class Standardiser(nn.Module):
 
     @classmethod
     def fit(cls, x: Tensor, y: Tensor, *, scale_targets: bool) -> tuple[Standardiser, Tensor]:
-        """Statistics of training rows: mean and population standard deviation.
+        """Standardiser by mean and population standard deviation of the training rows.
 
         Args:
-            x (n, d), y (n,) or (n, p): training rows, float64; NaN where one of several targets is
-                missing, and each column's statistics are those of the rows that have it.
-            scale_targets: False leaves targets as they are.
+            x (n, d), y (n,) or (n, p): training rows, float64. If some of several targets are
+                missing (NaN), each column uses the rows that have it.
+            scale_targets: False leaves targets unchanged.
 
         Returns:
-            The standardiser, and a mask (d + p,) of the constant columns (inputs, then targets),
-            whose scale is one.
+            the standardiser, and a mask (d + p,) of constant columns (inputs, then targets), whose
+            scale is one.
         """
         targets = y.reshape(len(y), -1)
         scaler = cls(x.shape[1], targets.shape[1])
@@ -95,7 +95,7 @@ class Standardiser(nn.Module):
 
 
 def _observed_statistics(columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``_statistics`` of each column's own values where some are missing (NaN), never all."""
+    """``_statistics`` of each column without missing values (NaN)."""
     if not bool(columns.isnan().any()):
         return _statistics(columns)
     each = [_statistics(column[~column.isnan()][:, None]) for column in columns.unbind(1)]
@@ -104,11 +104,11 @@ def _observed_statistics(columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _statistics(columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, scale and constancy per column of (n, c); a constant column's mean is its value."""
+    """Mean, scale and mask of constant columns of (n, c); a constant column's mean is its value."""
     lowest, highest = columns.amin(0), columns.amax(0)
     largest = torch.maximum(lowest.abs(), highest.abs())
     if bool(((largest > SAFE) | ((largest > 0) & (largest < 1.0 / SAFE))).any()):
-        # squares would leave the range of float64: the scale would be infinite or zero
+        # rescale, as squares would leave the range of float64
         unit = torch.where(largest > 0, largest, torch.ones_like(largest))
         mean, scale, constant = _statistics(columns / unit)
         return mean * unit, torch.where(constant, torch.ones_like(scale), scale * unit), constant

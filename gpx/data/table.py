@@ -1,4 +1,4 @@
-"""A data set before it is split or scaled: plain numbers with names."""
+"""Tables: named numbers of a data set, before they are split and standardised."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Table:
     Attributes:
         name: of the data set.
         x (n, d): inputs.
-        y (n,), or (n, p) for p > 1 outputs: targets; class labels and counts as numbers too. One of
-            several may be missing in a row, NaN; a row has one at least.
+        y (n,), or (n, p) for p > 1 outputs: targets, including class labels and counts. Some of
+            several targets may be missing (NaN), but not all targets of a row.
         input_names: d names.
-        target_name: name of the target; of several, one for all of them.
+        target_name: name of the target; for several targets, one name for all of them.
         target_names: for several outputs, p different names; otherwise empty.
-        class_names: of a target of texts, each of them, ascending: y holds their numbers from 0.
-            Otherwise empty.
-        noise (n,): known variance of the noise of each target, in its squared unit; None: unknown.
-        weights (n,): how many rows each one stands for; None: one.
-        target_transform: name of the transform that targets are modelled through; None: none.
-        coding: how inputs are made of the columns of x, not fitted yet: x then has numbers of
-            categories, days, and NaN where a value is missing. None: the columns are the inputs.
-        test_masks (n, k): column s marks the test rows of split s; None where none are published.
-        notes: what a reader of results on this set must know (leaks, repeats, caps).
-        origin: file or generator the numbers came from, for error messages.
+        class_names: for a target of texts, the texts in ascending order, and y holds their indices;
+            otherwise empty.
+        noise (n,): known noise variance of each target, in its squared unit; None: unknown.
+        weights (n,): number of observations that each row stands for; None: one.
+        target_transform: name of the transform through which targets are modelled; None: none.
+        coding: how inputs are computed from the columns of x, not fitted yet. x then holds indices
+            of categories, days, and NaN for missing values. None: the columns are the inputs.
+        test_masks (n, k): column s marks the test rows of split s; None if none are published.
+        notes: peculiarities that a reader of results must know (leaks, repeats, caps).
+        origin: file or generator of the numbers, for error messages.
         checksums: SHA-256 by file name, for the record of a run.
-        input_unit: one number that all inputs are divided by, in place of standardisation (pixels:
-            rare ones would blow up); None where inputs are standardised.
-        labels: numbers of input columns that count something (outputs of a grid): never scaled.
+        input_unit: number that all inputs are divided by instead of standardising them (pixels that
+            are rarely non-zero would become very large); None: inputs are standardised.
+        labels: indices of input columns that are never scaled (numbers of outputs on a grid).
 
     Raises:
         DataError: shapes do not agree, there are no rows or no inputs, or a value is not finite.
@@ -81,11 +81,11 @@ class Table:
             )
         for name in self.target_names:
             if self.target_names.count(name) > 1:
-                raise DataError(f"{self.where} has two targets of the name {name!r}; rename one")
+                raise DataError(f"{self.where} has two targets named {name!r}; rename one")
         rows, columns = self.x.shape
         if rows == 0 or columns == 0:
             raise DataError(
-                f"{self.where} has {rows} rows and {columns} inputs; expected some of both"
+                f"{self.where} has {rows} rows and {columns} inputs; expected at least one of each"
             )
         if len(self.input_names) != columns:
             raise DataError(
@@ -100,13 +100,13 @@ class Table:
 
     @property
     def where(self) -> str:
-        """The file or generator, or the name when neither is known."""
+        """The file or generator, or the name if neither is known."""
         return self.origin or f"data set {self.name}"
 
     def _check_finite(self) -> None:
         bad_x = ~np.isfinite(self.x) if self.coding is None else np.isinf(self.x)
         bad_y = np.isinf(self.y) if self.target_names else ~np.isfinite(self.y)
-        if self.target_names:  # a row without any says nothing
+        if self.target_names:  # a row without any target is useless
             bad_y |= np.isnan(self.y).all(axis=1, keepdims=True)
         if not (bad_x.any() or bad_y.any()):
             return

@@ -1,4 +1,4 @@
-"""Targets seen through a monotone function, and the laws that models of it give the targets."""
+"""Monotone transforms of the target, and predictive distributions of transformed targets."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gpx.likelihoods.quantiles import quantile
 
 Kind = Literal["log", "boxcox", "quantile"]
 
-MOST_KNOTS, ROWS_PER_KNOT = 100, 20
-"""Of the quantile transform: knots at most, and training rows for each."""
+MAX_KNOTS, ROWS_PER_KNOT = 100, 20
+"""Most knots of the quantile transform, and training rows for each."""
 
-NODES = 100
-"""Of the Gauss-Hermite rule for the mean and the variance of a target."""
+QUADRATURE_NODES = 100
+"""Nodes of the Gauss-Hermite rule for mean and variance of a target."""
 
 
 @dataclass(frozen=True)
 class TargetTransform:
-    """An increasing function t = T(y) of targets, which gives training rows mean 0 and spread 1.
+    """An increasing function t = T(y) that gives training targets mean 0 and standard deviation 1.
 
-    y is a target in its own unit. ``log``: the logarithm. ``boxcox``: (y^p - 1) / p, the power p in
-    [0, 2] that makes training targets most likely normal. ``quantile``: through knots (y, t) that
-    give quantiles of the training targets those of the normal distribution, linear between them and
-    beyond. Then a shift and a scale.
+    y is a target in its own unit, T(y) = (g(y) - shift) / scale. ``log``: g is the logarithm.
+    ``boxcox``: g(y) = (y^p - 1) / p with the power p in [0, 2] of maximum likelihood for normal
+    targets. ``quantile``: g is piecewise linear and maps quantiles of the training targets to those
+    of the normal distribution.
 
     Attributes:
         kind: see above.
         power: p of ``boxcox``.
-        knots, scores: of ``quantile``, both increasing.
-        shift, scale: T(y) is the function of y less ``shift``, over ``scale``.
+        knots, scores: points (y, g(y)) of ``quantile``, both increasing.
+        shift, scale: see above.
     """
 
     kind: Kind
@@ -52,34 +52,33 @@ class TargetTransform:
 
     @classmethod
     def fitted(cls, kind: str, y: Floats) -> TargetTransform:
-        """On training targets y (n,), positive ones for ``log`` and ``boxcox``.
+        """The transform fitted to training targets y (n,); positive for ``log`` and ``boxcox``.
 
         Raises:
-            DataError: targets that are all the same, or take fewer values than a quantile transform
-                has use for.
+            DataError: all targets are equal, or they have too few values for ``quantile``.
         """
         require_known(kind)
         if y.min() == y.max():
             raise DataError(
-                f"the targets of training are all {y[0]:g}, of which target_transform={kind} makes "
-                "nothing; leave it out"
+                f"all training targets are {y[0]:g}, so target_transform={kind} cannot be fitted; "
+                "leave it out"
             )
         made = cls(kind)  # type: ignore[arg-type]
         if kind == "boxcox":
-            unit = y / np.exp(np.log(y).mean())  # the power does not depend on the unit
+            unit = y / np.exp(np.log(y).mean())  # the power then does not depend on the unit
             made = cls("boxcox", float(np.clip(boxcox_normmax(unit, method="mle"), 0.0, 2.0)))
         elif kind == "quantile":
-            count = int(np.clip(len(y) // ROWS_PER_KNOT, 5, MOST_KNOTS))
+            count = int(np.clip(len(y) // ROWS_PER_KNOT, 5, MAX_KNOTS))
             levels = (np.arange(count) + 0.5) / count
             knots, first = np.unique(
                 np.quantile(y, levels, method="inverted_cdf"), return_index=True
             )
             if len(knots) < 3:
                 raise DataError(
-                    "the targets take so few values that target_transform=quantile has less than "
-                    "three quantiles to go through; leave it out"
+                    "the targets have too few different values for target_transform=quantile, "
+                    "which needs three quantiles; leave it out"
                 )
-            # a value at many levels has their middle
+            # a value that occurs at several levels gets their middle
             last = np.append(first[1:], count) - 1
             scores = norm.ppf(0.5 * (levels[first] + levels[last]))
             made = cls("quantile", knots=tuple(knots.tolist()), scores=tuple(scores.tolist()))
@@ -99,7 +98,7 @@ class TargetTransform:
         return (raw - self.shift) / self.scale
 
     def log_slope(self, y: Tensor) -> Tensor:
-        """log dT / dy, any shape, float64: what a density of t gains as one of y."""
+        """log dT / dy, any shape, float64: log density of y minus that of t."""
         y = y.double()
         if self.kind == "quantile":
             return (self._segments(y, self.knots)[1] / self.scale).log()
@@ -116,9 +115,10 @@ class TargetTransform:
         return raw.exp()
 
     def _segments(self, values: Tensor, ends: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Left knot, slope and score at the left knot of the segment of each value.
+        """Left knot, slope, and score at the left knot, of the segment of each value.
 
-        The outermost lines have the slope from the extreme knot to the one a tenth of them inwards.
+        Beyond the knots, the slope is that from the extreme knot to the knot a tenth of them
+        inwards.
         """
         device = values.device
         knots = torch.tensor(self.knots, dtype=torch.float64, device=device)
@@ -134,12 +134,12 @@ class TargetTransform:
         return knots[left], slopes[place], scores[left]
 
     def state(self) -> dict[str, Any]:
-        """Plain data: texts, numbers and tuples of them."""
+        """State as plain data: texts, numbers and tuples of them."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TargetTransform:
-        """What ``state`` wrote; raises ValueError, TypeError or KeyError for anything else."""
+        """The transform of a ``state``; raises ValueError, TypeError or KeyError if invalid."""
         power, shift, scale = (float(state[name]) for name in ("power", "shift", "scale"))
         knots, scores = (tuple(map(float, state[name])) for name in ("knots", "scores"))
         sound = state["kind"] in get_args(Kind) and scale > 0.0 and 0.0 <= power <= 2.0
@@ -147,18 +147,18 @@ class TargetTransform:
         least = 3 if state["kind"] == "quantile" else 0
         rising = all((np.diff(each) > 0).all() for each in (knots, scores))
         if not sound or not rising or len(knots) != len(scores) or len(knots) < least:
-            raise ValueError(f"{state} is no transform of targets")
+            raise ValueError(f"{state} is not the state of a target transform")
         return cls(state["kind"], power, knots, scores, shift, scale)
 
 
 def require_known(kind: str) -> None:
-    """Raise ConfigError for a kind that is none."""
+    """Raise ConfigError for an unknown kind."""
     if kind not in get_args(Kind):
         raise ConfigError(f"target_transform={kind}: choose one of {', '.join(get_args(Kind))}")
 
 
 def require_positive(table: Table, kind: str) -> None:
-    """Raise DataError where a target has no logarithm and ``kind`` takes it."""
+    """Raise DataError if ``kind`` takes a logarithm and a target is not positive."""
     require_known(kind)
     if kind == "quantile" or (table.y > 0.0).all():
         return
@@ -166,24 +166,23 @@ def require_positive(table: Table, kind: str) -> None:
     raise DataError(
         f"{table.where}, data row {int(bad.argmax()) + 1}, the target ({table.target_name!r}): "
         f"found {table.y[bad.argmax()]:g} ({int(bad.sum())} such rows), and "
-        f"target_transform={kind} takes positive targets; choose quantile, or leave it out"
+        f"target_transform={kind} needs positive targets; choose quantile, or leave it out"
     )
 
 
 class TransformedLaw(Distribution):
-    """Law of a standardised target whose transform has the law ``base``.
+    """Distribution of a standardised target v whose transform T(y) has the distribution ``base``.
 
-    With y = target_mean + target_scale * v it is that of v. What ``base`` has below the range of
-    the transform lies at the end of that range: quantiles are exact, and so is the density of every
-    value inside.
+    y = target_mean + target_scale * v. Probability of ``base`` below the range of the transform is
+    placed at the end of that range; quantiles, and densities inside the range, are exact.
 
     Args:
-        base: law of T(y), batch shape (n,): normal, or a mixture of normals.
+        base: distribution of T(y), batch shape (n,): normal, or a mixture of normals.
         transform: T.
         target_mean, target_scale: of the standardisation.
 
     Raises:
-        ConfigError: another law, whose mean under the transform has no rule here.
+        ConfigError: another distribution, for which the mean is not implemented.
     """
 
     support = constraints.real
@@ -200,23 +199,23 @@ class TransformedLaw(Distribution):
         parts = base.component_distribution if isinstance(base, MixtureSameFamily) else base
         if not isinstance(parts, Normal):
             raise ConfigError(
-                f"target_transform= takes a normal predictive law or a mixture of these, not a "
-                f"{type(base).__name__}: leave it out, or take likelihood=Gaussian()"
+                "target_transform= needs a normal predictive distribution or a mixture of normals, "
+                f"not a {type(base).__name__}: leave it out, or use likelihood=Gaussian()"
             )
         super().__init__(base.batch_shape, validate_args=False)
         self.base, self.transform, self.parts = base, transform, parts
         self.target_mean, self.target_scale = target_mean, target_scale
 
     def own_unit(self, value: Tensor) -> Tensor:
-        """Standardised -> own unit, float64."""
+        """Standardised target -> target in its own unit, float64."""
         return value.double() * self.target_scale + self.target_mean
 
     def from_base(self, t: Tensor) -> Tensor:
-        """Standardised target of a transformed one: of a quantile the quantile."""
+        """Transformed target -> standardised target; maps quantiles to quantiles."""
         return ((self.transform.inverse(t) - self.target_mean) / self.target_scale).to(t.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of standardised targets, with the Jacobian: -inf where there is none."""
+        """Log density of standardised targets, with the Jacobian; -inf outside the range."""
         y = self.own_unit(value)
         outside = torch.zeros_like(y, dtype=torch.bool) if self.transform.knots else y <= 0.0
         y = torch.where(outside, 1.0, y)
@@ -225,32 +224,32 @@ class TransformedLaw(Distribution):
         return found.masked_fill(outside, -math.inf).to(value)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Probability of a standardised target at most this: 0 below the range of the transform."""
+        """Distribution function of standardised targets; 0 below the range of the transform."""
         y = self.own_unit(value)
         below = torch.zeros_like(y, dtype=torch.bool) if self.transform.knots else y < 0.0
         at = self.transform(torch.where(below, 1.0, y)).to(value.dtype)
         return self.base.cdf(at).masked_fill(below, 0.0)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantiles: those of ``base``, transformed."""
+        """Quantiles of standardised targets."""
         return self.from_base(quantile(self.base, value))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws, from the global generator of torch as ``base`` does."""
+        """Draws of standardised targets, from the global generator of torch."""
         return self.from_base(self.base.sample(torch.Size(sample_shape)))
 
     @property
     def mean(self) -> Tensor:
-        """By a Gauss-Hermite rule of ``NODES`` points."""
+        """Mean, by a Gauss-Hermite rule of ``QUADRATURE_NODES`` nodes."""
         return self._moments()[0]
 
     @property
     def variance(self) -> Tensor:
-        """By the same rule."""
+        """Variance, by the same rule."""
         return self._moments()[1]
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        at, weights = np.polynomial.hermite_e.hermegauss(NODES)
+        at, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
         z = torch.from_numpy(at).to(self.parts.mean.device)
         w = torch.from_numpy(weights / weights.sum()).to(z)
         centre, spread = self.parts.mean.double(), self.parts.stddev.double()

@@ -1,4 +1,4 @@
-"""Certified statements about approximate inference, and how calibrated predictions are."""
+"""Certified bounds on approximate inference, and diagnostics of calibration."""
 
 from gpx.diagnostics.a_priori import (
     Suggestion,

@@ -1,4 +1,4 @@
-"""How many inducing points a kernel and an input density call for, before there are targets."""
+"""Number of inducing points that a kernel and an input density require, without targets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.mercer import MercerSpectrum, mercer_spectrum
 
-FIRST = 64
-"""Eigenvalues looked at first; twice as many each further time."""
+FIRST_NUM_EIGENVALUES = 64
+"""Eigenvalues computed at first; doubled until they suffice."""
 
 
 class Suggestion(NamedTuple):
-    """The fewest inducing points whose expected KL(q || posterior) is bounded as asked for.
+    """The fewest inducing points whose expected KL(q || posterior) has the required bound.
 
     Attributes:
         num_inducing: M.
         kl_bound: nats.
-        tail: sum of the Mercer eigenvalues beyond the first M.
+        tail: sum of the Mercer eigenvalues after the first M.
     """
 
     num_inducing: int
@@ -43,10 +43,11 @@ def determinantal_kl_bound(
     """Bound on E KL(q || posterior), in nats, with a determinantal process of M training inputs.
 
     n / s ((M + 1) C tail + v e) for targets drawn from the model, and (1 + c n / s) / 2 times that
-    for targets of any law with E y^T y <= c n. Divided by a probability it holds but for that.
+    for any targets with E y^T y <= c n. Divided by p, it bounds the KL with probability 1 - p.
 
     Args:
-        tail, num_inducing: sum of the eigenvalues beyond M, and M; tensors give a bound each.
+        tail, num_inducing: sum of the eigenvalues after the first M, and M; tensors give one bound
+            per entry.
         num_data: n, independent inputs.
         noise: s.
         mean_square: c; None: the targets are drawn from the model.
@@ -77,11 +78,11 @@ def leverage_kl_bound(
     """Bound on KL(q || posterior), in nats, with ridge leverage sampling at S = ``num_scores``.
 
     n^2 C tail / (S p^2 s) for targets drawn from the model, n^2 C tail (1 + c / (p s)) / (2 S p s)
-    for targets of any law with E y^T y <= c n; either but for a probability of 5 p. The sampler
-    takes some S log(S / p) points.
+    for any targets with E y^T y <= c n; both hold with probability 1 - 5 p. The sampler takes about
+    S log(S / p) points.
 
     Args:
-        tail: sum of the eigenvalues beyond S.
+        tail: sum of the eigenvalues after the first S.
         failure: p, below 1/32.
         num_data, noise, mean_square, density_ratio: as in ``determinantal_kl_bound``.
 
@@ -110,8 +111,8 @@ def suggest_num_inducing(
 ) -> Suggestion:
     """Smallest M with ``determinantal_kl_bound`` <= ``tolerance`` for normal inputs.
 
-    A sufficient number for the process in expectation, and in practice for greedy points too. It
-    grows like log(n)^d; a certificate after training is sharper, and does not assume anything.
+    It suffices in expectation for the determinantal process, and in practice for greedy points too.
+    It grows like log(n)^d. A certificate after training is sharper and needs no assumptions.
 
     Args:
         kernel: an ``RBF`` of all inputs.
@@ -122,7 +123,7 @@ def suggest_num_inducing(
 
     Raises:
         ConfigError: another kernel, a tolerance or noise that is not positive, or ``most`` points
-            do not suffice.
+            are not enough.
 
     Cost: M d log(M d).
     Source: Burt thesis, section 3.2; the tails are exact.
@@ -131,7 +132,7 @@ def suggest_num_inducing(
         raise ConfigError(
             f"tolerance (nats) and noise (variance) must be positive, got {tolerance} and {noise}"
         )
-    size = min(FIRST, most)
+    size = min(FIRST_NUM_EIGENVALUES, most)
     while True:
         spectrum = mercer_spectrum(kernel, spread, size)
         bounds = determinantal_kl_bound(
@@ -158,10 +159,11 @@ def suggest_num_inducing(
 def expected_effective_dimension(spectrum: MercerSpectrum, num_data: int, noise: float) -> float:
     """Upper bound on E tr(K_xx (K_xx + s I)^{-1}) for n independent inputs of the density.
 
-    sum_m n lambda_m / (n lambda_m + s), with n tail / s for the eigenvalues not listed: the trace
-    of a concave function of the empirical covariance operator, whose mean has eigenvalues lambda_m.
+    sum_m n lambda_m / (n lambda_m + s), plus n tail / s for the eigenvalues not listed. It follows
+    from Jensen's inequality for the empirical covariance operator, whose mean has the eigenvalues
+    lambda_m.
 
-    Source: Burt thesis, section 3.1.4; by Jensen's inequality.
+    Source: Burt thesis, section 3.1.4.
     """
     scaled = num_data * spectrum.eigenvalues / noise
     return float((scaled / (1.0 + scaled)).sum() + num_data * spectrum.tails[-1] / noise)

@@ -1,4 +1,4 @@
-"""Whether predictive laws are those of the targets (PIT, coverage curve), and AUROC of scores."""
+"""Calibration of predictive distributions (PIT, coverage curve), and AUROC of scores."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from gpx.errors import DataError
 from gpx.likelihoods import target_marginals
 from gpx.likelihoods.quantiles import cdf, cdf_before, is_count
 
-LEVELS = 19
-"""Of the coverage curve: 0.05, 0.1, ..., 0.95."""
+NUM_LEVELS = 19
+"""Levels of the coverage curve: 0.05, 0.1, ..., 0.95."""
 
 
 def pit(predictive: Distribution, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Probability integral transform P(Y <= y) of every target, uniform where the law is true.
+    """Probability integral transform P(Y <= y) of every target; uniform for a correct model.
 
-    Laws that are too wide give values that crowd around 1/2, too narrow ones values near 0 and 1. A
-    count's value is drawn uniformly between P(Y < y) and P(Y <= y), which makes it uniform too.
+    Values concentrate around 1/2 for distributions that are too wide, and near 0 and 1 for too
+    narrow ones. For counts the value is drawn uniformly between P(Y < y) and P(Y <= y), so that it
+    is uniform too.
 
     Args:
-        predictive: of y, batch shape (n,), or of p outputs as ``Likelihood.predictive`` gives it.
+        predictive: distribution of y, batch shape (n,), or of p outputs from
+            ``Likelihood.predictive``.
         y (n,) or (n, p): targets.
-        generator: of the draws for counts, on the CPU; None: one of seed 0.
+        generator: for the draws of counts, on the CPU; None: seed 0.
 
     Returns:
-        shaped as y, float64, in [0, 1].
+        values in [0, 1] of the shape of y, float64.
 
     Raises:
         NotImplementedError: the distribution has no cumulative distribution function.
@@ -46,11 +48,11 @@ def pit(predictive: Distribution, y: Tensor, generator: torch.Generator | None =
 
 
 class CoverageCurve(NamedTuple):
-    """How many targets lie in the central intervals of some probabilities.
+    """Coverage of central predictive intervals at several levels.
 
     Attributes:
-        levels (L,): probabilities that are asked for.
-        coverage (L,) or (L, p): share of the targets inside, of each output its own.
+        levels (L,): probabilities of the intervals.
+        coverage (L,) or (L, p): share of the targets inside, per output.
     """
 
     levels: Tensor
@@ -59,7 +61,7 @@ class CoverageCurve(NamedTuple):
     def error(self) -> Tensor:
         """Mean distance of the curve from the diagonal, () or (p,).
 
-        Zero for a true law and infinitely many targets; for n of them about 0.33 / sqrt(n).
+        A correct model with n targets gives about 0.33 / sqrt(n).
         """
         levels = self.levels.view(-1, *(1 for _ in self.coverage.shape[1:]))
         return (self.coverage - levels).abs().mean(0)
@@ -78,25 +80,25 @@ def coverage_curve(
         NotImplementedError: the distribution has no cumulative distribution function.
     """
     if levels is None:
-        levels = torch.arange(1, LEVELS + 1, dtype=torch.float64) / (LEVELS + 1)
+        levels = torch.arange(1, NUM_LEVELS + 1, dtype=torch.float64) / (NUM_LEVELS + 1)
     levels = levels.to(y.device, torch.float64)
-    reach = (2.0 * pit(predictive, y) - 1.0).abs()
-    inside = [(reach <= level).double().mean(0) for level in levels]
+    smallest_level = (2.0 * pit(predictive, y) - 1.0).abs()
+    inside = [(smallest_level <= level).double().mean(0) for level in levels]
     return CoverageCurve(levels, torch.stack(inside))
 
 
 def auroc(inside: Tensor, outside: Tensor) -> Tensor:
-    """Area under the ROC curve (AUROC) that tells outside inputs from inside ones by a score, ().
+    """Area under the ROC curve for detecting out-of-distribution inputs by a score, ().
 
-    The probability that a score of an input of another distribution, such as the entropy of its
-    prediction or its variance, is larger than that of one of the training distribution; ties count
-    half. 1/2: the score knows nothing.
+    The probability that the score of an outside input, such as the entropy or variance of its
+    prediction, is larger than that of an inside input; ties count half. An uninformative score has
+    1/2.
 
     Args:
         inside (n,), outside (m,): scores, at least one each.
 
     Raises:
-        DataError: one of them is empty, or has a value that is no number.
+        DataError: one of them is empty or contains NaN.
 
     Cost: O((n + m) log n). Source: Mann and Whitney 1947.
     """

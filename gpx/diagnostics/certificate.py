@@ -1,4 +1,4 @@
-"""Everything certain about a trained Gaussian process regression at chosen points."""
+"""Certified bounds on the inference of a trained Gaussian process regression at chosen points."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ from gpx.methods.sparse.sgpr import SGPRPosterior
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is certain, in the units of the targets given (nats for evidence and divergences).
+    """Certified bounds, in the unit of the given targets (nats for evidence and divergences).
 
     Attributes:
         num_data, num_inducing: n, M; M = 0 for exact inference.
         noise: noise variance.
-        lower_bounds, upper_bounds: on the log marginal likelihood, by name; both hold its value
-            after exact inference.
-        rounding: nats that float64 may have moved any of these; ``lower`` and ``upper`` allow it.
+        lower_bounds, upper_bounds: on the log marginal likelihood, by name; for exact inference
+            both hold its value.
+        rounding: bound in nats on the rounding error of these; ``lower`` and ``upper`` include it.
         kl: upper bound on KL(q || posterior) of the sparse posterior; 0 for exact inference.
         trace_error: T = tr(K_xx - Q_xx).
         jitter: on K_zz, relative to its mean diagonal.
-        dimension_lower, dimension_upper: around the effective dimension.
-        moments: where the exact posterior mean and variance of f lie at the chosen points.
-        predicted: what the model says there.
-        sparse: what q says there; None after exact inference.
-        event_rounding: what float64 may have moved a probability by q at these points.
-        noise_share: noise variance over the variance of the targets.
-        collapse: why the model is one that calls everything noise, or "".
-        report: of conjugate gradients; None where none ran.
+        dimension_lower, dimension_upper: bounds on the effective dimension.
+        moments: bounds on the exact posterior mean and variance of f at the chosen points.
+        predicted: mean and variance of the model there.
+        sparse: mean and variance of q there; None for exact inference.
+        event_rounding: bound on the rounding error of a probability under q at these points.
+        noise_share: noise variance divided by the variance of the targets.
+        collapse: reason why the model explains the data as noise, otherwise "".
+        report: of conjugate gradients; None if they did not run.
     """
 
     num_data: int
@@ -92,38 +92,38 @@ class Certificate:
 
     @property
     def lower(self) -> float:
-        """The highest lower bound on the log marginal likelihood, less rounding."""
+        """The highest lower bound on the log marginal likelihood, minus rounding."""
         return max(self.lower_bounds.values()) - self.rounding
 
     @property
     def upper(self) -> float:
-        """The lowest upper bound, and rounding."""
+        """The lowest upper bound on the log marginal likelihood, plus rounding."""
         return min(self.upper_bounds.values()) + self.rounding
 
     @property
     def mean_error(self) -> Tensor:
-        """(t,): how far a predicted mean is at most from the exact one."""
+        """Upper bound (t,) on the distance of a predicted mean from the exact one."""
         mean = self.predicted.mean
         return torch.maximum(self.moments.mean_upper - mean, mean - self.moments.mean_lower)
 
     @property
     def certain_mean_error(self) -> Tensor:
-        """(t,): how far it is at least."""
+        """Lower bound (t,) on the distance of a predicted mean from the exact one."""
         mean = self.predicted.mean
         outside = torch.maximum(mean - self.moments.mean_upper, self.moments.mean_lower - mean)
         return outside.clamp(min=0.0)
 
     def probability_bounds(self, threshold: float) -> tuple[Tensor, Tensor]:
-        """(t,), (t,): ends for the exact P(y >= threshold), by moments and by the divergence."""
+        """Bounds (t,), (t,) on the exact P(y >= threshold), from the moments and the divergence."""
         noise, level = self.predicted.mean.new_tensor([self.noise, threshold], dtype=torch.float64)
         lower, upper = exceedance_interval(self.moments, noise, level)
         if self.sparse is None:
             return lower, upper
-        said = exceedance_probability(self.sparse.mean, self.sparse.variance, noise, level)
-        least, most = probability_interval(said, noise.new_tensor(self.kl))
-        room = self.event_rounding
-        low, up = torch.maximum(lower, least - room), torch.minimum(upper, most + room)
-        return torch.minimum(low, up), torch.maximum(low, up)  # rounding may have crossed them
+        sparse = exceedance_probability(self.sparse.mean, self.sparse.variance, noise, level)
+        kl_lower, kl_upper = probability_interval(sparse, noise.new_tensor(self.kl))
+        lower = torch.maximum(lower, kl_lower - self.event_rounding)
+        upper = torch.minimum(upper, kl_upper + self.event_rounding)
+        return torch.minimum(lower, upper), torch.maximum(lower, upper)  # rounding may cross them
 
 
 @torch.no_grad()
@@ -143,23 +143,23 @@ def certify(
     features: InducingFeatures = POINTS,
     solver: AuxiliarySolver | None = None,
 ) -> Certificate:
-    """Bounds on the evidence, the divergence and the exact moments, by inducing points.
+    """Bounds on the evidence, the divergence and the exact moments, from inducing points.
 
-    Three kinds of interval are intersected: what KL(q || posterior) allows around q, what the
-    Nystrom matrix allows, and, with ``products``, what conjugate gradients on K leave open. A
-    certificate holds for the hyperparameters given; it says nothing of how good these are.
+    Three kinds of interval are intersected: from KL(q || posterior) around q, from the Nystrom
+    matrix, and, with ``products``, from conjugate gradients on K. A certificate is about inference
+    at the given hyperparameters, not about the quality of these.
 
     Args:
         kernel, mean, likelihood: trained, in float64.
-        z (M, d): inducing inputs; any will do, better ones give tighter bounds.
+        z (M, d): inducing inputs; bounds hold for any, and are tighter for better ones.
         x (n, d), y (n,): training data.
-        points (t, d): where to certify moments.
-        predicted: what the model predicts there; None: the sparse posterior of z.
+        points (t, d): points at which to certify moments.
+        predicted: the model's predictions there; None: the sparse posterior of z.
         products: whether products with the kernel matrix may be used (n^2 each).
-        jitter: on K_zz; that of the run, so that the divergence is of its q.
-        nystrom: Q of z and y - m(x), where it exists already.
-        features: what z stands for, where it does not.
-        solver: nats and steps of conjugate gradients; default 1e-6 nats, 200 steps.
+        jitter: on K_zz; use that of the run, so that the divergence is that of its q.
+        nystrom: Q of z and y - m(x), if it has been computed.
+        features: inducing features of z, used if ``nystrom`` is None.
+        solver: accuracy in nats and steps of conjugate gradients; default 1e-6 nats, 200 steps.
 
     Raises:
         ConfigError: a likelihood that is not Gaussian.
@@ -167,8 +167,8 @@ def certify(
         DataError: targets that are not finite.
         NotPositiveDefinite: K_zz at every jitter.
 
-    Cost: n M^2; with products one per step for the evidence and one of 64 columns per step and
-    per 64 points; memory n M within the solver's budget, then linear in n.
+    Cost: n M^2; with products one product per step for the evidence, and one with 64 columns per
+    step and 64 points; memory n M within the solver's budget, beyond that linear in n.
     Source: Burt thesis, sections 2.4 and 4.2 to 4.3.
     """
     _check(likelihood, x)
@@ -256,7 +256,7 @@ def certify(
         sparse=sparse,
         event_rounding=float(event_rounding(*rounding, nystrom.noise)),
         noise_share=float(likelihood.noise_variance / y.var(correction=0)),
-        collapse=collapse_reason(float(noise), y, _fitted(nystrom) + mean(x)),
+        collapse=collapse_reason(float(noise), y, _fitted_values(nystrom) + mean(x)),
         report=report,
     )
 
@@ -271,11 +271,11 @@ def certify_exact(
     points: Tensor,
     predicted: Marginals | None = None,
 ) -> Certificate:
-    """The same by a Cholesky factorisation: every interval closes to rounding.
+    """``certify`` by a Cholesky factorisation: intervals are as narrow as rounding allows.
 
     Args: as for ``certify``.
 
-    Raises: as ``certify``, and ConfigError where the n x n matrix does not fit memory.
+    Raises: as ``certify``, and ConfigError if the n x n matrix does not fit into memory.
 
     Cost: n^3 / 3 and n^2 per point; memory n^2.
     """
@@ -286,7 +286,7 @@ def certify_exact(
     jitter = posterior.condition_(x, y).relative
     if jitter:
         raise NotPositiveDefinite(
-            f"exact inference took a jitter of {jitter:.0e} and is not exact: the noise variance "
+            f"exact inference needed a jitter of {jitter:.0e} and is not exact: the noise variance "
             f"{noise:.2e} is lost in rounding; set a larger one"
         )
     exact, factor = posterior.predict(points), posterior.factor
@@ -326,7 +326,7 @@ def certify_exact(
 
 
 def _inverse_trace(factor: Tensor) -> float:
-    """tr(K^{-1}) from K = factor^T factor (n, n), a block of columns at a time."""
+    """tr(K^{-1}) for K = factor^T factor (n, n), in blocks of columns."""
     n, total = factor.shape[0], 0.0
     for rows in row_blocks(n, n, factor):
         unit = factor.new_zeros(n, rows.stop - rows.start)
@@ -335,8 +335,8 @@ def _inverse_trace(factor: Tensor) -> float:
     return total
 
 
-def _fitted(nystrom: NystromMatrix) -> Tensor:
-    """Sparse posterior mean less the prior mean at the training inputs."""
+def _fitted_values(nystrom: NystromMatrix) -> Tensor:
+    """Sparse posterior mean minus the prior mean at the training inputs."""
     out = nystrom.store.x.new_empty(nystrom.store.x.shape[0])
     for rows, block in BlockStore(nystrom.store.whitener, nystrom.store.x):
         out[rows] = block @ nystrom.inner.weights

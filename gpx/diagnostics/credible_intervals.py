@@ -1,4 +1,4 @@
-"""Central intervals of y that certainly hold, and are certainly held by, the exact one."""
+"""Certified intervals that contain, or are contained in, the exact credible interval of y."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpx.errors import ConfigError
 
 
 class CredibleIntervals(NamedTuple):
-    """Certified neighbours of the exact posterior's central interval, per point.
+    """Certified outer and inner intervals of the exact central credible interval, per point.
 
     Attributes:
         inflated_lower, inflated_upper (t,): an interval that contains the exact one.
-        deflated_lower, deflated_upper (t,): one that the exact one contains; NaN where none is
-            certain (``empty``).
+        deflated_lower, deflated_upper (t,): an interval inside the exact one; NaN if there is none
+            (``empty``).
     """
 
     inflated_lower: Tensor
@@ -27,7 +27,7 @@ class CredibleIntervals(NamedTuple):
 
     @property
     def empty(self) -> Tensor:
-        """(t,): where nothing is certain to lie inside the exact interval."""
+        """Points (t,) without a certified inner interval."""
         return torch.isnan(self.deflated_lower)
 
 
@@ -37,14 +37,14 @@ def credible_intervals(
     """Intervals mean +- z sqrt(variance + noise) over all moments inside ``moments``.
 
     Args:
-        moments: of f, prior mean included.
+        moments: bounds on the moments of f, including the prior mean.
         noise: observation noise variance; 0 for intervals of f.
         level: probability of the interval, between 0 and 1.
 
     Raises:
         ConfigError: a level outside (0, 1).
 
-    Source: Burt thesis, section 2.4.3 (with the noise inside the root).
+    Source: Burt thesis, section 2.4.3, with the noise inside the root.
     """
     if not 0.0 < level < 1.0:
         raise ConfigError(f"level is a probability between 0 and 1, got {level}")
@@ -53,12 +53,11 @@ def credible_intervals(
         z * (v + noise).sqrt() for v in (moments.variance_upper, moments.variance_lower)
     )
     left, right = moments.mean_upper - narrow, moments.mean_lower + narrow
-    # an infinite end leaves no number: nothing is certain there
-    inside = left <= right
-    nothing = torch.full_like(left, torch.nan)
+    exists = left <= right
+    nan = torch.full_like(left, torch.nan)
     return CredibleIntervals(
         moments.mean_lower - wide,
         moments.mean_upper + wide,
-        torch.where(inside, left, nothing),
-        torch.where(inside, right, nothing),
+        torch.where(exists, left, nan),
+        torch.where(exists, right, nan),
     )

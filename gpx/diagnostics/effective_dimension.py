@@ -1,4 +1,4 @@
-"""How many directions of the data the model uses: tr(K_xx (K_xx + s I)^{-1})."""
+"""The effective dimension tr(K_xx (K_xx + s I)^{-1}): number of directions that the data inform."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from gpx.inference.nystrom_matrix import NystromMatrix
 
 
 def effective_dimension(eigenvalues: Tensor, noise: Tensor) -> Tensor:
-    """sum_n lambda_n / (lambda_n + s) of the eigenvalues of K_xx (n,), s the noise variance ().
+    """sum_n lambda_n / (lambda_n + s) for the eigenvalues (n,) of K_xx and the noise variance s ().
 
-    For any M at most M plus the sum of the other eigenvalues over s. Source: Burt thesis, section
-    3.1.4.
+    For any M it is at most M plus the sum of the eigenvalues after the first M, divided by s.
+    Source: Burt thesis, section 3.1.4.
     """
     values = eigenvalues.double().clamp(min=0.0)
     return (values / (values + noise)).sum()
 
 
 def effective_dimension_bounds(nystrom: NystromMatrix) -> tuple[Tensor, Tensor]:
-    """Lower and upper bound on the effective dimension, from the Nystrom matrix alone.
+    """Lower and upper bound on the effective dimension, from the Nystrom matrix.
 
-    That of Q_xx, M - tr(B^{-1}), and T / s more: K_xx -> tr(K_xx (K_xx + s I)^{-1}) is monotone and
-    tr(Q^{-1} - K^{-1}) <= T / s^2. The upper one is at most M + T / s.
+    The lower bound is that of Q_xx, M - tr(B^{-1}); the upper bound is T / s larger. The effective
+    dimension is monotone in K_xx, and tr(Q^{-1} - K^{-1}) <= T / s^2.
 
     Cost: M^3.
-    Source: Burt thesis, section 3.1.4; the sharper ends are derived.
+    Source: Burt thesis, section 3.1.4; these sharper bounds are derived.
     """
-    least = nystrom.inner.complement.trace()
-    return least, least + nystrom.sums.trace_error / nystrom.noise
+    lower = nystrom.inner.complement.trace()
+    return lower, lower + nystrom.sums.trace_error / nystrom.noise

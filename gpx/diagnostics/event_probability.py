@@ -1,4 +1,4 @@
-"""Certified intervals for the posterior probability of an event: is y at x above a threshold?"""
+"""Certified bounds on the posterior probability of an event, such as y above a threshold."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from gpx.diagnostics.moment_bounds import MomentBounds
 from gpx.inference.kl_bounds import ROUNDING
 
 BISECTIONS = 60
+"""Steps of bisection, enough for float64."""
 
 
 def exceedance_probability(
     mean: Tensor, variance: Tensor, noise: Tensor, threshold: Tensor
 ) -> Tensor:
-    """P(f + noise >= threshold) (t,) for f of this mean and variance (t,)."""
+    """P(f + noise >= threshold) (t,) for normal f with this mean and variance (t,)."""
     return _normal_cdf((mean - threshold) / (variance + noise).sqrt())
 
 
 def _normal_cdf(x: Tensor) -> Tensor:
-    """With all digits in the lower tail, where torch.special.ndtr has none."""
+    """The normal distribution function, accurate in the lower tail, unlike torch.special.ndtr."""
     return 0.5 * torch.erfc(-x * 2.0**-0.5)
 
 
 def probability_interval(
     probability: Tensor, kl: Tensor, *, pinsker: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Where an event's posterior probability lies, given that under q and KL(q || posterior) <= kl.
+    """Bounds on an event's posterior probability from that under q, if KL(q || posterior) <= kl.
 
-    All p with q log(q / p) + (1 - q) log((1 - q) / (1 - p)) <= kl, found by bisection; it lies
-    inside q +- sqrt(kl / 2). Holds for any event about the process or noisy observations of it.
+    The interval of all p with q log(q / p) + (1 - q) log((1 - q) / (1 - p)) <= kl, by bisection; it
+    lies inside q +- sqrt(kl / 2). Holds for any event of the process or of noisy observations.
 
     Args:
         probability: q, any shape, in [0, 1].
         kl (): nats.
-        pinsker: q +- sqrt(kl / 2) cut to [0, 1] instead, non-vacuous below two nats.
+        pinsker: use q +- sqrt(kl / 2) clamped to [0, 1] instead.
 
     Returns:
-        Lower and upper ends.
+        lower and upper bounds.
 
-    Source: Burt thesis, section 2.4.3; data processing inequality for the tighter one.
+    Source: Burt thesis, section 2.4.3; the data processing inequality gives the tighter interval.
     """
     q, kl = probability.double(), kl.double()
     half = (0.5 * kl).sqrt()
     lower, upper = (q - half).clamp(min=0.0), (q + half).clamp(max=1.0)
     if pinsker:
         return lower, upper
-    room = kl + ROUNDING  # of the divergences that kl is compared with
-    return _furthest(q, lower, room), _furthest(q, upper, room)
+    limit = kl + ROUNDING  # allows for rounding of the divergences
+    return _bisect_divergence(q, lower, limit), _bisect_divergence(q, upper, limit)
 
 
-def _furthest(q: Tensor, end: Tensor, kl: Tensor) -> Tensor:
-    """The point between q and ``end`` at which the divergence reaches kl, from outside."""
+def _bisect_divergence(q: Tensor, end: Tensor, kl: Tensor) -> Tensor:
+    """The point between q and ``end`` where the divergence from q reaches kl, rounded outwards."""
     inner, outer = q, end
     for _ in range(BISECTIONS):
         middle = 0.5 * (inner + outer)
         within = _bernoulli_divergence(q, middle) <= kl
         inner, outer = torch.where(within, middle, inner), torch.where(within, outer, middle)
-    # within up to the end: the end itself, which Pinsker's inequality allows
-    return outer
+    return outer  # ``end`` if the divergence stays below kl
 
 
 def _bernoulli_divergence(q: Tensor, p: Tensor) -> Tensor:
@@ -68,24 +68,24 @@ def _bernoulli_divergence(q: Tensor, p: Tensor) -> Tensor:
 def exceedance_interval(
     moments: MomentBounds, noise: Tensor, threshold: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """P(f + noise >= threshold) (t,) over all means and variances inside ``moments``.
+    """Range of P(f + noise >= threshold) over all means and variances inside ``moments``.
 
     Returns:
-        Lower and upper ends, attained at corners of the rectangle of moments.
+        lower and upper bounds (t,), attained at corners of the rectangle of moments.
     """
     low, up = moments.mean_lower - threshold, moments.mean_upper - threshold
-    least = (moments.variance_lower + noise).sqrt()
-    most = (moments.variance_upper + noise).sqrt()
-    lower = _normal_cdf(low / torch.where(low > 0.0, most, least))
-    upper = _normal_cdf(up / torch.where(up > 0.0, least, most))
+    narrow = (moments.variance_lower + noise).sqrt()
+    wide = (moments.variance_upper + noise).sqrt()
+    lower = _normal_cdf(low / torch.where(low > 0.0, wide, narrow))
+    upper = _normal_cdf(up / torch.where(up > 0.0, narrow, wide))
     return lower, upper
 
 
 def decide(lower: Tensor, upper: Tensor, least: float) -> Tensor:
-    """Is the probability, known to lie in [lower, upper] (t,), at least this? (t,) int8.
+    """Decide whether probabilities in [lower, upper] (t,) are at least ``least``: (t,) int8.
 
     Returns:
-        1 where it certainly is, -1 where it certainly is not, 0 where that stays open.
+        1 if certainly yes, -1 if certainly no, 0 if undecided.
 
     Source: Burt thesis, section 2.4.3.
     """

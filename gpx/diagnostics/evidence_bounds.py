@@ -1,9 +1,9 @@
 """Lower and upper bounds on the log marginal likelihood from a Nystrom matrix and any vector v.
 
 Notation: K = K_xx + s I, Q = Q_xx + s I <= K, T = tr(K_xx - Q_xx), r = y - K v. Every bound is
--1/2 (quadratic + log determinant) - n/2 log 2 pi with a one-sided quadratic and a one-sided log
-determinant; all in float64 nats. An upper bound is for judging, never for maximising: optimisation
-would exploit its looseness.
+-1/2 (quadratic + log determinant) - n/2 log 2 pi, with bounds on the quadratic form and on the log
+determinant; all in float64 nats. Do not maximise upper bounds: optimisation would exploit their
+looseness.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpx.linalg import SolveReport
 
 
 def evidence_from(n: int, quadratic: Tensor, logdet: Tensor) -> Tensor:
-    """-1/2 (quadratic + logdet) - n/2 log 2 pi: below the evidence where both are above."""
+    """-1/2 (quadratic + logdet) - n/2 log 2 pi; a lower bound if both are upper bounds."""
     return -0.5 * (quadratic + logdet + n * LOG_TWO_PI)
 
 
@@ -32,9 +32,9 @@ def evidence_from(n: int, quadratic: Tensor, logdet: Tensor) -> Tensor:
 
 
 def logdet_lower(nystrom: NystromMatrix, *, refined: bool = True) -> Tensor:
-    """log det Q, and ``refined`` with log(1 + T / (lambda_1(Q_xx) + s)) more; <= log det K.
+    """log det Q, plus log(1 + T / (lambda_1(Q_xx) + s)) if ``refined``; <= log det K.
 
-    Cost: one M x M eigendecomposition when refined.
+    Cost: one M x M eigendecomposition if refined.
     Source: Burt thesis, section 2.4.2.
     """
     value = nystrom.logdet()
@@ -102,7 +102,7 @@ def titsias_quadratic(nystrom: NystromMatrix, target: Tensor) -> Tensor:
 def titsias_upper_bound(nystrom: NystromMatrix, target: Tensor, *, refined: bool = True) -> Tensor:
     """Upper bound without a product with K (Titsias 2014; refined by Burt).
 
-    Cost: n M beside the Nystrom matrix. Source: Burt thesis, section 4.3.4.
+    Cost: n M, given the Nystrom matrix. Source: Burt thesis, section 4.3.4.
     """
     quadratic = titsias_quadratic(nystrom, target)
     return evidence_from(len(target), quadratic, logdet_lower(nystrom, refined=refined))
@@ -118,7 +118,7 @@ def cg_upper_bound(
 ) -> Tensor:
     """Upper bound at any v (Kim and Teh 2018; refined by Burt), tightest at v = K^{-1} y.
 
-    Cost: n beside the Nystrom matrix and the residual. Source: Burt thesis, section 4.3.4.
+    Cost: n, given the Nystrom matrix and the residual. Source: Burt thesis, section 4.3.4.
     """
     quadratic = quadratic_lower(target, vector, residual)
     return evidence_from(len(target), quadratic, logdet_lower(nystrom, refined=refined))
@@ -127,10 +127,10 @@ def cg_upper_bound(
 def cg_lower_bound_value(
     nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
 ) -> Tensor:
-    """The value of ``CGLowerBound`` at any v, always below the evidence.
+    """The value of ``CGLowerBound`` at any v, a lower bound on the evidence.
 
-    At least ``collapsed_bound_value`` at v = 0 and where conjugate gradients have converged; other
-    v may give less than that.
+    At v = 0 and at the solution of conjugate gradients it is at least ``collapsed_bound_value``;
+    at other v it may be lower.
 
     Source: Burt thesis, section 4.3.3."""
     quadratic = quadratic_upper(nystrom, target, vector, residual)
@@ -152,7 +152,7 @@ def davies_lower_bound(
     vector: Tensor,
     residual: Tensor,
 ) -> Tensor:
-    """Davies's (2005) lower bound from a subset z of the inputs; does not recover it at z = x.
+    """Davies's (2005) lower bound from a subset z of the inputs; not exact at z = x.
 
     Args:
         k_zz (m, m), k_zx (m, n), diagonal (n,): kernel at the subset, with the data, and k(x, x).
@@ -171,7 +171,7 @@ def davies_lower_bound(
 
 
 def bounds_rounding(nystrom: NystromMatrix, target: Tensor) -> Tensor:
-    """Nats that float64 may have moved any bound made with this matrix. Cost: n M + M^3."""
+    """Bound in nats on the rounding error of any bound from this matrix. Cost: n M + M^3."""
     quadratic = torch.dot(target, nystrom.solve(target)).double()
     return evidence_rounding(
         len(target),
@@ -185,16 +185,16 @@ def bounds_rounding(nystrom: NystromMatrix, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EvidenceBounds:
-    """What is known of a log marginal likelihood, in nats, lowest first.
+    """Bounds on a log marginal likelihood in nats.
 
     Attributes:
         collapsed: Titsias's lower bound (the evidence lower bound of SGPR).
-        cg_lower: conjugate gradient lower bound; at most 2 epsilon below ``collapsed``, if at all.
+        cg_lower: conjugate gradient lower bound; at most 2 epsilon below ``collapsed``.
         cg_upper: refined Kim-Teh upper bound.
         titsias_refined, titsias: upper bounds without products with K.
         trace_error: T.
-        gap: nats of the quadratic term not yet explained, 1/2 r^T Q^{-1} r.
-        rounding: nats that float64 may have moved any of them; ``lower`` and ``upper`` allow it.
+        gap: remaining uncertainty of the quadratic term in nats, 1/2 r^T Q^{-1} r.
+        rounding: bound in nats on the rounding error; ``lower`` and ``upper`` include it.
         report: of the solve for v.
     """
 
@@ -210,12 +210,12 @@ class EvidenceBounds:
 
     @property
     def lower(self) -> float:
-        """The higher of the lower bounds, less rounding."""
+        """The higher of the lower bounds, minus rounding."""
         return max(self.collapsed, self.cg_lower) - self.rounding
 
     @property
     def upper(self) -> float:
-        """The lowest of the upper bounds, and rounding."""
+        """The lowest of the upper bounds, plus rounding."""
         return min(self.cg_upper, self.titsias_refined) + self.rounding
 
 
@@ -233,14 +233,14 @@ def evidence_bounds(
 ) -> EvidenceBounds:
     """Bracket log N(target; 0, k(x, x) + noise I) from both sides.
 
-    Conjugate gradients start at (Q + T I)^{-1} y, where the upper bound is already no higher than
-    Titsias's, unless ``start`` is given.
+    Unless ``start`` is given, conjugate gradients start at (Q + T I)^{-1} y, where the upper bound
+    is at most Titsias's.
 
     Args:
         kernel, x (n, d), z (M, d), target (n,), noise (): covariance, inputs, inducing inputs,
-            y - m(x), noise variance; in float64 for bounds that hold.
+            y - m(x), noise variance; use float64 for reliable bounds.
         solver: accuracy in nats, steps, memory.
-        start (n,): a vector near K^{-1} target.
+        start (n,): an approximation of K^{-1} target.
         jitter: on K_zz; see ``gpx.inference.nystrom.factorise``.
 
     Raises:

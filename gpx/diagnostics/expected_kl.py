@@ -1,4 +1,4 @@
-"""KL(q || posterior) on average over targets drawn from the model, and the points it calls for."""
+"""Expected KL(q || posterior) over targets drawn from the model, and points that bound it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpx.tensor_checks import check_inputs
 def expected_kl(kernel: Kernel, x: Tensor, z: Tensor, noise: Tensor) -> Tensor:
     """E KL(q || posterior) over y ~ N(0, K_xx + s I), in nats; between T / (2 s) and T / s.
 
-    T / (2 s) + sum_n (e_n - log(1 + e_n)) / 2 with the eigenvalues e_n of Q^{-1/2} (K_xx - Q_xx)
-    Q^{-1/2}: without the cancellation of traces and log determinants.
+    T / (2 s) + sum_n (e_n - log(1 + e_n)) / 2 with the eigenvalues e_n of
+    Q^{-1/2} (K_xx - Q_xx) Q^{-1/2}, which avoids cancellation between traces and log determinants.
 
     Args:
         kernel, x (n, d), z (M, d), noise (): covariance, inputs, inducing inputs, s; float64. z
             must not depend on y.
 
     Raises: NotPositiveDefinite.
-    Cost: some 6 n^3; memory 3 n^2. For small data: ``expected_kl_bracket`` needs neither.
+    Cost: about 6 n^3; memory 3 n^2. ``expected_kl_bracket`` is cheap for large n.
     Source: Burt thesis, section 3.1.1.
     """
     whitener, _ = factorise(kernel, z)
@@ -46,7 +46,7 @@ def expected_kl(kernel: Kernel, x: Tensor, z: Tensor, noise: Tensor) -> Tensor:
 
 
 def expected_kl_bracket(trace_error: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """T / (2 s) and T / s: ends for ``expected_kl``, in nats.
+    """T / (2 s) and T / s: bounds on ``expected_kl``, in nats.
 
     Source: Burt thesis, section 3.1.1.
     """
@@ -54,10 +54,10 @@ def expected_kl_bracket(trace_error: Tensor, noise: Tensor) -> tuple[Tensor, Ten
 
 
 def sufficient_trace_error(noise: float, tolerance: float, squared_norm: float | None) -> float:
-    """Largest T that keeps the KL within ``tolerance`` nats.
+    """Largest trace error T that keeps the KL within ``tolerance`` nats.
 
-    On average over targets of the model s times the tolerance; for every y with y^T y at most
-    ``squared_norm`` the root of T (1 + y^T y / (T + s)) = 2 s tolerance.
+    For the mean over targets drawn from the model it is s times the tolerance; for every y with
+    y^T y <= ``squared_norm`` it is the root of T (1 + y^T y / (T + s)) = 2 s tolerance.
     """
     if squared_norm is None:
         return noise * tolerance
@@ -78,18 +78,18 @@ def points_for_expected_kl(
     max_points: int = 2048,
     squared_norm: float | None = None,
 ) -> Selection:
-    """The first greedy points that keep the KL within ``tolerance`` nats, by the inputs alone.
+    """Greedy inducing points that keep the KL within ``tolerance`` nats, chosen from the inputs.
 
     Args:
         kernel, x (n, d): any kernel; inputs.
         noise: s.
-        tolerance: nats, on average over targets drawn from the model.
+        tolerance: nats, for the mean over targets drawn from the model.
         max_points: most points.
-        squared_norm: y^T y; given, the tolerance holds for every y that is not longer.
+        squared_norm: largest y^T y; if given, the tolerance holds for every such y.
 
     Returns:
-        the points with their trace error T. T / s (or the bound of ``sufficient_trace_error``) is
-        above the tolerance where ``max_points`` were too few.
+        the points with their trace error T, which exceeds ``sufficient_trace_error`` if
+        ``max_points`` were too few.
 
     Raises: ConfigError: tolerance, noise or ``max_points`` not positive. DTypeError: x in another
     precision than the kernel.

@@ -1,4 +1,4 @@
-"""The picture of a certificate: the evidence between its bounds, predictions in theirs."""
+"""Figure of a certificate: bounds on the evidence, and predictions with certified intervals."""
 
 from __future__ import annotations
 
@@ -8,34 +8,44 @@ from matplotlib.figure import Figure
 from gpx.diagnostics.report import Report
 
 INK, BAND, TRUTH, FAINT = "#1f4e79", "#9dc3e6", "#222222", "#deebf7"
-MOST = 200
-"""Points drawn; more are a blot."""
-LEAST_NATS = 0.05
+MAX_POINTS = 200
+"""Most points drawn."""
+MIN_MARGIN_NATS = 0.05
+"""Smallest margin around the evidence bounds."""
 
 
 def draw(report: Report) -> Figure:
-    """Left: bounds on the log marginal likelihood. Right: certified intervals at the points."""
-    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.6))
-    _evidence(left, report)
+    """Certified intervals at the points; left of them bounds on the evidence, where there are."""
+    if len(evidence_bounds(report)) > 1:
+        figure = Figure(figsize=(11.0, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.6))
+        _evidence(left, report)
+    else:
+        figure = Figure(figsize=(8.0, 4.2), layout="constrained")
+        right = figure.subplots()
     _points(right, report)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def _evidence(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
+def evidence_bounds(report: Report) -> list[tuple[float, str, str]]:
+    """Value in nats, name and colour of each bound on the evidence, the lowest first."""
     found = report.certificate
     rows = [(value, name, INK) for name, value in found.lower_bounds.items()]
     if found.lower_bounds != found.upper_bounds:
         rows += [(value, name, TRUTH) for name, value in found.upper_bounds.items()]
-    rows.sort()
+    return sorted(rows)
+
+
+def _evidence(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
+    found, rows = report.certificate, evidence_bounds(report)
     axes.axvspan(found.lower, max(found.upper, found.lower + 1e-12), color=BAND, alpha=0.6)
     for height, (value, _, colour) in enumerate(rows):
         axes.plot(value, height, "o", color=colour)
     axes.set_yticks(range(len(rows)), [f"{name}\n{value:.5g}" for value, name, _ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     low, high = rows[0][0], rows[-1][0]
-    margin = max(0.15 * (high - low), LEAST_NATS)  # closer than that is one place
+    margin = max(0.15 * (high - low), MIN_MARGIN_NATS)
     axes.set_xlim(low - margin, high + margin)
     axes.ticklabel_format(axis="x", useOffset=False)
     axes.locator_params(axis="x", nbins=5)
@@ -45,7 +55,7 @@ def _evidence(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
 
 def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
     found = report.certificate
-    shown = slice(0, MOST)
+    shown = slice(0, MAX_POINTS)
     spread = (found.predicted.variance.double() + found.noise).sqrt()[shown]
     middle = found.predicted.mean.double()[shown]
     intervals = report.intervals
@@ -89,7 +99,7 @@ def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
         linewidth=2,
         label="exact mean is here",
     )
-    # an interval of no visible height still has a place
+    # marks intervals that are too short to be visible
     middles = 0.5 * (found.moments.mean_lower + found.moments.mean_upper)
     axes.plot(place, on_axis(original(middles)), "_", color=INK, markersize=6)
     axes.plot(
@@ -106,7 +116,7 @@ def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
     else:
         axes.set_xlabel("point")
         axes.set_ylabel(f"{report.target_name}: standard deviations from the mean")
-    # a hopeless certificate must not hide the predictions
+    # very wide intervals must not hide the predictions
     top = on_axis(original(found.predicted.mean.double()) + 8.0 * report.scale * spread)
     base = on_axis(original(found.predicted.mean.double()) - 8.0 * report.scale * spread)
     low, high = axes.get_ylim()

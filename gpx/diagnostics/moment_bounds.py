@@ -1,4 +1,4 @@
-"""Intervals that hold the exact posterior mean and variance of f, and those that follow from KL."""
+"""Bounds on the exact posterior mean and variance of f, also from KL(q || posterior)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 NEWTON_STEPS = 60
-"""Steps of Newton's method: machine precision for divergences from 1e-16 to 1e6."""
+"""Steps of Newton's method, enough for machine precision for divergences from 1e-16 to 1e6."""
 
 
 class MomentBounds(NamedTuple):
-    """Where the exact posterior moments of f lie, per point.
+    """Bounds on the exact posterior moments of f at each point.
 
     Attributes:
-        mean_lower, mean_upper (t,): ends for the mean.
-        variance_lower, variance_upper (t,): ends for the variance of f, never negative.
+        mean_lower, mean_upper (t,): bounds on the mean.
+        variance_lower, variance_upper (t,): bounds on the variance of f, never negative.
     """
 
     mean_lower: Tensor
@@ -25,7 +25,7 @@ class MomentBounds(NamedTuple):
     variance_upper: Tensor
 
     def intersect(self, other: MomentBounds) -> MomentBounds:
-        """What both allow; ends that rounding has crossed are put back in order."""
+        """The intersection with other bounds; bounds crossed by rounding are swapped back."""
         mean = _intersect(self.mean_lower, self.mean_upper, other.mean_lower, other.mean_upper)
         variance = _intersect(
             self.variance_lower, self.variance_upper, other.variance_lower, other.variance_upper
@@ -33,7 +33,7 @@ class MomentBounds(NamedTuple):
         return MomentBounds(*mean, *variance)
 
     def widen(self, mean: Tensor, variance: Tensor) -> MomentBounds:
-        """Both ends moved outwards by these amounts (t,)."""
+        """Move both bounds outwards by these amounts (t,)."""
         return MomentBounds(
             self.mean_lower - mean,
             self.mean_upper + mean,
@@ -48,18 +48,18 @@ def _intersect(a_low: Tensor, a_up: Tensor, b_low: Tensor, b_up: Tensor) -> tupl
 
 
 def variance_ratio_interval(kl: Tensor) -> tuple[Tensor, Tensor]:
-    """Ends of var_q / var_posterior at every point when KL(q || posterior) <= kl.
+    """Bounds on var_q / var_posterior at every point, given KL(q || posterior) <= kl.
 
-    The two roots of a - log a = 1 + 2 kl, that is -W_0 and -W_{-1} of -exp(-1 - 2 kl), by Newton's
-    method on b = log a, where nothing under- or overflows: expm1(b) - b = 2 kl.
+    They are the two roots of a - log a = 1 + 2 kl, -W_0 and -W_{-1} of -exp(-1 - 2 kl). Newton's
+    method solves expm1(b) - b = 2 kl for b = log a, which neither under- nor overflows.
 
     Args:
         kl: divergences in nats, any shape.
 
     Returns:
-        (lower in (0, 1], upper in [1, inf)), one at kl = 0.
+        lower in (0, 1] and upper in [1, inf); both are one at kl = 0.
 
-    Source: Burt thesis, section 2.4.1 (with the sign of the Lambert function's argument corrected).
+    Source: Burt thesis, section 2.4.1, with the sign of the Lambert function's argument corrected.
     """
     kl = kl.double()
     step = 2.0 * kl.sqrt()
@@ -72,31 +72,31 @@ def variance_ratio_interval(kl: Tensor) -> tuple[Tensor, Tensor]:
 
 def _newton(b: Tensor, kl: Tensor) -> Tensor:
     slope = torch.expm1(b)
-    moved = b - (slope - b - 2.0 * kl) / slope
-    return torch.where(slope == 0.0, b, moved)
+    updated = b - (slope - b - 2.0 * kl) / slope
+    return torch.where(slope == 0.0, b, updated)
 
 
 def moment_bounds_from_kl(
     kl: Tensor, mean: Tensor, variance: Tensor, variance_upper: Tensor | None = None
 ) -> MomentBounds:
-    """Exact moments given those of q and KL(q || posterior) <= kl, at all points at once.
+    """Bounds on the exact moments from those of q, given KL(q || posterior) <= kl.
 
-    |mean_q - mean| <= sigma sqrt(2 kl) and <= sigma_q sqrt(exp(2 kl) - 1), the sharp constant for
-    every kl; variances by ``variance_ratio_interval``.
+    |mean_q - mean| <= sigma sqrt(2 kl), and <= sigma_q sqrt(exp(2 kl) - 1), which is sharp for
+    every kl. Variances are bounded by ``variance_ratio_interval``.
 
     Args:
-        kl (): nats; useful well below one.
+        kl (): nats; the bounds are useful well below one.
         mean, variance (t,): of f under q.
-        variance_upper (t,): anything known to lie above the exact variance.
+        variance_upper (t,): any upper bound on the exact variance.
 
     Source: Burt thesis, section 2.4.1; the constant of the mean is corrected.
     """
     low, up = variance_ratio_interval(kl)
-    # a lower ratio that underflows allows everything, also where the variance is zero
+    # a ratio that underflows to zero gives no upper bound, even for a variance of zero
     highest = torch.where(low > 0.0, variance / low, torch.inf)
     if variance_upper is not None:
         highest = torch.minimum(highest, variance_upper)
     reach = torch.minimum(2.0 * kl * highest, variance * torch.expm1(2.0 * kl)).sqrt()
-    # zero times infinity: a variance of zero is only near one of zero
+    # avoids zero times infinity: if the variance under q is zero, the mean is exact
     reach = torch.where(variance > 0.0, reach, torch.zeros_like(reach))
     return MomentBounds(mean - reach, mean + reach, variance / up, highest)

@@ -1,4 +1,4 @@
-"""Intervals for exact posterior moments by linear algebra: Q <= K <= Q + T I, and residuals."""
+"""Bounds on exact posterior moments from Q <= K <= Q + T I and from residuals of linear solves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import EvidenceBound, cholesky, conjugate_gradients
 
 TEST_COLUMNS = 64
-"""Test points treated together: memory is a few times n by this many."""
+"""Test points per block; memory is a few arrays of n by this many."""
 
 
 def nystrom_moment_bounds(
@@ -27,22 +27,22 @@ def nystrom_moment_bounds(
     vector: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> MomentBounds:
-    """Exact mean (less the prior mean) and variance of f at x (t, d) by the Nystrom matrix.
+    """Bounds on the exact mean (minus the prior mean) and variance of f at x (t, d), from Q.
 
     k_** - k_*^T Q^{-1} k_* <= variance <= k_** - k_*^T (Q + T I)^{-1} k_*. With r = y - K v and
     D = Q^{-1} - K^{-1}, where 0 <= D <= Q^{-1} - (Q + T I)^{-1}, the mean is
-    k_*^T v + k_*^T Q^{-1} r - k_*^T D r, and |k_*^T D r| is at most the lesser of
+    k_*^T v + k_*^T Q^{-1} r - k_*^T D r, and |k_*^T D r| is at most the smaller of
 
-        sqrt(k_*^T D k_* r^T D r), each factor by the upper bound on D, and
-        T ||Q^{-1} k_*|| ||r|| / s,
+        sqrt(k_*^T D k_* r^T D r), each factor with the upper bound on D, and
+        T ||Q^{-1} k_*|| ||r|| / s.
 
-    beside |mean - k_*^T v| <= sqrt(k_*^T K^{-1} k_* r^T Q^{-1} r), k_*^T K^{-1} k_* being at most
-    k_** and k_*^T Q^{-1} k_*.
+    Also |mean - k_*^T v| <= sqrt(k_*^T K^{-1} k_* r^T Q^{-1} r), where k_*^T K^{-1} k_* is at most
+    k_** and at most k_*^T Q^{-1} k_*.
 
     Args:
         kernel, nystrom: covariance function; Q at the training inputs.
         target (n,): y - m(x).
-        x (t, d): where.
+        x (t, d): test points.
         vector, residual (n,): v near K^{-1} y and y - K v; None: v = 0, without a product with K.
 
     Cost: n (t kernel entries + 4 M t) operations; memory a few n x 64.
@@ -52,23 +52,25 @@ def nystrom_moment_bounds(
     r = target if residual is None else residual
     solved = nystrom.solve(r)
     squared = torch.dot(r, solved)
-    lost = (squared - torch.dot(r, nystrom.shifted_solve(r))).clamp(min=0.0) + ROUNDING * squared
-    reach = nystrom.sums.trace_error / nystrom.noise * torch.linalg.vector_norm(r)
+    # r^T D r, k_*^T D k_* and T ||r|| / s of the docstring
+    r_gap = (squared - torch.dot(r, nystrom.shifted_solve(r))).clamp(min=0.0) + ROUNDING * squared
+    scaled_norm = nystrom.sums.trace_error / nystrom.noise * torch.linalg.vector_norm(r)
     parts = [_empty(target)]
     for cross, prior in _columns(kernel, nystrom.store.x, x):
         inverse = nystrom.solve(cross)
-        most = torch.linalg.vecdot(cross, inverse, dim=0)
-        least = torch.linalg.vecdot(cross, nystrom.shifted_solve(cross), dim=0)
-        width = (most - least).clamp(min=0.0) + ROUNDING * most
-        first = cross.mT @ v
-        centre = first + inverse.mT @ r
+        largest = torch.linalg.vecdot(cross, inverse, dim=0)
+        smallest = torch.linalg.vecdot(cross, nystrom.shifted_solve(cross), dim=0)
+        cross_gap = (largest - smallest).clamp(min=0.0) + ROUNDING * largest
+        by_vector = cross.mT @ v
+        centre = by_vector + inverse.mT @ r
         half = torch.minimum(
-            (width * lost).sqrt(), reach * torch.linalg.vector_norm(inverse, dim=0)
+            (cross_gap * r_gap).sqrt(), scaled_norm * torch.linalg.vector_norm(inverse, dim=0)
         )
-        plain = (torch.minimum(prior, most) * squared).sqrt()
-        lower, upper = (prior - most).clamp(min=0.0), (prior - least).clamp(min=0.0)
-        by_nystrom = MomentBounds(centre - half, centre + half, lower, upper)
-        parts.append(by_nystrom.intersect(MomentBounds(first - plain, first + plain, lower, upper)))
+        plain = (torch.minimum(prior, largest) * squared).sqrt()
+        lower, upper = (prior - largest).clamp(min=0.0), (prior - smallest).clamp(min=0.0)
+        bounds = MomentBounds(centre - half, centre + half, lower, upper)
+        plain_bounds = MomentBounds(by_vector - plain, by_vector + plain, lower, upper)
+        parts.append(bounds.intersect(plain_bounds))
     return _join(parts)
 
 
@@ -84,21 +86,21 @@ def solved_moment_bounds(
     tolerance: float = 1e-2,
     max_iterations: int = 100,
 ) -> MomentBounds:
-    """Exact mean (less the prior mean) and variance of f at x (t, d) by a solve per point.
+    """Bounds on the exact mean (minus the prior mean) and variance of f at x, by linear solves.
 
     With any s near K^{-1} k_*, its residual p = k_* - K s and r = y - K v:
     k_*^T K^{-1} k_* lies in s^T (k_* + p) + [0, p^T Q^{-1} p], and the mean within
-    sqrt(p^T Q^{-1} p r^T Q^{-1} r) of s^T y + p^T v. A solve cut short gives wider intervals, never
-    wrong ones.
+    sqrt(p^T Q^{-1} p r^T Q^{-1} r) of s^T y + p^T v. Solves that have not converged give wider but
+    valid intervals.
 
     Args:
         kernel, matrix, nystrom: covariance function, K, Q.
         target, vector, residual (n,): y - m(x), v, y - K v.
-        x (t, d): where.
-        tolerance: variances are solved to this share of the noise variance.
-        max_iterations: steps at most.
+        x (t, d): test points.
+        tolerance: accuracy of the variances, relative to the noise variance.
+        max_iterations: most steps.
 
-    Cost: a product with K of 64 columns per step and per 64 points; memory 8 n x 64.
+    Cost: a product of K with 64 columns per step and 64 points; memory 8 n x 64.
     Source: Burt thesis, sections 4.2.1 and 4.2.2; the quadratic certificate is derived.
     """
     squared = torch.dot(residual, nystrom.solve(residual))
@@ -114,13 +116,13 @@ def solved_moment_bounds(
             on_failure="return",
         )
         s, p = found.solution, found.residual
-        least = torch.linalg.vecdot(s, cross + p, dim=0)
-        more = torch.linalg.vecdot(p, nystrom.solve(p), dim=0).clamp(min=0.0)
+        smallest = torch.linalg.vecdot(s, cross + p, dim=0)
+        width = torch.linalg.vecdot(p, nystrom.solve(p), dim=0).clamp(min=0.0)
         centre = s.mT @ target + p.mT @ vector
-        half = (more * squared).sqrt()
-        upper = (prior - least).clamp(min=0.0)
+        half = (width * squared).sqrt()
+        upper = (prior - smallest).clamp(min=0.0)
         parts.append(
-            MomentBounds(centre - half, centre + half, (upper - more).clamp(min=0.0), upper)
+            MomentBounds(centre - half, centre + half, (upper - width).clamp(min=0.0), upper)
         )
     return _join(parts)
 
@@ -128,11 +130,11 @@ def solved_moment_bounds(
 def davies_variance_bounds(
     kernel: Kernel, inputs: Tensor, subset: Tensor, noise: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Exact variance of f at x (t, d) between two functions of a subset of the data.
+    """Bounds on the exact variance of f at x (t, d) from a subset of the data.
 
-    With k_* split into the subset z and the rest w and K_z = K_zz + s I: at most
-    k_** - k_z*^T K_z^{-1} k_z*, and at least that less ||k_w* - K_wz K_z^{-1} k_z*||^2 / s. The
-    lower end closes slowly where data are strongly correlated.
+    With k_* split into the subset z and the rest w, and K_z = K_zz + s I, it is at most
+    k_** - k_z*^T K_z^{-1} k_z*, and at least that minus ||k_w* - K_wz K_z^{-1} k_z*||^2 / s. The
+    lower bound tightens slowly if the data are strongly correlated.
 
     Args:
         kernel, inputs (n, d), noise (): covariance function, training inputs, s.
@@ -162,7 +164,7 @@ def davies_variance_bounds(
 
 
 def _columns(kernel: Kernel, inputs: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """k_* (n, c) and k_** (c,) for a few test points at a time."""
+    """k_* (n, c) and k_** (c,) for blocks of test points."""
     for start in range(0, x.shape[0], TEST_COLUMNS):
         rows = x[start : start + TEST_COLUMNS]
         yield kernel.evaluate(inputs, rows), kernel.diagonal(rows)

@@ -1,4 +1,4 @@
-"""A certificate as one page for people (Markdown) and as plain values (JSON)."""
+"""A certificate as a Markdown page and as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from gpx.diagnostics.moment_bounds import variance_ratio_interval
 from gpx.diagnostics.verdict import Verdict, in_words, judge
 from gpx.inference.kl_bounds import total_variation_bound
 
-SHOWN = 25
+MAX_TABLE_ROWS = 25
 """Rows of the table on the page; the JSON file has all."""
 ANSWERS = {1: "yes", 0: "open", -1: "no"}
 
 
 @dataclass(frozen=True)
 class Report:
-    """A certificate with what is needed to say it in the data's own units.
+    """A certificate with the names and units needed to report it.
 
     Args:
         certificate: in standardised units.
         model: name of the model.
-        points (t, d): chosen inputs in their own units.
+        points (t, d): chosen inputs in original units.
         input_names, target_name: of the columns.
-        shift, scale: standardised targets -> the data's own unit.
+        shift, scale: from standardised targets to the original unit.
         products: whether products with the kernel matrix were used.
         level: of the central intervals of y.
-        threshold: in the target's own unit; adds the probability of y being at least this.
-        least: and whether that probability is at least this.
-        seconds: what the certificate took.
-        told: what becomes of the verdict's sentence, which speaks of arguments, for its readers.
+        threshold: in the original unit; adds the probability that y is at least this.
+        least: adds whether that probability is at least this.
+        seconds: time taken by the certificate.
+        reword: applied to the verdict's sentence, e.g. to replace argument names by option names.
     """
 
     certificate: Certificate
@@ -51,34 +51,34 @@ class Report:
     threshold: float | None = None
     least: float | None = None
     seconds: float = 0.0
-    told: Callable[[str], str] = str
+    reword: Callable[[str], str] = str
 
     @property
     def verdict(self) -> Verdict:
-        """How far the predictions agree with exact inference."""
+        """Agreement of the predictions with exact inference."""
         return judge(self.certificate)
 
     @property
     def intervals(self) -> CredibleIntervals:
-        """Certified neighbours of the exact central intervals of y, in the target's own unit."""
+        """Certified outer and inner intervals of y, in the original unit."""
         found = credible_intervals(
             self.certificate.moments, self.certificate.noise, level=self.level
         )
         return CredibleIntervals(*(self.shift + self.scale * end for end in found))
 
     def probabilities(self) -> dict[str, Tensor] | None:
-        """P(y >= threshold) as predicted, and certified ends for the exact one."""
+        """Predicted P(y >= threshold), and certified bounds on the exact one."""
         if self.threshold is None:
             return None
         found, level = self.certificate, (self.threshold - self.shift) / self.scale
         mean, variance = found.predicted.mean.double(), found.predicted.variance.double()
         noise, standardised = mean.new_tensor([found.noise, level])
-        said = exceedance_probability(mean, variance, noise, standardised)
+        predicted = exceedance_probability(mean, variance, noise, standardised)
         lower, upper = found.probability_bounds(level)
-        return {"probability": said, "probability_lower": lower, "probability_upper": upper}
+        return {"probability": predicted, "probability_lower": lower, "probability_upper": upper}
 
     def decisions(self) -> list[str] | None:
-        """Per point: is P(y >= threshold) certainly at least ``least``? "yes", "no" or "open"."""
+        """Whether P(y >= threshold) >= ``least`` at each point: "yes", "no" or "open"."""
         ends = self.probabilities()
         if ends is None or self.least is None:
             return None
@@ -86,7 +86,7 @@ class Report:
         return [ANSWERS[answer] for answer in found.tolist()]
 
     def columns(self) -> dict[str, list[float | None]]:
-        """One named column per quantity, a row per point, in the data's own units."""
+        """One column per quantity with an entry per point, in original units."""
         found, scale = self.certificate, self.scale
         spread = (found.predicted.variance.double() + found.noise).sqrt()
         columns: dict[str, Tensor] = {
@@ -102,14 +102,14 @@ class Report:
         }
         columns |= self.intervals._asdict()
         columns |= self.probabilities() or {}
-        # JSON has no NaN: an empty interval has no ends
+        # JSON has neither NaN nor infinity
         return {
             name: [v if v == v and abs(v) != float("inf") else None for v in values.tolist()]
             for name, values in columns.items()
         }
 
     def values(self) -> dict[str, Any]:
-        """Plain numbers for metrics.json: the certificate without its points."""
+        """The certificate without its points, as plain values for metrics.json."""
         found, verdict = self.certificate, self.verdict
         low, high = variance_ratio_interval(torch.tensor(found.kl, dtype=torch.float64))
         names = {**found.lower_bounds, **found.upper_bounds}
@@ -145,17 +145,17 @@ class Report:
 
     def sentence(self) -> str:
         """The verdict in words."""
-        said = in_words(
+        sentence = in_words(
             self.verdict,
             self.certificate,
             scale=self.scale,
             unit=self.target_name,
             products=self.products,
         )
-        return self.told(said)
+        return self.reword(sentence)
 
     def markdown(self, figure: str | None = None) -> str:
-        """The page.
+        """The page as Markdown.
 
         Args:
             figure: path of the picture, relative to the page.
@@ -164,9 +164,9 @@ class Report:
         lines = [f"# How far can this model be trusted? ({self.model})", "", self.sentence(), ""]
         if figure:
             lines += [f"![bounds on the evidence, certified intervals]({figure})", ""]
-        lines += ["## Evidence", "", *_ladder(found), ""]
-        lines += _divergence(found, values)
-        lines += ["## Size of the problem", "", *_size(found, values), ""]
+        lines += ["## Evidence", "", *_evidence_lines(found), ""]
+        lines += _divergence_lines(found, values)
+        lines += ["## Size of the problem", "", *_size_lines(found, values), ""]
         lines += [f"## Points ({values['points']})", "", *self._table(), ""]
         lines += [
             "`mean` and `std` (noise included) are the model's. The "
@@ -190,7 +190,7 @@ class Report:
             names.append(f"exact P >= {self.least:g}?")
         errors = (self.scale * self.certificate.mean_error).tolist()
         rows = []
-        for i in range(min(total, SHOWN)):
+        for i in range(min(total, MAX_TABLE_ROWS)):
             row = {name: column[i] for name, column in columns.items()}
             cells = [_number(row[name]) for name in self.input_names[:3]]
             cells += [_number(row["mean"]), _number(errors[i], 2)]
@@ -202,13 +202,13 @@ class Report:
                 cells.append(answers[i])
             rows.append(cells)
         lines = [_row(names), _row(["---"] * len(names)), *map(_row, rows)]
-        if total > SHOWN:
-            lines += ["", f"{total - SHOWN} more points are in the JSON file."]
+        if total > MAX_TABLE_ROWS:
+            lines += ["", f"{total - MAX_TABLE_ROWS} more points are in the JSON file."]
         return lines
 
 
-def _ladder(found: Certificate) -> list[str]:
-    """Bounds from the lowest to the highest."""
+def _evidence_lines(found: Certificate) -> list[str]:
+    """Bounds on the evidence, in ascending order."""
     if found.lower_bounds == found.upper_bounds:
         return [f"- log marginal likelihood, exact: {found.lower:.6g} nats (standardised targets)"]
     named = [(v, k, "lower") for k, v in found.lower_bounds.items()]
@@ -226,7 +226,7 @@ def _ladder(found: Certificate) -> list[str]:
     return lines
 
 
-def _divergence(found: Certificate, values: Mapping[str, Any]) -> list[str]:
+def _divergence_lines(found: Certificate, values: Mapping[str, Any]) -> list[str]:
     if found.num_inducing == 0:
         return []
     kl = found.kl
@@ -244,13 +244,11 @@ def _divergence(found: Certificate, values: Mapping[str, Any]) -> list[str]:
             f"{1 / values['variance_ratio_lower']:.4g} times the sparse ones, everywhere."
         )
     else:
-        lines.append(
-            "Above 2 nats this alone says little; what follows rests on the kernel matrix."
-        )
+        lines.append("Above 2 nats this says little; the bounds below come from the kernel matrix.")
     return [*lines, ""]
 
 
-def _size(found: Certificate, values: Mapping[str, Any]) -> list[str]:
+def _size_lines(found: Certificate, values: Mapping[str, Any]) -> list[str]:
     inducing = f", {found.num_inducing} inducing points" if found.num_inducing else ""
     low, high = found.dimension_lower, found.dimension_upper
     dimension = f"{low:.1f}" if high - low < 0.05 else f"between {low:.1f} and {high:.1f}"

@@ -1,4 +1,4 @@
-"""From a certificate to a sentence: how far may the predictions be trusted?"""
+"""Grades a certificate and puts into words how far predictions can be trusted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from gpx.diagnostics.certificate import Certificate
 
 Grade = Literal["certified", "plausible", "uncertified"]
 
-MEAN_SHARE = 0.25
-"""A mean is good when it is certain to this share of the predictive standard deviation of y."""
-VARIANCE_SHARE = 0.25
-"""A predictive variance of y is good when it is certain to this share."""
-NOISE_SHARE = 0.5
-"""More noise than this share of the targets' variance makes a sparse model worth a second look."""
+MAX_MEAN_ERROR = 0.25
+"""Largest certified error of a good mean, in predictive standard deviations of y."""
+
+MAX_VARIANCE_ERROR = 0.25
+"""Largest certified relative error of a good predictive variance of y."""
+
+SUSPICIOUS_NOISE_SHARE = 0.5
+"""If the noise has more than this share of the targets' variance, a sparse model gets a remark."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,14 @@ class Verdict:
     """How far predictions at the chosen points agree with exact inference.
 
     Attributes:
-        grade: "certified": all points are good; "plausible": at least half are, and none is
-            certainly off; "uncertified": anything else, and where there are no points.
+        grade: "certified": all points are good; "plausible": at least half are good and none is
+            certainly off; "uncertified": otherwise, and if there are no points.
         mean_error: largest certified error of a mean, in the targets' unit.
         mean_share: the same in predictive standard deviations of y.
         variance_error: largest certified relative error of a predictive variance of y.
-        good: how many points are good.
-        off: at how many the mean is certainly off by more than MEAN_SHARE.
-        points: how many there are.
+        good: number of good points.
+        off: number of points at which the mean is certainly off by more than ``MAX_MEAN_ERROR``.
+        points: number of points.
     """
 
     grade: Grade
@@ -42,16 +44,16 @@ class Verdict:
 
 
 def judge(certificate: Certificate) -> Verdict:
-    """Grade a certificate; every number is over the points it holds."""
+    """Grade a certificate over its points."""
     found = certificate
-    said = found.predicted.variance + found.noise
+    predicted = found.predicted.variance + found.noise
     low = found.moments.variance_lower + found.noise
     high = found.moments.variance_upper + found.noise
     spread = low.sqrt()
     share = found.mean_error / spread
-    ratio = (said / low - 1.0).abs().maximum((said / high - 1.0).abs())
-    good = (share <= MEAN_SHARE) & (ratio <= VARIANCE_SHARE)
-    off = found.certain_mean_error / spread > MEAN_SHARE
+    ratio = (predicted / low - 1.0).abs().maximum((predicted / high - 1.0).abs())
+    good = (share <= MAX_MEAN_ERROR) & (ratio <= MAX_VARIANCE_ERROR)
+    off = found.certain_mean_error / spread > MAX_MEAN_ERROR
     count, total = int(good.sum()), good.numel()
     grade: Grade = "uncertified"
     if total and not found.collapse:
@@ -78,11 +80,11 @@ def in_words(
     unit: str = "",
     products: bool = True,
 ) -> str:
-    """The verdict as one paragraph, with what to do about it.
+    """The verdict as one paragraph, with advice.
 
     Args:
-        verdict, certificate: what was found.
-        scale: of the targets, to the data's own unit.
+        verdict, certificate: the grade and its certificate.
+        scale: factor from standardised targets to the original unit.
         unit: name of the target.
         products: whether products with the kernel matrix were used.
     """
@@ -95,28 +97,29 @@ def in_words(
     if certificate.collapse:
         return (
             f"Do not use this model: it explains the data as noise ({certificate.collapse}). Small "
-            "divergences mean nothing there. Use more inducing points and train again from the "
+            "divergences mean nothing then. Use more inducing points and train again from the "
             "initial hyperparameters."
         )
     if verdict.grade == "certified":
-        said = f"Certified: at all {verdict.points} points trust {numbers}."
-        return said + _second_look(certificate)
-    more = _advice(certificate, products) + _second_look(certificate)
+        sentence = f"Certified: at all {verdict.points} points trust {numbers}."
+        return sentence + _noise_remark(certificate)
+    more = _advice(certificate, products) + _noise_remark(certificate)
+    percent = f"{100.0 * MAX_MEAN_ERROR:.0f} %"
     if verdict.off:
         return (
             f"Not good enough: at {verdict.off} of {verdict.points} points the mean is certainly "
-            f"off by more than {100.0 * MEAN_SHARE:.0f} % of a predictive standard deviation. All "
+            f"off by more than {percent} of a predictive standard deviation. All "
             f"that is certain: {numbers}. {more}"
         )
     if verdict.grade == "plausible":
         return (
             f"Plausible: {verdict.good} of {verdict.points} points are certain to "
-            f"{100.0 * MEAN_SHARE:.0f} % of a predictive standard deviation and of the variance, "
+            f"{percent} of a predictive standard deviation and of the variance, "
             f"none is certainly off. Over all points trust {numbers}. {more}"
         )
     return (
         f"Not certified: the predictions may be right, but this cannot be shown: only "
-        f"{verdict.good} of {verdict.points} points are certain to {100.0 * MEAN_SHARE:.0f} %; "
+        f"{verdict.good} of {verdict.points} points are certain to {percent}; "
         f"over all points, {numbers}. {more}"
     )
 
@@ -132,12 +135,12 @@ def _advice(certificate: Certificate, products: bool) -> str:
     return "The noise variance is too small for float64 to say more."
 
 
-def _second_look(certificate: Certificate) -> str:
-    """What certificates cannot see: hyperparameters that the approximation itself has spoilt."""
+def _noise_remark(certificate: Certificate) -> str:
+    """A remark on large noise, since certificates do not judge the hyperparameters."""
     m, share = certificate.num_inducing, certificate.noise_share
-    if not 0 < m < certificate.num_data or share <= NOISE_SHARE:
+    if not 0 < m < certificate.num_data or share <= SUSPICIOUS_NOISE_SHARE:
         return ""
     return (
-        f" But {100.0 * share:.0f} % of the targets' variance counts as noise, as it does where "
-        f"inducing points are too few: compare the evidence after training with {2 * m}."
+        f" But {100.0 * share:.0f} % of the targets' variance counts as noise, which also happens "
+        f"with too few inducing points: compare the evidence after training with {2 * m}."
     )

@@ -157,4 +157,4 @@ def settled_size(asked: int | None, size: int) -> dict[str, tuple[Any, str]]:
         return {"num_inducing": (size, f"half the training points, at most {MOST_INDUCING}")}
     if asked == size:
         return {}
-    return {"num_inducing": (size, f"one per training point, {asked:,} were asked for")}
+    return {"num_inducing": (size, f"one per training point; {asked:,} would be more")}

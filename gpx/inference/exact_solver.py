@@ -70,7 +70,8 @@ def choose_solver(requested: SolverName, x: Tensor) -> SolverChoice:
             "iterative",
             f"a factor needs {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free",
         )
-    return SolverChoice("cholesky", f"{n:,} training points are at most {limit:,} and fit memory")
+    reason = f"{n:,} training points are at most {limit:,} and fit in memory"
+    return SolverChoice("cholesky", reason)
 
 
 def cholesky_memory(x: Tensor) -> int:

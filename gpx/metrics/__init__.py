@@ -1,4 +1,4 @@
-"""Metrics of predictions, and the baselines to read them beside."""
+"""Metrics of predictions, and baselines to compare them with."""
 
 from gpx.metrics.baselines import baselines
 from gpx.metrics.classification import (

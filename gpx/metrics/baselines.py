@@ -1,7 +1,6 @@
-"""What needs no Gaussian process: the mean, a linear model, nearest neighbours, boosted trees.
+"""Baselines without Gaussian processes: mean, linear model, nearest neighbours, boosted trees.
 
-On some benchmark sets these beat published sparse Gaussian processes, so every results table shows
-them beside the model.
+On some benchmark sets these beat published sparse Gaussian processes, so every run reports them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch.distributions import Categorical, Distribution, Normal
 from gpx.data.dataset import Dataset
 from gpx.likelihoods.base import class_numbers
 from gpx.linalg.nearest import nearest_neighbours
-from gpx.metrics.boosting import boosted
+from gpx.metrics.boosting import boosted_trees
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.evaluate import evaluate
 from gpx.metrics.regression import SMALLEST_STD, trivial_law
@@ -29,18 +28,18 @@ from gpx.metrics.regression import SMALLEST_STD, trivial_law
 logger = logging.getLogger(__name__)
 
 RIDGE = 1e-6
-"""Ridge of logistic regression, per point; it keeps weights finite where classes separate."""
+"""Ridge of logistic regression per point; keeps weights finite for separable classes."""
 
 CALIBRATION_ROWS = 2_000
 """Training rows whose leave-one-out errors give the neighbours' predictive variance."""
 
 MAX_QUERIES = 10_000
-"""Test rows the neighbours are asked about; evenly spaced ones are taken of more."""
+"""Most test rows, evenly spaced, that are predicted by nearest neighbours."""
 
 
 @dataclass(frozen=True)
 class _Prediction:
-    """Predictive law, or log probabilities of classes (t, C); and the test rows it is for."""
+    """Predictive distribution or log class probabilities (t, C), and the test rows it is for."""
 
     law: Distribution | Tensor
     rows: Tensor | None = None
@@ -52,25 +51,26 @@ def baselines(
 ) -> dict[str, dict[str, float]]:
     """Test metrics of the baselines: ``mean``, ``linear``, ``<k>-nn`` and ``boosting``.
 
-    Numbers and counts: the training mean; least squares with intercept (minimum norm); the mean of
-    the k nearest neighbours on scaled inputs; boosted trees (``gpx.metrics.boosting``). Each
-    predicts a Gaussian with the variance of its training residuals (for neighbours of leave-one-out
-    residuals, for trees of held-out ones), so that MNLP compares. For counts that is a density, not
-    a probability mass. Classes: the training frequencies; logistic regression; the neighbours'
-    frequencies with one count in all spread over the classes; boosted trees.
+    Regression and counts: the training mean; least squares with intercept (minimum norm); the mean
+    of the k nearest neighbours on scaled inputs; boosted trees (``gpx.metrics.boosting``). Each
+    predicts a normal distribution with the variance of its training residuals (neighbours:
+    leave-one-out residuals; trees: held-out ones), which gives an MNLP to compare with. For counts
+    that is a density, not a probability. Classes: the training frequencies; logistic regression;
+    the neighbours' frequencies with a pseudo-count of one spread over the classes; boosted trees.
 
     Args:
-        dataset: standardised; float64 or float32, any device (work is done in float64 on the CPU).
+        dataset: standardised; float64 or float32, on any device (baselines run in float64 on the
+            CPU).
         neighbours: k.
-        max_queries: see ``MAX_QUERIES``; what is left out is logged.
+        max_queries: see ``MAX_QUERIES``; a restriction is logged.
 
     Returns:
-        For each baseline the metrics of ``gpx.metrics.evaluate``; several outputs are predicted
-        each for itself, from the rows that have it. ``seconds`` is what fitting and predicting
-        took, and ``rows`` is there where fewer than all training rows were used.
+        for each baseline the metrics of ``gpx.metrics.evaluate``, with every output predicted on
+        its own from the rows that have it; ``seconds`` for fitting and predicting; and ``rows`` if
+        not all training rows were used.
 
-    Cost: O(n d^2) for the linear model; for neighbours a tree search at d <= 32, beyond
-    that O(n_test n d); O(n d) a tree.
+    Cost: O(n d^2) for the linear model; for neighbours a tree search up to d = 32, above that
+    O(n_test n d); O(n d) per tree.
     """
     data = dataset.to("cpu", torch.float64)
     queries = _queries(data, max_queries)
@@ -98,7 +98,7 @@ def baselines(
 
 
 def _by_target(make: Callable[[Dataset], _Prediction], data: Dataset) -> _Prediction:
-    """Each target predicted from the rows that have it."""
+    """Predict each output from the rows that have its target."""
     laws: list[Normal] = []
     facts: dict[str, float] = {}
     for place, name in enumerate(data.target_names):
@@ -138,7 +138,7 @@ def _training_mean(data: Dataset) -> _Prediction:
 
 
 def _boosting(data: Dataset) -> _Prediction:
-    law, rows = boosted(data)
+    law, rows = boosted_trees(data)
     return _Prediction(law, facts={"rows": rows} if rows < data.num_train else {})
 
 
@@ -173,7 +173,7 @@ def _least_squares(data: Dataset) -> Normal:
 def _neighbour_mean(data: Dataset, k: int, queries: Tensor | None) -> Normal:
     asked = data.test_x if queries is None else data.test_x[queries]
     mean = data.train_y[nearest_neighbours(data.train_x, asked, k)].mean(1)
-    # errors of training rows that are not their own neighbours
+    # leave-one-out errors: a training row is not its own neighbour
     count = min(CALIBRATION_ROWS, data.num_train)
     held = torch.linspace(0, data.num_train - 1, count, dtype=torch.float64).round().long()
     others = nearest_neighbours(data.train_x, data.train_x[held], k, exclude=held)

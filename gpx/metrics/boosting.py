@@ -1,7 +1,6 @@
-"""Gradient boosting of shallow trees on binned inputs, as a baseline: scikit-learn's.
+"""Gradient-boosted trees of scikit-learn as a baseline.
 
-Trees need no smoothness and no metric, and on many tables of measurements they beat Gaussian
-processes, which is worth knowing of a run.
+Trees assume neither smoothness nor a metric, and on many tables they beat Gaussian processes.
 """
 
 from __future__ import annotations
@@ -21,36 +20,38 @@ from gpx.metrics.regression import SMALLEST_STD
 
 logger = logging.getLogger(__name__)
 
-TREES = 300
-"""Trees at most, of each target or class; held-out rows say how many are taken."""
+MAX_TREES = 300
+"""Most trees per output or class; held-out rows choose the number."""
+
 HELD_OUT = 0.2
 """Share of the training rows that choose the number of trees and give the predictive variance."""
-MOST_ENTRIES = 10_000_000
-"""Rows x inputs x targets (or classes) that are fitted; of more rows random ones are taken."""
+
+MAX_ENTRIES = 10_000_000
+"""Most rows x inputs x outputs (or classes) to fit; with more a random subset of rows is used."""
 
 
-def boosted(data: Dataset, seed: int = 0) -> tuple[Normal | Tensor, int]:
-    """Predictions at the test inputs, and the training rows they come from.
+def boosted_trees(data: Dataset, seed: int = 0) -> tuple[Normal | Tensor, int]:
+    """Predictions at the test inputs, and the number of training rows used.
 
-    Trees are added on four fifths of the rows, the number that predicts the others best is chosen,
-    and as many are fitted to all rows. Counts are fitted by the Poisson deviance.
+    Trees are grown on four fifths of the rows, the number of trees that predicts the other rows
+    best is chosen, and that many are fitted to all rows. Counts use the Poisson deviance.
 
     Args:
         data: float64 on the CPU.
-        seed: of the held-out rows, and of the rows that are taken of too many.
+        seed: of the held-out rows and the random subset.
 
     Returns:
-        Numbers and counts: the normal law of the prediction with the error on the held-out rows,
-        (t,) or (t, p). Classes: log probabilities (t, C), with one count in all spread over the
+        for regression and counts a normal distribution with the error on the held-out rows, (t,) or
+        (t, p); for classes log probabilities (t, C), with a pseudo-count of one spread over the
         classes. And the number of rows.
 
-    Cost: O(trees n d) operations for each target or class, twice.
+    Cost: twice O(trees n d) operations for each output or class.
     """
     from threadpoolctl import threadpool_limits
 
     draws = np.random.default_rng(seed)
     width = data.num_inputs * max(data.num_outputs, data.num_classes)
-    limit = max(2, MOST_ENTRIES // max(width, 1))
+    limit = max(2, MAX_ENTRIES // max(width, 1))
     rows = draws.permutation(data.num_train)[:limit]
     if len(rows) < data.num_train:
         logger.info("%s: boosting is fitted to %d random training rows", data.name, len(rows))
@@ -61,7 +62,7 @@ def boosted(data: Dataset, seed: int = 0) -> tuple[Normal | Tensor, int]:
         if data.num_classes:
             return _class_log_probabilities(data, x, test_x, parts), len(rows)
         targets = data.train_y.reshape(data.num_train, -1).numpy()
-        laws = [_number(x, target, test_x, parts, data.task) for target in targets.T]
+        laws = [_fit_output(x, target, test_x, parts, data.task) for target in targets.T]
     mean = torch.from_numpy(np.stack([law[0] for law in laws], 1))
     std = torch.tensor([max(law[1], SMALLEST_STD) for law in laws]).to(mean)
     shape = data.test_y.shape
@@ -69,19 +70,19 @@ def boosted(data: Dataset, seed: int = 0) -> tuple[Normal | Tensor, int]:
 
 
 Parts = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""Held-out rows, the others, and all."""
+"""Held-out rows, the other rows, and all rows."""
 
 
-def _number(
+def _fit_output(
     x: NDArray[Any], y: NDArray[Any], test_x: NDArray[Any], parts: Parts, task: str
 ) -> tuple[NDArray[Any], float]:
-    """Mean at the test inputs, and the root mean square error on the held-out rows."""
+    """Mean at the test inputs, and the root mean squared error on the held-out rows."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     held, others, rows = parts
     positive = task == "count" and y[others].sum() > 0 and y[rows].sum() > 0
     options = _options("poisson" if positive else "squared_error")
-    first = HistGradientBoostingRegressor(max_iter=TREES, **options).fit(x[others], y[others])
+    first = HistGradientBoostingRegressor(max_iter=MAX_TREES, **options).fit(x[others], y[others])
     errors = [float(((p - y[held]) ** 2).mean()) for p in first.staged_predict(x[held])]
     best = int(np.argmin(errors))
     model = HistGradientBoostingRegressor(max_iter=best + 1, **options).fit(x[rows], y[rows])
@@ -102,9 +103,9 @@ def _class_log_probabilities(
         full[:, seen] = found
         return (fitted * full + 1.0 / count) / (fitted + 1.0)
 
-    best = TREES
+    best = MAX_TREES
     if len(np.unique(classes[others])) > 1:
-        first = HistGradientBoostingClassifier(max_iter=TREES, **options)
+        first = HistGradientBoostingClassifier(max_iter=MAX_TREES, **options)
         first.fit(x[others], classes[others])
         truth = np.arange(len(held)), classes[held]
         losses = [

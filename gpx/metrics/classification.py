@@ -1,4 +1,4 @@
-"""How good predicted class probabilities are."""
+"""Metrics of class probabilities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 ECE_BINS = 20
-"""Bins of confidence."""
+"""Number of bins of confidence in calibration errors."""
 
 
 def accuracy(probabilities: Tensor, classes: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ class Reliability(NamedTuple):
 
     Attributes:
         counts (B,): predictions in each bin ((b - 1) / B, b / B]; zero belongs to the first.
-        accuracy (B,), confidence (B,): share of right ones, and mean of that probability; NaN where
-            a bin is empty.
+        accuracy (B,), confidence (B,): share of correct predictions, and mean of that probability;
+            NaN for an empty bin.
     """
 
     counts: Tensor
@@ -57,7 +57,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Reliability:
-    """What a reliability diagram shows. Arguments as for ``accuracy``."""
+    """Data of a reliability diagram. Arguments as for ``accuracy``."""
     confidence, chosen = probabilities.max(-1)
     right = (chosen == classes.long()).to(confidence.dtype)
     place = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
@@ -84,7 +84,7 @@ def ece(
 
 
 def mce(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Tensor:
-    """Maximum calibration error: the largest gap of a bin that is not empty.
+    """Maximum calibration error: the largest gap between accuracy and confidence of a bin.
 
     Arguments as for ``ece``; the confidence of a bin is the mean of its points.
     """
@@ -92,20 +92,20 @@ def mce(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Tensor:
 
 
 def _gaps(found: Reliability, confidence: Literal["mean", "midpoint"]) -> Tensor:
-    """|accuracy - confidence| of each bin, zero where it is empty: (B,)."""
+    """|accuracy - confidence| of each bin (B,), zero for empty bins."""
     bins = len(found.counts)
     middle = (torch.arange(bins, device=found.counts.device).to(found.counts) + 0.5) / bins
-    claimed = found.confidence if confidence == "mean" else middle
-    return (found.accuracy - claimed).abs().masked_fill(found.counts == 0, 0.0)
+    expected = found.confidence if confidence == "mean" else middle
+    return (found.accuracy - expected).abs().masked_fill(found.counts == 0, 0.0)
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """Entropy of each prediction in nats, (n,): 0 to log C. probabilities (n, C)."""
+    """Entropy (n,) of each prediction in nats, from 0 to log C; probabilities (n, C)."""
     return -torch.xlogy(probabilities, probabilities).sum(-1)
 
 
 def class_distance(probabilities: Tensor, classes: Tensor) -> Tensor:
-    """Mean distance of the most probable class from the true one, for classes in an order.
+    """Mean distance of the most probable class from the true one, for ordered classes.
 
     Arguments as for ``accuracy``. Source: Chu and Ghahramani 2005 (mean absolute error).
     """
@@ -115,10 +115,10 @@ def class_distance(probabilities: Tensor, classes: Tensor) -> Tensor:
 def classification_metrics(
     log_probabilities: Tensor, classes: Tensor, *, ordered: bool = False
 ) -> dict[str, float]:
-    """``accuracy``, ``brier``, ``mnlp``, ``rmse``, and how calibrated and certain they are.
+    """``accuracy``, ``brier``, ``mnlp``, ``rmse``, calibration errors and ``entropy``.
 
     ``rmse`` is the root of the Brier score; ``ece``, ``ece_midpoint`` and ``mce`` are calibration
-    errors, ``entropy`` is the mean over predictions.
+    errors; ``entropy`` is the mean over predictions.
 
     Args:
         log_probabilities (n, C): of each class.

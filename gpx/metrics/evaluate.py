@@ -1,4 +1,4 @@
-"""The metrics of a task, on the standardised scale and in the data's own units."""
+"""All metrics of a task, on the standardised scale and in the original units."""
 
 from __future__ import annotations
 
@@ -32,33 +32,34 @@ def evaluate(
 ) -> dict[str, float]:
     """All metrics of predictions for test targets.
 
-    Every task has ``rmse``, ``mnlp`` and, in the data's own units, ``rmse_original`` and
-    ``mnlp_original``. Numbers and counts add ``mae`` (and ``mae_original``), ``smse`` and ``smae``
-    (errors over those of the mean of the test targets; left out where these are all the same),
-    ``sharpness`` (mean predictive deviation) and, where the law has a distribution function,
-    ``coverage_95``, ``coverage_error``, ``crps`` and ``interval_score_95``; what has a unit also in
-    that of the data (``crps_original``). See ``regression_metrics``. Numbers add ``msll``, the
-    ``mnlp`` minus that of the trivial law, in any unit the same. Classes add ``accuracy``,
-    ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``, those in an order
-    ``mae`` in classes; their ``rmse`` is the root of the Brier score and has no unit.
+    Every task has ``rmse`` and ``mnlp`` and, in original units, ``rmse_original`` and
+    ``mnlp_original``. Regression and counts add ``mae``, ``smse`` and ``smae`` (errors relative to
+    those of the mean of the test targets; left out if all targets are equal), ``sharpness`` (mean
+    predictive standard deviation) and, if the distribution has a cumulative distribution function,
+    ``coverage_95``, ``coverage_error``, ``crps`` and ``interval_score_95``. Metrics in the unit of
+    the target are also given in original units (``crps_original``). See ``regression_metrics``.
+    Regression adds ``msll``, the ``mnlp`` minus that of the trivial prediction, which does not
+    depend on the unit. Classes add ``accuracy``, ``brier``, ``ece``, ``ece_midpoint``, ``mce`` and
+    ``entropy``, and ordered classes ``mae`` in classes; their ``rmse`` is the root of the Brier
+    score and has no unit.
 
-    Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
-    the standardised metrics weighs them alike, in the data's own units the large ones prevail. Each
-    is over the rows that have its target; what no target of an output allows it lacks.
+    With several outputs each has its own metrics (``rmse.strength``), over the rows that have its
+    target, and ``rmse`` is their mean. In original units this mean is dominated by outputs with
+    large values. An output lacks the metrics that its targets do not allow.
 
     Args:
         task: of the likelihood.
-        predictive: of y, as a likelihood gives it: batch shape (n,); for classes it has
-            ``probs`` or ``logits``, (n,) of the class coded 1, or (n, C).
+        predictive: distribution of y from the likelihood, batch shape (n,) or (n, p); for classes
+            it has ``probs`` or ``logits``, (n,) for the label 1, or (n, C).
         y (n,) or (n, p): targets as in ``Dataset``: standardised, or -1 and 1, or 0..C-1, or
-            counts; NaN where one of several is missing.
+            counts; with several outputs NaN for a missing target.
         scaler: of the data set.
-        target_names: p of them for several outputs; otherwise empty.
-        trivial: ``gpx.metrics.trivial_law`` of the training targets, for ``msll``; counts have no
-            use for it, since a density does not compare with probabilities.
+        target_names: p names for several outputs; otherwise empty.
+        trivial: ``gpx.metrics.trivial_law`` of the training targets, for ``msll``; not used for
+            counts, since a density cannot be compared with probabilities.
 
     Raises:
-        ConfigError: the predictive distribution of a classifier has neither.
+        ConfigError: the distribution of a classifier has neither ``probs`` nor ``logits``.
     """
     if of_classes(task):
         known = class_log_probabilities(task, predictive, y)
@@ -73,7 +74,7 @@ def evaluate(
     for name in _IN_TARGET_UNIT:
         if name in each:
             each[f"{name}_original"] = each[name] * scale
-    # a density per original unit is the standardised one divided by the scale
+    # the density per original unit is the standardised density divided by the scale
     each["mnlp_original"] = each["mnlp"] + scale.log()
     found = {
         name: float(values.nanmean() if gaps else values.mean()) for name, values in each.items()

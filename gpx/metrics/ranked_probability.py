@@ -1,4 +1,4 @@
-"""The continuous ranked probability score of any predictive law of numbers."""
+"""The continuous ranked probability score of predictive distributions."""
 
 from __future__ import annotations
 
@@ -21,45 +21,49 @@ from torch.distributions import (
 
 from gpx.likelihoods.quantiles import cdf, is_count, of_rows
 
-NODES = 64
-"""Of the Gauss-Legendre rule on each side of the target."""
+QUADRATURE_NODES = 64
+"""Nodes of the Gauss-Legendre rule on each side of the target."""
+
 TAIL = 1e-10
-"""Probability beyond which counts add nothing."""
-EVERY = 64
-"""Counts from 0 that are all visited."""
-MOST_COUNTS = 10
-"""Times that the steps between counts double; counts above 64 * 4^10 have no part in a sum."""
-CHECK = 16
-"""Counts after which rows are left out whose tail is reached."""
-WIDE = 4096
-"""Counts of negative binomial laws beyond which steps are a 64th of an octave: their deviation
-is a share of the mean, and an incomplete beta function of each part is not had in passing."""
+"""Sums over counts end where the probability of larger counts is below this."""
+
+NUM_SINGLE_COUNTS = 64
+"""Counts below this are summed one by one; larger ones in growing steps."""
+
+MAX_DOUBLINGS = 10
+"""Number of times that the step between counts doubles; sums end at 64 * 4^10."""
+
+CHECK_INTERVAL = 16
+"""Number of counts after which rows that have reached their tail are dropped."""
+
+GEOMETRIC_FROM = 4096
+"""Counts of negative binomial distributions from which steps are a 64th of an octave. Their
+standard deviation grows with the mean, so that coarse steps suffice."""
 
 
 def crps(law: Distribution, y: Tensor) -> Tensor:
-    """Integral of (P(Y <= t) - [t >= y])^2 over t: one of each target, in the unit of y.
+    """Integral of (P(Y <= t) - [t >= y])^2 over t for each target, in the unit of y.
 
-    It is E|Y - y| - E|Y - Y'| / 2. Smaller is better; of a law without spread it is the absolute
-    error. Proper: on average over the targets of a law, none scores better than that law.
+    It equals E|Y - y| - E|Y - Y'| / 2. Smaller is better; for a point prediction it is the absolute
+    error. It is a proper score.
 
-    In closed form for normal, Laplace, Student's t and Poisson laws and mixtures of normal laws;
-    other counts to 1e-6 of the score (beyond 4,096, of negative binomial laws, to 1e-4, and 1e-3
-    where they reach beyond 6 * 10^7). Others by quadrature of the distribution function: to 1e-3 of
-    the score for transformed normal laws, 1e-2 where the components of a mixture are about a tenth
-    as wide as the whole.
+    Closed forms for normal, Laplace, Student's t and Poisson distributions and mixtures of normals.
+    Other counts are exact to a relative 1e-6 (negative binomial: 1e-4 beyond 4,096, and 1e-3 beyond
+    6 * 10^7). All others use quadrature of the distribution function, to a relative 1e-3 for
+    transformed normals and 1e-2 for mixtures of components a tenth as wide as the whole.
 
     Args:
-        law: of y, batch shape (n,) or (n, p).
+        law: distribution of y, batch shape (n,) or (n, p).
         y (n,) or (n, p): targets.
 
     Returns:
-        shaped as y, float64.
+        one score per target, of the shape of y, float64.
 
     Raises:
-        NotImplementedError: the law has no cumulative distribution function.
+        NotImplementedError: the distribution has no cumulative distribution function.
 
-    Cost: a closed form; for mixtures of m laws m^2 of these for each target, for mixtures of counts
-    m distribution functions for each count; otherwise 128 distribution functions.
+    Cost per target: one closed form; m^2 of them for mixtures of m components; for mixtures of
+    counts m distribution functions per count; otherwise 128 distribution functions.
 
     Sources: Gneiting and Raftery 2007, equation 21; Grimit et al. 2006 (normal mixtures); Jordan,
     Krueger and Lerch 2019 (closed forms).
@@ -72,7 +76,7 @@ def crps(law: Distribution, y: Tensor) -> Tensor:
 
 
 def _distance(law: Distribution, y: Tensor) -> Tensor:
-    """E|Y - y|; raises NotImplementedError where it has no closed form."""
+    """E|Y - y|; raises NotImplementedError if there is no closed form."""
     if isinstance(law, MixtureSameFamily):
         share = law.mixture_distribution.probs.double()
         return (share * _distance(law.component_distribution, y.unsqueeze(-1))).sum(-1)
@@ -90,7 +94,7 @@ def _distance(law: Distribution, y: Tensor) -> Tensor:
         double = Poisson(rate, validate_args=False)
         return 2.0 * (y * cdf(double, y) - rate * cdf(double, y - 1.0)) + rate - y
     if isinstance(law, NegativeBinomial):
-        # k p(k) is the mean times the probability of k - 1 with one more failure
+        # k p(k) = mean * p'(k - 1), where p' has total_count + 1
         count, logits, mean = law.total_count.double(), law.logits.double(), law.mean.double()
         one, more = (NegativeBinomial(c, logits=logits) for c in (count, count + 1.0))
         return 2.0 * (y * cdf(one, y) - mean * cdf(more, y - 1.0)) + mean - y
@@ -98,7 +102,7 @@ def _distance(law: Distribution, y: Tensor) -> Tensor:
 
 
 def _spread(law: Distribution) -> Tensor:
-    """E|Y - Y'| / 2, float64; raises NotImplementedError where only quadrature has it."""
+    """E|Y - Y'| / 2, float64; raises NotImplementedError if only quadrature can give it."""
     if isinstance(law, Normal):
         return law.scale.double() / math.sqrt(math.pi)
     if isinstance(law, Laplace):
@@ -128,14 +132,14 @@ def _spread(law: Distribution) -> Tensor:
 
 
 def _normal_distance(difference: Tensor, deviation: Tensor) -> Tensor:
-    """E|X| of a normal X with this mean and deviation, float64."""
+    """E|X| of a normal X with this mean and standard deviation, float64."""
     z = difference.double() / deviation
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
     return deviation * (z * torch.erf(z / math.sqrt(2.0)) + 2.0 * density)
 
 
 def _student_distance(df: Tensor, z: Tensor) -> Tensor:
-    """E|T - z| of a standard Student's t with more than one degree of freedom."""
+    """E|T - z| of a standard Student's t variable T with more than one degree of freedom."""
     standard = StudentT(df, validate_args=False)
     tails = 2.0 * standard.log_prob(z).exp() * (df + z.square()) / (df - 1.0)
     return z * (2.0 * cdf(standard, z) - 1.0) + tails
@@ -146,25 +150,25 @@ def _log_beta(a: float, b: Tensor) -> Tensor:
 
 
 def _count_spread(law: Distribution) -> Tensor:
-    """The sum of P(Y <= k) P(Y > k) over counts k: every one at first, then in steps.
+    """The sum of P(Y <= k) P(Y > k) over counts k, at first over every count, then in steps.
 
-    As long as every one is visited, probabilities are added up: an incomplete beta function costs
-    many of them.
-
-    Steps double at 64, 256, 1024, ..., so that they are a quarter of the deviation of a Poisson law
-    at most: a trapezoidal rule with the first correction of Euler and Maclaurin at each doubling.
+    Steps double at 64, 256, 1024, ..., so that they are at most a quarter of the standard deviation
+    of a Poisson distribution: a trapezoidal rule with the first Euler-Maclaurin correction at each
+    doubling. For the first counts probabilities are accumulated, which is much cheaper than
+    distribution functions.
     """
     parts = law.component_distribution if isinstance(law, MixtureSameFamily) else law
-    counts, weights = _count_rule(in_shares=isinstance(parts, NegativeBinomial))
+    counts, weights = _count_rule(geometric=isinstance(parts, NegativeBinomial))
     total = torch.zeros_like(law.mean, dtype=torch.float64)
-    # shares of a mixture sum to one but for rounding, which keeps the tail from being reached
+    # the weights of a mixture sum to one only up to rounding, so the tail cannot be much smaller
     tail = max(TAIL, 16.0 * torch.finfo(law.mean.dtype).eps)
     rows, below = torch.arange(len(total), device=total.device), torch.zeros_like(total)
     for place, (count, weight) in enumerate(zip(counts, weights, strict=True)):
-        here = total.new_full((len(rows),), count)
-        below = below + law.log_prob(here).double().exp() if count < EVERY else cdf(law, here)
+        at = total.new_full((len(rows),), count)
+        single = count < NUM_SINGLE_COUNTS
+        below = below + law.log_prob(at).double().exp() if single else cdf(law, at)
         total[rows] += weight * below * (1.0 - below)
-        if place % CHECK == CHECK - 1:  # rows whose tail is reached need no more
+        if place % CHECK_INTERVAL == CHECK_INTERVAL - 1:
             left = (below < 1.0 - tail).nonzero().squeeze(1)
             if not len(left):
                 break
@@ -172,39 +176,43 @@ def _count_spread(law: Distribution) -> Tensor:
     return total
 
 
-def _count_rule(*, in_shares: bool) -> tuple[list[float], list[float]]:
-    """Counts, and weights whose sum over a smooth function of them is that over all counts.
+def _count_rule(*, geometric: bool) -> tuple[list[float], list[float]]:
+    """Counts and weights of a quadrature rule for sums of smooth functions over all counts.
 
     Args:
-        in_shares: steps grow with the counts from WIDE on, not with their roots.
+        geometric: from ``GEOMETRIC_FROM`` on, steps grow with the counts, not with their roots.
     """
-    ends = [EVERY * 4**n for n in range(MOST_COUNTS + 1)]
-    far, ends = ends[-1], [end for end in ends if not in_shares or end <= WIDE]
+    ends = [NUM_SINGLE_COUNTS * 4**n for n in range(MAX_DOUBLINGS + 1)]
+    last, ends = ends[-1], [end for end in ends if not geometric or end <= GEOMETRIC_FROM]
     pieces = [np.arange(ends[0])]
     pieces += [np.arange(a, b, 2 << n) for n, (a, b) in enumerate(pairwise(ends))]
-    if in_shares:
-        pieces.append(np.floor(WIDE * 2.0 ** np.arange(0.0, np.log2(far / WIDE), 1.0 / 64.0)))
+    if geometric:
+        octaves = np.arange(0.0, np.log2(last / GEOMETRIC_FROM), 1.0 / 64.0)
+        pieces.append(np.floor(GEOMETRIC_FROM * 2.0**octaves))
     counts = np.concatenate(pieces)
     gaps = np.diff(counts, append=2.0 * counts[-1] - counts[-2])
     weights = 0.5 * (gaps + np.concatenate([[1], gaps[:-1]]))
     for n, end in enumerate(ends[:-1]):
-        here, step = int(np.searchsorted(counts, end)), 2 << n
-        # (h^2 - (h / 2)^2) / 12 of the derivative, a central difference over 2 h
+        at, step = int(np.searchsorted(counts, end)), 2 << n
+        # (h^2 - (h / 2)^2) / 12 times the derivative, as a central difference over 2 h
         correction = 0.75 * step**2 / 12.0 / (2.0 * step)
-        weights[here + 1] += correction
-        weights[here - 2] -= correction
+        weights[at + 1] += correction
+        weights[at - 2] -= correction
     return counts.astype(float).tolist(), weights.tolist()
 
 
 def _quadrature(law: Distribution, y: Tensor) -> Tensor:
-    """Both sides of y by Gauss-Legendre in u, t = y +- c u / (1 - u), c the reach of the law."""
-    at, weights = np.polynomial.legendre.leggauss(NODES)
-    kind = law.mean.dtype
-    reach = law.stddev.double() + (y - law.mean.double()).abs()
+    """Gauss-Legendre quadrature in u on both sides of y, t = y +- c u / (1 - u).
+
+    c is the standard deviation plus the distance of y from the mean.
+    """
+    at, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
+    dtype = law.mean.dtype
+    width = law.stddev.double() + (y - law.mean.double()).abs()
     found = torch.zeros_like(y)
     for u, weight in zip((0.5 * (at + 1.0)).tolist(), (0.5 * weights).tolist(), strict=True):
-        away, slope = reach * (u / (1.0 - u)), reach / (1.0 - u) ** 2
-        left = cdf(law, (y - away).to(kind)).double()
-        right = 1.0 - cdf(law, (y + away).to(kind)).double()
+        offset, slope = width * (u / (1.0 - u)), width / (1.0 - u) ** 2
+        left = cdf(law, (y - offset).to(dtype)).double()
+        right = 1.0 - cdf(law, (y + offset).to(dtype)).double()
         found += weight * slope * (left.square() + right.square())
     return found

@@ -1,6 +1,6 @@
-"""How good predictions of numbers are.
+"""Metrics of regression.
 
-Targets are (n,), or (n, p) for p outputs; a metric is then (), or (p,): one for each output.
+Targets are (n,), or (n, p) for p outputs; a metric is then (), or (p,) with one value per output.
 """
 
 from __future__ import annotations
@@ -18,43 +18,42 @@ from gpx.likelihoods.quantiles import cdf, cdf_before, of_rows, quantile
 from gpx.metrics.ranked_probability import crps
 
 SMALLEST_STD = 1e-6
-"""Floor of a predictive standard deviation, for targets that are fitted without error."""
+"""Smallest predictive standard deviation of a baseline, in case it fits without error."""
 
-ROWS = 5_000
-"""Targets at most for which scores of mixtures are worked out, whose every row costs much."""
+MAX_MIXTURE_ROWS = 5_000
+"""Most targets for which the CRPS and interval score of mixtures are computed."""
 
 
 def rmse(mean: Tensor, y: Tensor) -> Tensor:
-    """Root mean squared error of predictive means for targets y, same shape; in the unit of y."""
+    """Root mean squared error of predictive means for targets y of the same shape; unit of y."""
     return (mean - y).square().mean(0).sqrt()
 
 
 def mae(prediction: Tensor, y: Tensor) -> Tensor:
-    """Mean absolute error of predictions for targets y, same shape; in the unit of y."""
+    """Mean absolute error of predictions for targets y of the same shape; unit of y."""
     return (prediction - y).abs().mean(0)
 
 
 def mnlp(predictive: Distribution, y: Tensor) -> Tensor:
     """Mean negative log predictive probability of targets y, in nats per point.
 
-    Marginal, point by point: correlations between test points play no part. For continuous targets
-    it is of a density, so it depends on the unit of y: in a unit ``scale`` times smaller it is
-    larger by ``log(scale)``.
+    Each point is scored by its marginal. For continuous targets it is a density and depends on the
+    unit of y: in a unit that is ``scale`` times smaller it is larger by ``log(scale)``.
     """
     return -predictive.log_prob(y).mean(0)
 
 
 def gaussian_mnlp(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-    """``mnlp`` of N(mean, variance), variances with the noise, shapes alike; in nats per point."""
+    """``mnlp`` of N(mean, variance), all of one shape, variances with noise; nats per point."""
     errors = (y - mean).square() / variance
     return 0.5 * (errors + variance.log() + LOG_TWO_PI).mean(0)
 
 
 def smse(mean: Tensor, y: Tensor) -> Tensor:
-    """Standardised mean squared error: over the population variance of the targets y; no unit.
+    """Standardised mean squared error: divided by the population variance of the targets y.
 
-    The mean of these very targets has 1, a perfect prediction 0. Same shapes; the targets of an
-    output must not be all the same.
+    Predicting the mean of y gives 1, a perfect prediction 0. Shapes are equal; the targets of an
+    output must not all be equal.
 
     Source: Rasmussen and Williams 2006, section 2.5.
     """
@@ -62,19 +61,19 @@ def smse(mean: Tensor, y: Tensor) -> Tensor:
 
 
 def smae(prediction: Tensor, y: Tensor) -> Tensor:
-    """Standardised mean absolute error: over the mean distance of y from its mean; no unit.
+    """Standardised mean absolute error: divided by the mean absolute deviation of y from its mean.
 
-    The mean of these very targets has 1, a perfect prediction 0. Same shapes; the targets of an
-    output must not be all the same.
+    Predicting the mean of y gives 1, a perfect prediction 0. Shapes are equal; the targets of an
+    output must not all be equal.
     """
     return mae(prediction, y) / mae(y.mean(0), y)
 
 
 def trivial_law(train_y: Tensor) -> Normal:
-    """What training targets (n,) or (n, p) say without any input: N(mean, variance), () or (p,).
+    """Prediction without inputs: N(mean, variance) of the training targets (n,) or (n, p).
 
-    The variance is that of the population; its root is at least ``SMALLEST_STD``. Targets that are
-    missing (NaN) are left out.
+    Uses the population variance, with a standard deviation of at least ``SMALLEST_STD``. Missing
+    targets (NaN) are left out. Shape () or (p,).
     """
     if bool(train_y.isnan().any()):
         mean = train_y.nanmean(0)
@@ -84,13 +83,13 @@ def trivial_law(train_y: Tensor) -> Normal:
 
 
 def msll(predictive: Distribution, trivial: Distribution, y: Tensor) -> Tensor:
-    """Mean standardised log loss: ``mnlp`` minus that of the trivial law, in nats per point.
+    """Mean standardised log loss: ``mnlp`` minus that of ``trivial_law``, in nats per point.
 
-    The trivial law itself has exactly 0, better predictions less. It does not depend on the unit
-    of y. Also known as SNLP.
+    Predicting ``trivial_law`` gives 0, better predictions less. It does not depend on the unit of
+    y. Also known as SNLP.
 
     Args:
-        predictive: of y, batch shape (n,) or (n, p).
+        predictive: distribution of y, batch shape (n,) or (n, p).
         trivial: ``trivial_law`` of the training targets.
         y (n,) or (n, p): test targets on the same scale.
 
@@ -102,8 +101,8 @@ def msll(predictive: Distribution, trivial: Distribution, y: Tensor) -> Tensor:
 def coverage(predictive: Distribution, y: Tensor, level: float = 0.95) -> Tensor:
     """Share of targets y inside the central predictive interval of probability ``level``.
 
-    A calibrated model gives ``level``, or more for counts, whose intervals are of whole numbers;
-    the sign of the difference tells over- from under-confidence.
+    A calibrated model gives ``level``, or more for counts, whose intervals end at whole numbers.
+    Less than ``level`` means overconfidence.
 
     Raises:
         NotImplementedError: the distribution has no cumulative distribution function.
@@ -114,9 +113,9 @@ def coverage(predictive: Distribution, y: Tensor, level: float = 0.95) -> Tensor
 
 
 def interval_score(predictive: Distribution, y: Tensor, level: float = 0.95) -> Tensor:
-    """Mean of the width of the central interval and, 2 / (1 - level) times, what y lies outside it.
+    """Mean width of the central interval plus 2 / (1 - level) times the distance of y outside it.
 
-    In the unit of y; smaller is better: narrow intervals that hold the targets.
+    In the unit of y; smaller is better.
 
     Raises:
         NotImplementedError: the distribution has no cumulative distribution function.
@@ -130,12 +129,12 @@ def interval_score(predictive: Distribution, y: Tensor, level: float = 0.95) -> 
 
 
 def sharpness(predictive: Distribution) -> Tensor:
-    """Mean predictive standard deviation, observation noise included; in the unit of y."""
+    """Mean predictive standard deviation, including observation noise; unit of y."""
     return predictive.stddev.mean(0)
 
 
 def gaussian_crps(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
-    """Mean continuous ranked probability score of N(mean, variance); in the unit of y.
+    """Mean continuous ranked probability score of N(mean, variance); unit of y.
 
     Source: Gneiting, Raftery, Westveld and Goldman 2005, equation 5.
     """
@@ -145,20 +144,20 @@ def gaussian_crps(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
 def regression_metrics(
     predictive: Distribution, y: Tensor, trivial: Distribution | None = None
 ) -> dict[str, Tensor]:
-    """``rmse``, ``mae``, ``mnlp`` and ``sharpness``, and whatever else law and targets allow.
+    """``rmse``, ``mae``, ``mnlp``, ``sharpness``, and others that distribution and targets allow.
 
-    ``smse`` and ``smae`` need targets that are not all the same, ``msll`` the trivial law, and a
-    cumulative distribution function ``coverage_95``, ``coverage_error`` (mean distance of the
-    coverage curve from the diagonal), ``crps`` and ``interval_score_95``. The last two are those
-    of ``ROWS`` evenly spaced targets at most where the law is a mixture.
+    ``smse`` and ``smae`` need targets that are not all equal, and ``msll`` needs ``trivial``.
+    ``coverage_95``, ``coverage_error`` (mean distance of the coverage curve from the diagonal),
+    ``crps`` and ``interval_score_95`` need a cumulative distribution function; for mixtures the
+    last two use at most ``MAX_MIXTURE_ROWS`` evenly spaced targets.
 
     Args:
-        predictive: of y, batch shape (n,) or (n, p): the law of every single target.
+        predictive: distribution of every target, batch shape (n,) or (n, p).
         y (n,) or (n, p): targets on the same scale.
         trivial: ``trivial_law`` of the training targets.
 
     Returns:
-        each () or (p,), float64.
+        metrics by name, () or (p,) each, float64.
     """
     mean = predictive.mean
     found = {"rmse": rmse(mean, y), "mae": mae(mean, y), "mnlp": mnlp(predictive, y)}
@@ -177,14 +176,14 @@ def regression_metrics(
 
 
 def observed_outputs(predictive: Distribution, y: Tensor) -> list[tuple[Distribution, Tensor]]:
-    """Law and targets of each output, at the rows that have a target of it.
+    """Distribution and targets of each output, restricted to the rows that have its target.
 
     Args:
         predictive: batch shape (n, p).
-        y (n, p): NaN where a target is missing.
+        y (n, p): NaN for missing targets.
 
     Raises:
-        NotImplementedError: a law that ``of_rows`` does not know.
+        NotImplementedError: a distribution that ``of_rows`` does not know.
     """
     found = []
     for place, targets in enumerate(y.unbind(1)):
@@ -197,15 +196,15 @@ def observed_outputs(predictive: Distribution, y: Tensor) -> list[tuple[Distribu
 def observed_metrics(
     predictive: Distribution, y: Tensor, trivial: Distribution | None = None
 ) -> dict[str, Tensor]:
-    """``regression_metrics`` of each output over the rows that have a target of it.
+    """``regression_metrics`` of each output over the rows that have its target.
 
     Args:
         predictive: as there, batch shape (n, p).
-        y (n, p): NaN where a target is missing.
+        y (n, p): NaN for missing targets.
         trivial: as there.
 
     Returns:
-        each (p,), float64; NaN for an output whose targets do not allow it, or that has none.
+        metrics by name, (p,) each, float64; NaN for an output whose targets do not allow a metric.
     """
     each: list[dict[str, Tensor]] = []
     for place, (law, targets) in enumerate(observed_outputs(predictive, y)):
@@ -219,10 +218,11 @@ def observed_metrics(
 
 
 def _some_rows(predictive: Distribution, y: Tensor) -> tuple[Distribution, Tensor]:
-    """``ROWS`` evenly spaced rows of a mixture and its targets; all of a law that costs little."""
-    if len(y) <= ROWS or not isinstance(predictive, MixtureSameFamily):
+    """At most ``MAX_MIXTURE_ROWS`` evenly spaced rows of a mixture; all rows of others."""
+    if len(y) <= MAX_MIXTURE_ROWS or not isinstance(predictive, MixtureSameFamily):
         return predictive, y
-    rows = torch.linspace(0, len(y) - 1, ROWS, dtype=torch.float64).round().long().to(y.device)
+    places = torch.linspace(0, len(y) - 1, MAX_MIXTURE_ROWS, dtype=torch.float64)
+    rows = places.round().long().to(y.device)
     with contextlib.suppress(NotImplementedError):
         return of_rows(predictive, rows), y[rows]
     return predictive, y

@@ -9,7 +9,7 @@ from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.direct.logistic_bound import DirectLogisticBound
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.direct.network_elbo import DirectNetworkELBO
-from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
+from gpx.methods.eigenfunctions.evidence import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.coregional_mll import CoregionalMLL
 from gpx.methods.exact.exact_mll import ExactMLL

@@ -1,1 +1,1 @@
-"""What a user writes: options composed into a config, checked, and built into objects."""
+"""Options of the user: composed into a config, checked, and built into objects."""

@@ -1,4 +1,4 @@
-"""From config nodes to objects; errors say which node."""
+"""Build objects from config nodes; errors name the node."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
 
     Args:
         config: the composed config.
-        group: dotted name of the node; null gives None.
-        arguments: passed to the constructor beside the node's own options.
+        group: dotted name of the node; the result is None if it is null.
+        arguments: passed to the constructor, in addition to the options of the node.
 
     Raises:
         ConfigError: the target cannot be imported or rejects its options.
-        GPXError: whatever the constructor raises on purpose.
+        GPXError: raised by the constructor.
     """
     node = OmegaConf.select(config, group)
     if node is None:
@@ -49,14 +49,14 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
 
 
 def target_of(node: DictConfig, group: str) -> Any:
-    """The class that ``node`` names; None where there is none of that name.
+    """The class that ``node`` names; None if there is no such class.
 
     Raises:
         ConfigError: no ``_target_``, or its module cannot be imported.
     """
     target = OmegaConf.select(node, "_target_", default=None)
     if target is None:
-        raise ConfigError(f"{group} has no _target_: name its class there")
+        raise ConfigError(f"{group} has no _target_: name its class in {group}._target_")
     try:
         return pydoc.locate(target)
     except pydoc.ErrorDuringImport as error:
@@ -64,10 +64,10 @@ def target_of(node: DictConfig, group: str) -> Any:
 
 
 def parts_of(model: Any) -> dict[str, bool]:
-    """Which of kernel, mean and likelihood a model is built from, and which of them it must have.
+    """Which of kernel, mean and likelihood a model takes, and whether it needs each of them.
 
     Args:
-        model: class; anything else, which ``build`` refuses, is taken to be built from all three.
+        model: class. For anything else, which ``build`` will refuse, all three are needed.
     """
     if not isinstance(model, type):
         return dict.fromkeys(Hyperparameters._fields, True)
@@ -81,28 +81,28 @@ def parts_of(model: Any) -> dict[str, bool]:
 
 
 def check_parts(config: DictConfig) -> dict[str, bool]:
-    """``parts_of`` the model of a config; raises ConfigError where one that it needs is missing."""
+    """``parts_of`` the model of a config; raises ConfigError if a part that it needs is missing."""
     parts = parts_of(target_of(config.approx, "approx"))
     for part, needed in parts.items():
         if needed and config.get(part) is None:
-            raise ConfigError(f"{part}= is not chosen")
+            raise ConfigError(f"{part}= is not chosen, and the model needs it")
     return parts
 
 
 def build_model(config: DictConfig) -> Model:
-    """The approximation, and what it takes of kernel, mean and likelihood.
+    """Build the model of a config with its kernel, mean and likelihood.
 
-    The class of ``approx.basis`` is left for the model to call, with its kernel.
+    The class of ``approx.basis`` is passed uncalled: the model calls it with its kernel.
 
     Raises:
-        ConfigError: as ``build``, or a part that it needs is not chosen.
+        ConfigError: as ``build``, or a part that the model needs is not chosen.
     """
     parts: dict[str, Any] = {part: build(config, part) for part in check_parts(config)}
     basis = config.approx.get("basis")
     for part in ("basis", "selector", "family"):
         if isinstance(config.approx.get(part), str):
-            word = config.approx[part]
-            raise ConfigError(f"approx.{part}={word} is now {part}={word}")
+            value = config.approx[part]
+            raise ConfigError(f"approx.{part}={value} is written {part}={value} now")
     if OmegaConf.is_config(basis):
         parts["basis"] = build(config, "approx.basis", _partial_=True)
     return build(config, "approx", **parts)

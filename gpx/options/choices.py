@@ -1,8 +1,8 @@
-"""Nodes of several choices, of which the likelihood takes one: a new likelihood needs no config.
+"""Config nodes with several choices, one of which is selected by the likelihood.
 
-A node like ``configs/objective/qsgp_by_likelihood.yaml`` has under ``choices`` the nodes of several
-classes, and beside it the options of all of them. The first class whose ``likelihoods`` take the
-likelihood of the run is what the node stands for.
+A node like ``configs/objective/qsgp_by_likelihood.yaml`` holds the nodes of several classes under
+``choices``, and beside it the options of all of them. The first class whose ``likelihoods`` include
+that of the run is selected.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from gpx.likelihoods import Likelihood
 from gpx.options.build import target_of
 
 GROUPS = ("objective", "optimizer")
-"""Nodes that may have choices."""
+"""Config groups whose node may have choices."""
 
 
 def with_choices_made(config: DictConfig) -> DictConfig:
-    """A copy of a composed config in which nodes of several choices are the one that fits.
+    """A copy of a composed config in which nodes with choices are replaced by the selected one.
 
-    Options that are null leave the chosen node as it is. A choice that is a whole config
-    (``@package _global_``) fills its other nodes, too.
+    Options beside the choices override those of the selected node unless they are null. A choice
+    that is a whole config (``@package _global_``) sets its other nodes, too.
 
     Raises:
-        ConfigError: an option of another choice than the one that fits is set, or a class that
-            cannot be found.
+        ConfigError: an option is set that the selected class does not have, or a class cannot be
+            found.
     """
     content = OmegaConf.to_container(config, resolve=False)
     assert isinstance(content, dict)
@@ -42,8 +42,10 @@ def with_choices_made(config: DictConfig) -> DictConfig:
 
 
 def _choose(content: dict[Any, Any], group: str, likelihood: Any) -> None:
-    """Put the choice that takes ``likelihood`` in the place of the node ``group``; the last one
-    where none does, which then says so itself."""
+    """Replace the node ``group`` by the choice that takes ``likelihood``.
+
+    If none does, the last one is selected; it is refused when it is checked against the model.
+    """
     node = dict(content[group])
     for choice in node.pop("choices").values():
         own = choice if "_target_" in choice else choice[group]
@@ -51,12 +53,12 @@ def _choose(content: dict[Any, Any], group: str, likelihood: Any) -> None:
         taken = getattr(target, "likelihoods", (Likelihood,))
         if isinstance(likelihood, type) and issubclass(likelihood, taken):
             break
-    given = _set(node)
+    given = _without_nulls(node)
     for name in given:
         if name not in own:
             whose = getattr(likelihood, "__name__", "this")
             raise ConfigError(
-                f"{group}.{name} is set, but {target.__name__}, which is what fits a {whose} "
+                f"{group}.{name} is set, but {target.__name__}, which is used with a {whose} "
                 f"likelihood, has no such option: leave it out, or choose another {group}="
             )
     if choice is not own:
@@ -64,7 +66,7 @@ def _choose(content: dict[Any, Any], group: str, likelihood: Any) -> None:
     content[group] = OmegaConf.to_container(OmegaConf.merge(own, given), resolve=False)
 
 
-def _set(options: dict[Any, Any]) -> dict[Any, Any]:
-    """Options that are not null, at any depth."""
-    found = {k: _set(v) if isinstance(v, dict) else v for k, v in options.items()}
+def _without_nulls(options: dict[Any, Any]) -> dict[Any, Any]:
+    """The options that are not null, at any depth."""
+    found = {k: _without_nulls(v) if isinstance(v, dict) else v for k, v in options.items()}
     return {k: v for k, v in found.items() if v is not None and v != {}}

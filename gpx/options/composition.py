@@ -1,4 +1,4 @@
-"""Options composed into one config, and mistakes in them told in one line."""
+"""Composition of options into a config, and one-line explanations of mistakes in them."""
 
 from __future__ import annotations
 
@@ -32,26 +32,25 @@ FLAGS = frozenset(
     {"help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "info"}
     | {"shell-completion", "config-path", "config-name", "config-dir", "experimental-rerun"}
 )
-"""What may follow two dashes: the flags of Hydra."""
-MOST_OWNERS = 6
-"""Choices that are listed for an option that another choice does not have."""
+"""The flags of Hydra, which begin with two dashes."""
+MAX_LISTED = 6
+"""Most choices that are listed for an option."""
 
 
 def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:
-    """The config of a run for options as on the command line, choices of the likelihood made.
+    """The config of a run, from options as on the command line.
 
     Args:
         overrides: ``group=choice`` and ``name=value``.
-        config_folder: with ``train.yaml`` and the groups.
+        config_folder: contains ``train.yaml`` and the groups.
 
     Raises:
-        ConfigError: an option that does not exist or cannot be read, with the nearest valid names;
-            or there is no such folder.
+        ConfigError: an option does not exist or cannot be read, or the folder is missing.
     """
     if not (config_folder / "train.yaml").is_file():
         raise ConfigError(
-            f"there are no configs in {config_folder}: install gpx anew with "
-            "pip install gpx-torch, or from its repository with pip install -e ."
+            f"there are no configs in {config_folder}: reinstall gpx with pip install gpx-torch, "
+            "or from its repository with pip install -e ."
         )
     try:
         overrides = with_kernel_expressions(overrides, [config_folder])
@@ -64,7 +63,7 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
 
 @contextmanager
 def _composing(config_folder: Path) -> Iterator[None]:
-    """Hydra for compositions from this folder; an application that is running goes on after it."""
+    """Initialise Hydra for this folder; afterwards a running Hydra application is restored."""
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -75,13 +74,14 @@ def _composing(config_folder: Path) -> Iterator[None]:
 
 
 def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
-    """Refuse what Hydra takes for a choice of a group, or answers with a bare ValueError.
+    """Refuse choices of groups for which Hydra gives no helpful error.
 
-    ``kernel=null`` and ``kernel=1`` are none; of ``kernel=[rbf,periodic]`` the last would win.
+    These are ``kernel=null`` and ``kernel=1``, and lists: of ``kernel=[rbf,periodic]`` Hydra would
+    silently use the last.
 
     Raises:
         ConfigError: one of these.
-        OverrideParseException: not an option at all.
+        OverrideParseException: an argument cannot be read as an option.
     """
     options = [a for a in arguments if "=" in a and not a.startswith("-")]
     for override in OverridesParser.create().parse_overrides(options):
@@ -91,14 +91,14 @@ def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
         value = override.value()
         for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
             if not isinstance(choice, (str, QuotedString)):
-                raise ConfigError(_no_choice(group, choice, config_folder))
+                raise ConfigError(_explain_choice(group, choice, config_folder))
 
 
 def require_no_dashes(arguments: Sequence[str], config_folder: Path) -> None:
-    """Refuse options that are written as flags, ``--kernel=rbf`` or ``--max_steps 3``.
+    """Refuse options written with dashes, such as ``--kernel=rbf`` or ``--max_steps 3``.
 
     Raises:
-        ConfigError: how it is written, or that there is no such option.
+        ConfigError: an argument begins with two dashes and is not a flag of Hydra.
     """
     for argument in arguments:
         name, _, value = argument.removeprefix("--").partition("=")
@@ -109,45 +109,45 @@ def require_no_dashes(arguments: Sequence[str], config_folder: Path) -> None:
                 f"{argument}: options have no dashes; write {name}={value or 'VALUE'}"
             )
         raise ConfigError(
-            f"{argument}: options have no dashes, and {_explain_unknown(name, config_folder, ())}"
+            f"{argument}: options have no dashes; also, {_explain_unknown(name, config_folder, ())}"
         )
 
 
-def _no_choice(group: str, choice: object, config_folder: Path) -> str:
+def _explain_choice(group: str, choice: object, config_folder: Path) -> str:
     files = (config_folder / group).glob("*.yaml")
     listed = ", ".join(sorted(path.stem for path in files)[:20])
     if choice is None:
         return (
-            f"{group}=null chooses nothing; leave it out for the default, "
-            f"or choose one of: {listed}"
+            f"{group}=null is not possible; leave it out for the default, or choose one of: "
+            f"{listed}"
         )
     if not isinstance(choice, list):
         return f"there is no {group}={choice}; valid are: {listed}"
     text = f"{group}=[{','.join(map(str, choice))}] is a list, and {group}= takes one choice"
     if group == "kernel":
-        text += f"; a sum or product of kernels is written as one, for example {EXAMPLE}"
+        text += f"; write a sum or product of kernels as an expression, for example {EXAMPLE}"
     else:
         text += f", one of: {listed}"
-    return text + f" (for a run with each: -m {group}={','.join(map(str, choice))})"
+    return text + f" (to run each of them: -m {group}={','.join(map(str, choice))})"
 
 
 def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> str:
-    """One line for an error of Hydra or OmegaConf, with the nearest valid names.
+    """One line that explains an error of Hydra or OmegaConf, with the nearest valid names.
 
     Args:
-        error: what composition raised.
+        error: raised by composition.
         config_folder: folder of the config groups.
-        overrides: the options, of which the choices of groups say what options there are.
+        overrides: the options; the choices of groups among them determine which options exist.
     """
     if isinstance(error, MissingConfigException):
         return _explain_missing(error, config_folder)
     if isinstance(error, OverrideParseException):
-        table = _own_table(error.override)
+        table = _table_hint(error.override)
         if table:
-            return f"{error.override!r} is no option; {table}"
+            return f"{error.override!r} is not an option; {table}"
         return (
-            f"cannot read the option {error.override!r}: write name=value (lists as [a,b]; other "
-            "than plain letters in quotes, \"name='...'\")"
+            f"cannot read the option {error.override!r}: write name=value (lists as [a,b]; values "
+            "with special characters in quotes, \"name='...'\")"
         )
     text = str(error)
     if text.startswith("Ambiguous value for argument"):
@@ -161,13 +161,13 @@ def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> 
             return _explain_unknown(_full_key(text, cause) or name, config_folder, overrides)
     lines = [line.strip() for line in f"{cause or text}".splitlines() if line.strip()]
     key = _full_key(text, cause)
-    if "Cannot merge" in lines[0]:  # {...} where [...] stands, or the other way round
+    if "Cannot merge" in lines[0]:  # {...} instead of [...], or the other way round
         wanted = "a list" if "ListConfig with" in lines[0] else "options by name"
         return f"{key}: expected {wanted}"
     if "is not a ListConfig" in lines[0]:
         return f"{key}: expected a list, in brackets: {key}=[...]"
     if "does not support deletion" in lines[0]:
-        return f"~{key}: an option cannot be deleted; leave this out for its default"
+        return f"~{key}: options cannot be deleted; leave this out to use the default"
     return f"{key}: {lines[0]}" if key else lines[0]
 
 
@@ -176,12 +176,12 @@ def _full_key(text: str, cause: BaseException | None) -> str | None:
     return match.group(1) if match else None
 
 
-def _own_table(text: str) -> str:
-    """How a file of numbers is given, where ``text`` is the name of one; else nothing."""
+def _table_hint(text: str) -> str:
+    """How to give a table, if ``text`` is the name of a file of one; otherwise empty."""
     form = Path(text).suffix[1:]
     if form not in ("csv", "npz", "parquet"):
         return ""
-    return f"a table of your own is data={form} data.path={text}"
+    return f"for a table of your own write data={form} data.path={text}"
 
 
 def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
@@ -193,12 +193,12 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
     if group.endswith("/"):  # data=/tables/mine.csv
         group, option = group.rstrip("/"), f"/{option}"
     options = list(error.options or [])
-    if group == "data" and _own_table(option):
-        return f"there is no data={option}; {_own_table(option)}"
+    if group == "data" and _table_hint(option):
+        return f"there is no data={option}; {_table_hint(option)}"
     if not group or not options:
         return str(error).splitlines()[0]
     if f"{group}={option}" in CHOICES:
-        return f"there is no {group}={option} any more: it is {CHOICES[f'{group}={option}']}"
+        return f"{group}={option} has been renamed: use {CHOICES[f'{group}={option}']}"
     return f"there is no {group}={option}; {_suggest(option, options)}"
 
 
@@ -206,58 +206,58 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     owners = known_names(config_folder)
     new = new_name(name)
     if new == "trainer.memory_budget":
-        return f"there is no option {name} here any more: it is {new}, for example {new}=2GiB"
+        return f"the option {name} has been renamed: use {new}, for example {new}=2GiB"
     if name.partition(".")[0] in GROUPS:
-        return f"there is no option {name} any more: it is {new}"
+        return f"the option {name} has been renamed: use {new}"
     solvers = solver_owners(name)
     if solvers:
-        return f"there is no option {name} here; of {' and '.join(solvers)} it is now {new}"
+        return f"there is no option {name} here; for {' and '.join(solvers)} it is now {new}"
     if new in owners:
-        return f"there is no option {name} here any more: it is {new}, an option of basis="
+        return f"the option {name} has been renamed: use {new}, an option of basis="
     here, chosen = _composed_here(overrides, config_folder)
     if name in owners and not owners[name]:
         return _explain_bare(name, config_folder)
     if name in owners:
         return _explain_elsewhere(name, owners[name], chosen)
-    # a misspelled group is likelier to be near a group; a dotted option near its own siblings
+    # the closest match may be an option of another choice
     near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
     if near and owners[near[0]] and here and near[0] not in here:
         return f"there is no option {name}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
     whole = (text.partition("=")[0] for text in overrides)
-    name = next((each for each in whole if each.startswith(f"{name}.")), name)  # Hydra says aprox
+    name = next((each for each in whole if each.startswith(f"{name}.")), name)  # Hydra cuts names
     return f"there is no option {name}; {_suggest(name, here or sorted(owners))}"
 
 
 def _explain_bare(name: str, config_folder: Path) -> str:
-    """Why ``name`` of configs/train.yaml has no options below it."""
+    """Explain why ``name`` of configs/train.yaml has no options below it."""
     choices = sorted(file.stem for file in (config_folder / name).glob("*.yaml"))
     if not choices:
-        return f"{name} is one value and has no options"
+        return f"{name} is a single value and has no options"
     text = (config_folder / name / f"{choices[0]}.yaml").read_text(encoding="utf-8")
     inside = OmegaConf.select(OmegaConf.create(text), f"approx.{name}")
     if f"@package approx.{name}" in text or inside is not None:
-        return f"the options of {name}= are approx.{name}.NAME=..."
-    return f"{name}= is not chosen, so that it has no options: choose {' or '.join(choices)}"
+        return f"options of {name}= are written approx.{name}.NAME=..."
+    return f"{name}= has no options as long as it is not chosen: choose {' or '.join(choices)}"
 
 
 def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, str]) -> str:
-    """Which choices bring the option ``name``, and what was chosen in their place."""
+    """Explain which choices have the option ``name``, and what was chosen instead."""
     group = owners[0].partition("=")[0]
     others = [owner.partition("=")[2] for owner in owners if owner.startswith(f"{group}=")]
-    listed = ", ".join(others[:MOST_OWNERS]) + (" ..." if len(others) > MOST_OWNERS else "")
+    listed = ", ".join(others[:MAX_LISTED]) + (" ..." if len(others) > MAX_LISTED else "")
     text = f"{name} is an option of {group}={listed}"
     if chosen.get(group) == "auto":
         what = "kernel" if group == "kernel" else "method"
-        return f"{text}, and {group}=auto, the default, chooses the {what} itself: name one of them"
+        return f"{text}, and {group}=auto (the default) chooses the {what}: name one of these"
     return text + (f", not of {group}={chosen[group]}" if group in chosen else "")
 
 
 def _composed_here(
     overrides: Sequence[str], config_folder: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Options that there are with the choices of groups in ``overrides``, and what is chosen.
+    """The options that exist with the choices of groups in ``overrides``, and these choices.
 
-    Empty where the choices alone do not compose: one of them is the mistake.
+    Empty if the choices alone cannot be composed, so that one of them is the mistake.
     """
     groups = [text for text in overrides if (config_folder / text.partition("=")[0]).is_dir()]
     try:
@@ -271,7 +271,7 @@ def _composed_here(
 
 
 def _suggest(name: str, valid: list[str]) -> str:
-    """The nearest valid names: of the options beside it where it names a node that there is."""
+    """Text with the nearest valid names, preferably of options of the same node."""
     prefix, _, last = name.rpartition(".")
     head, _, rest = name.partition(".")
     heads = difflib.get_close_matches(head, {v.partition(".")[0] for v in valid}, n=3, cutoff=0.65)
@@ -290,12 +290,12 @@ def _suggest(name: str, valid: list[str]) -> str:
 
 
 def known_names(config_folder: Path) -> dict[str, list[str]]:
-    """Every group and dotted option, with the choices (``basis=orthogonal``) that bring it.
+    """Every group and dotted option, with the choices (``basis=orthogonal``) that have it.
 
-    Choices of the group that an option belongs to come first, before those that set it in passing.
+    Choices of the group of the option come first, then choices of other groups that set it.
     """
     own: dict[str, list[str]] = {}
-    passing: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
     for path in sorted(config_folder.rglob("*.yaml")):
         *folders, _ = path.relative_to(config_folder).parts
         content: Any = OmegaConf.load(path)
@@ -307,14 +307,15 @@ def known_names(config_folder: Path) -> dict[str, list[str]]:
         if group:
             own.setdefault(group, [])
         for name in _leaves(content, "" if package == "_global_" else package):
-            found = own if package != "_global_" or name.startswith(f"{group}.") else passing
+            found = own if package != "_global_" or name.startswith(f"{group}.") else others
             found.setdefault(name, [])
             if group:
                 found[name].append(f"{group}={path.stem}")
-    return {name: own.get(name, []) + passing.get(name, []) for name in {**own, **passing}}
+    return {name: own.get(name, []) + others.get(name, []) for name in {**own, **others}}
 
 
 def _leaves(node: DictConfig, prefix: str) -> list[str]:
+    """Dotted names of all nodes and options below ``node``."""
     found: list[str] = []
     for key in map(str, node):
         if key in ("defaults", "hydra", "facts", "_target_"):

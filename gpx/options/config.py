@@ -1,4 +1,4 @@
-"""Options of the trainer, typed: a misspelled or ill-typed one fails on composition."""
+"""Options of the trainer, with types, so that mistakes are found on composition."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from gpx.linalg import budget_in_bytes
 from gpx.options.types import check_option_names, check_option_types
 
 CONFIGS = config_folder()
-"""With ``train.yaml`` and the config groups."""
-LEAST_BUDGET = 2**20
-"""Bytes; less would cut every product into single rows."""
-MOST_THREADS = 1024
-"""Threads that may be asked for; where the system refuses to start so many, the process dies."""
+"""Folder of ``train.yaml`` and the config groups."""
+MIN_MEMORY_BUDGET = 2**20
+"""Bytes; with less, every product would be cut into single rows."""
+MAX_THREADS = 1024
+"""The process may abort if the system cannot start so many threads."""
 
 
 @dataclass
 class TrainerConfig:
-    """How a run is executed. Nothing here changes the mathematics but dtype, steps and batch size.
+    """How a run is executed. Only dtype, steps, batch size and budget change its results.
 
     Attributes:
         device: ``auto`` (CUDA when there is one), ``cpu``, ``cuda`` or ``cuda:N``.
-        dtype: ``float32`` or ``float64``; what it costs in accuracy is said per objective.
+        dtype: ``float32`` or ``float64``; objectives document the accuracy of float32.
         max_steps: optimiser steps, or evaluations of the objective under L-BFGS-B.
         batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
-        budget: seconds that training may take; null: any. ``approx=auto`` chooses a method by it,
-            and training ends at the first step after it.
-        num_threads: CPU threads; null leaves torch's own choice.
-        memory_budget: bytes, or text such as ``4GiB``, that products with kernel matrices and what
-            is kept between them may hold; null: a quarter of what the device has, rounded
-            down to a power of two. What it came to is in the run's config.
-        keep_freed_memory: CPU: reuse the pages of freed arrays (faster steps, see ``allocator``).
-        deterministic: only kernels that give the same bits every time (CUDA: slower).
-        matmul: float32 products on a GPU: ``ieee``; ``tf32x3`` (three products of halves in the
-            Triton kernels, as exact as float32); ``tf32`` (eleven bits, only in products with a
-            stored kernel matrix inside solves whose residual is judged in float64); null: tf32x3
-            where there are Triton kernels, else ieee. torch's own TF32 is off in any case.
-        cuda_graphs: CUDA: record a step whose shapes do not change (svgp, sampled qsgp, MALA,
-            blocks of conjugate gradients) and replay it as one launch; where that does not work,
-            steps run as they are and the log says why.
+        budget: seconds that training may take; null: no limit. ``approx=auto`` chooses a method by
+            it, and training ends at the first step after it.
+        num_threads: CPU threads; null: torch's default.
+        memory_budget: bytes, or text such as ``4GiB``, for products with kernel matrices and
+            results kept between them; null: a quarter of the memory of the device, rounded down to
+            a power of two. The value used is in the run's config.
+        keep_freed_memory: CPU: reuse the pages of freed arrays (faster steps, see
+            ``gpx.training.allocator``).
+        deterministic: use only operations that give the same bits every time (CUDA: slower).
+        matmul: float32 products on a GPU: ``ieee``; ``tf32x3`` (three TF32 products in the Triton
+            kernels, as exact as float32); ``tf32`` (eleven bits, only in products with a stored
+            kernel matrix inside solves that check their residual in float64); null: tf32x3 with
+            Triton kernels, otherwise ieee. torch's own TF32 is always off.
+        cuda_graphs: CUDA: record a step of fixed shapes (svgp, sampled qsgp, MALA, blocks of
+            conjugate gradients) and replay it as one launch. If that fails, steps run without it
+            and the log says why.
         log_every: steps between entries in TensorBoard and on the console.
-        eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
+        eval_every: steps between test metrics; 0: only at the end, null: ten times during the run.
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.
         tensorboard: write TensorBoard events.
-        loggers: where else a run is reported: ``mlflow``, ``wandb``, or both.
+        loggers: further loggers: ``mlflow``, ``wandb``, or both.
         figures: draw figures (PNG in the run folder, and into TensorBoard).
-        baselines: fit a linear model, nearest neighbours and boosted trees, and report them beside
-            the model.
-        certify: bound, at test points, what the approximation costs (sgpr, cglb, svgp, exact).
-        quiet: nothing on the console but warnings and errors.
+        baselines: also fit and report a linear model, nearest neighbours and boosted trees.
+        certify: bound the error of the approximation at test points (sgpr, cglb, svgp, exact).
+        quiet: print only warnings and errors.
     """
 
     device: str = "auto"
@@ -94,15 +94,15 @@ class TrainerConfig:
             raise ConfigError(f"trainer.eval_every={self.eval_every}: expected 0 or more, or null")
         if self.budget is not None and not 0 < self.budget < math.inf:
             raise ConfigError(f"trainer.budget={self.budget:g}: expected seconds above 0, or null")
-        if self.num_threads is not None and not 1 <= self.num_threads <= MOST_THREADS:
+        if self.num_threads is not None and not 1 <= self.num_threads <= MAX_THREADS:
             raise ConfigError(
-                f"trainer.num_threads={self.num_threads}: expected 1 to {MOST_THREADS}, or null; "
-                "more threads than the machine has cores only slow it down"
+                f"trainer.num_threads={self.num_threads}: expected 1 to {MAX_THREADS}, or null; "
+                "more threads than cores only make it slower"
             )
-        if budget_in_bytes(self.memory_budget) < LEAST_BUDGET:
+        if budget_in_bytes(self.memory_budget) < MIN_MEMORY_BUDGET:
             raise ConfigError(
-                f"trainer.memory_budget={self.memory_budget} is in bytes: expected at least 1MiB, "
-                "for example 4GiB"
+                f"trainer.memory_budget={self.memory_budget}: expected at least 1MiB, for example "
+                "4GiB (numbers are bytes)"
             )
         if not self.checkpoint_seconds >= 0:
             raise ConfigError(
@@ -114,10 +114,10 @@ ConfigStore.instance().store(group="trainer", name="schema", node=TrainerConfig)
 
 
 def trainer_options(node: Any) -> TrainerConfig:
-    """The options of ``trainer``, composed or read back from a run folder.
+    """The options of the node ``trainer``.
 
     Raises:
-        ConfigError: an option that does not exist, of another type or out of range.
+        ConfigError: an option that does not exist, has another type or is out of range.
     """
     if not isinstance(node, DictConfig):
         raise ConfigError(f"trainer={node}: expected its options by name")

@@ -1,8 +1,8 @@
 """Sums, products and multiples of kernels by name: ``kernel='rbf*periodic + 2*linear'``.
 
-An expression becomes the config of a kernel like those of configs/kernel, which Hydra is then told
-to choose. So its options can be set like any others (``kernel.kernels.0.lengthscale=2``), and
-config.yaml holds what was built.
+An expression becomes a config like those in configs/kernel, stored where Hydra finds it as a choice
+of ``kernel=``. Its options can be set like any others (``kernel.kernels.0.lengthscale=2``), and
+config.yaml holds the kernel that was built.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from gpx.options.types import check_option_types
 GROUP = "kernel"
 EXAMPLE = "kernel='rbf*periodic + linear'"
 AMPLITUDES = ("outputscale", "slope_variance", "variance", "weight")
-"""Options that multiply a kernel."""
+"""Options that scale a kernel."""
 SWEEPS = ("choice", "glob", "range", "interval", "shuffle", "sort", "tag")
-"""Functions of Hydra, which stand for several choices."""
+"""Functions of Hydra for sweeps."""
 WORDS = {"null": None, "true": True, "false": False}
 
 
 def with_kernel_expressions(arguments: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """The options with ``kernel=`` expressions made choices of Hydra; all others as they are.
+    """The options, with expressions of ``kernel=`` replaced by names of stored configs.
 
     Args:
-        arguments: as on the command line; of a sweep ``kernel=rbf,rbf*periodic`` every choice.
-        folders: of config groups; a kernel is ``kernel/NAME.yaml`` in the last that has one.
+        arguments: as on the command line, including sweeps such as ``kernel=rbf,rbf*periodic``.
+        folders: of config groups; of several ``kernel/NAME.yaml`` the last folder's is used.
 
     Raises:
         ConfigError: an expression that cannot be read, or a kernel or option that does not exist.
     """
-    return [_chosen(argument, folders) for argument in arguments]
+    return [_stored(argument, folders) for argument in arguments]
 
 
-def _chosen(argument: str, folders: Sequence[Path]) -> str:
+def _stored(argument: str, folders: Sequence[Path]) -> str:
     group, equals, text = argument.partition("=")
     if group != GROUP or not equals:
         return argument
-    choices = [_unquoted(choice) for choice in _at_commas(_unquoted(text))]
+    choices = [_unquoted(choice) for choice in _split_at_commas(_unquoted(text))]
     if not any(_is_expression(choice) for choice in choices):
         return argument
     return f"{GROUP}=" + ",".join(
@@ -58,7 +58,7 @@ def _chosen(argument: str, folders: Sequence[Path]) -> str:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether it is more than a name; lists and functions of Hydra are not ours to read."""
+    """Whether it is more than a name, and not a list or a function of Hydra."""
     return bool(re.search(r"[+*()]|\s-\s", text)) and not re.match(
         rf"\[|\{{|({'|'.join(SWEEPS)})\(", text
     )
@@ -70,8 +70,8 @@ def _unquoted(text: str) -> str:
     return text[1:-1].strip() if quoted else text
 
 
-def _at_commas(text: str) -> list[str]:
-    """The parts between commas that stand in no brackets."""
+def _split_at_commas(text: str) -> list[str]:
+    """Split at commas outside of brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
@@ -83,7 +83,7 @@ def _at_commas(text: str) -> list[str]:
 
 
 def kernel_node(text: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """The config of the kernel that an expression, or a name, stands for.
+    """The config of the kernel for an expression or a name.
 
     Raises:
         ConfigError: it cannot be read, or a name in it does not exist.
@@ -92,7 +92,7 @@ def kernel_node(text: str, folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _store(text: str, folders: Sequence[Path]) -> str:
-    """Build the node of an expression; the name by which Hydra finds it."""
+    """Store the config of an expression for Hydra, and return its name there."""
     name = re.sub(r"\s+", "", text).replace("'", "").replace('"', "")
     node = kernel_node(text, folders)
     ConfigStore.instance().store(group=GROUP, name=name, node=node)
@@ -100,7 +100,7 @@ def _store(text: str, folders: Sequence[Path]) -> str:
 
 
 class _Reader:
-    """One expression.
+    """Reads one expression.
 
     Args:
         text: the expression.
@@ -110,7 +110,7 @@ class _Reader:
     def __init__(self, text: str, folders: Sequence[Path]) -> None:
         self.text = text
         files = [file for folder in folders for file in sorted(folder.glob("kernel/*.yaml"))]
-        # kernel=auto is no kernel that can stand in a sum
+        # kernel=auto cannot be part of an expression
         self.files = {file.stem: file for file in files if file.stem != "auto"}
 
     def node(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class _Reader:
         try:
             return self._node(ast.parse(self.text, mode="eval").body)
         except SyntaxError:
-            raise self._unreadable("a sign lacks a kernel, or a bracket its other half") from None
+            raise self._unreadable("a kernel or a bracket is missing") from None
         except (RecursionError, MemoryError):
             raise self._unreadable("it is too long") from None
 
@@ -134,7 +134,7 @@ class _Reader:
             numbers = [part for part in parts if isinstance(part, ast.Constant)]
             kernels = [self._node(part) for part in parts if part not in numbers]
             if not kernels:
-                raise self._unreadable("numbers multiply kernels, and there is none")
+                raise self._unreadable("there is a number without a kernel")
             scale = 1.0
             for number in numbers:
                 scale *= self._positive(number)
@@ -144,11 +144,11 @@ class _Reader:
             return self._kernel(tree.id)
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Sub):
             raise self._unreadable(
-                "a difference of kernels is no kernel: a variance may be negative"
+                "a difference of kernels is not a kernel, as its variance may be negative"
             )
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
             return self._kernel_with_options(tree, tree.func.id)
-        raise self._unreadable(f"{ast.unparse(tree)} is no kernel, sum or product")
+        raise self._unreadable(f"{ast.unparse(tree)} is not a kernel, sum or product")
 
     def _parts(self, tree: ast.expr, kind: type[ast.operator]) -> list[ast.expr]:
         """Terms of a sum or factors of a product, in order."""
@@ -159,7 +159,7 @@ class _Reader:
     def _positive(self, number: ast.Constant) -> float:
         value = number.value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise self._unreadable(f"{ast.unparse(number)} is no positive number")
+            raise self._unreadable(f"{ast.unparse(number)} is not a positive number")
         return float(value)
 
     def _kernel(self, name: str) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class _Reader:
         elif call.args and isinstance(node.get("kernels"), list):  # a kernel of several
             node["kernels"] = [self._node(part) for part in call.args]
         elif call.args:
-            raise self._unreadable(f"options have names, such as {name}(lengthscale=2)")
+            raise self._unreadable(f"options need names, such as {name}(lengthscale=2)")
         for keyword in call.keywords:
             option = str(keyword.arg)
             if option not in node or option.startswith("_"):
@@ -210,7 +210,7 @@ class _Reader:
             value = ...
         if isinstance(value, (int, float, str, list)):
             return value
-        raise self._unreadable(f"{ast.unparse(tree)} is no number, word or list")
+        raise self._unreadable(f"{ast.unparse(tree)} is not a number, word or list")
 
     def _unreadable(self, why: str) -> ConfigError:
         return ConfigError(
@@ -225,21 +225,21 @@ def sum_of(terms: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def product_of(factors: list[dict[str, Any]]) -> dict[str, Any]:
-    """The config of a product, in which one factor keeps its amplitude.
+    """The config of a product of kernels, in which only one factor has a learned outputscale.
 
-    Of several amplitudes only their product shows. One that cannot do without (a sum, ``linear``)
-    keeps it; else the first.
+    More would not be identifiable. Factors whose scale cannot be fixed (a sum, ``linear``) keep it;
+    if there are none, the first factor does.
     """
     if len(factors) == 1:
         return factors[0]
-    fixable = [factor for factor in factors if _takes_no_outputscale(factor)]
+    fixable = [factor for factor in factors if _can_fix_outputscale(factor)]
     for factor in fixable[1:] if len(fixable) == len(factors) else fixable:
-        if factor["outputscale"] == 1.0:  # not one that was asked for
+        if factor["outputscale"] == 1.0:  # not given by the user
             factor["outputscale"] = None
     return {"_target_": "gpx.kernels.Product", "kernels": factors}
 
 
-def _takes_no_outputscale(node: dict[str, Any]) -> bool:
+def _can_fix_outputscale(node: dict[str, Any]) -> bool:
     """Whether the kernel's ``outputscale`` may be null, which fixes it to one."""
     target = target_of(OmegaConf.create(node), GROUP)
     if "outputscale" not in node or not inspect.isclass(target):
@@ -249,8 +249,10 @@ def _takes_no_outputscale(node: dict[str, Any]) -> bool:
 
 
 def _multiplied(node: dict[str, Any], scale: float) -> dict[str, Any]:
-    """The node with its amplitude multiplied, of a product in one factor; ``Scale`` has to serve
-    where there is none."""
+    """The node with its amplitude multiplied, in one factor of a product.
+
+    A kernel without an amplitude is wrapped in ``Scale``.
+    """
     if node["_target_"] == "gpx.kernels.Sum":
         return sum_of([_multiplied(term, scale) for term in node["kernels"]])
     if node["_target_"] == "gpx.kernels.Product":

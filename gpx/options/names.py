@@ -1,16 +1,16 @@
-"""Errors of models speak of arguments and classes; on the command line both are options.
+"""Translate arguments and classes in messages into options of the command line.
 
-A model raises ``rank=80 is above the 54 training points``. Whoever trains from a config knows that
-number as ``approx.rank``: the config says which node holds an argument of that name. What messages
-of the floors below may say, and what becomes of it:
+A model raises ``rank=80 is above the 54 training points``. A user who trains from a config needs to
+read ``approx.rank=80`` instead; the node that holds the argument is found in the config. Messages
+of the modules below are translated as follows:
 
-- ``rank=80`` becomes ``approx.rank=80`` where one node of the config has the argument;
-  ``rank=None`` becomes ``approx.rank=null``;
-- ``IterativeOptions.tolerance`` becomes ``approx.iterative.tolerance``, whatever other nodes have
-  an argument of that name; it needs no equals sign;
+- ``rank=80`` becomes ``approx.rank=80`` if exactly one node of the config has the argument;
+  ``rank=None`` becomes ``approx.rank=null``.
+- ``IterativeOptions.tolerance`` becomes ``approx.iterative.tolerance``, even if other nodes have an
+  argument of that name, and without an equals sign.
 - ``kernel=RBF(), Matern32()`` becomes ``kernel=rbf, matern32``, and ``model=SVGP()`` becomes
   ``approx=svgp``: the choices whose config builds these classes. ``Bernoulli(link=probit)`` is the
-  one with that option.
+  choice with that option.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ NODES = (
 """Nodes whose options become arguments."""
 
 GROUPS = {"model": "approx", "calibration": "calibrate"}
-"""Groups that have another name than the argument which takes what they choose."""
+"""Arguments whose config group has another name."""
 
 VALUED = ("inference",)
-"""Groups whose choice sets the argument of the same name, together with other options."""
+"""Groups whose choice sets an argument of the same name, together with other options."""
 
 SHARED = ("trainer", "objective", "grid")
-"""Nodes to whose options others refer, as by ``${trainer.memory_budget}``: there they are set."""
+"""Nodes whose options are referred to by others, such as ``${trainer.memory_budget}``."""
 
 WORDS = {"None": "null", "True": "true", "False": "false"}
-"""Values of Python, and how the command line writes them."""
+"""Values in Python and on the command line."""
 
 
 @contextmanager
 def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[None]:
-    """Errors of gpx that leave this block, and its warnings, name options instead of arguments.
+    """Translate the messages of errors of gpx that leave this block, and of its warnings.
 
     Args:
         config: of the run.
-        groups: folder of the config groups: classes become the choices that build them, and an
-            argument of the model with the name of a group (``inference=``) stays as it is.
+        groups: folder of the config groups; needed to translate classes. An argument of the model
+            that has the name of a group (``inference=``) is then left as it is.
     """
     shown = warnings.showwarning
 
@@ -74,8 +74,8 @@ def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[Non
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        told = with_option_names(str(message), config, groups)
-        text = message if told == str(message) else category(told)
+        translated = with_option_names(str(message), config, groups)
+        text = message if translated == str(message) else category(translated)
         shown(text, category, filename, lineno, file, line)
 
     warnings.showwarning = show
@@ -92,12 +92,12 @@ def option_names(config: DictConfig, groups: Path | None = None) -> Iterator[Non
 def with_option_names(
     text: str, config: DictConfig, groups: Path | None = None, node: str | None = None
 ) -> str:
-    """``text`` with arguments and classes written as options of ``config``; see the module.
+    """``text`` with arguments and classes translated into options of ``config``.
 
     Args:
-        text: of an error, a warning or a line for people.
+        text: of an error, a warning or a line for the user.
         config, groups: as for ``option_names``.
-        node: where an argument is looked for first: the node whose class raised the error.
+        node: name of the node whose class raised the error; its arguments are preferred.
     """
     if groups is not None:
         text = _with_choices(text, config, groups)
@@ -130,13 +130,13 @@ def with_option_names(
 
 
 def _either(names: dict[str, str]) -> str:
-    """A pattern of whole dotted names, the longest first."""
+    """A pattern that matches any of the names as a whole."""
     listed = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     return rf"(?<![\w./,])(?<!\w\()({listed})\b"
 
 
 def _below(node: object, prefix: str) -> Iterator[tuple[str, str]]:
-    """Dotted names of the options below a node, each with the class that takes it."""
+    """Dotted names of the options below a node, each with the name of its class."""
     if not isinstance(node, DictConfig):
         return
     built = _class(node)
@@ -151,14 +151,14 @@ def _below(node: object, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _class(node: object) -> str:
-    """Name of the class that a node builds; empty where it builds none."""
+    """Name of the class of a node; empty if it has none."""
     if not isinstance(node, DictConfig) or node._is_none():
         return ""
     return str(node.get("_target_") or "").rpartition(".")[2]
 
 
 def _referred(name: str, config: DictConfig) -> str:
-    """The option whose value ``name`` takes over; itself where it has a value of its own."""
+    """The option that ``name`` refers to; ``name`` itself if it has a value of its own."""
     pattern = rf"\$\{{(?:oc\.select:)?((?:{'|'.join(SHARED)})\.[\w.]+)[,}}]"
     other = re.match(pattern, str(_raw(name, config)))
     if other is None:
@@ -169,14 +169,14 @@ def _referred(name: str, config: DictConfig) -> str:
 
 
 def _raw(name: str, config: DictConfig) -> object:
-    """What is written for an option: a value, or the text of a reference to others."""
+    """The value of an option, or the text of its reference to another option."""
     above, _, key = name.rpartition(".")
     child = OmegaConf.select(config, above)._get_node(key)
     return None if child is None else child._value()
 
 
 def _with_choices(text: str, config: DictConfig, groups: Path) -> str:
-    """``text`` with ``argument=Class()``, and what follows it in a list, as choices of a group."""
+    """``text`` with ``argument=Class()``, and further classes in a list, as choices of a group."""
     last = ""
 
     def choice(match: re.Match[str]) -> str:
@@ -204,12 +204,12 @@ def _with_choices(text: str, config: DictConfig, groups: Path) -> str:
 
 
 def _content(path: Path) -> DictConfig:
-    """A config with those of its group that it starts from."""
+    """A config file, merged with the files of its group in its ``defaults``."""
     content = OmegaConf.load(path)
     assert isinstance(content, DictConfig)
     siblings = {each.stem: each for each in path.parent.glob("*.yaml")}
-    begun = [siblings[name] for name in content.get("defaults", []) if name in siblings]
-    merged = OmegaConf.merge(*map(_content, begun), content)
+    bases = [siblings[name] for name in content.get("defaults", []) if name in siblings]
+    merged = OmegaConf.merge(*map(_content, bases), content)
     assert isinstance(merged, DictConfig)
     return merged
 
@@ -217,11 +217,13 @@ def _content(path: Path) -> DictConfig:
 def _choice(
     name: str, option: str | None, group: str, config: DictConfig, groups: Path
 ) -> str | None:
-    """The choice of a group that builds the class; of several the one named after it or the model.
+    """The choice of a group that builds a class; None if there is none or it is ambiguous.
+
+    Of several choices, one that is named after the class or the model is preferred.
 
     Args:
         name: of the class.
-        option: ``name=value`` that its config must have; None: any.
+        option: ``name=value`` that the config must have; None: no condition.
         group: folder of choices.
         config, groups: as for ``option_names``.
     """

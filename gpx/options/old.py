@@ -1,7 +1,7 @@
-"""Options that have other names or values now: those of old runs are read, those of users told.
+"""Options that have been renamed: configs of old runs are converted, and users are told.
 
-A run folder keeps the config it was trained with, and so does its checkpoint. Both are read through
-``current``, the one place that knows what a config used to look like; nothing else in gpx does.
+The configs in run folders and checkpoints are read through ``current``; nothing else in gpx knows
+how configs of earlier versions looked.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ BASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "dictionary": ("TrainingPoints", ("num_inputs", "num_data")),
     "importance_weighted": ("ImportanceWeightedFourier", ("num_inputs", "seed", "proposal")),
 }
-"""What ``approx.basis`` named when it was a word: the class, and its options, then of the model."""
+"""Former values of ``approx.basis``: the class, and its options, which were options of the
+model."""
 
 MOVED = {option for _, options in BASES.values() for option in options}
-"""Options of approx=qsgp and approx=reweighted that are those of their basis now."""
+"""Former options of approx=qsgp and approx=reweighted that are options of their basis now."""
 
 SELECTORS = {
     "greedy": "gpx.inducing.GreedyConditionalVariance",
@@ -60,30 +61,31 @@ SOLVERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ),
     ),
 }
-"""Whose solver's settings were options of its own: its choice, its solver's class, the options."""
+"""Classes that had the options of their solver: choice of the class, class of the solver,
+options."""
 
 GROUPS = {"calibration": "calibrate"}
-"""Groups that have another name now."""
+"""Renamed groups."""
 
 CHOICES = {
     "approx=deep_gp": "approx=deep_rf",
     "approx=cnn_gp": "approx=cnn_rf (with other heads cnn and cnn_mcd)",
     "optimizer=deep_gp": "optimizer=deep_rf",
 }
-"""Choices that have another name now."""
+"""Renamed choices."""
 
 GP_HEAD = ("depth", "width", "frequencies", "directions", "covariance", "learn_kernel", "kernel")
-"""Options of ``gpx.models.CNNGP`` that ``gpx.models.CNN`` has not."""
+"""Options of ``gpx.models.CNNGP`` that ``gpx.models.CNN`` does not have."""
 
 SPARSE = ("gpx.models.SGPR", "gpx.models.SVGP", "gpx.models.CGLB")
-"""Models whose ``selector`` and ``family`` were words."""
+"""Models whose ``selector`` and ``family`` were words instead of nodes."""
 
 
 def current(config: Any) -> Any:
-    """The same config as this version writes it: a copy; what it does not know stays.
+    """A copy of a config, converted to the form of this version.
 
     Args:
-        config: plain values, of a run folder or a checkpoint.
+        config: plain values, from a run folder or a checkpoint; unknown entries are kept.
     """
     found = copy.deepcopy(config)
     if isinstance(found, dict):
@@ -110,7 +112,7 @@ def current(config: Any) -> Any:
 
 
 def _name_head(node: dict[Any, Any]) -> None:
-    """A convolutional network whose head is no Gaussian process is of another class."""
+    """Convert a convolutional network: without a Gaussian process as head it is a ``CNN`` now."""
     head = node.pop("head")
     if head == "gp":
         return
@@ -120,18 +122,18 @@ def _name_head(node: dict[Any, Any]) -> None:
 
 
 def _gather_solver(node: dict[Any, Any]) -> None:
-    """Put the options of its solver, where they are the node's own, into a node ``solver``."""
+    """Move options of the solver into a node ``solver``."""
     if "solver" in node or node.get("_target_") not in SOLVERS:
         return
     _, target, options = SOLVERS[node["_target_"]]
     given = {option: node.pop(option) for option in options if option in node}
-    if node["_target_"] == "gpx.models.CGLB":  # what the model took for options that were not given
+    if node["_target_"] == "gpx.models.CGLB":  # its former defaults
         given = {"epsilon": 1e-3, "max_iterations": 1000} | given
     node["solver"] = {"_target_": target} | given
 
 
 def _basis(approx: dict[Any, Any], word: str, facts: dict[Any, Any]) -> dict[str, Any]:
-    """The node of a basis, with the options that it takes over from the model."""
+    """The node of a basis, with the options that used to be those of the model."""
     name, options = BASES[word]
     given = {option: approx.pop(option) for option in sorted(MOVED) if option in approx}
     node = {"_target_": f"gpx.bases.{name}"} | {o: given[o] for o in options if o in given}
@@ -144,7 +146,7 @@ def _basis(approx: dict[Any, Any], word: str, facts: dict[Any, Any]) -> dict[str
 
 
 def new_name(option: str) -> str | None:
-    """What an option of an earlier version is called now; None where it never was one."""
+    """The present name of an option of an earlier version; None if it is unknown."""
     if option in ("approx.memory_budget_gib", "approx.iterative.memory_budget_gib"):
         return "trainer.memory_budget"
     group, _, rest = option.partition(".")
@@ -156,7 +158,7 @@ def new_name(option: str) -> str | None:
 
 
 def solver_owners(option: str) -> list[str]:
-    """Choices that had ``option`` and have it in their solver now: approx=grid for approx.gaps."""
+    """Choices whose solver has the former option now: approx=grid for approx.gaps."""
     group, _, rest = option.partition(".")
     return [
         choice

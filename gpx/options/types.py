@@ -1,4 +1,4 @@
-"""Options checked against the signature of the class they go to, before it is built."""
+"""Checks of options against the signature of the class that they are for."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _WORDS: dict[Any, str] = {
     type(None): "null",
     list: "a list",
 }
-"""Types that are checked, in a user's words; every other hint accepts anything."""
-
+"""Types that are checked, and their names in messages; other type hints accept anything."""
 
 _CHOICES: dict[str, str] = {
     "basis": "basis=",
@@ -37,17 +36,17 @@ _CHOICES: dict[str, str] = {
     "inference": "inference=",
     "reinitialise": "inducing=auto",
 }
-"""Choices on the command line that set an option of some classes only."""
+"""Options that only some classes have, and the choice on the command line that sets them."""
 
-SHOWN = 3
-"""Classes that an error names at most."""
+MAX_LISTED = 3
+"""Most classes that an error lists."""
 
 
 def check_option_names(node: DictConfig, group: str, target: Any) -> None:
-    """Raise ConfigError where ``target`` takes no option of that name, and say which class does.
+    """Raise ConfigError if ``target`` lacks an option, naming the classes that have it.
 
-    A choice like ``inducing=`` sets options of whatever class the node names, so an option may meet
-    a class that has none of its name. Classes that take any keyword accept everything.
+    A choice like ``inducing=`` sets options of the chosen model, which may not have them. Classes
+    that accept any keyword are not checked.
 
     Args:
         node, group, target: as for ``check_option_types``.
@@ -62,17 +61,17 @@ def check_option_names(node: DictConfig, group: str, target: Any) -> None:
     chosen = [choice for name, choice in _CHOICES.items() if name in unknown]
     near = difflib.get_close_matches(unknown[0], taken, n=1)
     if others:
-        having = others if len(others) <= SHOWN else [*others[:SHOWN], "others"]
+        having = others if len(others) <= MAX_LISTED else [*others[:MAX_LISTED], "others"]
         text += f", {' and '.join(having)} {'has' if len(others) == 1 else 'have'}"
     elif near:
         text += f"; did you mean {near[0]}?"
     if chosen and others:
-        text += f"; {chosen[0]}, which sets it, is for {'that' if len(others) == 1 else 'those'}"
+        text += f"; {chosen[0]} sets it and needs {'that' if len(others) == 1 else 'one of them'}"
     raise ConfigError(f"{group}.{unknown[0]}: {text}")
 
 
 def _others(target: Any, options: list[str]) -> list[str]:
-    """Public classes under the same contract (model, kernel ...) that take all the options."""
+    """Public classes of the same kind (model, kernel ...) that have all the options."""
     bases = inspect.getmro(target) if inspect.isclass(target) else ()
     contracts = [base for base in bases if inspect.isabstract(base)]
     if not contracts:
@@ -91,7 +90,7 @@ def _others(target: Any, options: list[str]) -> list[str]:
 
 
 def _options(target: Any) -> dict[str, Any]:
-    """Names that may be given to a class or function; empty where any may, or none can be told."""
+    """Parameters of a class or function; empty if it takes any keyword, or they are unknown."""
     if not callable(target):
         return {}
     try:
@@ -103,11 +102,11 @@ def _options(target: Any) -> dict[str, Any]:
 
 
 def check_option_types(node: DictConfig, group: str, target: Any) -> None:
-    """Raise ConfigError, naming the option, where a value cannot be what ``target`` expects.
+    """Raise ConfigError if the value of an option is not of the type that ``target`` expects.
 
-    Values are compared only where the type hint is made of plain types and lists, or of classes of
-    gpx and of modules, which only a node builds: classes that are written without hints accept
-    everything, and so does a node that builds what is to be given.
+    Options are checked if their type hint consists of plain types and lists, or of classes of gpx
+    and modules, which must be given as a node. Options without a hint are not checked, nor are
+    nodes with a ``_target_``.
 
     Args:
         node: options of the class, resolved.
@@ -128,19 +127,18 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
         if kinds and not (value is None and type(None) in kinds):
             named = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
             raise ConfigError(
-                f"{group}.{name!s}={shown}: expected a class of kind {named} as "
-                f"{group}.{name!s}._target_ and its options"
+                f"{group}.{name!s}={shown}: expected a subclass of {named} as "
+                f"{group}.{name!s}._target_, and its options"
             )
 
 
 def check_numbers(config: DictConfig) -> None:
-    """Raise ConfigError for NaN, an infinity or a whole number beyond 64 bits, lists included.
+    """Raise ConfigError for NaN, an infinity, or a whole number beyond 64 bits.
 
-    No option means anything by these; NaN passes comparisons, and what lies beyond 64 bits fits no
-    seed and no size.
+    No option accepts these, and checks of ranges may miss them: comparisons with NaN are false.
 
     Args:
-        config: the composed config; every node and list of it is looked at.
+        config: the composed config, of which all nodes and lists are checked.
     """
     for name, value in _numbers(OmegaConf.to_container(config, resolve=False), ""):
         if isinstance(value, float) and not math.isfinite(value):
@@ -165,16 +163,16 @@ def _hints(target: Any) -> dict[str, Any]:
     function = target.__init__ if inspect.isclass(target) else target
     try:
         return typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):  # names that exist for the type checker only
+    except (NameError, TypeError, AttributeError):  # hints that only the type checker can resolve
         return {}
 
 
 def _plain(hint: Any) -> tuple[Any, ...]:
-    """The plain types that ``hint`` allows; empty when it allows anything else."""
+    """The plain types that a type hint allows; empty if it allows anything else."""
     if hint in _WORDS:
         return (hint,)
     if typing.get_origin(hint) in (list, tuple, Sequence):
-        return (list,)  # what is in it is left to the class
+        return (list,)  # entries are checked by the class
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         parts = [_plain(part) for part in typing.get_args(hint)]
         return tuple(kind for part in parts for kind in part) if all(parts) else ()
@@ -182,9 +180,9 @@ def _plain(hint: Any) -> tuple[Any, ...]:
 
 
 def _built(hint: Any) -> tuple[type, ...]:
-    """The classes of gpx and of modules, and null, that ``hint`` allows; empty where it has others.
+    """Classes of gpx or modules, and None, that a type hint allows; empty if it allows others.
 
-    No plain value becomes one of these: they are built from a node.
+    These can only be given as a node.
     """
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     parts = typing.get_args(hint) if union else (hint,)

@@ -1,4 +1,4 @@
-"""Arrays that callers give: NumPy arrays, tensors, lists, data frames with names of columns."""
+"""Conversion of callers' inputs and targets: NumPy arrays, tensors, lists, data frames."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def real_array(values: ArrayLike | Tensor, name: str) -> NDArray[Any]:
     """``values`` as float64, of the same shape; a tensor may lie on any device.
 
     Args:
-        values: anything that NumPy makes an array of.
-        name: what they are, for the error message.
+        values: anything that NumPy can convert to an array.
+        name: of the values, for the error message.
 
     Raises:
         DTypeError: not real numbers: text, complex numbers, dates, rows of different lengths.
@@ -32,7 +32,7 @@ def real_array(values: ArrayLike | Tensor, name: str) -> NDArray[Any]:
             if values.is_floating_point():  # NumPy has no bfloat16
                 values = values.double()
         array = np.asarray(values)
-        if array.dtype.kind == "O":  # NumPy makes a number of None, and none of pandas.NA
+        if array.dtype.kind == "O":  # NumPy cannot convert pandas.NA to a number
             cells = [np.nan if absent(cell) else cell for cell in array.flat]
             array = np.array(cells, dtype=object).reshape(array.shape)
         if array.dtype.kind not in "cmM" and values is not None:
@@ -47,11 +47,11 @@ def column_names(values: Any) -> tuple[str, ...] | None:
     """Names of the columns of a data frame, or of the entries of one of its rows.
 
     Args:
-        values: anything; a frame has ``columns``, one of its rows one axis and an ``index``.
+        values: a data frame (which has ``columns``), one of its rows (which has an ``index``), or
+            anything else.
 
     Returns:
-        names, numbers among them as text; None where there are no names: arrays, lists, and frames
-        whose columns are merely numbered.
+        names as text; None for arrays, lists, and frames whose columns are only numbered.
     """
     found = getattr(values, "columns", None)
     if found is None and getattr(values, "ndim", 0) == 1:
@@ -63,15 +63,15 @@ def column_names(values: Any) -> tuple[str, ...] | None:
 
 
 def columns_by_name(values: Any, names: Sequence[str], what: str) -> Any:
-    """``values`` with its columns in the order of ``names`` and no others; as it is without names.
+    """The columns ``names`` of a data frame, in this order; values without names unchanged.
 
     Args:
         values: a data frame, one of its rows, or an array.
-        names: columns wanted, in this order.
-        what: the values are, for the error message.
+        names: of the columns to select.
+        what: name of the values, for the error message.
 
     Raises:
-        DataError: a column is missing, or there are two of one name.
+        DataError: a column is missing, or two have that name.
     """
     given = column_names(values)
     if given is None:
@@ -89,16 +89,16 @@ def columns_by_name(values: Any, names: Sequence[str], what: str) -> Any:
 def coded_inputs(
     inputs: ArrayLike | Frame, columns: tuple[str, ...], coding: Coding | None
 ) -> NDArray[np.float64]:
-    """The inputs (n, d) of a model in their own units, made of the columns of a table.
+    """The inputs (n, d) of a model, not standardised, from the columns of a table.
 
     Args:
         inputs: as for ``Predictor.predict``, or a ``Frame`` of ``columns`` in their order.
-        columns: names of those that the model was trained on.
-        coding: how inputs are made of them; None: they are the inputs.
+        columns: names of the columns that the model was trained on.
+        coding: how inputs are computed from columns; None: the columns are the inputs.
 
     Raises:
         ShapeError: another number of columns.
-        DTypeError, DataError: not real numbers, not finite, or a column that is missing.
+        DTypeError, DataError: not real numbers, not finite, or a column is missing.
     """
     if isinstance(inputs, Frame):
         return (coding or Coding.of_numbers(columns))(inputs)

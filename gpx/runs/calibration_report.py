@@ -1,4 +1,4 @@
-"""How calibrated a finished run's predictions of its test rows are, as it predicts and before."""
+"""Calibration of a finished run on its test rows, before and after recalibration."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from gpx.metrics import class_log_probabilities, entropy, evaluate, trivial_law
 from gpx.runs.figures.calibration import calibration_figures
 from gpx.runs.folder import RunFolder
 from gpx.runs.predictor import Predictor
-from gpx.runs.results import OUTPUTS
+from gpx.runs.results import MAX_OUTPUTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_CLASSES = {
+CLASS_MEASURES = {
     "accuracy": "accuracy",
     "confidence": "mean probability of the predicted class",
     "mnlp": "negative log probability (MNLP)",
     "brier": "Brier score, summed over classes",
-    "ece": "calibration error (ECE), mean of a bin",
-    "ece_midpoint": "calibration error (ECE), midpoint of a bin",
+    "ece": "calibration error (ECE), by the mean of each bin",
+    "ece_midpoint": "calibration error (ECE), by the midpoint of each bin",
     "mce": "largest calibration error (MCE)",
     "entropy": "mean entropy, nats",
 }
-OF_NUMBERS = {
+NUMBER_MEASURES = {
     "rmse_original": "RMSE",
     "mnlp_original": "negative log density (MNLP)",
     "coverage_95": "coverage of 95 % intervals",
-    "coverage_error": "mean distance of the coverage curve",
+    "coverage_error": "mean error of the coverage of intervals",
     "crps_original": "CRPS",
-    "sharpness_original": "sharpness: mean deviation",
+    "sharpness_original": "sharpness (mean standard deviation)",
     "interval_score_95_original": "interval score, 95 %",
 }
-"""What is shown of ``gpx.metrics.evaluate``; numbers in the data's own units."""
-ERRORS = 2.0
-"""Standard errors within which a difference may be chance."""
+"""Measures of ``gpx.metrics.evaluate`` that are shown; those of numbers in the data's own units."""
+SIGNIFICANT_ERRORS = 2.0
+"""A deviation of more than this many standard errors counts as miscalibration."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,13 @@ class CalibrationReport:
 
     Attributes:
         task: of the test targets.
-        rows: that are tested; where rows lack some of several targets, the harmonic mean of the
-            numbers that have each, which the error of a mean over targets goes by.
-        measures: of the run as it predicts.
-        before: without recalibration; None where the run has none.
-        settings: what the recalibration fitted; empty where there is none.
-        elsewhere: what was asked about inputs of another kind; empty where nothing was.
+        rows: number of test rows. If some of several targets are missing, the harmonic mean of
+            the number of rows with each target, which gives the standard error of a mean over
+            targets.
+        measures: of the predictions of the run, recalibrated if it is.
+        before: measures without recalibration; None if the run has none.
+        settings: fitted parameters of the recalibration; empty if there is none.
+        elsewhere: comparison with inputs of another kind; empty if none were given.
         figures: by name.
     """
 
@@ -72,8 +73,8 @@ class CalibrationReport:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """What a person reads: a table, and how sure the model is, in a sentence."""
-        words = OF_CLASSES if of_classes(self.task) else OF_NUMBERS
+        """The report as text: a table of measures and a verdict."""
+        words = CLASS_MEASURES if of_classes(self.task) else NUMBER_MEASURES
         columns = [self.measures] if self.before is None else [self.before, self.measures]
         width = max(map(len, words.values())) + 2
         head = f"calibration on {self.rows:,} test points"
@@ -92,37 +93,37 @@ class CalibrationReport:
             rows, score = int(self.elsewhere["rows"]), self.elsewhere["auroc"]
             there, here = self.elsewhere["mean_elsewhere"], self.elsewhere["mean"]
             lines.append(
-                f"{rows:,} inputs from elsewhere: {self.elsewhere_word()} tells them from test "
-                f"inputs with an AUROC of {score:.3f} (0.5: not at all); mean {there:.4g} there, "
-                f"{here:.4g} here"
+                f"{rows:,} inputs from elsewhere: {self.uncertainty_name()} separates them from "
+                f"the test inputs with an AUROC of {score:.3f} (0.5: not at all); its mean is "
+                f"{there:.4g} for them and {here:.4g} for test inputs"
             )
         return lines
 
-    def elsewhere_word(self) -> str:
-        """What inputs from elsewhere are told by."""
+    def uncertainty_name(self) -> str:
+        """The measure of uncertainty that inputs from elsewhere are compared by."""
         classes = of_classes(self.task)
-        return "the entropy of the classes" if classes else "the predictive deviation"
+        return "the entropy of the classes" if classes else "the predictive standard deviation"
 
     def sentence(self) -> str:
-        """Over-confident, under-confident, or neither as far as so many test rows can tell."""
+        """Verdict: over-confident, under-confident, or no significant miscalibration."""
         if of_classes(self.task):
             claimed, right = self.measures["confidence"], self.measures["accuracy"]
-            spread = ERRORS * math.sqrt(max(right * (1.0 - right), 1e-12) / self.rows)
-            said = f"it claims to be right in {claimed:.3f} of all cases and is in {right:.3f}"
+            spread = SIGNIFICANT_ERRORS * math.sqrt(max(right * (1.0 - right), 1e-12) / self.rows)
+            found = f"the mean confidence is {claimed:.3f} and the accuracy {right:.3f}"
             gap = claimed - right
         elif "coverage_95" in self.measures:
             covered = self.measures["coverage_95"]
-            spread = ERRORS * math.sqrt(0.95 * 0.05 / self.rows)
-            said = f"95 % intervals hold {100.0 * covered:.1f} % of the test points"
+            spread = SIGNIFICANT_ERRORS * math.sqrt(0.95 * 0.05 / self.rows)
+            found = f"95 % intervals contain {100.0 * covered:.1f} % of the test points"
             gap = 0.95 - covered
         else:
-            return "the predictive law has no distribution function, so that coverage is not known"
+            return "coverage is not known: the predictive distribution has no distribution function"
         if abs(gap) <= spread:
-            return f"calibrated, as far as {self.rows:,} test points tell: {said}"
-        return f"{'over' if gap > 0 else 'under'}-confident: {said}"
+            return f"calibrated, as far as {self.rows:,} test points can tell: {found}"
+        return f"{'over' if gap > 0 else 'under'}-confident: {found}"
 
     def values(self) -> dict[str, Any]:
-        """Everything as plain values, for calibration.json."""
+        """All results as plain values, for calibration.json."""
         return {
             "task": self.task,
             "rows": self.rows,
@@ -134,7 +135,7 @@ class CalibrationReport:
         }
 
     def write(self, folder: RunFolder) -> None:
-        """calibration.json and the figures in the run folder."""
+        """Write calibration.json and the figures into the run folder."""
         for name, figure in self.figures.items():
             folder.write_figure(name, figure)
         folder.write_json(folder.path / "calibration.json", self.values())
@@ -143,21 +144,20 @@ class CalibrationReport:
 def calibration_report(
     predictor: Predictor, data: Dataset, elsewhere: Tensor | None = None
 ) -> CalibrationReport:
-    """Measures, and figures, of the predictions of the test rows.
+    """Measures and figures of the predictions of the test rows.
 
     Args:
-        predictor: a finished run's.
+        predictor: of a finished run.
         data: the split that it was trained on.
-        elsewhere (m, d): standardised inputs of another kind, to be told from the test inputs by
-            the entropy of classes, or by the predictive deviation of numbers; None: none.
+        elsewhere (m, d): standardised inputs of another kind, whose predictive uncertainty is
+            compared with that of the test inputs: entropy of classes, or standard deviation.
 
     Raises:
         DataError: there are no test rows.
     """
     if not data.num_test:
         raise DataError(
-            f"data {data.name} has no test rows (test_fraction=0), so that nothing says how "
-            "calibrated predictions are"
+            f"data {data.name} has no test rows (test_fraction=0), which calibration is measured on"
         )
     x = predictor.placed(data.test_x)
     modelled = predictor.modelled(x, data.test_noise)
@@ -166,11 +166,11 @@ def calibration_report(
     law, before = raw, None
     if recalibration is not None:
         law, before = predictor.in_targets(recalibration(modelled)), _measures(data, raw)
-    told: dict[str, float] = {}
+    compared: dict[str, float] = {}
     if elsewhere is not None:
         here = _uncertainty(data.task, law)
         there = _uncertainty(data.task, predictor.distribution(predictor.placed(elsewhere)))
-        told = {
+        compared = {
             "rows": float(len(elsewhere)),
             "auroc": float(auroc(here, there)),
             "mean": float(here.mean()),
@@ -182,13 +182,15 @@ def calibration_report(
         measures=_measures(data, law),
         before=before,
         settings={} if recalibration is None else dict(recalibration.facts()),
-        elsewhere=told,
-        figures=calibration_figures(data, law, OUTPUTS, raw if recalibration is not None else None),
+        elsewhere=compared,
+        figures=calibration_figures(
+            data, law, MAX_OUTPUTS, raw if recalibration is not None else None
+        ),
     )
 
 
 def _rows(data: Dataset) -> int:
-    """As ``CalibrationReport`` has it."""
+    """``CalibrationReport.rows``."""
     known = ~data.test_y.isnan()
     if bool(known.all()):
         return data.num_test
@@ -209,7 +211,7 @@ def _measures(data: Dataset, law: Distribution) -> dict[str, float]:
 
 
 def _uncertainty(task: Task, law: Distribution) -> Tensor:
-    """Entropy of classes, or deviation of numbers (of several outputs the mean); (n,)."""
+    """Entropy (n,) of classes, or standard deviation (n,), averaged over outputs."""
     if of_classes(task):
         probs: Tensor = law.probs.double()  # type: ignore[attr-defined]
         if probs.ndim == 1:

@@ -1,8 +1,8 @@
-"""``data.categories=kernel``: categories compared by a kernel of their own.
+"""``data.categories=kernel``: a separate kernel for the categorical columns.
 
-The run's kernel is one of the columns that are no categories, times a ``Categorical`` kernel with a
-lengthscale for each column of categories: exp(-sum_c [x_c is not x'_c] / l_c). config.yaml holds
-the product, so that a run that goes on, and predictions, build it again.
+The run's kernel becomes a product: the chosen kernel on the numerical inputs, times a
+``Categorical`` kernel exp(-sum_c [x_c != x'_c] / l_c) with a lengthscale for each categorical
+column. config.yaml holds the product, so resumed runs and predictions build the same kernel.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from gpx.options.build import target_of
 KERNEL = "kernel"
 CATEGORICAL = "gpx.kernels.Categorical"
 COUNTS = ("ard_num_dims", "num_inputs")
-"""Options of kernels, and of what is in them, that say how many inputs there are."""
+"""Options of kernels that hold the number of inputs."""
 
 
 def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:
-    """A copy of the config with the product for its kernel, where that is asked for.
+    """The config, with the product as its kernel if ``data.categories=kernel``.
 
     Args:
-        config: of the run, with ``facts``; one whose kernel has a ``Categorical`` stays as it is.
-        data: loaded, of a table.
+        config: of the run, with ``facts``; left as it is if its kernel has a ``Categorical``.
+        data: of the run.
 
     Raises:
-        ConfigError: no column of categories, a kernel that is to be chosen or is missing, or one
-            that looks at all inputs whatever it is told.
+        ConfigError: no categorical column, a method without such a kernel, or a kernel that
+            cannot be restricted to some inputs.
     """
     if config.data.get("categories") != KERNEL:
         return config
     asked = "data.categories=kernel"
     if data.coding is None or not any(c.column.kind == "category" for c in data.coding.columns):
         raise ConfigError(
-            f"{asked}, and no input of {data.name} is a column of texts: leave it out"
+            f"{asked} needs a column of texts among the inputs, and {data.name} has none: leave it "
+            "out"
         )
     model = target_of(config.approx, "approx")
     if config.get("kernel") is None or not getattr(model, "kernel_of_inputs", True):
         raise ConfigError(
-            f"{asked} needs a kernel that compares the inputs themselves, and "
+            f"{asked} needs a method with a kernel on the inputs, and "
             f"{getattr(model, '__name__', model)} has none: choose another approx=, or "
             "data.categories=auto"
         )
@@ -66,22 +67,22 @@ def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:
 
 
 @contextmanager
-def categories_said(config: DictConfig) -> Iterator[None]:
-    """Adds to errors about a kernel that it is a product because of its categories."""
+def explain_categorical_kernel(config: DictConfig) -> Iterator[None]:
+    """Errors raised inside also say that ``data.categories=kernel`` changed the kernel."""
     try:
         yield
     except ConfigError as error:
         if config.data.get("categories") == KERNEL:
-            said = (
-                "; data.categories=kernel makes the kernel a product with one of categories: with "
-                "data.categories=auto they become inputs of 1 and 0, which any method takes"
+            hint = (
+                "; data.categories=kernel made the kernel a product: with data.categories=auto "
+                "categories become inputs of 1 and 0, which every method takes"
             )
-            error.args = (f"{error}{said}", *error.args[1:])
+            error.args = (f"{error}{hint}", *error.args[1:])
         raise
 
 
 def category_columns(coding: Coding) -> tuple[list[list[int]], list[int]]:
-    """Numbers of the inputs of each column of categories, and those of all other columns."""
+    """Indices of the inputs of each categorical column, and indices of all other inputs."""
     groups: list[list[int]] = []
     others: list[int] = []
     place = 0
@@ -96,24 +97,24 @@ def category_columns(coding: Coding) -> tuple[list[list[int]], list[int]]:
 
 
 def _of_columns(node: dict[str, Any], columns: list[int], num_inputs: int) -> dict[str, Any]:
-    """The node of a kernel that looks at some of ``num_inputs`` columns.
+    """The node of a kernel, restricted to ``columns`` of ``num_inputs`` inputs.
 
     Raises:
-        ConfigError: a kernel in it has no option for that.
+        ConfigError: a kernel in it has no option ``active_dims``.
     """
     target: Any = target_of(OmegaConf.create(node), KERNEL)
-    if not isinstance(target, type):  # which is said where it is built
+    if not isinstance(target, type):  # refused when it is built
         return node
     parts = [name for name in ("kernels", "kernel") if name in node]
     options = inspect.signature(target).parameters
     if "active_dims" in options and node.get("active_dims") is not None:
-        return node  # says itself what it looks at
+        return node  # its inputs were chosen by the user
     if "active_dims" in options:
         return {**_counted(node, len(columns), num_inputs), "active_dims": columns}
     if not parts and options.keys() & {*COUNTS, "family"}:
         raise ConfigError(
-            "data.categories=kernel multiplies a kernel of the other inputs, and "
-            f"{target.__name__} looks at all inputs: choose another kernel=, such as matern52"
+            "data.categories=kernel needs a kernel that can be restricted to the numerical inputs, "
+            f"and {target.__name__} cannot: choose another kernel=, such as matern52"
         )
     made = dict(node)
     for name in parts:
@@ -127,7 +128,7 @@ def _of_columns(node: dict[str, Any], columns: list[int], num_inputs: int) -> di
 
 
 def _counted(node: dict[str, Any], count: int, num_inputs: int) -> dict[str, Any]:
-    """``node`` and what is in it with options that say ``num_inputs`` saying ``count``."""
+    """``node`` with ``count`` for every option in it that holds the number of inputs."""
     made: dict[str, Any] = {}
     for name, value in node.items():
         if isinstance(value, dict):
@@ -140,6 +141,7 @@ def _counted(node: dict[str, Any], count: int, num_inputs: int) -> dict[str, Any
 
 
 def _targets(node: Any) -> set[str]:
+    """Names of all classes in a node."""
     if isinstance(node, list):
         return {found for part in node for found in _targets(part)}
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""Certificates of trained runs: which of them can have one, for which points, into which files."""
+"""Certificates of trained runs: which runs can have one, at which points, in which files."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from gpx.options.names import with_option_names
 from gpx.runs.folder import RunFolder
 from gpx.runs.predictor import Predictor
 
-CHOSEN = 50
-"""Test points certified when none are named."""
-PRODUCTS_LIMIT = {"cpu": 20_000, "cuda": 200_000}
-"""Training points up to which products with the kernel matrix are used unless asked otherwise."""
+NUM_POINTS = 50
+"""Test points certified if the user names none."""
+MAX_PRODUCT_ROWS = {"cpu": 20_000, "cuda": 200_000}
+"""Most training points for which products with the kernel matrix are used by default."""
 EXACT_RANK = 500
-"""Greedy inducing points behind the certificate of an exact run too large to factorise."""
+"""Inducing points for the certificate of an exact run that is too large to factorise."""
 
 
 @dataclass(frozen=True)
 class CertifyOptions:
-    """What a certificate is asked for.
+    """Options of a certificate.
 
     Attributes:
-        products: whether to use products with the kernel matrix (n^2 each); None: by size.
+        products: whether to use products with the kernel matrix (n^2 each); None: depends on n.
         level: of the central intervals of y.
         threshold: also certify P(y >= threshold), in the target's own unit.
-        least: and decide whether that is at least this probability.
+        least: also decide whether that probability is at least this.
 
     Raises:
         ConfigError: a level or probability outside (0, 1), a probability without a threshold.
@@ -59,11 +59,9 @@ class CertifyOptions:
     def __post_init__(self) -> None:
         """Check ranges."""
         if not 0.0 < self.level < 1.0:
-            raise ConfigError(f"level={self.level}: a probability between 0 and 1 is expected")
+            raise ConfigError(f"level={self.level}: expected a probability between 0 and 1")
         if self.least is not None and not 0.0 < self.least < 1.0:
-            raise ConfigError(
-                f"probability={self.least}: a probability between 0 and 1 is expected"
-            )
+            raise ConfigError(f"probability={self.least}: expected a probability between 0 and 1")
         if self.least is not None and self.threshold is None:
             raise ConfigError("probability= asks about P(target >= threshold): set threshold= too")
 
@@ -88,13 +86,13 @@ def require_certifiable(config: DictConfig) -> None:
 
 
 def chosen_points(data: Dataset) -> Tensor:
-    """Up to CHOSEN test inputs, evenly spaced over the test rows; standardised, float64.
+    """Up to NUM_POINTS test inputs, evenly spaced over the rows; standardised, float64.
 
-    Training inputs where there are no test rows.
+    Training inputs if there are no test rows.
     """
     inputs = data.test_x if data.num_test else data.train_x
     total = inputs.shape[0]
-    rows = torch.linspace(0, total - 1, min(CHOSEN, total)).round().long()
+    rows = torch.linspace(0, total - 1, min(NUM_POINTS, total)).round().long()
     return inputs[rows]
 
 
@@ -104,11 +102,11 @@ def certify_run(
     """The certificate of a trained model at points (t, d), standardised.
 
     Args:
-        predictor: the trained model; what it predicts is what is judged.
+        predictor: the trained model, whose predictions are judged.
         config: of the run.
         data: the split it was trained on.
-        points: where, standardised.
-        options: what is asked for.
+        points: standardised inputs to certify.
+        options: of the certificate.
 
     Raises:
         ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
@@ -116,8 +114,8 @@ def certify_run(
     require_certifiable(config)
     if predictor.target_transform is not None:
         raise ConfigError(
-            "a run with data.target_transform= cannot be certified: certificates speak of targets "
-            "that are modelled as they are"
+            "a run with data.target_transform= cannot be certified: certificates need an "
+            "untransformed target"
         )
     if data.train_noise is not None:
         raise ConfigError(
@@ -129,16 +127,15 @@ def certify_run(
     x, y, points = (
         t.to(reference.device, torch.float64) for t in (data.train_x, data.train_y, points)
     )
-    said = predictor.posterior.predict(points.to(reference.dtype))
-    predicted = Marginals(said.mean.double(), said.variance.double())
+    found = predictor.posterior.predict(points.to(reference.dtype))
+    predicted = Marginals(found.mean.double(), found.variance.double())
     products = options.products
     if products is None:
-        products = len(y) <= PRODUCTS_LIMIT.get(x.device.type, PRODUCTS_LIMIT["cpu"])
-    found = _certificate(predictor, config, x, y, points, predicted, products)
-    found = _on_cpu(found)
+        products = len(y) <= MAX_PRODUCT_ROWS.get(x.device.type, MAX_PRODUCT_ROWS["cpu"])
+    certificate = _certificate(predictor, config, x, y, points, predicted, products)
     scaler = predictor.scaler
     return Report(
-        certificate=found,
+        certificate=_on_cpu(certificate),
         model=target_of(config.approx, "approx").__name__,
         points=scaler.original_inputs(points).cpu(),
         input_names=predictor.input_names,
@@ -150,7 +147,7 @@ def certify_run(
         threshold=options.threshold,
         least=options.least,
         seconds=time.perf_counter() - began,
-        told=lambda said: with_option_names(said, config, CONFIGS),
+        reword=lambda text: with_option_names(text, config, CONFIGS),
     )
 
 
@@ -164,7 +161,7 @@ def _certificate(
     products: bool,
 ) -> Certificate:
     posterior, likelihood = predictor.posterior, copy.deepcopy(predictor.likelihood).double()
-    assert isinstance(posterior.kernel, Kernel)  # what ``certifiable`` promises
+    assert isinstance(posterior.kernel, Kernel)  # as ``certifiable`` requires
     assert isinstance(posterior.mean, Mean)
     assert isinstance(likelihood, Gaussian)
     kernel = copy.deepcopy(posterior.kernel).double()
@@ -179,7 +176,7 @@ def _certificate(
     z, features = variables
     jitter = config.approx.get("jitter")
     if jitter is None and z.dtype == torch.float32:
-        jitter = 1e-6  # what the run itself took
+        jitter = 1e-6  # as in the run itself
     return certify(
         kernel,
         mean,
@@ -203,7 +200,7 @@ def _on_cpu(found: Certificate) -> Certificate:
 
 
 def write_report(report: Report, folder: RunFolder) -> None:
-    """diagnostics.md, diagnostics.json and figures/diagnostics.png in the run folder."""
+    """Write diagnostics.md, diagnostics.json and figures/diagnostics.png into the run folder."""
     from gpx.diagnostics.figure import draw  # Matplotlib is slow to import
 
     folder.write_figure("diagnostics", draw(report))

@@ -1,4 +1,4 @@
-"""The data of a run: loaded, divided into rows to train on and rows held out, and their facts."""
+"""The data of a run: loading, held-out rows, checks against model and likelihood, and facts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gpx.sampling.seeds import stream
 
 
 def likelihood_task(config: DictConfig) -> Task:
-    """What kind of target the likelihood models, without building it (it may need the data)."""
+    """The task of the likelihood, from its class, as building it may need the data."""
     return getattr(target_of(config.likelihood, "likelihood"), "task", "regression")
 
 
 def load_run_data(config: DictConfig, source: DataSource | None = None) -> Dataset:
-    """All rows of the run.
+    """Load all rows of the run.
 
     Args:
         config: of the run.
-        source: where they come from, if it is built already.
+        source: the data source, if it is built already.
 
     Raises:
         GPXError: anything wrong with the data.
@@ -41,22 +41,21 @@ def load_run_data(config: DictConfig, source: DataSource | None = None) -> Datas
 def hold_out(
     data: Dataset, calibration: Recalibration | None, seed: int
 ) -> tuple[Dataset, tuple[Tensor, Tensor] | None]:
-    """The rows that a run trains on, and those that it recalibrates on.
+    """Split the training rows into rows to train on and rows held out for recalibration.
 
-    Whatever is chosen by the data (method, kernel, hyperparameters) may see the former only. The
-    same seed holds the same rows out.
+    Method, kernel and hyperparameters are chosen by the former only. The split depends on the seed.
 
     Args:
         data: all rows.
-        calibration: of the run; None: nothing is held out. Rows in files are left together.
+        calibration: of the run; without one, and for rows in files, nothing is held out.
         seed: of the run.
 
     Returns:
-        the data without the rows held out, and inputs (r, d) and targets (r,) of these; None where
-        there are none.
+        the data without the held-out rows; and inputs (r, d) and targets (r,) of these, or None.
 
     Raises:
-        GPXError: a recalibration for another task, several targets, or too few rows or classes.
+        GPXError: the recalibration is for another task, or there are several targets, too few rows,
+            or too few of a class.
     """
     if calibration is None or data.sample is not None:
         return data, None
@@ -70,19 +69,43 @@ def hold_out(
     return rest, (data.train_x[kept], data.train_y[kept])
 
 
+NAMED_INPUTS = 10
+"""Inputs that are told by name, in the order in which hyperparameters are told."""
+
+
+def describe_rows(data: Dataset, held_out: int) -> str:
+    """What is trained on and what is predicted from what, in one line.
+
+    Args:
+        data: the rows that the run trains on.
+        held_out: rows that it recalibrates on.
+    """
+    inputs = f"{data.num_inputs} input" + ("s" if data.num_inputs > 1 else "")
+    if data.num_inputs <= NAMED_INPUTS:
+        inputs += f" ({', '.join(data.input_names)})"
+    targets = data.target_names or (data.target_name,)
+    named = f"target {targets[0]}" if len(targets) == 1 else f"targets {', '.join(targets)}"
+    return (
+        f"data {data.name} split {data.split}: {data.num_train:,} training and "
+        f"{data.num_test:,} test rows, {inputs}, {named}"
+        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
+        + (f"; {held_out:,} training rows are held out to recalibrate" if held_out else "")
+    )
+
+
 def require_outputs(data: Dataset, taken: int, by: str) -> None:
-    """Raises ConfigError unless the data have ``taken`` targets, as many as ``by`` takes."""
+    """Raise ConfigError unless the data have ``taken`` targets, which ``by`` (a name) takes."""
     if data.num_outputs != taken:
         names = ", ".join(data.target_names) or data.target_name
         raise ConfigError(
-            f"data {data.name} has {data.num_outputs} targets ({names}), {by} takes {taken}: give "
-            "it as many, or take approx=coregional or approx=svgp likelihood=gaussian_outputs, "
-            "which take several"
+            f"data {data.name} has {data.num_outputs} targets ({names}) and {by} takes {taken}: "
+            "choose as many target columns, or use approx=coregional or approx=svgp "
+            "likelihood=gaussian_outputs, which take several"
         )
 
 
 def require_all_targets(data: Dataset, model: Model, objective: Objective) -> None:
-    """Raises ConfigError where targets are missing and model or objective do not take that."""
+    """Raise ConfigError if targets are missing and model or objective need all of them."""
     if not data.missing_targets:
         return
     for part, takes in (
@@ -92,23 +115,23 @@ def require_all_targets(data: Dataset, model: Model, objective: Objective) -> No
         if not takes:
             raise ConfigError(
                 f"data {data.name} lacks {data.missing_targets:,} of {data.train_y.numel():,} "
-                f"training targets, and {class_name(part)} needs them all: take approx=coregional, "
-                "or approx=svgp with likelihood=gaussian_outputs or mixed_outputs, which leave out "
-                "the cells alone, or data.missing=drop, which leaves out their rows"
+                f"training targets, and {class_name(part)} needs them all: use approx=coregional, "
+                "or approx=svgp with likelihood=gaussian_outputs or mixed_outputs, which only skip "
+                "the missing cells, or data.missing=drop, which drops their rows"
             )
 
 
 def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictConfig:
-    """A copy of the config with ``facts`` filled in, so that it rebuilds the model.
+    """A copy of the config with ``facts`` of the data, which building the model needs.
 
     Args:
-        config: of the run; what it says was chosen for it stays.
+        config: of the run; its ``choice`` and ``kernel_choice`` are kept.
         data: the rows that the run trains on.
-        chosen: facts to add (``choice``, ``kernel_choice``).
+        chosen: further facts (``choice``, ``kernel_choice``).
     """
     filled = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
     assert isinstance(filled, DictConfig)
-    before = {name: choice_of(config, name) for name in ("choice", "kernel_choice")}
+    before = {name: chosen_by_data(config, name) for name in ("choice", "kernel_choice")}
     filled.facts = {
         "num_train": data.num_train,
         "num_inputs": data.num_inputs,
@@ -121,7 +144,7 @@ def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictC
     return filled
 
 
-def choice_of(config: DictConfig, what: str = "choice") -> str | None:
-    """Which method (or ``kernel_choice``) was chosen for a run and why; None where it was named."""
+def chosen_by_data(config: DictConfig, what: str = "choice") -> str | None:
+    """Which method (or ``kernel_choice``) gpx chose and why; None if the user named it."""
     found = OmegaConf.select(config, f"facts.{what}")
     return found if isinstance(found, str) else None

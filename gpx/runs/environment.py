@@ -1,4 +1,4 @@
-"""Record of what a run ran on: versions, device, commit, command."""
+"""Record of the environment of a run: versions, device, commit, command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKAGES = (
 def environment_record(
     device: torch.device, seed: int, checksums: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Everything needed to judge whether another run is comparable.
+    """What is needed to judge whether another run is comparable; goes into environment.json.
 
     Args:
         device: the run's device.
@@ -62,7 +62,7 @@ def environment_record(
 
 
 def matmul_record() -> dict[str, Any]:
-    """What float32 matrix products may be rounded to, as torch has it at this moment."""
+    """Settings of the precision of float32 matrix products, as torch has them now."""
     return {
         "asked": asked_matmul(),
         "kernels": kernel_precision(),
@@ -77,10 +77,7 @@ def matmul_record() -> dict[str, Any]:
 
 
 def gpu_record(device: torch.device) -> dict[str, Any] | None:
-    """Memory, generation and driver of a CUDA device; None of another.
-
-    What does not answer is None: the driver is asked through its own program.
-    """
+    """Memory, compute capability and driver of a CUDA device; None for another device."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -98,7 +95,7 @@ def gpu_record(device: torch.device) -> dict[str, Any] | None:
 
 
 def _driver_version() -> str | None:
-    """As nvidia-smi prints it, the first device's."""
+    """Version of the driver as nvidia-smi prints it; None if it cannot be run."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
@@ -120,16 +117,16 @@ def _device_name(device: torch.device) -> str:
 
 
 def source_commit(folder: Path = Path(__file__).parent) -> str | None:
-    """Commit of the source tree gpx runs from, with ``-dirty`` where code or options differ.
+    """Commit of the source tree of gpx, with ``-dirty`` if code or configs differ from it.
 
-    New files count. What runs leave behind (tables and pictures of experiments, documents) does
-    not: an experiment that writes its first row would otherwise mark every later one.
+    New files count as a difference. Results of experiments and documents do not: the first row of
+    an experiment would otherwise mark all later ones as dirty.
 
     Args:
         folder: any folder of the repository.
 
     Returns:
-        Forty hexadecimal digits, perhaps with ``-dirty``; None outside a git repository.
+        forty hexadecimal digits, perhaps with ``-dirty``; None outside a git repository.
     """
     try:
         commit = _git(folder, "rev-parse", "--verify", "HEAD")
@@ -147,11 +144,11 @@ CODE = (
     ":(top,glob)*.py",
     ":/constraints.txt",
 )
-"""What a run depends on, as git names it: the star in experiments crosses folders."""
+"""Files that a run depends on, as pathspecs of git; the star in experiments crosses folders."""
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git prints in a folder, without blanks at the ends; it writes and locks nothing."""
+    """Output of a git command in a folder, stripped; takes no locks."""
     done = subprocess.run(
         ["git", "--no-optional-locks", *arguments],
         cwd=folder,
@@ -164,10 +161,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Peak memory of the process so far in MiB: of the GPU on CUDA, resident memory otherwise."""
+    """Peak memory of this process in MiB: allocated on the GPU for CUDA, resident otherwise."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    try:  # ru_maxrss begins at the peak of the process that started this one
+    try:  # unlike ru_maxrss, VmHWM does not include the process that started this one
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmHWM:", 1)[1].split(None, 1)[0]) / 2**10
     except (OSError, IndexError):  # not Linux

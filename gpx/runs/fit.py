@@ -1,4 +1,4 @@
-"""A model trained on arrays, from Python: what ``train.py`` does, without the command line."""
+"""``gpx.fit``: train a model on arrays from Python, as ``train.py`` does."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from gpx.runs.predictor import Predictor
 from gpx.runs.run import run
 from gpx.sampling.seeds import global_randomness
 
-DATA = "arrays.npz"
-"""The arrays in the run folder: it can be resumed, and repeated, like any other."""
+ARRAYS_FILE = "arrays.npz"
+"""File of the given arrays in the run folder, so that the run can be resumed and repeated."""
 
-TAKEN = (
+DATA_OPTIONS = (
     *("data", "data.path", "data.root", "data.x", "data.y", "data.test"),
     *("data.noise", "data.weights"),
     *("data.input_names", "data.target_name", "data.target_names", "resume"),
 )
-"""Options that say where data come from."""
+"""Options that ``gpx.fit`` refuses, since the data are its arguments."""
 
 
 class Fitted(NamedTuple):
     """A trained model.
 
     Attributes:
-        model: predicts; what ``gpx.load(folder)`` reads back.
+        model: predicts; the same as ``gpx.load(folder)``.
         metrics: contents of metrics.json, for example ``test.rmse``.
-        folder: run folder; None where nothing was kept (``keep=False``).
+        folder: run folder; None for ``keep=False``.
     """
 
     model: Predictor
@@ -65,17 +65,17 @@ class Fitted(NamedTuple):
         return self.model.predict(inputs)
 
     def latent(self, inputs: ArrayLike) -> Prediction:
-        """The same without noise, of the function behind y; see ``Predictor.latent``."""
+        """The same for the latent function, without noise; see ``Predictor.latent``."""
         return self.model.latent(inputs)
 
     def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
-        """Label and probabilities; see ``Predictor.predict_classes``."""
+        """Most probable label, and probabilities; see ``Predictor.predict_classes``."""
         return self.model.predict_classes(inputs)
 
     def condition(
         self, inputs: ArrayLike, targets: ArrayLike, noise: ArrayLike | None = None
     ) -> Predictor:
-        """The model with further rows, without training; see ``Predictor.condition``."""
+        """The model given further rows, without training; see ``Predictor.condition``."""
         return self.model.condition(inputs, targets, noise)
 
     def sample(
@@ -107,58 +107,61 @@ def fit(
 ) -> Fitted:
     """Train a model on arrays.
 
-    The same run as ``python train.py data=npz ...``: the same defaults and options, the same run
-    folder, which also keeps the arrays (``gpx.runs.resume(folder)`` goes on with it)::
+    The run is the same as ``python train.py data=npz ...``, with the same defaults, options and
+    run folder. The folder also holds the arrays, so that ``gpx.runs.resume(folder)`` works::
 
         fitted = gpx.fit(x, y, "approx=sgpr", "kernel=matern32", "trainer.device=cuda")
         mean, std, lower, upper = fitted.predict(x_new)
 
     Args:
-        x (n, d): inputs in their own units (they are standardised inside); (n,) is one input. NumPy
-            arrays, torch tensors on any device, data frames or lists. The names of a data frame's
-            columns are kept: ``predict`` takes the columns of other frames by name. Columns of
-            texts and dates become inputs as in ``gpx.data.CSVFile``, and options such as
-            ``data.missing=mean`` are those of ``data=npz``.
-        y (n,): numbers, counts or class labels (numbers or texts), as the likelihood takes them;
-            (n, p) for p outputs, which a data frame names; NaN where a row lacks one of several
+        x (n, d): inputs in their own units (gpx standardises them); (n,) for one input. NumPy
+            arrays, torch tensors on any device, data frames or lists. ``predict`` takes the columns
+            of a data frame by the names they have here. Columns of texts and dates become inputs as
+            in ``gpx.data.CSVFile``; options such as ``data.missing=mean`` are those of
+            ``data=npz``.
+        y (n,): numbers, counts or class labels (numbers or texts), depending on the likelihood;
+            (n, p) for p outputs. With several outputs NaN marks a missing target
             (``approx=coregional``, or ``svgp`` with ``likelihood=gaussian_outputs``).
-        options: as on the command line, ``group=choice`` or ``name=value``; of one that is given
-            twice the last holds. Without ``approx=`` the method follows the data;
-            ``model.choice`` of the metrics says which, and why.
-        test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
-            out for that (``data.split``, ``data.test_fraction``; 0: none) and the model does not
-            see it.
-        noise (n,): known variances of the noise of y, in its squared unit, beside the one that is
-            learned for all rows; weights (n,): how many rows each one stands for, of targets of any
-            kind. ``approx=exact``, ``vecchia``, ``sgpr``, ``fitc`` and, of any likelihood, ``svgp``
-            and networks take them; rows of ``test=`` have no known noise and weight one.
-        kernel, mean, likelihood: modules of gpx or of one's own in the place of the options of
-            these names (texts are read as these are)::
+        options: as on the command line, ``group=choice`` or ``name=value``; if one is given twice,
+            the last is used. Without ``approx=`` the method is chosen by the data, and
+            ``model.choice`` of the metrics says which and why.
+        test: inputs and targets that test metrics are computed on. None: a tenth of the rows is
+            held out for that and not trained on (``data.split``, ``data.test_fraction``; 0: none).
+        noise (n,): known noise variance of each row, in the squared unit of y, added to the learned
+            noise variance.
+        weights (n,): how many observations each row stands for, for targets of any kind. Noise and
+            weights are taken by ``approx=exact``, ``vecchia``, ``sgpr``, ``fitc`` and, with any
+            likelihood, by ``svgp`` and networks; rows of ``test=`` have no known noise and weight
+            one.
+        kernel, mean, likelihood: modules of gpx or of one's own, or texts as in the options of
+            these names::
 
                 gpx.fit(x, y, kernel=Matern32() + Periodic(period=0.5), likelihood=Gaussian(0.01))
 
-            Training starts from their values, which are in units of the standardised inputs and
-            target; they are not changed themselves. config.yaml holds their classes and arguments,
-            and ``gpx.load(folder, trust=("my_package",))`` builds classes of one's own from them.
+            Training starts from their values, in units of the standardised inputs and target; the
+            modules themselves are not changed. config.yaml holds their classes and arguments;
+            classes of one's own are loaded by ``gpx.load(folder, trust=("my_package",))``.
         folder: run folder, new or empty; None: a new one in ``outputs``.
-        quiet: say nothing (``trainer.quiet=true``); warnings are warnings of Python in any case.
-        keep: False: leave no run folder behind. What is returned predicts, and can be pickled.
+        quiet: print nothing (``trainer.quiet=true``); warnings are still issued by Python.
+        keep: False: leave no run folder behind; the result still predicts and can be pickled.
 
-    The global random states of torch, NumPy and Python are left as they were found.
+    The global random states of torch, NumPy and Python are left unchanged.
 
     Returns:
         the trained model, its metrics and its folder.
 
     Raises:
-        ShapeError: arrays that do not fit each other.
-        DTypeError: arrays of something else than real numbers.
-        ConfigError: an option that is none, a folder that cannot be used, or a module that a run
-            folder cannot record (``gpx.options.module_node``).
-        GPXError: everything that ``train.py`` refuses, in the same words.
+        ShapeError: shapes of the arrays do not match.
+        DTypeError: arrays that do not hold real numbers.
+        ConfigError: an unknown option, a folder that cannot be used, or a module that a run folder
+            cannot record (``gpx.options.module_node``).
+        GPXError: everything else that ``train.py`` refuses.
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
     if not keep and folder is not None:
-        raise ConfigError(f"keep=False leaves no folder, and folder={folder} asks for one")
+        raise ConfigError(
+            f"keep=False and folder={folder} contradict each other: leave one of them out"
+        )
     given = given_data(x, y, test=test, noise=noise, weights=weights)
     for option in options:
         if isinstance(option, Constructed):
@@ -171,7 +174,7 @@ def fit(
                 f"gpx.fit takes options one by one as text, such as 'approx=sgpr', got {option!r}"
             )
         name = option.partition("=")[0].lstrip("+~")
-        if name in TAKEN or name.startswith("hydra"):
+        if name in DATA_OPTIONS or name.startswith("hydra"):
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
     parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood}
     modules = _modules({n: part for n, part in parts.items() if part is not None}, options, keep)
@@ -182,22 +185,22 @@ def fit(
         started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
         return _trained(given, y, options, modules, target)
-    with TemporaryDirectory(prefix="gpx-") as passing:
-        return _trained(given, y, options, modules, RunFolder(passing))._replace(folder=None)
+    with TemporaryDirectory(prefix="gpx-") as temporary:
+        return _trained(given, y, options, modules, RunFolder(temporary))._replace(folder=None)
 
 
 def _modules(
     parts: Mapping[str, object], options: Sequence[str], keep: bool
 ) -> dict[str, dict[str, Any]]:
-    """The nodes of parts that are modules; those that are texts are read as options.
+    """Config nodes of the parts that are modules; texts are read as options.
 
     Raises:
-        ConfigError: a part that an option names, too, or that no node says.
+        ConfigError: a part that is also given as an option, or that a config cannot hold.
     """
     named = {option.partition("=")[0].lstrip("+~") for option in options}
     for name in sorted(named & parts.keys()):
         raise ConfigError(
-            f"gpx.fit is given {name}= both as an argument and in an option: leave one of them out"
+            f"gpx.fit got {name}= both as an argument and as an option: leave one of them out"
         )
     return {
         name: node_of(part, name, keep) for name, part in parts.items() if not isinstance(part, str)
@@ -211,22 +214,23 @@ def _trained(
     modules: Mapping[str, dict[str, Any]],
     target: RunFolder,
 ) -> Fitted:
-    """``fit`` in a folder.
+    """Train in a run folder; the end of ``fit``.
 
     Args:
-        given: the arrays; y: the targets as they were given.
+        given: the converted arrays.
+        y: the targets as the caller gave them.
         options: as on the command line.
-        modules: nodes in the place of options, by the names of their groups.
-        target: new or empty.
+        modules: config nodes by group.
+        target: run folder, new or empty.
     """
     if target.path.exists() and not target.path.is_dir():
         raise ConfigError(f"folder={target.path} is a file: choose another folder=")
     if target.path.exists() and any(target.path.iterdir()):
         raise ConfigError(
-            f"{target.path} is not empty: choose another folder=, or go on with a stopped run by "
+            f"{target.path} is not empty: choose another folder=, or continue a stopped run with "
             f"gpx.runs.resume({str(target.path)!r})"
         )
-    path = target.path.resolve() / DATA
+    path = target.path.resolve() / ARRAYS_FILE
 
     def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
         with chosen_modules(modules) as chosen:
@@ -249,13 +253,13 @@ def _trained(
             ) from error
         metrics = run(config, target, compose)
     except BaseException as error:
-        if isinstance(error, GPXError):  # the file is ours, the arrays are the caller's
+        if isinstance(error, GPXError):  # the caller knows nothing of the file
             error.args = (str(error).replace(str(path), "the data set"), *error.args[1:])
         if not target.holds_a_run():  # refused before anything was trained
             with suppress(OSError):
                 path.unlink()
             for parent in made:
-                with suppress(OSError):  # never made, or another run is in it
+                with suppress(OSError):  # not created yet, or another run is in it
                     parent.rmdir()
         raise
     with global_randomness(config.seed):

@@ -1,4 +1,4 @@
-"""The files of one run, and how they are written."""
+"""The files of a run folder: reading, writing and locking."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ except ImportError:
 class RunFolder:
     """Paths and small files of a run.
 
-    ``config.yaml`` (resolved), ``environment.json``, ``checkpoint.pt`` (training state and, once
-    finished, all that prediction needs), ``metrics.json``, ``figures/``, and the events of
-    TensorBoard, which lie in the folder itself because TensorBoard calls a run by the folder that
-    its events are in. Runs of earlier versions have them in ``tensorboard/`` and go on there.
+    The files are ``config.yaml`` (resolved), ``environment.json``, ``checkpoint.pt`` (training
+    state and, once finished, everything that prediction needs), ``metrics.json``, ``figures/``, and
+    TensorBoard events. These are in the folder itself, as TensorBoard names a run by the folder of
+    its events; runs of earlier versions keep them in ``tensorboard/``.
     """
 
     def __init__(self, path: Path | str) -> None:
         if not isinstance(path, (str, Path)):
-            raise ConfigError(f"a run folder is given by its path, as text, got {path!r}")
+            raise ConfigError(f"the path of a run folder must be text or a Path, got {path!r}")
         self.path = Path(path)
         self.config = self.path / "config.yaml"
         self.environment = self.path / "environment.json"
@@ -49,15 +49,15 @@ class RunFolder:
         self.figures = self.path / "figures"
 
     def holds_a_run(self) -> bool:
-        """Whether a run has started here."""
+        """Whether the folder holds files of a run."""
         return self.config.exists() or self.checkpoint.exists() or self.metrics.exists()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running in this folder; the lock ends with the process.
+        """Keep other processes from running in this folder while inside.
 
         Raises:
-            CheckpointError: another process is running here.
+            CheckpointError: another process is running in this folder.
         """
         if fcntl is None:  # Windows
             yield
@@ -77,37 +77,37 @@ class RunFolder:
             os.close(handle)
 
     def clear_leftovers(self) -> None:
-        """Remove what a kill in the middle of writing left beside this run's files."""
+        """Remove temporary files of a process that was killed while writing."""
         for file in (self.config, self.environment, self.checkpoint, self.metrics):
             for part in self.path.glob(f".{file.name}.*.tmp"):
                 part.unlink(missing_ok=True)
 
     def read_config(self, trust: Sequence[str] | str = ()) -> DictConfig:
-        """The resolved config, known to build nothing but classes of gpx and of ``trust``.
+        """The resolved config, checked to name only classes of gpx and of ``trust``.
 
         Args:
-            trust: packages of the user's own whose classes it may name.
+            trust: further packages whose classes it may name.
 
         Raises:
-            CheckpointError: the folder or the file is missing or unreadable, or names a class that
-                is not to be built; see ``gpx.runs.trust``.
+            CheckpointError: the folder or file is missing or unreadable, or names another class;
+                see ``gpx.runs.trust``.
         """
         config = self.read_own_config()
         require_known_classes(config, self.config, trust)
         return config
 
     def read_own_config(self) -> DictConfig:
-        """The same for a run that this process has trained itself: classes are not judged."""
+        """The config without a check of its classes, for a run that this process trained itself."""
         if not self.path.is_dir():
             raise CheckpointError(f"there is no run folder {self.path}{self._neighbours()}")
         if not self.config.is_file():
             raise CheckpointError(
                 f"{self.path} is not a run folder: it has no config.yaml, which is written before "
-                "the first step; a run that was stopped earlier is started again"
+                "the first step; start a new run if this one was stopped before that"
             )
         try:
             text = self.config.read_text(encoding="utf-8")
-            # references multiply as they are followed: a small file may fill the memory
+            # nested references can make a small file fill the memory
             if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
                 raise CheckpointError(
                     f"{self.config} holds YAML references, which gpx never writes"
@@ -134,19 +134,19 @@ class RunFolder:
         _write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True))
 
     def events(self) -> Path:
-        """Where events of TensorBoard go (CheckpointError: a link)."""
+        """The folder of TensorBoard events; raises CheckpointError if it is a link."""
         earlier = self.path / "tensorboard"
         return self.own_folder(earlier) if earlier.exists() else self.path
 
     def own_folder(self, path: Path) -> Path:
-        """``figures``, or ``tensorboard`` of an earlier version, made where it is missing.
+        """Create ``path`` inside the run folder if it is missing, and return it.
 
         Raises:
-            CheckpointError: it is a link, behind which files of others may lie.
+            CheckpointError: it is a link, which may lead to other files of the user.
         """
         if path.is_symlink():
             raise CheckpointError(
-                f"{path} is a link, and gpx writes into run folders only: remove it"
+                f"{path} is a link, and gpx writes only inside run folders: remove it"
             )
         path.mkdir(exist_ok=True)
         return path
@@ -157,15 +157,15 @@ class RunFolder:
             figure.savefig(file, format="png", dpi=150)
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
-        """Write one JSON file, sorted as given; numbers that JSON has no word for become null."""
+        """Write a JSON file; NaN and infinities, which JSON does not have, become null."""
         _write_atomically(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
     def write_text(self, path: Path, text: str) -> None:
-        """Write one text file; it appears complete or not at all."""
+        """Write a text file atomically."""
         _write_atomically(path, text)
 
     def add_environment(self, record: dict[str, Any]) -> None:
-        """Write environment.json; later sessions of a resumed run are listed under ``resumed``."""
+        """Write environment.json; the records of resumed sessions are appended to ``resumed``."""
         self.require_same_data(record)
         first = self.read_environment()
         if first is not None:
@@ -173,7 +173,7 @@ class RunFolder:
         self.write_json(self.environment, record)
 
     def read_environment(self) -> dict[str, Any] | None:
-        """Contents of environment.json; None where there is none.
+        """Contents of environment.json; None if the file does not exist.
 
         Raises:
             CheckpointError: it is damaged.
@@ -194,9 +194,9 @@ class RunFolder:
         return record
 
     def require_same_data(self, record: dict[str, Any]) -> None:
-        """Raise CheckpointError unless environment.json knows the data of a new record.
+        """Raise CheckpointError if the data differ from those recorded in environment.json.
 
-        Files may have been moved or renamed: their contents are compared, in the order of reading.
+        Only checksums are compared, in order of reading: files may be moved or renamed.
         """
         before = (self.read_environment() or {}).get("data_checksums")
         now = record.get("data_checksums") or {}
@@ -216,7 +216,7 @@ def _write_atomically(path: Path, text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with null in the place of NaN and infinities."""
+    """``value`` with None in place of NaN and infinities."""
     if isinstance(value, dict):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

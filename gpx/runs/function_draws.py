@@ -1,4 +1,4 @@
-"""Draws from a posterior: of functions, and of targets around them."""
+"""Draws of functions from a posterior, and of targets given these functions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gpx.sampling.seeds import derive_seed, global_randomness, stream
 def drawn_functions(
     posterior: Posterior, x: Tensor, num: int, *, seed: int, jointly: bool
 ) -> Tensor:
-    """``num`` functions at x (n, d): (num, n), or (num, n, p) for p latent functions.
+    """Draw ``num`` functions at x (n, d): (num, n), or (num, n, p) for p latent functions.
 
     Args:
-        seed: the same one gives the same functions at any x, unless ``jointly``.
-        jointly: draw from the joint law at x; see ``joint_draws``.
+        seed: determines the functions at every x, unless ``jointly``.
+        jointly: draw from the joint normal distribution at x; see ``joint_draws``.
 
     Raises:
-        ConfigError: ``num`` or ``seed`` is no such number, or the kernel has no features to draw
-            functions from.
-        NotAvailable: ``jointly``, and the posterior has no joint law in closed form.
+        ConfigError: an invalid ``num`` or ``seed``, or a kernel without features to draw functions
+            from.
+        NotAvailable: ``jointly``, and the posterior has no joint distribution in closed form.
     """
     if num < 1 or not 0 <= seed < 2**63:
         raise ConfigError(
@@ -37,10 +37,10 @@ def drawn_functions(
     return posterior.sample_paths(num, generator=generator)(x)
 
 
-def require_law_given_function(
+def require_known_targets(
     posterior: Posterior, likelihood: Likelihood, calibration: Recalibration | None
 ) -> None:
-    """Raise NotAvailable where targets given a function have no law that is known."""
+    """Raise NotAvailable if the distribution of targets given a function is not known."""
     if posterior.has_own_noise and likelihood.task == "regression":
         why = "the noise is uncertain or differs between experts"
     elif calibration is not None:
@@ -48,14 +48,14 @@ def require_law_given_function(
     else:
         return
     raise NotAvailable(
-        f"targets cannot be drawn around a function here ({why}); draw functions with "
-        "targets=False, or take the law of each target from predict"
+        f"targets cannot be drawn given a function here ({why}); draw functions with "
+        "targets=False, or use predict for the distribution of each target"
     )
 
 
 @torch.no_grad()
 def drawn_targets(likelihood: Likelihood, f: Tensor, *, seed: int) -> Tensor:
-    """One target around every value of the functions f (num, n, ...), float64 on the CPU."""
+    """Draw a target given every value of the functions f (num, n, ...); float64 on the CPU."""
     rows = f.reshape(f.shape[0] * f.shape[1], *f.shape[2:])
     with global_randomness(derive_seed(seed, "sampled noise")):
         y = likelihood.predictive(rows, torch.zeros_like(rows)).sample()
@@ -63,17 +63,17 @@ def drawn_targets(likelihood: Likelihood, f: Tensor, *, seed: int) -> Tensor:
 
 
 def joint_draws(posterior: Posterior, x: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
-    """Draws (num, n) from the joint normal law of the function at x (n, d), of its precision.
+    """Draws (num, n) from the joint normal distribution of the function at x (n, d).
 
     Raises:
-        NotAvailable: the posterior has no joint law in closed form.
+        NotAvailable: the posterior has no joint distribution in closed form.
 
-    Cost: n^3, from eigenvectors: no jitter, and negative eigenvalues, which are rounding, are zero.
+    Cost: n^3 for eigenvectors, which need no jitter; negative eigenvalues (rounding) are set to 0.
     """
     covariance = posterior.joint_covariance(x).double()
     values, vectors = torch.linalg.eigh(covariance)
-    normals = torch.randn(
+    standard_normals = torch.randn(
         num, len(x), generator=generator, dtype=torch.float64, device=covariance.device
     )
-    deviations = (normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
+    deviations = (standard_normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
     return posterior.predict(x).mean + deviations.to(x)

@@ -1,4 +1,4 @@
-"""Rows that a trained model is given: whether it takes them, their targets and known noise."""
+"""Checks and conversion of rows that are added to a trained model: targets and known noise."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.runs.arrays import columns_by_name, real_array
 
 
-def conditionable(
+def conditionable_likelihood(
     likelihood: Likelihood, calibration: Recalibration | None
 ) -> Gaussian | NoisyOutputs:
-    """The likelihood of a model that further rows can be added to.
+    """The likelihood, if rows can be added to the model without training.
 
     Args:
-        likelihood: p(y | f).
-        calibration: of predictions; None: they are as the model gives them.
+        likelihood: of the model.
+        calibration: of its predictions, or None.
 
     Raises:
-        NotAvailable: further rows have no Gaussian noise, or predictions would no longer be those
-            that were recalibrated.
+        NotAvailable: the noise is not Gaussian, or predictions are recalibrated, which would no
+            longer fit.
     """
     if not isinstance(likelihood, (Gaussian, NoisyOutputs)):
         why = f"a {class_name(likelihood)} likelihood"
@@ -36,8 +36,8 @@ def conditionable(
     else:
         return likelihood
     raise NotAvailable(
-        f"rows can be added where the noise is Gaussian, and this model has {why}: "
-        "train again with them"
+        f"rows can only be added with Gaussian noise and without recalibration, and this model has "
+        f"{why}: train again with them"
     )
 
 
@@ -48,20 +48,20 @@ def standardised_targets(
     transform: TargetTransform | None,
     names: tuple[str, ...] = (),
 ) -> Tensor:
-    """Targets (m,), or (m, p) for p > 1 outputs, as the posterior sees them.
+    """Targets (m,), or (m, p) for p > 1 outputs, in the units of the posterior.
 
     Args:
         targets (m,) or (m, 1), or (m, p): in the data's own unit; NaN where one of several is
-            missing. Those of a data frame are taken by name.
-        num_rows: m, as many as there are rows of inputs.
+            missing. Columns of a data frame are taken by name.
+        num_rows: m, the number of rows of the inputs.
         scaler: of the training rows.
-        transform: what the posterior sees the target through; None: nothing.
-        names: of several targets; otherwise empty.
+        transform: of the target; None: none.
+        names: of the targets if there are several; otherwise empty.
 
     Raises:
-        ShapeError: of another number of rows or targets.
-        DTypeError, DataError: none, not real numbers, not finite, or outside what the transform
-            takes.
+        ShapeError: another number of rows or targets.
+        DTypeError, DataError: no targets, not real numbers, not finite, or outside the domain of
+            the transform.
     """
     if names:
         targets = columns_by_name(targets, names, "targets")
@@ -80,31 +80,29 @@ def standardised_targets(
         return scaler.transform_targets(y)
     y = transform(y)
     if not bool(y.isfinite().all()):
-        raise DataError(f"targets lie outside what {transform.kind} takes")
+        raise DataError(f"targets lie outside the domain of the {transform.kind} transform")
     return y
 
 
 def row_noise(
     noise: ArrayLike, x: Tensor, scaler: Standardiser, transform: TargetTransform | None
 ) -> RowNoise:
-    """Known variances, standardised and like x.
+    """Known noise variances of rows, standardised, in the dtype and on the device of x.
 
     Args:
-        noise (n,): in the target's own unit, squared.
+        noise (n,): in the squared unit of the target.
         x (n, d): inputs of the rows.
         scaler, transform: as for ``standardised_targets``.
 
     Raises:
         ConfigError: the target is transformed, or there are several.
-        ShapeError: of another number of rows, or a negative variance.
+        ShapeError: another number of rows, or a negative variance.
         DTypeError: not real numbers.
     """
     if transform is not None:
-        raise ConfigError("noise is that of the target, not of its transform: leave it out")
+        raise ConfigError("noise= cannot be used with a transformed target: leave it out")
     if scaler.target_scale.ndim:
-        raise ConfigError(
-            "noise= is that of one target, and this model is of several: leave it out"
-        )
+        raise ConfigError("noise= is for one target, and this model has several: leave it out")
     known = torch.from_numpy(real_array(noise, "noise variances"))
     if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
         raise ShapeError(

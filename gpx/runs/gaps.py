@@ -1,4 +1,4 @@
-"""Predictions for rows that lack a value, averaged over the values it may have had."""
+"""Predictions for rows with missing inputs, averaged over values that these may have."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from gpx.data.columns.coding import Coding
 from gpx.likelihoods.bernoulli import Sign
 
 Law = Callable[[Tensor, Tensor | None], Distribution]
-"""Standardised inputs (m, d), and which rows (m,) they stand for (None: all, in order), to the law
-of their targets."""
+"""Maps standardised inputs (m, d), and the row (m,) that each belongs to (None: in order), to the
+predictive distribution of their targets."""
 
 LATTICE = 13
-"""Multiplier of a Korobov lattice; it has no factor in common with the number of stand-ins."""
+"""Multiplier of a Korobov lattice; must be coprime to the number of stand-ins."""
 
 
-def over_gaps(law: Law, x: Tensor, coding: Coding | None, scaler: Standardiser) -> Distribution:
-    """The law at inputs of which some lack a value, given that it is like those of training.
+def averaged_over_gaps(
+    law: Law, x: Tensor, coding: Coding | None, scaler: Standardiser
+) -> Distribution:
+    """Predictive distribution at inputs with missing values, averaged over stand-in values.
 
-    A row that lacks values of columns with ``stand_ins`` is predicted at each of these, as a row
-    that has it, and the laws are averaged: of numbers mean and variance (a normal law that has
-    those of the mixture), of classes the probabilities. Laws of other kinds are left as they are.
+    A row that lacks the value of a column with ``stand_ins`` (quantiles of the training values) is
+    predicted with each of them, and the distributions are averaged: normal ones become a normal
+    with mean and variance of the mixture, class probabilities their mean. Other distributions are
+    left as they are, with the mean filled in.
 
     Args:
-        law: of complete rows.
-        x (n, d): standardised.
-        coding: of the columns; None: inputs are the columns.
+        law: predictive distribution of complete rows.
+        x (n, d): standardised inputs.
+        coding: of the columns; None: the inputs are the columns.
         scaler: of the inputs.
 
-    Cost: ``STAND_INS`` predictions for each row that lacks a value, one for the others.
+    Cost: ``STAND_INS`` predictions for each row with a missing value, one for every other row.
     """
     found = law(x, None)
     completed = None if coding is None else completions(x, coding, scaler)
@@ -62,14 +65,14 @@ def over_gaps(law: Law, x: Tensor, coding: Coding | None, scaler: Standardiser) 
 
 
 def completions(x: Tensor, coding: Coding, scaler: Standardiser) -> tuple[Tensor, Tensor] | None:
-    """Rows (m,) that lack a value with stand-ins, and their inputs (S, m, d) with these.
+    """Rows (m,) with missing values, and their inputs (S, m, d) with S stand-ins filled in.
 
-    Arguments as for ``over_gaps``. None where no row lacks one.
+    Arguments as for ``averaged_over_gaps``. None if no row lacks a value that has stand-ins.
     """
     found, place = [], 0
     for coded in coding.columns:
         stop = place + len(coded.names)
-        if coded.stand_ins:  # its last input says that the value is missing
+        if coded.stand_ins:  # its last input indicates a missing value
             lacking = x[:, stop - 1] > 0.5
             if bool(lacking.any()):
                 found.append((place, stop, lacking, coded.inputs(np.array(coded.stand_ins))))
@@ -79,7 +82,7 @@ def completions(x: Tensor, coding: Coding, scaler: Standardiser) -> tuple[Tensor
     rows = torch.stack([lacking for _, _, lacking, _ in found]).any(0).nonzero()[:, 0]
     filled = x[rows].expand(len(found[0][3]), -1, -1).clone()
     for number, (start, stop, lacking, inputs) in enumerate(found):
-        # where a row lacks several values, theirs are paired as a lattice, not low with low
+        # several missing values of a row are paired by a lattice, not low with low
         inputs = inputs[np.arange(len(inputs)) * LATTICE**number % len(inputs)]
         mean, scale = scaler.input_mean[start:stop], scaler.input_scale[start:stop]
         made = (torch.from_numpy(inputs).to(mean) - mean) / scale

@@ -1,4 +1,4 @@
-"""Arrays that a caller gives, made into the archive and the options of ``data=npz``."""
+"""Conversion of a caller's arrays into the archive and options of ``data=npz``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gpx.errors import DataError, DTypeError, ShapeError
 from gpx.runs.arrays import column_names, columns_by_name, real_array
 
 TARGETS = "targets, with classes as numbers,"
-"""What targets are called in error messages."""
+"""Name of targets in error messages."""
 
-NEUTRAL = {"noise": 0.0, "weights": 1.0}
-"""What is known of rows by number, and what test rows have of it."""
+ROW_VALUES = {"noise": 0.0, "weights": 1.0}
+"""Arrays with a number for each row, and the value that test rows get."""
 
 
 @dataclass(frozen=True)
 class GivenData:
-    """Arrays of one archive, and what they are.
+    """The arrays of an archive, and names of their columns.
 
     Attributes:
-        arrays: ``x`` (n, d), or ``x1``, ``x2``, ... (n,) where inputs are not all numbers; ``y``
-            (n,) or (n, p); where they were given ``noise`` and ``weights`` (n,), and ``test`` (n,),
-            which says of which rows the test metrics are.
+        arrays: ``x`` (n, d), or ``x1``, ``x2``, ... (n,) if inputs are not all numbers; ``y`` (n,)
+            or (n, p); and if given ``noise`` and ``weights`` (n,), and ``test`` (n,), which marks
+            the test rows.
         input_names, target_name, target_names: of a data frame; None without names.
     """
 
@@ -40,14 +40,14 @@ class GivenData:
 
     @property
     def has_text_targets(self) -> bool:
-        """Whether targets are classes by name."""
+        """Whether targets are texts, that is, names of classes."""
         return self.arrays["y"].dtype.kind == "U"
 
     def options(self) -> dict[str, Any]:
-        """Options of ``data=npz`` that say what is in the archive.
+        """Options of ``data=npz`` that describe the archive.
 
         Raises:
-            DataError: a name that config.yaml would take for a reference.
+            DataError: a name that config.yaml would read as a reference.
         """
 
         def texts(names: tuple[str, ...] | None) -> list[str] | None:
@@ -76,12 +76,12 @@ def given_data(
     noise: ArrayLike | None = None,
     weights: ArrayLike | None = None,
 ) -> GivenData:
-    """Arrays as ``gpx.fit`` takes them; images become rows of pixels, which have their names.
+    """Convert the arguments of ``gpx.fit``; images become rows of named pixels.
 
     Raises:
-        ShapeError: arrays that do not fit each other.
-        DTypeError: something else than numbers, texts or dates.
-        DataError: columns of a frame that have one name, or are missing in the test's.
+        ShapeError: shapes of the arrays do not match.
+        DTypeError: values that are not numbers, texts or dates.
+        DataError: columns of a frame that share a name, or are missing in the test frame.
     """
     pixels = None
     if _num_axes(x, "inputs") in (3, 4):
@@ -117,28 +117,28 @@ def given_data(
 def _with_test_rows(
     arrays: Mapping[str, NDArray[Any]], more: dict[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Training rows above test rows, and ``test``, which tells them apart."""
+    """Training rows followed by test rows, and ``test``, which marks the latter."""
     for what, ours, theirs in (
         ("inputs", _width(arrays, "x"), _width(more, "x")),
         ("targets", _width(arrays, "y"), _width(more, "y")),
     ):
         if ours != theirs:
             raise ShapeError(f"test {what} have {theirs} columns, training {what} {ours}")
-    for name in NEUTRAL.keys() & arrays.keys():
-        more[name] = np.full(len(more["y"]), NEUTRAL[name])
+    for name in ROW_VALUES.keys() & arrays.keys():
+        more[name] = np.full(len(more["y"]), ROW_VALUES[name])
     both = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
     return {**both, "test": np.repeat([False, True], [len(arrays["y"]), len(more["y"])])}
 
 
 def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
-    """Names of a data frame's columns, or of the one that a column of a frame is.
+    """Names of a data frame's columns, or of a series.
 
     Args:
         values: inputs or targets, as given.
-        what: they are, for the error message.
+        what: name of the values, for the error message.
 
     Raises:
-        DataError: two columns of one name, by which nothing can be told apart later.
+        DataError: two columns have the same name.
     """
     if _num_axes(values, what) == 1:
         name = _series_name(values)
@@ -146,12 +146,12 @@ def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
     names = column_names(values)
     twice = [name for name in names or () if (names or ()).count(name) > 1]
     if twice:
-        raise DataError(f"{what} have two columns of the name {twice[0]!r}; rename one")
+        raise DataError(f"{what} have two columns named {twice[0]!r}; rename one")
     return names
 
 
 def _num_axes(values: Any, what: str) -> int:
-    """How many axes ``values`` have; raises ShapeError where their rows do not make an array."""
+    """Number of axes of ``values``; raises ShapeError if rows differ in length."""
     try:
         return np.ndim(values)
     except ValueError as error:
@@ -161,7 +161,7 @@ def _num_axes(values: Any, what: str) -> int:
 
 
 def _as_text(name: str) -> str:
-    """A name that config.yaml keeps as it is; raises DataError where it would be a reference."""
+    """``name``; raises DataError if config.yaml would read it as a reference to an option."""
     if "${" in name:
         raise DataError(
             f"the column {name!r} has ${{ in its name, which refers to options; rename it"
@@ -170,7 +170,7 @@ def _as_text(name: str) -> str:
 
 
 def _series_name(values: Any) -> str | None:
-    """Name of one column of a data frame; None where it has none."""
+    """Name of a series, or of the first column of a data frame; None if it has none."""
     columns = getattr(values, "columns", None)
     name = getattr(values, "name", None) if columns is None else next(iter(columns), None)
     return name if isinstance(name, str) else None
@@ -179,19 +179,19 @@ def _series_name(values: Any) -> str | None:
 def _arrays(
     x: ArrayLike, y: ArrayLike, names: tuple[str, ...] | None, mixed: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """What goes into the archive: ``x`` (n, d) and ``y`` (n,), or (n, p) for p > 1 outputs.
+    """The arrays ``x`` (n, d) and ``y`` (n,), or (n, p) for p > 1 outputs, of the archive.
 
-    Columns of texts or dates make an array of every column: ``x1``, ``x2``, ... in the place of
+    If a column holds texts or dates, each column is an array, ``x1``, ``x2``, ..., instead of
     ``x``. Targets of texts are classes.
 
     Args:
         x, y: as given.
         names: of the columns of x.
-        mixed: whether columns are kept apart in any case.
+        mixed: make an array for each column in any case.
 
     Raises:
-        DTypeError: not numbers, texts or dates.
-        ShapeError: not that many of each.
+        DTypeError: values that are not numbers, texts or dates.
+        ShapeError: inputs and targets with different numbers of rows, or of other dimensions.
     """
     made = None if mixed else _numbers(x)
     if made is None:
@@ -210,7 +210,7 @@ def _arrays(
 
 
 def _numbers(x: ArrayLike) -> dict[str, NDArray[Any]] | None:
-    """The array ``x`` (n, d) of inputs; None where not all of them are numbers."""
+    """``x`` (n, d) as an archive entry; None if not all inputs are numbers."""
     try:
         inputs = real_array(x, "inputs")
     except DTypeError:
@@ -219,28 +219,28 @@ def _numbers(x: ArrayLike) -> dict[str, NDArray[Any]] | None:
 
 
 def _columns(x: ArrayLike, names: tuple[str, ...] | None) -> Frame:
-    """Inputs of numbers, texts and dates.
+    """Inputs of numbers, texts and dates as a frame.
 
     Raises:
-        DTypeError: of something else.
+        DTypeError: other values.
     """
     shape = np.shape(x) if isinstance(x, (list, tuple)) else tuple(getattr(x, "shape", ()))
     if len(shape) not in (1, 2):
-        real_array(x, "inputs")  # refuses
+        real_array(x, "inputs")  # raises
     values = np.array(x, dtype=object)[:, None] if len(shape) == 1 else x
     width = shape[1] if len(shape) == 2 else 1
     try:
         return frame_of(values, names or numbered_names(width), "inputs")
     except DTypeError:
-        real_array(x, "inputs")  # in the words for arrays
+        real_array(x, "inputs")  # raises with a message for arrays
         raise
 
 
 def _targets(y: ArrayLike) -> NDArray[Any]:
-    """Numbers as float64, or texts of classes (n,).
+    """Targets as float64, or names of classes (n,) as text.
 
     Raises:
-        DTypeError: neither.
+        DTypeError: other values.
     """
     try:
         targets = real_array(y, TARGETS)
@@ -256,17 +256,17 @@ def _targets(y: ArrayLike) -> NDArray[Any]:
 
 
 def _for_archive(values: NDArray[Any]) -> NDArray[Any]:
-    """A column that NumPy writes without Python's objects."""
+    """A column as an array that NumPy can write without pickling."""
     return values.astype(str) if values.dtype.kind == "O" else values
 
 
 def _width(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
-    """Columns of the inputs or of the targets."""
+    """Number of columns of the inputs or of the targets."""
     if name in arrays:
         return (*arrays[name].shape, 1)[1]
     return len(_input_columns(arrays))
 
 
 def _input_columns(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Names of the arrays that are columns of the inputs."""
-    return [name for name in arrays if name not in ("y", "test", *NEUTRAL)]
+    """Names of the arrays that hold one column of the inputs each."""
+    return [name for name in arrays if name not in ("y", "test", *ROW_VALUES)]

@@ -1,4 +1,4 @@
-"""What a model has learned of its kernel, mean and likelihood, by name, for people."""
+"""Learned hyperparameters of kernel, mean and likelihood, by name and as text."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from gpx.methods.base.posterior import Posterior
 
 Hyperparameters = dict[str, NDArray[np.float64]]
 
-LONGEST = 8
-"""Entries of an array that are shown one by one."""
-MOST = 8
-"""Names that fit on a line; deep models have more."""
+MAX_ENTRIES = 8
+"""Longer arrays are shown by their range."""
+MAX_NAMES = 8
+"""Number of hyperparameters that are shown; deep models have more."""
 
 
 def hyperparameters_of(posterior: nn.Module, likelihood: Likelihood) -> Hyperparameters:
     """Parameters of every kernel and mean of the posterior, and of the likelihood.
 
     Returns:
-        by dotted name, in natural units of standardised inputs and target: arrays of shape () for
-        numbers, (d,) for one entry per input; with K in front where each of K experts has its own.
+        values by dotted name, in units of the standardised inputs and target: shape () for a
+        number, (d,) with one entry per input, and a leading axis K if each of K experts has its
+        own.
     """
     own = posterior.own_hyperparameters() if isinstance(posterior, Posterior) else None
     if own is not None:
@@ -42,15 +43,15 @@ def hyperparameters_of(posterior: nn.Module, likelihood: Likelihood) -> Hyperpar
 
 
 def shown(hyperparameters: Hyperparameters) -> str:
-    """All on one line: numbers, short arrays, and the range of long ones."""
+    """One line of text: numbers, short arrays, and the range of long arrays."""
     texts = [f"{name} {_text(value)}" for name, value in hyperparameters.items() if value.size]
-    more = len(texts) - MOST
-    return ", ".join(texts[:MOST]) + (f" and {more} more" if more > 0 else "")
+    more = len(texts) - MAX_NAMES
+    return ", ".join(texts[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _text(value: NDArray[np.float64]) -> str:
     if value.ndim == 0:
         return f"{value:.3g}"
-    if value.size > LONGEST:
+    if value.size > MAX_ENTRIES:
         return f"[{value.size} from {value.min():.3g} to {value.max():.3g}]"
     return "[" + " ".join(f"{entry:.3g}" for entry in value.ravel()) + "]"

@@ -1,4 +1,4 @@
-"""Training rows predicted from all others, in the data's own units."""
+"""Leave-one-out predictions of the training rows, in the data's own units."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpx.models import ExactPosterior, Posterior
 
 
 class LeftOutRows(NamedTuple):
-    """Every training row predicted from all others, in the data's own units.
+    """Prediction of every training row from all others, in the data's own units.
 
     Attributes:
-        target (n,): of the rows, in the order in which the run trained on them.
+        target (n,): of the training rows, in order.
         mean (n,), std (n,): of the prediction, observation noise included.
         log_density (n,): of the target under it, in nats; minus their mean is the MNLP.
     """
@@ -30,28 +30,27 @@ class LeftOutRows(NamedTuple):
 
 @torch.no_grad()
 def left_out_rows(posterior: Posterior, scaler: Standardiser, normal: bool) -> LeftOutRows:
-    """Leave-one-out predictions of an exact Gaussian process; nothing is fitted again.
+    """Leave-one-out predictions of an exact Gaussian process, without fitting again.
 
     Args:
         posterior, scaler: of a model.
-        normal: whether its predictions are the posterior's, in another unit only.
+        normal: whether predictions are normal: not recalibrated, and without a target transform.
 
     Raises:
-        NotAvailable: another posterior than that of exact inference by Cholesky, or predictions
-            that are not normal.
+        NotAvailable: the posterior is not that of an exact Gaussian process solved by Cholesky, or
+            predictions are not normal.
 
     Cost: n^3 operations and one n x n array.
     """
     if not isinstance(posterior, ExactPosterior):
         raise NotAvailable(
             "leave-one-out predictions need an exact Gaussian process that is solved by Cholesky, "
-            f"and this model predicts by {class_name(posterior)}: train with model=ExactGP() and "
+            f"and this model has a {class_name(posterior)}: train with model=ExactGP() and "
             "solver=cholesky"
         )
     if not normal:
         raise NotAvailable(
-            "leave-one-out predictions are normal, and those of this model are recalibrated or of "
-            "a transformed target"
+            "leave-one-out predictions are not available with recalibration or a transformed target"
         )
     left = posterior.leave_one_out()
     target = (posterior.residual + posterior.mean(posterior.inputs)).double().cpu()

@@ -1,4 +1,4 @@
-"""A trained model read back from its run folder."""
+"""Loading of trained models from run folders."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from gpx.training.device import DTYPES, resolve_device
 
 
 def load(run: str | Path, device: str = "cpu", trust: Sequence[str] | str = ()) -> Predictor:
-    """The trained model of a run folder, ready to predict without its training data.
+    """Load the trained model of a run folder; it predicts without the training data.
 
-    A folder may come from anyone: it is read without executing anything in it, and builds classes
-    of gpx only, unless others are trusted::
+    Loading executes nothing in the folder and builds only classes of gpx and of trusted packages,
+    so that folders of others are safe to load::
 
         gpx.load("outputs/...", trust=("my_package",))
 
     Args:
         run: folder written by ``train.py``.
-        device: where to compute.
-        trust: packages of one's own whose classes (a kernel, a likelihood) the run was made of.
+        device: to compute on.
+        trust: further packages whose classes (a kernel, a likelihood) the run uses.
 
     Raises:
-        CheckpointError: the folder has no finished run, its files do not fit one another, or it
-            names a class that is not to be built.
+        CheckpointError: the folder has no finished run, its files do not match, or it names a class
+            of a package that is not trusted.
         ConfigError: an option that this version of gpx does not know, or of another type.
     """
     folder = RunFolder(run)
@@ -48,7 +48,7 @@ def load(run: str | Path, device: str = "cpu", trust: Sequence[str] | str = ()) 
 
 
 def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Predictor:
-    """What ``load`` gives, with the folder's config as already read."""
+    """As ``load``, with the config of the folder already read."""
     where = resolve_device(device, "device")
     state = load_checkpoint(folder.checkpoint, where)
     if "posterior" not in state:
@@ -59,7 +59,7 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
     require_same_model(state, config, str(folder.config))
     note = version_note(version_of(state))
     if note:
-        warnings.warn(f"{folder.path}: another version of gpx{note}", stacklevel=3)
+        warnings.warn(f"{folder.path} is of another version of gpx{note}", stacklevel=3)
     try:
         return restore_predictor(config, state, where)
     except ConfigError as error:
@@ -67,7 +67,7 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
 
 
 def within_memory(config: DictConfig, device: torch.device) -> DictConfig:
-    """A copy whose memory budgets fit this device, which may be smaller than that of the run."""
+    """A copy of the config whose memory budgets do not exceed the memory of ``device``."""
     free = available_memory(device)
 
     def fitting(node: Any) -> Any:
@@ -104,10 +104,10 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
         transform = state.get("target_transform")
-        kept = state.get("coding")  # runs of earlier versions have none
+        kept = state.get("coding")  # absent in runs of earlier versions
         coding = None if kept is None else Coding.from_state(kept)
         if coding is not None and coding.input_names != tuple(state["input_names"]):
-            raise ValueError("the columns of the table do not make the model's inputs")
+            raise ValueError("the columns of the table do not match the inputs of the model")
         return Predictor(
             posterior,
             model.likelihood,

@@ -1,4 +1,4 @@
-"""What a checkpoint was trained with: the config, versions, threads; and what has changed since."""
+"""The origin of a checkpoint (config, versions, threads), and changes since it was written."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from omegaconf import DictConfig, OmegaConf
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.old import current
 
-BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibrate", "prior")
-"""Groups that a checkpoint is only good for as they were; of ``trainer``, the dtype."""
-STEERING = ("objective", "optimizer", "trainer")
-"""Groups that may change from one session of a run to the next, which is said."""
-WHEREABOUTS = ("data.path", "data.test_path", "data.root", "data.mask", "data.base_url")
-"""Where data lie: they may be moved, and checksums know them again."""
+FIXED_GROUPS = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibrate", "prior")
+"""Groups that must not change when a run is resumed; of ``trainer`` only the dtype must not."""
+TRAINING_GROUPS = ("objective", "optimizer", "trainer")
+"""Groups that may change when a run is resumed; the user is told of changes."""
+DATA_PATHS = ("data.path", "data.test_path", "data.root", "data.mask", "data.base_url")
+"""Locations of the data, which may change: the contents are compared by checksums."""
 
 
 def origin_of(config: DictConfig, device: torch.device) -> dict[str, Any]:
-    """Plain values that go into a checkpoint.
+    """The record of config and environment that a checkpoint holds, as plain values.
 
     Args:
         config: as written to config.yaml.
@@ -41,53 +41,54 @@ def origin_of(config: DictConfig, device: torch.device) -> dict[str, Any]:
 
 
 def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str) -> None:
-    """Raise CheckpointError where ``config`` is not the one that a checkpoint was trained with.
+    """Raise CheckpointError if ``config`` is not the one that a checkpoint was trained with.
 
-    What steers training (objective, optimizer, trainer but its dtype) may differ, and so may the
-    place where data lie. Checkpoints of versions that kept no config pass.
+    ``TRAINING_GROUPS`` (except ``trainer.dtype``) and the location of the data may differ. Nothing
+    is checked for checkpoints of early versions, which hold no config.
 
     Args:
         state: contents of the checkpoint.
-        config: that is about to be used with it.
-        where: its file or folder, for the message.
+        config: to be used with it.
+        where: file of the config, for the message.
     """
     before = _recorded(state).get("config")
     if not isinstance(before, dict):
         return
-    old = _options(current(before), (*BOUND, "trainer"))
+    old = _options(current(before), (*FIXED_GROUPS, "trainer"))
     new = _options(
-        json.loads(_text(OmegaConf.to_container(config, resolve=True))), (*BOUND, "trainer")
+        json.loads(_text(OmegaConf.to_container(config, resolve=True))),
+        (*FIXED_GROUPS, "trainer"),
     )
     for name in sorted({*old, *new}):
         free = name.startswith("trainer.") and name != "trainer.dtype"
-        if free or name in WHEREABOUTS or _same(old.get(name), new.get(name)):
+        if free or name in DATA_PATHS or _same(old.get(name), new.get(name)):
             continue
         raise CheckpointError(
-            f"{where} says {name}={new.get(name, 'nothing')}, and its checkpoint was trained with "
-            f"{old.get(name, 'nothing')}: put that back, or train a new run"
+            f"{where} has {name}={new.get(name, 'nothing')}, but its checkpoint was trained with "
+            f"{old.get(name, 'nothing')}: restore that value, or start a new run"
         )
 
 
 def with_changes(config: DictConfig, options: Sequence[str]) -> DictConfig:
-    """The config of a run with what the session that goes on with it says otherwise.
+    """A copy of a run's config, changed by the options of the session that resumes it.
 
     Args:
-        config: of the run, as it stands in its folder.
-        options: ``name=value`` each, of what steers training or of where data lie.
+        config: of the run, as in its folder.
+        options: ``name=value`` each, of ``TRAINING_GROUPS`` or ``DATA_PATHS``.
 
     Raises:
-        ConfigError: an option of another kind, or one that the run does not have.
+        ConfigError: an option that must not change, or that the run does not have.
     """
     changed = copy.deepcopy(config)
     for option in options:
         name, equals, _ = option.partition("=")
         group, dot, _ = name.partition(".")
-        steers = bool(dot) and group in STEERING and name != "trainer.dtype"
-        if not equals or not (steers or name in WHEREABOUTS):
+        changeable = bool(dot) and group in TRAINING_GROUPS and name != "trainer.dtype"
+        if not equals or not (changeable or name in DATA_PATHS):
             raise ConfigError(
-                f"resume= goes on with the run's own config: {option} cannot be another, only "
-                f"{', '.join(f'{each}.*' for each in STEERING)} and where data lie (data.path) "
-                "can; start a new run to change it"
+                f"resume= continues with the config of the run, and {option} cannot be changed; "
+                f"only {', '.join(f'{each}.*' for each in TRAINING_GROUPS)} and the location of "
+                "the data (data.path) can; start a new run to change it"
             )
         above, _, last = name.rpartition(".")
         node = OmegaConf.select(changed, above)
@@ -98,19 +99,19 @@ def with_changes(config: DictConfig, options: Sequence[str]) -> DictConfig:
 
 
 def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Lines on what has changed since a checkpoint was written, for a run that goes on from it.
+    """Lines for the user on what has changed since a checkpoint was written.
 
     Args:
         state: contents of the checkpoint.
-        now: ``origin_of`` the session that goes on.
+        now: ``origin_of`` the session that resumes the run.
     """
     before = _recorded(state)
     lines = []
-    old, new = (_options(record.get("config", {}), STEERING) for record in (before, now))
+    old, new = (_options(record.get("config", {}), TRAINING_GROUPS) for record in (before, now))
     if old:
         lines += [
-            f"note: {name}={new.get(name, 'nothing')} from here on, "
-            f"{old.get(name, 'nothing')} until now"
+            f"note: {name} is {new.get(name, 'nothing')} from now on, it was "
+            f"{old.get(name, 'nothing')}"
             for name in sorted({*old, *new})
             if name != "trainer.num_threads" and not _same(old.get(name), new.get(name))
         ]
@@ -121,21 +122,21 @@ def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ):
         if name in before and before[name] != now[name]:
             lines.append(
-                f"note: the {what} is {now[name]} from here on, {before[name]} until now: results "
-                "may differ from those of a run that was never stopped"
+                f"note: the {what} is {now[name]} from now on, it was {before[name]}: results may "
+                "differ from those of a run without a stop"
             )
     threads = before.get("num_threads", now["num_threads"])
     if threads != now["num_threads"] and now["device"] == "cpu":
         lines.append(
-            f"note: trainer.num_threads={now['num_threads']} from here on, {threads} until now: "
+            f"note: trainer.num_threads is {now['num_threads']} from now on, it was {threads}: "
             "sums are taken in another order, so results may differ in the fourth digit from "
-            "those of a run that was never stopped"
+            "those of a run without a stop"
         )
     return lines
 
 
 def version_note(before: Any) -> str:
-    """ " (trained with gpx X, this is gpx Y)" for another version than this; otherwise empty."""
+    """Text " (trained with gpx X, this is gpx Y)" if the versions differ, otherwise empty."""
     import gpx
 
     if before in (None, gpx.__version__):
@@ -144,7 +145,7 @@ def version_note(before: Any) -> str:
 
 
 def version_of(state: Mapping[str, Any]) -> Any:
-    """Version of gpx that wrote a checkpoint; None where it kept none."""
+    """Version of gpx that wrote a checkpoint; None if it is not recorded."""
     return _recorded(state).get("gpx")
 
 
@@ -154,7 +155,7 @@ def _recorded(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _options(config: Any, groups: tuple[str, ...]) -> dict[str, str]:
-    """Values by dotted name as JSON; a list is one value."""
+    """Options of some groups by dotted name, as JSON; a list is one value."""
     found: dict[str, str] = {}
 
     def enter(node: Any, name: str) -> None:
@@ -165,13 +166,13 @@ def _options(config: Any, groups: tuple[str, ...]) -> dict[str, str]:
             found[name] = _text(node)
 
     for group in groups:
-        if isinstance(config, dict) and config.get(group) is not None:  # as if it were not there
+        if isinstance(config, dict) and config.get(group) is not None:  # null is the same as absent
             enter(config[group], group)
     return found
 
 
 def _same(old: str | None, new: str | None) -> bool:
-    """Whether two values are equal: 1 is 1.0, and NaN is NaN."""
+    """Whether two values in JSON are equal; 1 equals 1.0, and NaN equals NaN."""
     if old is None or new is None:
         return old is new
     return old == new or json.loads(old) == json.loads(new)

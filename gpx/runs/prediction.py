@@ -1,4 +1,4 @@
-"""What is told of a prediction, in the data's own units: numbers with intervals, or classes."""
+"""Predictions in the data's own units: numbers with intervals, or classes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Prediction(NamedTuple):
 
     Attributes:
         mean (n,), std (n,): of y, observation noise included; (n, p) for p > 1 outputs.
-        lower (n,), upper (n,): ends of the central 95 % interval, shaped alike; of several outputs
-            each holds its own with that probability.
+        lower (n,), upper (n,): ends of the central 95 % interval, of the same shape; the intervals
+            of several outputs are not joint.
     """
 
     mean: NDArray[np.float64]
@@ -33,7 +33,7 @@ class ClassPrediction(NamedTuple):
     """Predictive distribution of the class per row, in the data's own labels.
 
     Attributes:
-        label (n,): of the most probable class; texts where the classes have names.
+        label (n,): of the most probable class; text if the classes have names.
         probability (n, C): of every class, in the order of ``Predictor.labels``.
     """
 
@@ -42,7 +42,7 @@ class ClassPrediction(NamedTuple):
 
 
 def summary(law: Distribution, scaler: Standardiser) -> Prediction:
-    """Moments and interval, in the data's own units, of a law of standardised targets."""
+    """The ``Prediction`` for a distribution of standardised targets."""
     ends = central_interval(law, 0.95)
     mean, lower, upper = (scaler.original_mean(t.double().cpu()) for t in (law.mean, *ends))
     std = scaler.original_std(law.stddev.double().cpu())
@@ -50,10 +50,10 @@ def summary(law: Distribution, scaler: Standardiser) -> Prediction:
 
 
 def class_summary(law: Distribution, labels: tuple[Label, ...]) -> ClassPrediction:
-    """Most probable label and probabilities, of a law of the codes of classes."""
+    """The ``ClassPrediction`` for a distribution of classes coded as numbers."""
     probability = law.probs.double().cpu()  # type: ignore[attr-defined]
-    if probability.ndim == 1:  # of the class coded 1, the larger label
+    if probability.ndim == 1:  # of the second class
         probability = torch.stack([1.0 - probability, probability], dim=1)
-    else:  # those of a float32 model add to one as well as float32 does
+    else:  # float32 probabilities add up to one only approximately
         probability = probability / probability.sum(1, keepdim=True)
     return ClassPrediction(np.array(labels)[probability.argmax(1).numpy()], probability.numpy())

@@ -1,4 +1,4 @@
-"""Everything of a run that can fail on bad input: options, data, model, objective, optimiser."""
+"""Preparation of a run: options, data, model, objective and optimiser, with all their checks."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from gpx.options.build import build, build_model, check_parts, target_of
 from gpx.options.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.options.names import with_option_names
 from gpx.options.types import check_numbers
-from gpx.runs.categorical_kernel import categories_said, with_categorical_kernel
+from gpx.runs.categorical_kernel import explain_categorical_kernel, with_categorical_kernel
 from gpx.runs.certification import require_certifiable
 from gpx.runs.data import (
-    choice_of,
+    chosen_by_data,
+    describe_rows,
     hold_out,
     likelihood_task,
     load_run_data,
@@ -45,15 +46,15 @@ from gpx.runs.watching.loggers import Logger, require_loggers
 from gpx.training.device import DTYPES, configure_torch
 from gpx.training.launched import require_shared
 
-FAR = 10.0
-"""Widths of the middle 80 % of the targets beyond which one is called an outlier."""
-PARTS = ("trainer", "data", "likelihood", "approx", "objective", "optimizer")
-"""Groups that every run needs one choice of; ``approx`` says whether it takes kernel and mean."""
+OUTLIER_DISTANCE = 10.0
+"""A target farther than this many interdecile ranges from the median is reported as an outlier."""
+REQUIRED_GROUPS = ("trainer", "data", "likelihood", "approx", "objective", "optimizer")
+"""Config groups that every run needs; whether kernel and mean are needed depends on ``approx``."""
 
 
 @dataclass
 class PreparedRun:
-    """What the stages of a run share; nothing of it is written yet."""
+    """The parts of a run, checked and ready to train; nothing has been written yet."""
 
     config: DictConfig
     options: TrainerConfig
@@ -73,12 +74,12 @@ class PreparedRun:
     origin: dict[str, Any] = field(default_factory=dict)
     loggers: list[Logger] = field(default_factory=list)
 
-    def told(self, text: str) -> str:
-        """A line of model, objective or optimiser, with options in the place of arguments."""
+    def with_option_names(self, text: str) -> str:
+        """A message of model, objective or optimiser, with arguments written as options."""
         return with_option_names(text, self.config, CONFIGS)
 
     def predictor(self) -> Predictor:
-        """Prediction with the model as it stands, completed by what its objective leaves open."""
+        """A predictor with the model in its current state, as its objective completes it."""
         with torch.no_grad():
             model = self.objective.for_prediction(self.model, *self.train)
             posterior = model.condition(*self.train)
@@ -95,9 +96,9 @@ class PreparedRun:
         )
 
     def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
-        """Test metrics of a prediction at the test inputs; by default of the model as it stands.
+        """Test metrics of a prediction at the test inputs, by default of the current model.
 
-        None where all rows are trained on.
+        Empty if there are no test rows.
         """
         if not self.data.num_test:
             return {}
@@ -115,9 +116,9 @@ class PreparedRun:
 
 
 def checked_options(config: DictConfig) -> TrainerConfig:
-    """The trainer's options of a config that is complete; everything else is checked on use."""
+    """The options of the trainer; raises ConfigError for a config with missing or wrong parts."""
     check_values(config)
-    for group in PARTS:
+    for group in REQUIRED_GROUPS:
         if config.get(group) is None:
             chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
             raise ConfigError(f"{group}= is not chosen{chooser}")
@@ -130,7 +131,7 @@ def checked_options(config: DictConfig) -> TrainerConfig:
 
 
 def check_values(config: DictConfig) -> None:
-    """Raise ConfigError for an option without a value, and for numbers that are none."""
+    """Raise ConfigError for an option without a value, and for an invalid number."""
     valueless = sorted(OmegaConf.missing_keys(config))
     if valueless:
         raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
@@ -140,7 +141,7 @@ def check_values(config: DictConfig) -> None:
 
 
 def solves_refined(config: DictConfig) -> bool:
-    """Whether the run's solves run in float64 with products in float32."""
+    """Whether the run solves in float64 with matrix products in float32."""
     exact = OmegaConf.select(config, "approx.iterative.product_dtype") == "float32"
     iterative = OmegaConf.select(config, "approx.solver") == "iterative"
     bound = OmegaConf.select(config, "objective.solver.product_dtype") == "float32"
@@ -154,40 +155,45 @@ def prepare(
     folder: RunFolder,
     data: Dataset | None = None,
 ) -> PreparedRun:
-    """Everything that can fail on bad input, before anything is written.
+    """Build and check all parts of a run, before anything is written.
 
     Args:
         config, options, device, folder: of the run.
-        data: all rows, where they are loaded already because something was chosen by them.
+        data: all rows, if they are loaded already (to choose a method or kernel by them).
 
     Raises:
-        GPXError: anything wrong with the data, or parts that do not fit them or one another.
+        GPXError: the data are invalid, or parts do not fit the data or each other.
     """
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
     console = Console(quiet=options.quiet)
     check_streamed(config, options)
-    chosen = [] if data is None else [choice_of(config, "kernel_choice"), choice_of(config)]
-    data = load_run_data(config) if data is None else data
+    loaded = data
+    data = load_run_data(config) if loaded is None else loaded
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     data, kept = hold_out(data, calibration, config.seed)
     config = _with_rooted_paths(with_facts(config, data))
     budget = budget_in_bytes(options.memory_budget, memory_for_all(device), total_memory(device))
-    config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
+    config.trainer.memory_budget = budget  # fixed, so that resumed runs use the same
     for part in {"kernel", "mean"} - set(check_parts(config)):
-        config[part] = None  # what the model has no use for is no part of the run
+        config[part] = None  # the model has no such part
     config = with_categorical_kernel(config, data)
-    held = 0 if kept is None else len(kept[1])
-    for line in (_rows(data, held), *filter(None, chosen), *_notes(data, config)):
+    if loaded is None:
+        console.say(describe_rows(data, 0 if kept is None else len(kept[1])))
+    else:  # printed already, before method and kernel were chosen
+        chosen = (chosen_by_data(config, "kernel_choice"), chosen_by_data(config))
+        for line in filter(None, chosen):
+            console.say(line)
+    for line in _notes(data, config):
         console.say(line)
 
-    with categories_said(config):
+    with explain_categorical_kernel(config):
         model, objective = _model_and_objective(config, data, device, dtype)
     if objective.batching == "full" and options.batch_size != TrainerConfig.batch_size:
         console.say(
             f"note: trainer.batch_size={options.batch_size} has no effect: "
-            f"{class_name(objective)} takes all rows at every step"
+            f"{class_name(objective)} uses all rows in every step"
         )
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
@@ -197,16 +203,16 @@ def prepare(
 
     train = (data.train_x.to(device, dtype), data.modelled(data.train_y).to(device, dtype))
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
-    seen = data.in_memory  # the training rows themselves, or a sample of those that lie in files
+    seen = data.in_memory  # the training rows, or a sample if they are in files
     sample = (
         train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
     )
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
-    with categories_said(config):
+    with explain_categorical_kernel(config):
         model.check(train[0])
         require_shared(objective, model, train[0], options.batch_size)
         _settle(model, train[0], config, console)
-    optimizer.require_priors(model)  # by now it may have hyperparameters for each of its parts
+    optimizer.require_priors(model)  # again, as settling may have added hyperparameters
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
         if not objective.takes_row_noise:
@@ -237,36 +243,26 @@ def prepare(
     )
 
 
-def _rows(data: Dataset, held_out: int) -> str:
-    """What is trained on, in one line."""
-    return (
-        f"data {data.name} split {data.split}: {data.num_train:,} training and "
-        f"{data.num_test:,} test points, {data.num_inputs} inputs"
-        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
-        + (f"; {held_out:,} training points are held out" if held_out else "")
-    )
-
-
 def _notes(data: Dataset, config: DictConfig) -> Iterator[str]:
-    """What the data hold that the user should know of."""
+    """Notes for the user on properties of the data."""
     likelihood = target_of(config.likelihood, "likelihood")
     targets = data.in_memory.train_y
     if data.notes:
         yield f"note: {with_option_names(data.notes, config, CONFIGS)}"
     if likelihood_task(config) == "regression" and _two_values(targets):
-        yield "note: the targets take two values only; likelihood=bernoulli models classes"
-    far = _far_targets(data.modelled(targets))
-    if far and likelihood is Gaussian:
+        yield "note: the targets have only two values; likelihood=bernoulli models two classes"
+    outliers = _count_outliers(data.modelled(targets))
+    if outliers and likelihood is Gaussian:
         yield (
-            f"note: {far} of the training targets lie more than {FAR:g} times the width of the "
-            "middle 80 % from the median; likelihood=student_t bears outliers"
+            f"note: {outliers} training targets are outliers, more than {OUTLIER_DISTANCE:g} "
+            "interdecile ranges from the median; likelihood=student_t is robust to outliers"
         )
 
 
 def _model_and_objective(
     config: DictConfig, data: Dataset, device: torch.device, dtype: torch.dtype
 ) -> tuple[Model, Objective]:
-    """Both, fit for one another and for the targets; raises ConfigError where they are not."""
+    """Build both; raises ConfigError if they do not fit each other or the targets."""
     model = build_model(config).to(device, dtype)
     model.hyperpriors = build(config, "prior")
     kind = target_of(config.objective, "objective")
@@ -278,17 +274,17 @@ def _model_and_objective(
     require_outputs(data, model.num_outputs, f"{type(model).__name__} with this likelihood")
     require_all_targets(data, model, objective)
     classes, taken = data.num_classes, model.likelihood.num_classes
-    # a cut point that no class is beyond has nothing to be learned from
+    # with ordered classes, a cut point beyond the last class could not be learned
     if classes > taken or (data.task == "ordinal" and classes < taken):
         raise ConfigError(
-            f"data {data.name} has {classes} classes and the likelihood {taken}: give it "
-            f"likelihood.num_classes={classes}, or leave that out"
+            f"data {data.name} has {classes} classes and the likelihood {taken}: set "
+            f"likelihood.num_classes={classes}, or leave it out"
         )
     return model, objective
 
 
 def _settle(model: Model, x: Tensor, config: DictConfig, console: Console) -> None:
-    """Options of the model that follow from the rows: into the config, and told to the user."""
+    """Set options of the model that depend on the rows, in the config too, and tell the user."""
     for option, (value, reason) in model.settle(x).items():
         holder, _, name = f"approx.{option}".rpartition(".")
         node = OmegaConf.select(config, holder)
@@ -300,47 +296,50 @@ def _settle(model: Model, x: Tensor, config: DictConfig, console: Console) -> No
 def _require_plain_targets(
     config: DictConfig, options: TrainerConfig, data: Dataset, calibration: Recalibration | None
 ) -> None:
-    """Raise ConfigError where a part of the run has no use for noise by row or a transform."""
+    """Raise ConfigError if a part of the run cannot take noise per row or a target transform."""
     transformed = data.target_transform is not None
     if transformed and target_of(config.likelihood, "likelihood") is not Gaussian:
         raise ConfigError(
-            f"data.target_transform={config.data.target_transform} takes likelihood=gaussian: the "
-            "transform makes the noise of the target itself another one"
+            f"data.target_transform={config.data.target_transform} needs likelihood=gaussian, as "
+            "the transform already changes the noise of the target"
         )
     if not transformed and data.train_noise is None:
         return
     certify = "trainer.certify=true"
     if options.certify and transformed:
-        raise ConfigError(f"{certify} takes no data.target_transform=: leave one of them out")
+        raise ConfigError(
+            f"{certify} cannot be used with data.target_transform=: leave one of them out"
+        )
     if data.train_noise is None:
         return
     for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
         if asked:
             raise ConfigError(
-                f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
+                f"{name} needs one noise variance for all rows, and data.noise= or data.weights= "
                 "give each row its own: leave one of them out"
             )
 
 
-def _far_targets(y: Tensor) -> int:
-    """How many targets y (n,) or (n, p) no Gaussian noise would bring about."""
+def _count_outliers(y: Tensor) -> int:
+    """Number of rows of y (n,) or (n, p) with a target beyond ``OUTLIER_DISTANCE``."""
     ordered = y.double().reshape(len(y), -1).sort(0).values
     low, middle, high = (ordered[round(share * (len(y) - 1))] for share in (0.1, 0.5, 0.9))
     if not bool((high > low).all()):
         return 0
-    return int(((ordered - middle).abs() > FAR * (high - low)).any(1).sum())
+    return int(((ordered - middle).abs() > OUTLIER_DISTANCE * (high - low)).any(1).sum())
 
 
 def _two_values(targets: Tensor) -> bool:
+    """Whether the targets have exactly two values."""
     targets = targets[~targets.isnan()]
     low, high = targets.min(), targets.max()
     return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 
 
 def _with_rooted_paths(config: DictConfig) -> DictConfig:
-    """Paths of the data made absolute: a run is resumed from any folder.
+    """Make paths of the data absolute, so that a run can be resumed from any folder.
 
-    Where ``data.root`` is given, the other paths start from it.
+    With ``data.root`` only that, as the other paths are relative to it.
     """
     rooted = isinstance(config.data.get("root"), str)
     for name in ("root",) if rooted else ("path", "test_path"):

@@ -1,4 +1,4 @@
-"""The end of a run: posterior, metrics, baselines, figures, and who is told of them."""
+"""The end of a run: posterior, metrics, baselines and figures, written and reported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gpx.data import Dataset
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
 from gpx.runs.certification import CertifyOptions, certify_run, chosen_points, write_report
-from gpx.runs.data import choice_of
+from gpx.runs.data import chosen_by_data
 from gpx.runs.environment import peak_memory_mib
 from gpx.runs.figures.model import draw_model
 from gpx.runs.hyperparameters import shown as shown_hyperparameters
 from gpx.runs.predictor import Predictor
-from gpx.runs.prepared_run import PARTS, PreparedRun
+from gpx.runs.prepared_run import REQUIRED_GROUPS, PreparedRun
 from gpx.runs.results import draw_results, summary
 from gpx.runs.streaming import streaming_facts
 from gpx.sampling.seeds import stream
@@ -25,7 +25,10 @@ from gpx.training.trainer import FitResult
 
 
 def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
-    """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
+    """Compute and write posterior, metrics and figures; returns the contents of metrics.json.
+
+    metrics.json is written last, as it marks a finished run.
+    """
     data, predictor = state.data, state.predictor()
     modelled = predictor.modelled(state.test[0], data.test_noise) if data.num_test else None
     raw = None if modelled is None else predictor.in_targets(modelled)
@@ -41,7 +44,7 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         metrics |= {f"uncalibrated.{k}": v for k, v in state.evaluate(raw).items()}
         metrics |= {f"calibration.{k}": v for k, v in state.calibration.facts().items()}
     metrics |= _facts(state, fit, evidence)
-    if "train.mnlp" in metrics and data.num_test:  # of models that can over-fit, which say so
+    if "train.mnlp" in metrics and data.num_test:  # reported by models that can over-fit
         metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
     if state.options.baselines and data.num_test:
@@ -62,20 +65,21 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         logger.metrics(fit.steps, scores)
         logger.outcome(settings(state.config), shown)
     state.folder.write_json(state.folder.metrics, metrics)
-    if state.optimizer.finish():  # until here the run could be resumed, and needed it
+    if state.optimizer.finish():  # drop state that only resuming would need
         ended = {"optimizer": state.optimizer.state_dict(), "ended": fit.reason}
         save_checkpoint(state.folder.checkpoint, kept | ended)
     for line in summary(metrics):
         state.console.say(line)
     learned = shown_hyperparameters(predictor.hyperparameters)
     if learned:
-        state.console.say(f"learned, of standardised inputs and target: {learned}")
+        scaled = "inputs and target" if data.task == "regression" else "inputs"
+        state.console.say(f"hyperparameters (for standardised {scaled}): {learned}")
     state.console.say(f"run folder: {state.folder.path}")
     return metrics
 
 
 def _prediction_state(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:
-    """What the checkpoint keeps for predictions, which need no data and no model."""
+    """Entries of the checkpoint for predictions, which need neither data nor model."""
     data = state.data
     return {
         "posterior": predictor.posterior.state_dict(),
@@ -91,7 +95,7 @@ def _prediction_state(state: PreparedRun, predictor: Predictor) -> dict[str, Any
 
 
 def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, Any]:
-    """What was trained on what, how it ended, and at which evidence."""
+    """Entries of metrics.json on model, data and training."""
     data, model = state.data, state.model
     found: dict[str, Any] = {
         "train.evidence": evidence.value.item(),
@@ -99,14 +103,14 @@ def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, 
         "train.objective": type(state.objective).__name__,
         "train.steps": fit.steps,
         "train.seconds": fit.seconds,
-        "train.stopped": state.told(fit.reason),
+        "train.stopped": state.with_option_names(fit.reason),
         "model.name": type(model).__name__,
     }
     if fit.cut_short:
-        found["train.cut_short"] = state.told("; ".join(fit.cut_short))
+        found["train.cut_short"] = state.with_option_names("; ".join(fit.cut_short))
     for name in ("choice", "kernel_choice"):
-        if choice_of(state.config, name):
-            found[f"model.{name}"] = choice_of(state.config, name)
+        if chosen_by_data(state.config, name):
+            found[f"model.{name}"] = chosen_by_data(state.config, name)
     found |= {
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
@@ -129,7 +133,7 @@ def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, 
 
 
 def _target_counts(data: Dataset) -> dict[str, int]:
-    """Rows that have each of several targets, where some lack one."""
+    """Number of rows with each target, if some of several targets are missing."""
     if data.sample is not None or not (data.train_y.isnan().any() or data.test_y.isnan().any()):
         return {}
     return {
@@ -140,7 +144,7 @@ def _target_counts(data: Dataset) -> dict[str, int]:
 
 
 def _calibrate(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:
-    """Fit the recalibration on the held-out rows; what the checkpoint keeps of it."""
+    """Fit the recalibration on the held-out rows; returns its entries of the checkpoint."""
     if state.calibration is None or state.held_out is None:
         return {}
     x, y = state.held_out
@@ -152,7 +156,7 @@ def _calibrate(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:
 
 
 def _final_evidence(state: PreparedRun) -> Evidence:
-    """Over all training data; optimisers that make their own steps have it at hand."""
+    """Evidence of the trained model over all training data."""
     generator = stream(state.config.seed, "final evidence", state.device)
     return state.optimizer.evidence_at_end(
         state.model,
@@ -170,23 +174,23 @@ def _draw(
     before: Distribution | None,
     step: int,
 ) -> None:
-    """Figures as PNG and to the loggers; ``before`` as in ``draw_results``."""
+    """Draw figures, as PNG files and for the loggers; ``before`` as in ``draw_results``."""
     pictures = draw_results(state.data.in_memory, predictor, predictive, before)
     pictures |= draw_model(state.data.in_memory, predictor, state.model)
     for name, figure in pictures.items():
         state.folder.write_figure(name, figure)
-        figure.set_layout_engine("none")  # its places are found: loggers draw it again
+        figure.set_layout_engine("none")  # the layout is done; loggers draw the figure again
         for logger in state.loggers:
             logger.figure(name, figure, step)
 
 
 def settings(config: DictConfig) -> dict[str, str | bool | float]:
-    """What was chosen, for tables over runs: classes by their names, and single values.
+    """Names of classes and single options of a run, for tables that compare runs.
 
-    Paths, what follows from the data, and how the run is watched are left out.
+    Paths, facts of the data, and options of logging are left out.
     """
     found: dict[str, str | bool | float] = {"seed": config.seed}
-    for group in (*PARTS, "kernel", "mean", "init", "calibrate"):
+    for group in (*REQUIRED_GROUPS, "kernel", "mean", "init", "calibrate"):
         node = config.get(group)
         if not isinstance(node, DictConfig):
             continue
@@ -194,13 +198,13 @@ def settings(config: DictConfig) -> dict[str, str | bool | float]:
             name = str(option)
             if name == "_target_":
                 found[group] = str(value).rpartition(".")[2]
-            elif isinstance(value, (str, bool, int, float)) and name not in UNCHOSEN:
+            elif isinstance(value, (str, bool, int, float)) and name not in HIDDEN_OPTIONS:
                 found[f"{group}.{name}"] = value
     return found
 
 
-UNCHOSEN = (
+HIDDEN_OPTIONS = (
     *("root", "path", "test_path", "num_inputs", "num_data", "ard_num_dims", "memory_budget"),
     *("log_every", "eval_every", "checkpoint_seconds", "tensorboard", "figures", "baselines"),
 )
-"""Options that no table over runs needs."""
+"""Options that are left out of tables that compare runs."""

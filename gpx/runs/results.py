@@ -1,4 +1,4 @@
-"""What a finished run shows people: figures, and the model beside the baselines."""
+"""Results of a finished run: its figures, and the printed summary beside the baselines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-GRID = 400
+NUM_GRID_POINTS = 400
 """Points at which a function of one input is drawn."""
 
-OUTPUTS = 4
-"""Outputs that are drawn, where there are several; their figures are numbered."""
+MAX_OUTPUTS = 4
+"""Of several outputs this many are drawn, in numbered figures."""
 
 
 def draw_results(
@@ -37,27 +37,25 @@ def draw_results(
     predictive: Distribution,
     before: Distribution | None = None,
 ) -> dict[str, Figure]:
-    """Predicted against observed, calibration and, for one input, the fitted function.
+    """Figures of predicted against observed targets, calibration, and a function of one input.
 
-    Of classes how reliable they are.
-
-    Of several outputs the first ``OUTPUTS`` are drawn.
+    For classes only the calibration. Of several outputs the first ``MAX_OUTPUTS`` are drawn.
 
     Args:
         data: the split the model was trained on.
         predictor: the trained model.
         predictive: its prediction at the test inputs.
-        before: the same before recalibration; None where there is none.
+        before: the same before recalibration; None without recalibration.
     """
     from gpx.runs.figures import predictions as figures
 
-    calibration = calibration_figures(data, predictive, OUTPUTS, before)
+    calibration = calibration_figures(data, predictive, MAX_OUTPUTS, before)
     if of_classes(data.task):
         return calibration
     scaler = data.scaler
 
     def original(values: Tensor) -> Array:
-        """(n, p), in the data's own units; p = 1 for a single output."""
+        """Values (n, p) in the data's own units; p = 1 for a single output."""
         found = scaler.original_mean(values.double().cpu())
         return found.reshape(len(found), -1).numpy()
 
@@ -73,7 +71,7 @@ def draw_results(
         mean, lower, upper = parts
         return mean[:, place], lower[:, place], upper[:, place]
 
-    names = (data.target_names or (data.target_name,))[:OUTPUTS]
+    names = (data.target_names or (data.target_name,))[:MAX_OUTPUTS]
     numbers = [f"_{place + 1}" if data.target_names else "" for place in range(len(names))]
     shown = list(enumerate(zip(numbers, names, strict=True)))
     observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
@@ -88,7 +86,7 @@ def draw_results(
     if data.num_inputs == 1:
         low, high = float(data.train_x.min()), float(data.train_x.max())
         margin = 0.05 * (high - low)
-        grid = torch.linspace(low - margin, high + margin, GRID)[:, None]
+        grid = torch.linspace(low - margin, high + margin, NUM_GRID_POINTS)[:, None]
         fitted = band(predictor.distribution(predictor.placed(grid)))
         drawn |= {
             f"fitted_function{number}": figures.fitted_function(
@@ -104,32 +102,36 @@ def draw_results(
 
 
 LARGE_MISFIT = 2.0
-"""Expected squared error in noise variances, beyond which error bars are no longer meant."""
+"""Error bars are reported as too narrow if the expected squared error of training rows exceeds this
+many noise variances."""
 
+COVERAGE_TOLERANCE = 0.1
+"""Coverage below 0.95 by more than this is reported."""
 
-TOO_NARROW = 0.1
-"""Share of the test targets by which 95 % intervals may hold fewer before it is said."""
-
-AS_THEY_ARE = {"count": "counts, as they are", "proportion": "shares, as they are"}
-"""What targets are in test metrics, of tasks that do not standardise them."""
+UNSTANDARDISED = {"count": "counts", "proportion": "proportions"}
+"""Names of targets in test metrics, for tasks that do not standardise them."""
 
 
 def summary(metrics: Mapping[str, Any]) -> list[str]:
-    """The lines a person reads at the end: a table of model and baselines, evidence, cost.
+    """Lines printed at the end of a run: table of model and baselines, warnings, evidence, cost.
 
     Args:
         metrics: contents of metrics.json.
     """
     classes = "test.accuracy" in metrics
-    scale = AS_THEY_ARE.get(metrics.get("data.task", ""), "standardised targets")
+    scale = UNSTANDARDISED.get(metrics.get("data.task", ""), "standardised targets")
     shown = ("accuracy", "mae", "mnlp", "brier", "ece") if classes else ("rmse", "mnlp")
     columns = [column for column in shown if f"test.{column}" in metrics]
     named = _baselines(metrics)
-    rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
+    tested = f" on {metrics['data.num_test']:,} rows" if "data.num_test" in metrics else ""
+    rows = {metrics["model.name"]: "test"}
+    if any(name.startswith("uncalibrated.") for name in metrics):
+        rows["  before recalibration"] = "uncalibrated"
+    rows |= {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
     if columns:
         lines = [
-            "test metrics" if classes else f"test metrics ({scale})",
+            f"test metrics{tested}" + ("" if classes else f" ({scale}; lower is better)"),
             " " * width + "".join(column.rjust(10) for column in columns),
         ]
     else:
@@ -146,27 +148,36 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
     if metrics.get("train.misfit", 0.0) > LARGE_MISFIT:
         lines.append(
-            "squared errors of training rows are expected to be "
-            f"{metrics['train.misfit']:.3g} times the noise variance: the values of the weights "
-            "are too far apart for it, and error bars are too narrow; bring them closer together "
-            "(approx.weights.half_width=1), widen error bars by a grid of the noise variance "
-            "('approx.noise={_target_: gpx.models.NoiseGrid, lowest: 0.001, highest: 1}'), or take "
+            "error bars are too narrow: the expected squared error of training rows is "
+            f"{metrics['train.misfit']:.3g} times the noise variance, as the values that weights "
+            "may take are too far apart; bring them closer together "
+            "(approx.weights.half_width=1), use a grid of noise variances "
+            "('approx.noise={_target_: gpx.models.NoiseGrid, lowest: 0.001, highest: 1}'), or use "
             "Gaussian weights (approx=exact, approx=sgpr)"
         )
     lines += narrow_intervals(metrics)
     lines += better_baselines(metrics)
+    kind = str(metrics["train.evidence_kind"]).replace("_", " ")
     lines.append(
-        f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
-        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "
+        f"log evidence {metrics['train.evidence']:.1f} nats ({kind}); "
+        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s{_ended(metrics)}; "
         f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
     )
     return lines
 
 
-def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:
-    """One line where 95 % intervals hold far fewer of the test targets than that, else none.
+def _ended(metrics: Mapping[str, Any]) -> str:
+    """Why training ended, in brackets after its time; empty where that is not known."""
+    reason = str(metrics.get("train.stopped", ""))
+    if reason.startswith("CONVERGENCE"):  # as SciPy's L-BFGS-B says it, in capitals
+        reason = "converged"
+    return f" ({reason})" if reason else ""
 
-    Far is below 85 %, and by more than four standard errors of a share of as many targets.
+
+def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:
+    """One line if 95 % intervals contain far fewer of the test targets, else none.
+
+    That is below 85 %, and below 95 % by more than four standard errors.
 
     Args:
         metrics: contents of metrics.json.
@@ -174,22 +185,21 @@ def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:
     covered, count = metrics.get("test.coverage_95"), metrics.get("data.num_test")
     if covered is None or not count:
         return []
-    if covered >= 0.95 - max(TOO_NARROW, 4.0 * math.sqrt(0.95 * 0.05 / count)):
+    if covered >= 0.95 - max(COVERAGE_TOLERANCE, 4.0 * math.sqrt(0.95 * 0.05 / count)):
         return []
-    repaired = any(name.startswith("calibration.") for name in metrics)
-    widened = "" if repaired else "calibrate=variance or calibrate=conformal, or "
+    recalibrated = any(name.startswith("calibration.") for name in metrics)
+    widened = "" if recalibrated else "calibrate=variance or calibrate=conformal, or "
     return [
-        f"95 % intervals hold only {100.0 * covered:.1f} % of the test targets: error bars are too "
-        f"narrow; take {widened}more basis functions or inducing points "
-        "where the method has them (approx.num_basis, approx.num_inducing)"
+        f"error bars are too narrow: 95 % intervals contain only {100.0 * covered:.1f} % of the "
+        f"test targets; use {widened}more basis functions or inducing points if the method has "
+        "them (approx.num_basis, approx.num_inducing)"
     ]
 
 
 def better_baselines(metrics: Mapping[str, Any]) -> list[str]:
-    """One line on the best of the baselines where it predicts better than the model, else none.
+    """One line on the best baseline if it predicts better than the model, else none.
 
-    Compared are test errors (of classes the accuracy) of the model as it predicts; where no
-    baseline has fewer, the log densities.
+    Test RMSE (accuracy for classes) is compared first; if no baseline is better, test MNLP.
 
     Args:
         metrics: contents of metrics.json.
@@ -197,10 +207,10 @@ def better_baselines(metrics: Mapping[str, Any]) -> list[str]:
     error = ("rmse", "lower test RMSE", 1.0)
     if "test.accuracy" in metrics:
         error = ("accuracy", "higher test accuracy", -1.0)
-    return _better(metrics, *error) or _better(metrics, "mnlp", "lower test MNLP", 1.0)
+    return _compare(metrics, *error) or _compare(metrics, "mnlp", "lower test MNLP", 1.0)
 
 
-def _better(metrics: Mapping[str, Any], column: str, word: str, sign: float) -> list[str]:
+def _compare(metrics: Mapping[str, Any], column: str, word: str, sign: float) -> list[str]:
     own = metrics.get(f"test.{column}")
     scores = {
         name: metrics[f"baseline.{name}.{column}"]
@@ -213,7 +223,7 @@ def _better(metrics: Mapping[str, Any], column: str, word: str, sign: float) -> 
     if not sign * scores[best] < sign * own or f"{scores[best]:.4f}" == f"{own:.4f}":
         return []
     prefix = f"baseline.{best}"
-    text = f"{NAMES.get(best, best)} has a {word}: {scores[best]:.4f} against {own:.4f}"
+    text = f"{BASELINE_NAMES.get(best, best)} has a {word}: {scores[best]:.4f} against {own:.4f}"
     if f"{prefix}.seconds" in metrics:
         text += f", in {metrics[f'{prefix}.seconds']:.1f} s"
     if f"{prefix}.rows" in metrics:
@@ -221,13 +231,13 @@ def _better(metrics: Mapping[str, Any], column: str, word: str, sign: float) -> 
     return [text]
 
 
-NAMES = {
+BASELINE_NAMES = {
     "boosting": "histogram boosting",
     "linear": "a linear model",
     "mean": "predicting the training mean",
     "5-nn": "the mean of the 5 nearest neighbours",
 }
-"""Of baselines, in a sentence."""
+"""Names of baselines in a sentence."""
 
 
 def _baselines(metrics: Mapping[str, Any]) -> list[str]:
@@ -237,4 +247,4 @@ def _baselines(metrics: Mapping[str, Any]) -> list[str]:
 def _cell(value: float | None) -> str:
     if value is None:
         return "-".rjust(10)
-    return f"{value:10.4f}" if abs(value) < 1e3 else f"{value:10.3g}"  # never without a gap
+    return f"{value:10.4f}" if abs(value) < 1e3 else f"{value:10.3g}"  # at most 9 characters

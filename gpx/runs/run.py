@@ -1,4 +1,4 @@
-"""One run: prepared, trained, evaluated and written. The wiring of gpx."""
+"""One run from config to results: prepare, train, evaluate, write; and resuming a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpx.runs.choosing.automatic import Compose, is_automatic, with_open_choices
 from gpx.runs.environment import environment_record
 from gpx.runs.folder import RunFolder
 from gpx.runs.origin import (
-    STEERING,
+    TRAINING_GROUPS,
     changes,
     origin_of,
     require_same_model,
@@ -47,7 +47,8 @@ from gpx.training.device import out_of_memory_said, require_matmul, resolve_devi
 from gpx.training.interrupt import Interrupted
 from gpx.training.trainer import FitResult, Trainer
 
-STEERED = tuple(f"{group}." for group in STEERING)
+TRAINING_OPTIONS = tuple(f"{group}." for group in TRAINING_GROUPS)
+"""Prefixes of options that may change when a run is resumed."""
 
 
 def run(
@@ -56,21 +57,20 @@ def run(
     compose: Compose | None = None,
     config_folders: Sequence[Path] = (CONFIGS,),
 ) -> dict[str, Any]:
-    """Train, evaluate and write one run; goes on when ``folder`` holds its checkpoint.
+    """Train, evaluate and write one run; continues it if ``folder`` holds a checkpoint.
 
     Args:
         config: composed config (configs/train.yaml).
-        folder: run folder; nothing is written before data and model are known to be sound.
-        compose: composes the same options with others, for ``approx=auto``; None where a method is
-            named.
-        config_folders: of config groups, in which ``kernel=auto`` looks for its candidates; of two
-            kernels of one name that of the last is taken.
+        folder: run folder; nothing is written before all checks have passed.
+        compose: composes the config again with further options, for ``approx=auto``.
+        config_folders: of config groups, in which ``kernel=auto`` finds its candidates; the last
+            folder with a kernel of that name is used.
 
     Returns:
-        the contents of metrics.json; nothing in processes that only share the work of training.
+        the contents of metrics.json; empty in processes other than the first under ``torchrun``.
 
     Raises:
-        GPXError: anything wrong with options, data, device or checkpoint, or a full disk.
+        GPXError: invalid options, data, device or checkpoint, or a full disk.
         Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
     """
     data: Dataset | None = None
@@ -95,7 +95,8 @@ def run(
                 text = f"{where} cannot be written: {why}"
                 if folder.config.exists():
                     text += (
-                        f"; when that is mended go on with: {command('train')} resume={folder.path}"
+                        f"; when that is solved, continue with: {command('train')} "
+                        f"resume={folder.path}"
                     )
                 raise WriteError(text) from error
 
@@ -103,7 +104,7 @@ def run(
 def _chosen(
     config: DictConfig, compose: Compose | None, folders: Sequence[Path]
 ) -> tuple[DictConfig, Dataset]:
-    """The config with the method and the kernel that suit in the place of auto, and the data."""
+    """The config with method and kernel chosen in place of ``auto``, and the data."""
     with option_names(config, CONFIGS):
         check_values(config)
         options = trainer_options(config.trainer)
@@ -115,7 +116,7 @@ def _chosen(
 
 def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
     """Train, evaluate and write; raises OSError where the folder cannot be written."""
-    if sharing().number:  # the first process writes, predicts and speaks
+    if sharing().number:  # only the first process writes, predicts and prints
         _train(state)
         return {}
     folder = state.folder
@@ -131,13 +132,13 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
             for line in changes(stored, state.origin):
                 state.console.say(line)
         folder.write_config(state.config)
-        folder.metrics.unlink(missing_ok=True)  # of a finished run that goes on
+        folder.metrics.unlink(missing_ok=True)  # of a finished run that is resumed
         folder.add_environment(record)
         try:
             for name in state.options.loggers:
                 state.loggers.append(open_logger(name, folder.path))
             if state.options.tensorboard:
-                from gpx.runs.watching.tensorboard import TensorBoard  # its library takes a while
+                from gpx.runs.watching.tensorboard import TensorBoard  # slow to import
 
                 state.loggers.append(TensorBoard(folder.events()))
             for logger in state.loggers:
@@ -154,32 +155,31 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
 def resume(
     path: str | Path, trust: Sequence[str] | str = (), options: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Go on with the run in folder ``path``, in the same folder, with its own config.
+    """Continue the run in folder ``path``, with its own config.
 
-    What steers training (``trainer``, ``optimizer``, ``objective``) may be another from here on,
-    as may the place where the data lie; it is said. The model, the data and the seed may not.
-    A finished run goes on where ``options`` say what is to change, more steps for example; its
-    metrics are gone until it is finished again.
+    Options of training (``trainer``, ``optimizer``, ``objective``) and the location of the data may
+    be changed; the user is told of changes. Model, data and seed must stay the same. A finished run
+    is only continued if ``options`` change its training, for example ``trainer.max_steps``; its
+    metrics.json is then removed until it is finished again.
 
     Args:
         path: the run folder.
-        trust: packages of one's own whose classes config.yaml names; no others than these and those
-            of gpx are built.
-        options: ``name=value`` each, written into config.yaml; changes made there hold, too.
+        trust: further packages whose classes config.yaml may name, beside those of gpx.
+        options: ``name=value`` each, written into config.yaml; that file may be edited, too.
 
     Raises:
-        ConfigError: an option that may not change, or that the run does not have.
-        CheckpointError: no run there, its files are damaged or do not belong together, or a class
-            that is not to be built; nothing is changed.
+        ConfigError: an option that must not change, or that the run does not have.
+        CheckpointError: there is no run, its files are damaged or do not match, or config.yaml
+            names a class of a package that is not trusted; nothing is changed.
     """
     folder = RunFolder(path)
     config = with_changes(folder.read_config(trust), options)
     if config.get("data") is not None:
         require_known_server(config, folder.config)
-    if folder.metrics.exists() and not any(o.startswith(STEERED) for o in options):
+    if folder.metrics.exists() and not any(o.startswith(TRAINING_OPTIONS) for o in options):
         raise CheckpointError(
-            f"the run in {folder.path} is finished: see {folder.metrics}; "
-            f"use {command('predict')}, train further with trainer.max_steps=, or start a new run"
+            f"the run in {folder.path} is finished (see {folder.metrics}): use "
+            f"{command('predict')}, train further with trainer.max_steps=, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:
@@ -190,7 +190,7 @@ def resume(
 
 
 def _train(state: PreparedRun) -> FitResult:
-    """Initialise and train, or go on from the checkpoint."""
+    """Initialise and train, or continue from the checkpoint."""
     seed, device = state.config.seed, state.device
 
     def initialise(watch: StartWatch) -> None:
@@ -203,8 +203,9 @@ def _train(state: PreparedRun) -> FitResult:
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )
-        note = f": {state.told(state.model.note)}" if state.model.note else ""
-        state.console.say(f"initialised {type(state.model).__name__}{note}")
+        if state.model.note:
+            note = state.with_option_names(state.model.note)
+            state.console.say(f"initialised {type(state.model).__name__}: {note}")
 
     trainer = Trainer(
         config=state.options,
@@ -212,7 +213,7 @@ def _train(state: PreparedRun) -> FitResult:
         checkpoint=state.folder.checkpoint,
         monitors=[state.console, *state.loggers],
         extra_state={"origin": state.origin},
-        say=lambda line: state.console.say(state.told(line)),
+        say=lambda line: state.console.say(state.with_option_names(line)),
     )
     try:
         return trainer.fit(
@@ -224,5 +225,5 @@ def _train(state: PreparedRun) -> FitResult:
             initialise=initialise,
         )
     except Interrupted:
-        state.console.say(f"stopped; go on with: {command('train')} resume={state.folder.path}")
+        state.console.say(f"stopped; continue with: {command('train')} resume={state.folder.path}")
         raise

@@ -1,4 +1,4 @@
-"""Runs whose training rows lie in files: what can be trained so, and what a run tells of it."""
+"""Runs whose training rows stay in files (``data=stream``): checks, options and metrics."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gpx.options.build import target_of
 from gpx.options.config import TrainerConfig
 from gpx.training.trainer import FitResult
 
-INSTEAD = (
-    "use approx=svgp, approx=swsgp or approx=qsgp optimizer=qsgp, or data that fit in memory "
+ALTERNATIVES = (
+    "use approx=svgp, approx=swsgp or approx=qsgp optimizer=qsgp, or load the data into memory "
     "(data=npz)"
 )
 
@@ -34,24 +34,24 @@ def settle_streamed(
     objective: Objective,
     say: Callable[[str], None],
 ) -> TrainerConfig:
-    """The trainer's options for rows in files, written to ``config`` too.
+    """Check model and objective, and adapt the options of the trainer, in ``config`` too.
 
     Args:
         config: of the run.
         options: of the trainer.
-        data: with its rows in files.
+        data: whose rows are in files.
         model, objective: to be trained.
         say: takes lines for the user.
 
     Raises:
         ConfigError: model or objective need all rows at once, or there are more inducing points
-            than the sample that they are chosen from has rows.
+            than rows in the sample that they are chosen from.
     """
     _require_model(type(model))
     if not objective.streams:
         raise ConfigError(
             f"data=stream reads its rows in batches, and {class_name(objective)} needs all "
-            f"training rows at once; {INSTEAD}"
+            f"training rows at once; {ALTERNATIVES}"
         )
     points = 0
     if "num_inducing" in config.approx:
@@ -60,27 +60,27 @@ def settle_streamed(
     if points > data.in_memory.num_train:
         raise ConfigError(
             f"approx.num_inducing={points} is above the {data.in_memory.num_train} rows of the "
-            f"sample that inducing points start at; raise data.sample_rows to {2 * points}"
+            f"sample that they are chosen from; raise data.sample_rows to {2 * points}"
         )
     if options.eval_every is None:
         config.trainer.eval_every = 0
         say(
-            "trainer.eval_every=0: test metrics at the end only, since a posterior may read all "
-            "rows of the stream"
+            "trainer.eval_every=0: test metrics only at the end, as a posterior may read all rows "
+            "of the stream"
         )
         return replace(options, eval_every=0)
     return options
 
 
 def check_streamed(config: DictConfig, options: TrainerConfig) -> None:
-    """Refuse what cannot be trained on rows in files before these are read, which takes a pass.
+    """Refuse parts that cannot work with ``data=stream``, before its files are read.
 
     Args:
-        config: of the run; one on data in memory passes.
+        config: of the run; nothing is checked for data in memory.
         options: of the trainer.
 
     Raises:
-        ConfigError: model or optimiser need all rows at once, or what works on them was asked for.
+        ConfigError: model, optimiser or another option needs all rows at once.
     """
     source = target_of(config.data, "data")
     if not (isinstance(source, type) and issubclass(source, Stream)):
@@ -93,12 +93,12 @@ def check_streamed(config: DictConfig, options: TrainerConfig) -> None:
         require_streams(optimizer)
     if options.certify:
         raise ConfigError(
-            "trainer.certify=true needs all training rows at once, which data=stream does not "
-            "have; set trainer.certify=false"
+            "trainer.certify=true needs all training rows in memory, and data=stream reads them "
+            "from files; set trainer.certify=false"
         )
     if config.get("calibrate") is not None:
         raise ConfigError(
-            "calibrate= holds out rows of data in memory, and these are read from files; "
+            "calibrate= needs all training rows in memory, and data=stream reads them from files; "
             "leave it out"
         )
 
@@ -106,28 +106,28 @@ def check_streamed(config: DictConfig, options: TrainerConfig) -> None:
 def _require_model(kind: type[Model]) -> None:
     if not kind.streams:
         raise ConfigError(
-            f"data=stream reads its rows in batches, and {kind.__name__} "
-            f"{kind.why_no_streams}; {INSTEAD}"
+            f"data=stream reads its rows in batches, and {kind.__name__} {kind.why_no_streams}; "
+            f"{ALTERNATIVES}"
         )
 
 
 def require_streams(kind: type[Optimizer]) -> None:
-    """Raise ConfigError where an optimiser works on all training rows at once."""
+    """Raise ConfigError if an optimiser needs all training rows at once."""
     if not kind.streams:
         raise ConfigError(
-            f"data=stream reads its rows in batches, and optimizer={kind.__name__}() "
-            f"works on all training rows at once; {INSTEAD}"
+            f"data=stream reads its rows in batches, and optimizer={kind.__name__}() needs all "
+            f"training rows at once; {ALTERNATIVES}"
         )
 
 
 def streaming_facts(data: Dataset, x: Tensor, batch_size: int, fit: FitResult) -> dict[str, Any]:
-    """Rows, and rows per second of training and of reading, for metrics.json.
+    """Numbers of rows and speed of training and reading, for metrics.json.
 
     Args:
-        data: with its rows in files.
-        x (n, d): the training inputs as they were trained on.
-        batch_size: rows of a step, where there are as many.
-        fit: what training took.
+        data: whose rows are in files.
+        x (n, d): the training inputs.
+        batch_size: rows of a step.
+        fit: result of training.
     """
     rows = fit.steps * min(batch_size, data.num_train)
     record = cast(StreamedRows, x).cache.record
@@ -135,7 +135,7 @@ def streaming_facts(data: Dataset, x: Tensor, batch_size: int, fit: FitResult) -
     return {f"data.{name}": value for name, value in data.facts.items()} | {
         "train.rows_per_second": rows / seconds,
         "train.rows_seen": rows,
-        # of this session: training, the posterior and the final evidence
+        # of this session, including the posterior and the final evidence
         "data.batch_rows_read": record.rows,
         "data.batch_read_seconds": record.seconds,
     }

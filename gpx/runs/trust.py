@@ -1,8 +1,8 @@
-"""Whose classes the config of a run folder may name: gpx's, and those of packages the user trusts.
+"""Check that the config of a run folder names only classes of gpx and of trusted packages.
 
-A run folder may come from anyone, and its ``config.yaml`` names the classes that are built from it.
-Everything is judged by name first. Only then are modules imported, of gpx and of trusted packages,
-and only a class that is written there and belongs where it stands is accepted.
+A run folder may come from anyone, and its ``config.yaml`` names the classes to build. All names are
+checked first. Only then are modules of gpx and of trusted packages imported. A class is accepted if
+it is defined in such a package and is of the kind that its place in the config requires.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ PLACES: dict[str, tuple[type, ...]] = {
     "calibrate": (Recalibration,),
     "prior": (Priors,),
 }
-"""Groups that are built, and what must stand there."""
+"""Config groups that are built, and the base class that each requires."""
 
 ANYWHERE = tuple(kind for kinds in PLACES.values() for kind in kinds)
-"""What may stand at an option of a trusted class that has no type hint."""
+"""Base classes accepted for an option of a trusted class without a type hint."""
 
-MODEL = ("likelihood", "approx")
-"""Groups without which there is no model; whether there is one without a kernel, its class says."""
+REQUIRED = ("likelihood", "approx")
+"""Groups that every model needs; whether it needs a kernel depends on its class."""
 
 _DOTTED = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 _PACKAGE = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*")
@@ -60,7 +60,7 @@ _CONVERSIONS = ("none", "partial", "object", "all")
 
 
 def trusted_packages(text: str) -> tuple[str, ...]:
-    """The packages of ``trust=a,b`` on a command line; brackets around them are allowed."""
+    """The packages of ``trust=a,b`` or ``trust=[a,b]`` on a command line."""
     return tuple(name.strip() for name in text.strip("[]").split(","))
 
 
@@ -69,46 +69,46 @@ def require_known_classes(
 ) -> None:
     """Raise unless ``config`` builds only classes of gpx or of trusted packages, each in its place.
 
-    Nothing foreign is imported before everything has passed by name. In the places of ``PLACES`` a
-    class must be a subclass of what is asked for there, and in an option of a class a subclass of
-    what the option's type hint names; anywhere else no class may stand.
+    Nothing is imported before all names have passed. In ``PLACES`` a class must be a subclass of
+    the base class listed there; in an option of a class it must be a subclass of what the type hint
+    of the option names. Classes are refused anywhere else.
 
     Args:
         config: of a run folder, as read.
         where: the file, for messages.
-        trust: packages (or modules) whose classes may be built too, such as ``("my_package",)``.
+        trust: further packages (or modules) whose classes are accepted: ``("my_package",)``.
 
     Raises:
-        CheckpointError: a class that is not to be built, or a group without one; one sentence.
-        ConfigError: ``trust`` names something that cannot be a package.
+        CheckpointError: a class that is not accepted, or a group without a class.
+        ConfigError: ``trust`` holds a text that is not the name of a package.
     """
     packages = (trust,) if isinstance(trust, str) else tuple(trust)
     for package in packages:
         if not isinstance(package, str) or not _PACKAGE.fullmatch(package):
             raise ConfigError(f"trust={package!s} is not the name of a package")
-    judge = _Judge(str(where), ("gpx", *packages))
+    check = _ClassCheck(str(where), ("gpx", *packages))
     content = OmegaConf.to_container(config, resolve=False)
     assert isinstance(content, dict)
     for name, value in _leaves(content):
         if isinstance(value, str) and "${" in value:
             raise CheckpointError(
-                f"{where} holds the interpolation {name}={value!r}, where the config of a run has "
-                "a plain value"
+                f"{where} holds the interpolation {name}={value!r}, but the config of a run must "
+                "hold plain values"
             )
         if value == "???":
             raise CheckpointError(f"{where} has no value for {name}")
-    judge.names(content, "")
+    check.names(content, "")
     built = {}
     for group, wanted in PLACES.items():
         node = content.get(group)
-        if node is None and group not in MODEL:
+        if node is None and group not in REQUIRED:
             continue
         if not isinstance(node, dict) or "_target_" not in node:
             raise _no_class(where, group, node)
-        built[group] = judge.node(node, group, wanted)
+        built[group] = check.node(node, group, wanted)
     for other, node in content.items():
         if other not in PLACES:
-            judge.option(node, str(other), ())  # nothing is built there
+            check.option(node, str(other), ())  # nothing is built there
     for part, needed in parts_of(built["approx"]).items():
         if needed and part not in built:
             raise _no_class(where, part, None)
@@ -124,32 +124,32 @@ def _no_class(where: str | Path, group: str, node: Any) -> CheckpointError:
 
 
 def require_known_server(config: DictConfig, where: str | Path) -> None:
-    """Raise unless the data of a run are fetched, where they are missing, from a server of ours.
+    """Raise unless the server in the config of a run is the one that the user has set.
 
     Args:
-        config: of a run folder, about to have its data read again.
+        config: of a run folder whose data are to be read again.
         where: the file, for the message.
 
     Raises:
-        CheckpointError: ``data.base_url`` is another server than $GPX_DATA_URL.
+        CheckpointError: ``data.base_url`` differs from $GPX_DATA_URL.
     """
     url = config.data.get("base_url")
     if url is not None and str(url) != os.environ.get(URL_VARIABLE):
         raise CheckpointError(
-            f"{where} says that data.base_url={url!r} is the server to fetch missing data from: if "
-            f"you trust it, set the environment variable {URL_VARIABLE} to it"
+            f"{where} would download missing data from data.base_url={url!r}: if you trust this "
+            f"server, set the environment variable {URL_VARIABLE} to it"
         )
 
 
-class _Judge:
-    """Judges the nodes of one config: all of them by name, then those that are built by class."""
+class _ClassCheck:
+    """Checks the nodes of one config: first all names, then the classes of nodes to be built."""
 
     def __init__(self, where: str, packages: tuple[str, ...]) -> None:
         self.where = where
         self.packages = packages
 
     def names(self, node: Any, place: str) -> None:
-        """Refuse, without importing anything, what is not asked of gpx or of a trusted package."""
+        """Refuse, without importing anything, names outside gpx and the trusted packages."""
         if isinstance(node, dict) and "_target_" in node:
             self._name(node["_target_"], place)
             for key, value in node.items():
@@ -157,8 +157,8 @@ class _Judge:
                     key == "_target_" or (key == "_convert_" and value in _CONVERSIONS)
                 ):
                     raise CheckpointError(
-                        f"{self.where} says {key}={value!r} at {place}, which a run folder cannot "
-                        "ask for: only _target_ and named options are read"
+                        f"{self.where} has {key}={value!r} at {place}, which is not allowed in a "
+                        "run folder: only _target_ and named options are"
                     )
         for key, value in _children(node):
             self.names(value, f"{place}.{key}" if place else key)
@@ -166,11 +166,11 @@ class _Judge:
     def _name(self, target: Any, place: str) -> None:
         if not isinstance(target, str) or not _DOTTED.fullmatch(target):
             raise CheckpointError(
-                f"{self.where} asks for {place}={target!r}, which is not the name of a class"
+                f"{self.where} has {place}={target!r}, which is not the name of a class"
             )
         if self._package(target) is not None:
             return
-        text = f"{self.where} asks for {place}={target}, which is not part of gpx and was not run"
+        text = f"{self.where} has {place}={target}, which is not part of gpx and was not run"
         top = target.partition(".")[0]
         if top not in sys.stdlib_module_names:
             text += (
@@ -180,20 +180,18 @@ class _Judge:
         raise CheckpointError(text)
 
     def _package(self, target: str) -> str | None:
-        """The trusted package that ``target`` lies in."""
+        """The trusted package that contains ``target``; None if none does."""
         inside = [p for p in self.packages if target.startswith(f"{p}.")]
         return max(inside, key=len, default=None)
 
     def node(self, node: dict[Any, Any], place: str, wanted: tuple[type, ...]) -> type:
-        """The class of a node; refused where it, or one in an option below it, does not belong."""
+        """The class of a node; raises if it, or a class in one of its options, is not accepted."""
         target = node["_target_"]
         found = self._class(target, place)
-        if not issubclass(found, wanted):  # an empty tuple takes nothing
+        if not issubclass(found, wanted):  # always raises for an empty tuple
             names = " or ".join(kind.__name__ for kind in wanted)
-            need = (
-                f"a class of kind {names} must stand there" if names else "no class can stand there"
-            )
-            raise CheckpointError(f"{self.where} asks for {place}={target}, but {need}")
+            need = f"a subclass of {names} is expected" if names else "no class is expected there"
+            raise CheckpointError(f"{self.where} has {place}={target}, but {need}")
         hints = _hints(found)
         for key, value in _children(node):
             free = key not in hints and not found.__module__.startswith("gpx.")
@@ -201,7 +199,7 @@ class _Judge:
         return found
 
     def option(self, value: Any, place: str, wanted: tuple[type, ...]) -> None:
-        """The same for an option, which may hold a class or lists and mappings of them."""
+        """Check an option, which may hold a class, or lists and mappings of classes."""
         if isinstance(value, dict) and "_target_" in value:
             self.node(value, place, wanted)
             return
@@ -209,21 +207,21 @@ class _Judge:
             self.option(child, f"{place}.{key}", wanted)
 
     def _class(self, target: str, place: str) -> type:
-        """The class ``target``, written in gpx or in a trusted package, not only imported there."""
+        """The class ``target``; must be defined, not just imported, in an accepted package."""
         path, _, name = target.rpartition(".")
         if not _is_module(path):
             raise CheckpointError(
-                f"{self.where} asks for {place}={target}, and there is no module {path}: it may be "
-                "of another version, or its folder is not on PYTHONPATH"
+                f"{self.where} has {place}={target}, and there is no module {path}: it may be of "
+                "another version, or its folder is not on PYTHONPATH"
             )
         try:
             module = importlib.import_module(path)
             found = getattr(module, name, None)
         except Exception as error:  # whatever a trusted module raises
             raise CheckpointError(
-                f"{self.where} asks for {place}={target}, and importing {path} failed: {error!r}"
+                f"{self.where} has {place}={target}, and importing {path} failed: {error!r}"
             ) from error
-        # a name may stand for a module here and for something else to who walks the attributes
+        # the module must also be what attribute access from its top package leads to
         top, *rest = path.split(".")
         walked: Any = sys.modules[top]
         for part in rest:
@@ -232,7 +230,7 @@ class _Judge:
             found = None
         if not isinstance(found, type) or not self._package(f"{found.__module__}.{name}"):
             raise CheckpointError(
-                f"{self.where} asks for {place}={target}, which is no class written in "
+                f"{self.where} has {place}={target}, which is not a class defined in "
                 f"{self._package(target)}"
             )
         return found
@@ -247,7 +245,7 @@ class _Judge:
 
 
 def _is_module(path: str) -> bool:
-    """Whether there is a module of that name; imports none, and follows no attributes."""
+    """Whether there is a module of that name, without importing it."""
     top, *rest = path.split(".")
     if top in sys.modules:
         folders = getattr(sys.modules[top], "__path__", None)
@@ -269,7 +267,7 @@ def _is_module(path: str) -> bool:
 def _hints(found: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(found.__init__)  # type: ignore[misc]
-    except (NameError, TypeError, AttributeError):  # names that exist for the type checker only
+    except (NameError, TypeError, AttributeError):  # hints that only the type checker can resolve
         return {}
 
 

@@ -23,14 +23,14 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def resolve_device(name: str, option: str = "trainer.device") -> torch.device:
-    """The torch device of that name; "auto": CUDA where there is one.
+    """The torch device called ``name``; "auto" is CUDA if there is a device, otherwise the CPU.
 
     Args:
-        name: as given.
-        option: what it was given as, for error messages.
+        name: auto, cpu, cuda or cuda:N.
+        option: name of the option that gave it, for error messages.
 
     Raises:
-        BackendUnavailable: CUDA was asked for and is not there, or the name means nothing.
+        BackendUnavailable: the name is not such a device, or that CUDA device does not exist.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -61,58 +61,60 @@ def configure_torch(config: TrainerConfig, device: torch.device) -> None:
         torch.set_num_threads(config.num_threads)
     if device.type == "cpu" and config.keep_freed_memory:
         keep_freed_memory()
-    # an image may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE: distances would be wrong in silence
+    # always set: the environment may have TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which would make
+    # distances silently inaccurate
     set_matmul(cast("Matmul | None", config.matmul))
     if device.type == "cuda":
         if config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
-        # it would fill every new array with NaN, which shows reads of unset memory and costs a pass
+        # filling every new array with NaN would cost one pass over it
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def require_matmul(asked: str | None, device: torch.device, *, refined: bool) -> None:
-    """Refuse a ``trainer.matmul`` that cannot be had, or that would spoil the run in silence.
+    """Refuse a ``trainer.matmul`` that this machine lacks or that would make results inaccurate.
 
     Args:
-        asked: of the options.
-        refined: whether the run solves in float64 with products in float32.
+        asked: value of ``trainer.matmul``.
+        device: of the run.
+        refined: whether the run solves in float64 with matrix products in float32.
 
     Raises:
-        BackendUnavailable: the device, or a package, that it needs is not there.
-        ConfigError: plain TF32 for anything but such solves.
+        BackendUnavailable: the device or package that it needs is missing.
+        ConfigError: plain TF32 where ``refined`` is false.
     """
     if asked in (None, "ieee"):
         return
     way = "use trainer.matmul=ieee"
     if device.type != "cuda":
         raise BackendUnavailable(
-            f"trainer.matmul={asked} is a way of tensor cores and this run is on {device}; {way}"
+            f"trainer.matmul={asked} uses the tensor cores of a GPU and this run is on {device}; "
+            f"{way}"
         )
     if torch.cuda.get_device_capability(device) < FIRST_TF32:
         name = torch.cuda.get_device_name(device)
         raise BackendUnavailable(f"trainer.matmul={asked}: {name} has no TF32; {way}")
     if asked == "tf32x3" and find_spec("triton") is None:
         raise BackendUnavailable(
-            "trainer.matmul=tf32x3 is a way of the Triton kernels, and triton is not installed; "
-            f"pip install triton, or {way}"
+            "trainer.matmul=tf32x3 needs the Triton kernels, and triton is not installed; pip "
+            f"install triton, or {way}"
         )
     if asked == "tf32" and not refined:
         raise ConfigError(
-            "trainer.matmul=tf32 keeps eleven bits: distances, angles and Gram matrices would be "
-            "wrong; it is for solves in float64 with products in float32 "
-            f"(approx=exact approx.solver=iterative approx.iterative.product_dtype=float32); {way}"
-            " or tf32x3"
+            "trainer.matmul=tf32 rounds to eleven bits, too few for distances, angles and Gram "
+            "matrices; use it only for float64 solves with float32 products (approx=exact "
+            f"approx.solver=iterative approx.iterative.product_dtype=float32); {way} or tf32x3"
         )
 
 
 @contextmanager
 def out_of_memory_said(device: torch.device, budget: int) -> Iterator[None]:
-    """Inside, a device that runs out of memory is one sentence.
+    """Inside, running out of memory on ``device`` raises an error that says what to change.
 
     Args:
         device: of the run.
-        budget: its ``trainer.memory_budget`` in bytes.
+        budget: ``trainer.memory_budget`` in bytes.
 
     Raises:
         OutOfMemory: in place of torch's own error.
@@ -125,7 +127,7 @@ def out_of_memory_said(device: torch.device, budget: int) -> Iterator[None]:
         has = "" if total is None else f", which has {total / 2**30:.1f} GiB in all"
         raise OutOfMemory(
             f"{device}{has}, is out of memory"
-            + (f" ({wanted[1]} more were asked for)" if wanted else "")
+            + (f" (it needed {wanted[1]} more)" if wanted else "")
             + f"; lower trainer.memory_budget ({budget / 2**30:.2g}GiB here) or "
             "trainer.batch_size, use trainer.dtype=float32, or free the device from other processes"
         ) from error

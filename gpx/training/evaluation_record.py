@@ -1,4 +1,4 @@
-"""Evaluations of a loss, recorded so that a search whose state is hidden can be resumed exactly."""
+"""Recorded evaluations of a loss, by which SciPy's L-BFGS-B is resumed exactly."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 Evaluation = tuple[float, float, Tensor]
-"""Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
+"""One call of the objective: checksum of the point, loss, and gradient (P,) in float64."""
 
 
 @dataclass
 class Record:
-    """What a fresh search is given again, to walk the same path: all that the loss has answered.
+    """All losses and gradients of a search, so that a fresh search can be taken along its path.
 
     Attributes:
-        start (P,): point where the search began, float64; None before.
-        evaluations: since then, in their order.
-        restarts: counts of evaluations at which the search began again from its best point.
-        dropped: evaluations before ``start``, which were too many to be kept.
-        lowest_dropped: lowest loss of these.
-        bounded: whether the search was within limits of the parameters already at ``start``.
+        start (P,): point where the search began, float64; None before it has begun.
+        evaluations: those since ``start``, in order.
+        restarts: numbers of evaluations after which the search restarted from its best point.
+        dropped: how many evaluations before ``start`` were dropped to bound the memory.
+        lowest_dropped: lowest loss among the dropped evaluations.
+        bounded: whether the search at ``start`` already respected limits of the parameters.
     """
 
     start: Tensor | None = None
@@ -36,21 +36,21 @@ class Record:
 
     @property
     def count(self) -> int:
-        """Evaluations since the search began, dropped ones included."""
+        """Number of evaluations since the search began, including dropped ones."""
         return self.dropped + len(self.evaluations)
 
     @property
     def lowest(self) -> float:
-        """Lowest loss since the search began; infinite when there is none."""
+        """Lowest loss since the search began; infinite before the first."""
         return min((self.lowest_dropped, *(value for _, value, _ in self.evaluations)))
 
     def begin_at(self, point: np.ndarray, bounded: bool) -> None:
-        """Drop all evaluations and go on from ``point`` (P,), the best one."""
+        """Drop all evaluations and continue from the best point (P,)."""
         self.lowest_dropped, self.dropped = self.lowest, self.count
         self.start, self.evaluations, self.bounded = torch.from_numpy(point.copy()), [], bounded
 
     def state_dict(self) -> dict[str, Any]:
-        """The start and the evaluations, (P + 2) float64 numbers each."""
+        """The start and the evaluations, of P + 2 float64 numbers each."""
         if self.start is None:
             return {"start": None}
         state: dict[str, Any] = {
@@ -69,7 +69,7 @@ class Record:
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Record:
-        """The record whose ``state_dict`` it is; older ones lack what was not known then."""
+        """The record of a ``state_dict``; entries that older versions did not save are optional."""
         if state["start"] is None:
             return cls()
         columns = [state[name].to("cpu") for name in ("checksums", "values") if name in state]

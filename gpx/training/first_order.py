@@ -1,4 +1,4 @@
-"""First-order optimisers for stochastic objectives: a rate, an algorithm and a start per role."""
+"""First-order optimisers for stochastic objectives, with settings per role of parameters."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class FirstOrder(Optimizer):
 
     Args:
         groups: role -> {algorithm: adam | adagrad | sgd | sparse_adam | natural, lr: initial rate,
-            freeze_steps: steps during which the role does not move}. A role the model has and the
-            config lacks is an error, so that nothing is left untrained in silence; of settings
-            without a role those for ``ROLES`` are ignored. What else a group holds are options of
-            torch's class.
+            freeze_steps: steps before the role is trained}; further entries are options of torch's
+            class. A role of the model without settings is an error. Settings for a role that the
+            model lacks are ignored if the role is one of ``ROLES``, otherwise an error.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
-        settled: nats per data point: training ends where a tenth of the steps gains less
-            (``gpx.training.settling``), after another tenth in which the rates go through the rest
-            of their schedule (none under a constant one); None: all steps are made.
+        settled: training ends early once a tenth of the steps gains less than this many nats per
+            data point (``gpx.training.settling``). Unless the schedule is constant, another tenth
+            of the steps follows, in which the rates run through the rest of the schedule. None:
+            all steps are taken.
 
-    The learning rate is a function of the step, and of the step at which the evidence settled. A
-    model may ask for a factor of its roles' rates (``Model.rate_factors``), which is settled where
-    training starts and kept in the optimiser's state.
-    After a step every positive parameter is at least (1 + MARGIN) times its floor, where it still
-    has a gradient (``gpx.constraints.lower_limits``).
+    The learning rate depends on the step and on the step at which the evidence settled. A model may
+    scale the rates of its roles (``Model.rate_factors``); the factors are fixed at the start of
+    training and saved with the optimiser. After every step positive parameters are clamped to
+    (1 + MARGIN) times their lower limit, where they still have a gradient
+    (``gpx.constraints.lower_limits``).
     """
 
     streams = True
@@ -100,7 +100,7 @@ class FirstOrder(Optimizer):
         evaluate = shared_evaluation(self._evaluation(session), every, objective.shared)
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
-        self._told(session)
+        self._set_last_step(session)
         while session.step < session.max_steps and not session.out_of_time:
             with session.timed():
                 self.before_step(session.step)
@@ -116,7 +116,7 @@ class FirstOrder(Optimizer):
                 total += loss
                 summed += 1
                 if self.settling is not None and self.settling.add(loss, session.step):
-                    self._told(session)
+                    self._set_last_step(session)
                 log = session.log_due()
                 mean_loss = float(total) / summed if log else 0.0  # the only host synchronisation
             if log:
@@ -125,7 +125,7 @@ class FirstOrder(Optimizer):
                 summed = 0
             session.unlogged = (total, parts)
             session.end_step()
-            self._look_at_clock(session)
+            self._end_by_budget(session)
         self.release()
         session.end_round(math.nan)
         if session.step < session.limit and self.settling is not None:
@@ -134,36 +134,36 @@ class FirstOrder(Optimizer):
             return f"the evidence settled: {session.step} of max_steps={session.limit} steps done"
         return f"max_steps={session.limit} steps done"
 
-    def _look_at_clock(self, session: Session) -> None:
-        """Set the last step of the run where the last share of its time has begun."""
+    def _end_by_budget(self, session: Session) -> None:
+        """Set the last step of the run once the last share of its time has begun."""
         if self.settling is None or session.budget is None:
             return
         clock = (session.seconds, session.seconds_of_start, session.budget)
         if self.settling.run_out(session.step, *clock):
             session.max_steps = self.settling.end(session.limit)
 
-    def _told(self, session: Session) -> None:
-        """Set the last step of the run, and say so where the evidence has settled."""
+    def _set_last_step(self, session: Session) -> None:
+        """Set the last step of the run, and tell the user if the evidence has settled."""
         if self.settling is None or self.settling.at is None:
             session.max_steps = session.limit
             return
-        if self.settling.ran_out:  # in a run that goes on
+        if self.settling.ran_out:  # in a resumed run
             session.max_steps = self.settling.end(session.limit)
             return
         at = self.settling.at
         falling = self.schedule["name"] != "constant"
         session.max_steps = self.settling.end(session.limit) if falling else at
         if session.step in (at, session.max_steps) and session.max_steps < session.limit:
-            rest = session.max_steps - session.step  # none of a run that had ended, and goes on
+            rest = session.max_steps - session.step  # 0 when a finished run is resumed
             more = f" after {rest} more steps at falling rates" if rest else ""
             session.say(
                 f"step {at}: the evidence has settled (the last {self.settling.length} steps "
                 f"gained less than {self.settled:g} nats per point): training ends{more}; "
-                "settled=None makes all steps"
+                "settled=None takes all steps"
             )
 
     def _evaluation(self, session: Session) -> Evaluate:
-        """Loss and parts of a batch, whose gradients are in the parameters afterwards."""
+        """The function that evaluates a batch and leaves gradients in the parameters."""
         objective, model = session.objective, session.model
 
         def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -188,13 +188,13 @@ class FirstOrder(Optimizer):
 
             return replayed
 
-        def as_it_is(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+        def evaluated(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
             found = objective.evidence_of(model, batch, generator=session.generator)
             loss, parts = loss_of(found, batch.x)
             loss.backward()
             return loss.detach(), parts
 
-        return as_it_is
+        return evaluated
 
     def bind(
         self,
@@ -207,17 +207,16 @@ class FirstOrder(Optimizer):
 
         Args:
             groups: role -> parameters.
-            max_steps: of the run; the schedule is a function of it.
-            model: owner of the parameters, whose positive ones stay away from their floor; None
-                for parameters without constraints.
-            num_data: nats of the evidence in one unit of the loss.
+            max_steps: of the run, for the schedule.
+            model: owner of the parameters, for their lower limits; None if there are no limits.
+            num_data: the loss is the negative evidence divided by this.
 
         Raises:
             ConfigError: a role without settings, an unknown algorithm or option, or every role
                 is frozen at the start.
         """
         self.max_steps = max_steps
-        # torch's own default, chosen aloud: otherwise sparse AdaGrad warns at its first step
+        # this is torch's default; without an explicit choice sparse AdaGrad warns at its first step
         torch.sparse.check_sparse_tensor_invariants.disable()
         for role in self.settings:
             if role not in groups and role not in ROLES:
@@ -252,7 +251,7 @@ class FirstOrder(Optimizer):
             self.limits[role] = [pair for pair in limited if pair[1] > -math.inf]
         if self.parameters and all(self.settings[role]["lr"] == 0 for role in self.parameters):
             raise ConfigError(
-                "nothing would move: the learning rate of every group of parameters "
+                "nothing would be trained: the learning rate of every group of parameters "
                 f"({', '.join(self.parameters)}) is 0; set optimizer.groups.*.lr"
             )
         frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
@@ -263,8 +262,8 @@ class FirstOrder(Optimizer):
         if frozen and min(frozen.values()) > 0:
             role = min(frozen, key=lambda name: frozen[name])
             raise ConfigError(
-                f"nothing would move in the first {frozen[role]} steps: the model has "
-                f"{' and '.join(frozen)} only, which this optimizer keeps at the start; "
+                f"nothing would be trained in the first {frozen[role]} steps: the model has only "
+                f"{' and '.join(frozen)} parameters, which this optimizer freezes at the start; "
                 f"set optimizer.groups.{role}.freeze_steps=0 or choose another optimizer="
             )
 
@@ -277,7 +276,7 @@ class FirstOrder(Optimizer):
         return float(self.settings[role]["lr"]) * factor * self.factors.get(role, 1.0)
 
     def _progress(self, step: int) -> float:
-        """Share of the schedule that is done at ``step``."""
+        """Share of the schedule completed at ``step``, in [0, 1]."""
         settling = self.settling
         if settling is None or settling.at is None or step < settling.at:
             return step / max(1, self.max_steps)
@@ -290,7 +289,7 @@ class FirstOrder(Optimizer):
         return {role: self.learning_rate(role, step) for role in self.optimisers}
 
     def before_step(self, step: int) -> None:
-        """Clear gradients; frozen roles get no graph, so freezing also saves its backward pass."""
+        """Clear gradients. Frozen roles need none, which also saves their backward pass."""
         for role, optimiser in self.optimisers.items():
             optimiser.zero_grad(set_to_none=True)
             active = step >= self.settings[role].get("freeze_steps", 0)
@@ -298,10 +297,10 @@ class FirstOrder(Optimizer):
                 parameter.requires_grad_(active)
 
     def step(self, step: int) -> None:
-        """Move every role that is not frozen.
+        """Update the parameters of every role that is not frozen.
 
         Raises:
-            ConfigError: a sparse gradient met an algorithm that would touch every entry.
+            ConfigError: a role has sparse gradients and an algorithm that changes every entry.
         """
         for role, optimiser in self.optimisers.items():
             rate = self.learning_rate(role, step)
@@ -323,13 +322,13 @@ class FirstOrder(Optimizer):
                 parameter.requires_grad_(True)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every optimiser by role, factors of their rates, and the rule of the end."""
+        """State of every optimiser by role, factors of their rates, and the stopping rule."""
         state = {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
         rule = {} if self.settling is None else {"settling": self.settling.state_dict()}
         return {**state, "rate_factors": dict(self.factors), **rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``; one from before there were factors goes on without."""
+        """Restore ``state_dict``; older ones have no factors."""
         self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state[role])
@@ -342,6 +341,6 @@ def _batches(session: Session) -> BatchOrder:
     if session.batch_size > num_data and session.step == 0:
         session.say(
             f"trainer.batch_size={session.batch_size} is above the {num_data} training rows: "
-            "every step takes all of them"
+            "every step uses all of them"
         )
     return batch_order(session.x, session.batch_size, session.seed)

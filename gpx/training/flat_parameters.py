@@ -1,4 +1,4 @@
-"""Parameters as one vector of float64 on the CPU, as optimisers of SciPy take them."""
+"""Parameters and gradients as one float64 vector on the CPU, for SciPy's optimisers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 
 def values_of(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """A copy of all entries (P,), in the order of the parameters."""
+    """All entries of the parameters, in order, as a new vector (P,)."""
     return _gathered(parameters)
 
 
 def gradient_of(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Their gradients (P,); zeros for a parameter that has none."""
+    """All entries of the gradients (P,); zeros for a parameter without one."""
     return _gathered(_gradients(parameters))
 
 
 def value_and_gradient(value: Tensor, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """A loss () and ``gradient_of`` it (P,), in one transfer where all are on one device."""
+    """A loss () and its gradient (P,), copied to the CPU together if all are on one device."""
     found = _gathered([value, *_gradients(parameters)])
     return found[0], found[1:]
 
@@ -37,7 +37,7 @@ def _gathered(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def limits_of(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None) -> np.ndarray:
-    """Least value of every entry (P,), given that of each parameter's entries; None: no limits."""
+    """Lower limit of every entry (P,) from one limit per parameter; None means no limits."""
     each = [-np.inf] * len(parameters) if lower is None else lower
     sizes = [parameter.numel() for parameter in parameters]
     return np.repeat(np.asarray(each, dtype=np.float64), sizes)
@@ -45,7 +45,7 @@ def limits_of(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None)
 
 @torch.no_grad()
 def assign(parameters: Sequence[nn.Parameter], point: Tensor) -> None:
-    """Give the parameters, where and in what precision they are, the entries of ``point`` (P,)."""
+    """Copy the entries of ``point`` (P,) into the parameters, in their dtype and device."""
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, values in zip(parameters, point.split(sizes), strict=True):
         parameter.copy_(values.view_as(parameter))

@@ -1,4 +1,4 @@
-"""Where hyperparameters start: at an exact GP fitted to a subset, or at the config's constants."""
+"""Initial hyperparameters: from an exact GP fitted to a subset, or the config's constants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 class Initialisation(ABC):
-    """Where hyperparameters start; a subclass writes ``__call__``."""
+    """Sets the initial hyperparameters of a model; a subclass writes ``__call__``."""
 
     @abstractmethod
     def __call__(
@@ -48,7 +48,7 @@ class Initialisation(ABC):
 
 
 class ConstantInitialisation(Initialisation):
-    """Hyperparameters stay where the config put them (``init=constants``)."""
+    """Keeps the hyperparameters of the config (``init=constants``)."""
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator, say: Say
@@ -59,27 +59,26 @@ class ConstantInitialisation(Initialisation):
 class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
-    The model's kernel, mean and noise variance take the fitted values; noise that varies starts
-    at the constant one. ``SVGP`` of classes or counts starts at the largest evidence of Laplace's
-    approximation on at most 500 rows (``gpx.training.laplace_start``); with other likelihoods there
-    is no evidence to start by and the constants stay. For several outputs the sum of
-    their evidences is maximised: kernel and mean are shared, noise variances are not.
+    The model's kernel, mean and noise variance take the fitted values; a noise variance that
+    depends on the input starts at the fitted constant one. ``SVGP`` of classes or counts is fitted
+    by Laplace's approximation on at most 500 rows (``gpx.training.laplace_start``). With other
+    likelihoods the constants of the config stay. For several outputs the sum of their evidences is
+    maximised, with a shared kernel and mean and separate noise variances.
 
-    With many inputs the config's lengthscales may leave the kernel matrix diagonal, from where no
-    gradient leads away, and longer ones may end in another optimum: several starts are fitted, and
-    the one with the largest evidence is taken.
+    With many inputs the config's lengthscales may make the kernel matrix nearly diagonal, where
+    gradients vanish, so that fits from several lengthscales are compared by their evidence.
 
     Args:
         num_points: rows drawn; cost is cubic in it, and linear in the number of outputs.
-        max_evaluations: of the log marginal likelihood under L-BFGS-B, from each start.
-        num_starts: most starts: the lengthscales of the config times factors from 1 to sqrt(d) in
-            equal ratios of at least two (d = 3: one start, 4: two, 16: three, 64: four).
+        max_evaluations: limit of evaluations of the log marginal likelihood, from each start.
+        num_starts: limit of starts. They are the lengthscales of the config times factors from 1 to
+            sqrt(d) in equal ratios of at least two (d = 3: one start, 4: two, 16: three, 64: four).
 
     Raises:
         ConfigError: fewer than 2 points, 1 evaluation or 1 start.
 
-    Source: Evans and Nair 2020 (QSGP), the common initialisation of its benchmarks; several starts
-    are ours.
+    Source: Evans and Nair 2020 (QSGP), the initialisation of its benchmarks; the several starts are
+    an addition.
     """
 
     def __init__(
@@ -87,9 +86,9 @@ class SubsetInitialisation(Initialisation):
     ) -> None:
         if num_points < 2 or max_evaluations < 1 or num_starts < 1:
             raise ConfigError(
-                f"init.num_points={num_points} must be at least 2, init.num_starts={num_starts} "
-                f"and init.max_evaluations={max_evaluations} at least 1; init=constants skips the "
-                "fit"
+                f"init.num_points={num_points} must be at least 2, and "
+                f"init.num_starts={num_starts} and init.max_evaluations={max_evaluations} at least "
+                "1; init=constants skips this fit"
             )
         self.num_points = num_points
         self.max_evaluations = max_evaluations
@@ -122,22 +121,22 @@ class SubsetInitialisation(Initialisation):
             if factor > 1.0:
                 if not _lengthen(exact[0].kernel, factor):
                     break
-                say(f"init: again from lengthscales {factor:.2f} times as long")
+                say(f"init: another fit, from lengthscales {factor:.2f} times as long")
             found = self._fit(exact, subset_x, subset_y, say, model.hyperpriors)
             fits.append((found, exact))
         _, exact = max(fits, key=lambda fit: fit[0])
         if len(fits) > 1:
             listed = ", ".join(f"{value:+.4f}" for value, _ in fits)
-            say(f"init: evidence/point from {len(fits)} starts: {listed}; the largest is taken")
+            say(f"init: evidence/point from {len(fits)} starts: {listed}; the best fit is used")
         floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
-        for name in dict.fromkeys(floored):  # those of the shared kernel once
-            say(f"init: {name} of {num} points is at its floor, where it is kept")
+        for name in dict.fromkeys(floored):  # parameters of the shared kernel only once
+            say(f"init: {name}, fitted to {num} points, is at its lower limit")
         take_over(exact, parts)
 
     def _starts_by_laplace(
         self, model: Model, x: Tensor, y: Tensor, generator: torch.Generator, say: Say
     ) -> bool:
-        """Fit the hyperparameters by Laplace's evidence where that is the way; whether it is."""
+        """Fit by Laplace's approximation if the model is one that is; returns whether it was."""
         parts = model.hyperparameters() if isinstance(model, SVGP) else None
         if parts is None or not has_laplace_start(parts.likelihood) or model.row_noise is not None:
             return False
@@ -150,12 +149,12 @@ class SubsetInitialisation(Initialisation):
     def _fit(
         self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say, priors: Priors | None
     ) -> float:
-        """Train ``exact``, one model an output, on y (n,) or (n, p), NaN where one is missing.
+        """Train ``exact``, one model per output, on y (n,) or (n, p), NaN where one is missing.
 
-        An output of which these rows have no target stays where it is.
+        An output without targets in these rows is left as it is.
 
         Returns:
-            evidence per target, with the log density of priors; that of a shared kernel is once.
+            evidence plus log density of the priors, per target.
         """
         objective = ExactMLL()
         parts = [
@@ -181,13 +180,13 @@ class SubsetInitialisation(Initialisation):
         solver, parameters = LBFGSB(ftol=1e-7, gtol=1e-4), list(together.parameters())
         limits = lower_limits(together, parameters)
         solver.minimise(parameters, loss, self.max_evaluations, after_evaluation, lower=limits)
-        # of the point it ended at: line searches may have looked beyond a limit
+        # evaluated where the search ended: its lowest loss may lie beyond a limit
         with torch.no_grad():
             return -float(loss())
 
 
 def rows_of_outputs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Inputs and targets of each output, of the rows that have it.
+    """Inputs and targets of the rows that have a target, for each output.
 
     Args:
         x (n, d), y (n,) or (n, p): NaN where one of p targets is missing.
@@ -199,7 +198,7 @@ def rows_of_outputs(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def start_factors(most: int, inputs: int) -> list[float]:
-    """Factors of lengthscales from 1 to sqrt(inputs), in equal ratios of at least two."""
+    """At most ``most`` factors of lengthscales, from 1 to sqrt(inputs) in equal ratios >= 2."""
     longest = math.sqrt(inputs)
     count = min(most, 1 + math.floor(math.log2(longest) + 1e-9))
     return [longest ** (k / (count - 1)) for k in range(count)] if count > 1 else [1.0]
@@ -207,7 +206,7 @@ def start_factors(most: int, inputs: int) -> list[float]:
 
 @torch.no_grad()
 def _lengthen(kernel: nn.Module, factor: float) -> bool:
-    """Multiply every learned lengthscale; whether there is one."""
+    """Multiply every learned lengthscale by ``factor``; returns whether there is one."""
     found = False
     for part in kernel.modules():
         if isinstance(part, Stationary) and is_parametrized(part, "lengthscale"):
@@ -217,18 +216,21 @@ def _lengthen(kernel: nn.Module, factor: float) -> bool:
 
 
 def gaussian_parts(model: Model, say: Say) -> Hyperparameters | None:
-    """Where a model's hyperparameters are; None, and said, where no exact evidence sets them."""
+    """The parts of a model that an exact GP can be fitted for; None, with a message, if not."""
     parts = model.hyperparameters()
     if parts is None:
-        say(f"init: {class_name(model)} has not one kernel, starting from constants")
+        say(f"init: {class_name(model)} does not have one kernel, starting from constants")
     elif not isinstance(parts.likelihood, (Gaussian, Heteroscedastic, NoisyOutputs)):
-        say(f"init: {class_name(parts.likelihood)} likelihood, starting from constants")
+        say(
+            f"init: no exact fit for the {class_name(parts.likelihood)} likelihood, starting from "
+            "constants"
+        )
         return None
     return parts
 
 
 def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
-    """An exact GP in float64 for every output, with copies of the parts.
+    """An exact GP in float64 for every output, made of copies of the parts.
 
     They share one kernel and one mean; each has the noise variance of its output.
     """
@@ -243,7 +245,7 @@ def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
 
 
 def take_over(exact: Sequence[ExactGP], parts: Hyperparameters) -> None:
-    """Set the parts to those of exact GPs, one for every output, possibly of another dtype."""
+    """Copy the hyperparameters of exact GPs, one for every output, into a model's parts."""
     _copy_parameters(exact[0].kernel, parts.kernel)
     _copy_parameters(exact[0].mean, parts.mean)
     if isinstance(parts.likelihood, NoisyOutputs):
@@ -256,6 +258,6 @@ def take_over(exact: Sequence[ExactGP], parts: Hyperparameters) -> None:
 
 
 def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
-    """Same architecture, possibly another dtype: raw tensors carry over."""
+    """Copy raw parameters between modules of the same structure, possibly of different dtypes."""
     state = {name: value.detach().clone() for name, value in source.state_dict().items()}
-    target.load_state_dict(state)  # copies in place and casts
+    target.load_state_dict(state)

@@ -1,6 +1,6 @@
-"""Ctrl-C, ``kill`` and a closed terminal end a run at the next step, after a checkpoint.
+"""Signals (Ctrl-C, ``kill``, a closed terminal) end training after a checkpoint.
 
-Outside of training there is no step to wait for: they end it at once, in words.
+Outside of training they end the run at once, with a message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-"""What asks a run to stop; Windows knows no SIGHUP."""
+"""Signals that ask a run to stop; Windows has no SIGHUP."""
 
 
 class Interrupted(Exception):
@@ -31,9 +31,9 @@ class Interrupted(Exception):
 
 
 class StoppedAtOnce(KeyboardInterrupt):
-    """The run was asked to stop where there is no step to end, and no checkpoint was written.
+    """The run was stopped by SIGTERM or SIGHUP outside of training, without a checkpoint.
 
-    A KeyboardInterrupt, so that all that tidies up after Ctrl-C does so after the others, too.
+    It is a KeyboardInterrupt so that whatever cleans up after Ctrl-C also does so here.
 
     Attributes:
         signal_number: the signal received (SIGTERM or SIGHUP).
@@ -48,9 +48,9 @@ class StoppedAtOnce(KeyboardInterrupt):
 def signals_raised() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise StoppedAtOnce, as Ctrl-C raises KeyboardInterrupt.
 
-    Left to themselves they end the process without a word. An ``InterruptGuard`` inside takes
-    precedence until it is left. What the process ignores stays ignored, and other threads than the
-    main one catch nothing, as there.
+    By default these signals end the process without a message. An ``InterruptGuard`` inside takes
+    precedence while it is active. Signals that the process ignores stay ignored, and outside the
+    main thread nothing is changed.
     """
     previous: dict[int, Any] = {}
 
@@ -71,10 +71,9 @@ def signals_raised() -> Iterator[None]:
 class InterruptGuard:
     """While active, SIGINT, SIGTERM and SIGHUP set ``received`` and do nothing else.
 
-    A signal that the process ignores stays ignored: ``nohup`` means to outlive its terminal.
-
-    A second SIGINT raises KeyboardInterrupt as usual, for a step that takes too long. Signals can
-    only be caught in the main thread; elsewhere (a thread of a launcher) the guard does nothing.
+    A signal that the process ignores stays ignored, as SIGHUP under ``nohup``. A second SIGINT
+    raises KeyboardInterrupt, for a step that takes too long. Signals can only be caught in the main
+    thread; in another one (of a launcher) the guard does nothing.
     """
 
     def __init__(self) -> None:

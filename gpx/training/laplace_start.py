@@ -1,4 +1,4 @@
-"""Where hyperparameters start under classes and counts: at Laplace's evidence of some rows."""
+"""Initial hyperparameters for classes and counts, by Laplace's approximation on some rows."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from gpx.objectives import LaplaceEvidence
 from gpx.priors import Priors
 from gpx.training.lbfgsb import LBFGSB
 
-MOST_ROWS = 500
-"""Rows with one latent function: an evaluation takes Newton steps, of C n^3 with C functions."""
+MAX_ROWS = 500
+"""Rows used with one latent function; with C functions a Newton step costs C n^3."""
 
 
 def has_laplace_start(likelihood: Likelihood) -> bool:
-    """Whether Laplace's evidence says where hyperparameters are: classes and counts with a mode."""
+    """Whether there is such a start: log-concave likelihoods of classes or counts."""
     return likelihood.log_concave and (of_classes(likelihood.task) or likelihood.task == "count")
 
 
 def laplace_rows(likelihood: Likelihood) -> int:
-    """Rows of a fit, fewer the more latent functions there are: the work of one is that of
-    ``MOST_ROWS``."""
-    return max(2, int(MOST_ROWS / likelihood.num_latents ** (1 / 3)))
+    """Rows used: with C latent functions as many as cost the same as ``MAX_ROWS`` with one."""
+    return max(2, int(MAX_ROWS / likelihood.num_latents ** (1 / 3)))
 
 
 def start_by_laplace(
@@ -39,30 +38,30 @@ def start_by_laplace(
     priors: Priors | None,
     say: Callable[[str], None],
 ) -> None:
-    """Set kernel, mean and likelihood to the largest evidence of Laplace's approximation.
+    """Maximise Laplace's approximation of the evidence over kernel, mean and likelihood.
 
-    A bound that is climbed from constants raises q and hyperparameters in turn: an outputscale in
-    the hundreds, as separable classes have, is thousands of steps away. Where the evidence has no
-    value, which is said, the parts stay.
+    A variational bound maximised from constants would need thousands of steps to reach an
+    outputscale in the hundreds, as separable classes have. Where Laplace's approximation fails,
+    the user is told and the parts stay as they are.
 
     Args:
-        parts: of a model, set in place.
+        parts: of a model, changed in place.
         x (n, d), y (n,): rows in float64.
-        max_evaluations: of the evidence, under L-BFGS-B.
+        max_evaluations: limit of evaluations of the evidence.
         priors: of hyperparameters.
         say: takes lines for the user.
 
-    Cost: C n^3 for each of some Newton steps an evaluation, C latent functions.
+    Cost: C n^3 for each Newton step, with C latent functions; several steps per evaluation.
     """
-    twin, objective = LaplaceGP(**copy.deepcopy(parts)._asdict()).double(), LaplaceEvidence()
-    parameters = [each for each in twin.parameters() if each.requires_grad]
+    laplace, objective = LaplaceGP(**copy.deepcopy(parts)._asdict()).double(), LaplaceEvidence()
+    parameters = [each for each in laplace.parameters() if each.requires_grad]
     if not parameters:
         return
 
     def loss() -> Tensor:
-        value = objective.evidence(twin, x, y).value
+        value = objective.evidence(laplace, x, y).value
         if priors is not None:
-            value = value + priors.log_prob(twin)
+            value = value + priors.log_prob(laplace)
         return value / -len(x)
 
     def after_evaluation(number: int, value: float, replayed: bool) -> None:
@@ -72,21 +71,20 @@ def start_by_laplace(
                 f"evidence/point {-value:+.4f}"
             )
 
-    limits = lower_limits(twin, parameters)
     try:
         LBFGSB(ftol=1e-7, gtol=1e-4).minimise(
             parameters,
             loss,
             max_evaluations,
             after_evaluation,
-            lower=limits,
+            lower=lower_limits(laplace, parameters),
         )
     except (NotPositiveDefinite, DidNotConverge) as error:
-        say(f"init: Laplace's approximation has no evidence ({error}), starting from constants")
+        say(f"init: Laplace's approximation failed ({error}), starting from constants")
         return
     for source, target in (
-        (twin.kernel, parts.kernel),
-        (twin.mean, parts.mean),
-        (twin.likelihood, parts.likelihood),
+        (laplace.kernel, parts.kernel),
+        (laplace.mean, parts.mean),
+        (laplace.likelihood, parts.likelihood),
     ):
         target.load_state_dict({k: v.detach().clone() for k, v in source.state_dict().items()})

@@ -1,4 +1,4 @@
-"""The processes of ``torchrun``: joined where there are several, left at the end of a run."""
+"""The processes that ``torchrun`` starts: they form a group for the length of a run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gpx.linalg.processes import ALONE, Processes, sharing, work_shared
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 
-PATIENCE = timedelta(days=7)
-"""How long a process waits for the others: the first one may be predicting and drawing."""
+EXCHANGE_TIMEOUT = timedelta(days=7)
+"""How long a process waits for the others, which may be predicting and drawing figures."""
 
 
 @contextmanager
 def launched_processes() -> Iterator[Processes]:
-    """Inside, the processes that ``torchrun`` started share the work; one process is alone.
+    """Inside, the processes that ``torchrun`` started share the work; a single one does it all.
 
-    Each takes the GPU of its number on its machine (``LOCAL_RANK``) where there are GPUs. At the
-    end they wait for one another.
+    Each process uses the GPU of its ``LOCAL_RANK`` if there are GPUs. At the end they wait for one
+    another.
 
     Raises:
         BackendUnavailable: more processes on a machine than it has GPUs.
@@ -46,14 +46,14 @@ def launched_processes() -> Iterator[Processes]:
             )
         torch.cuda.set_device(place)
         backend = "cpu:gloo,cuda:nccl"
-    # imported first, since its default arguments keep the group they find; a group that is kept
-    # outlives its end with its threads, and one of them may abort the interpreter on its way out
+    # Imported before the group exists: its default arguments would keep a reference to the group,
+    # whose threads would then live on and may abort the interpreter at exit.
     importlib.import_module("torch.distributed.nn.functional")
-    dist.init_process_group(backend, timeout=PATIENCE)
+    dist.init_process_group(backend, timeout=EXCHANGE_TIMEOUT)
     try:
         processes = Processes(dist.get_rank(), dist.get_world_size())
         with warnings.catch_warnings(), work_shared(processes):
-            if processes.number:  # the first one says the same
+            if processes.number:  # the first process shows the same warnings
                 warnings.simplefilter("ignore")
             yield processes
             processes.agreed(0.0)
@@ -62,7 +62,7 @@ def launched_processes() -> Iterator[Processes]:
 
 
 def common_path(path: Path) -> Path:
-    """The first process's path: folders are named by the time, which is not the same everywhere."""
+    """The path of the first process: names of folders contain the time, which differs."""
     if sharing().count == 1:
         return path
     found = [str(path)]
@@ -71,7 +71,7 @@ def common_path(path: Path) -> Path:
 
 
 def launched_number() -> int:
-    """Number of this process among those of ``torchrun``, also where it does not share work yet."""
+    """Number (rank) of this process under ``torchrun``, also outside ``launched_processes``."""
     return int(os.environ["RANK"]) if _is_launched() else 0
 
 
@@ -80,7 +80,7 @@ def _is_launched() -> bool:
 
 
 def require_shared(objective: Objective, model: Model, x: Tensor, batch_size: int) -> None:
-    """Raise ConfigError where several processes were started and could not share the work.
+    """Raise ConfigError if several processes were started and cannot share the work.
 
     Args:
         objective, model: to be trained on x (n, d).
@@ -92,8 +92,8 @@ def require_shared(objective: Objective, model: Model, x: Tensor, batch_size: in
     shared = objective.shared_for(model, x)
     if shared is None:
         raise ConfigError(
-            f"{count} processes were started, and {class_name(objective)} does its work in one: "
-            "start one process, or take approx=svgp, approx=sgpr, approx=cglb or approx=exact "
+            f"{count} processes were started, but {class_name(objective)} runs in one process "
+            "only: start one process, or use approx=svgp, approx=sgpr, approx=cglb or approx=exact "
             "approx.solver=iterative"
         )
     rows = x.shape[0]
@@ -102,6 +102,6 @@ def require_shared(objective: Objective, model: Model, x: Tensor, batch_size: in
     if rows < count:
         name = "a batch" if shared == "batch" else "the training data"
         raise ConfigError(
-            f"{count} processes were started, and {name} of {rows} rows has none for each of them: "
-            f"start at most {rows}"
+            f"{count} processes were started, but {name} has only {rows} rows: start at most "
+            f"{rows} processes"
         )

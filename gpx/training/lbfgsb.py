@@ -1,4 +1,4 @@
-"""SciPy's L-BFGS-B over a model's parameters, resumable although SciPy hides its state."""
+"""SciPy's L-BFGS-B over a model's parameters, with exact resumption of stopped runs."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from gpx.training.evaluation_record import Record
 from gpx.training.flat_parameters import assign, limits_of, value_and_gradient, values_of
 
 RECORD_BYTES = 2**26
-"""Of recorded gradients, at most; but at least ``LEAST_RECORD`` times the memory of them."""
-LEAST_RECORD = 5
-
+"""Limit of the recorded gradients, but never fewer than ``MIN_RECORD`` times ``memory`` of them."""
+MIN_RECORD = 5
 STATIONARY = "GRADIENT"
-"""In SciPy's message when it stopped because the gradient vanished."""
+"""Part of SciPy's message when it stopped because the gradient vanished."""
 
 
 class LBFGSB(Optimizer):
     """Limited-memory quasi-Newton with a line search, for deterministic objectives.
 
-    A run is stopped and resumed exactly by replaying its record through a fresh SciPy run. Where
-    the gradients fill ``RECORD_BYTES``, the search begins anew at the best point and the record
-    with it: runs of many parameters forget their correction pairs once in some hundred evaluations.
+    SciPy does not expose its state, so all losses and gradients are recorded, and a resumed run
+    replays them through a fresh SciPy search. Once the gradients fill ``RECORD_BYTES``, search and
+    record start again at the best point: with very many parameters the correction pairs are thus
+    lost from time to time.
 
-    ``lower`` limits of the parameters come in when they are needed: the search is without bounds
-    until an iteration ends beyond one, and from there on, starting at the limit, within them. A run
-    that stays inside walks the path of one without limits bit for bit.
+    ``lower`` limits take effect only when needed: the search is unbounded until an iteration ends
+    beyond a limit, and then starts again from the nearest point within, with bounds. A run that
+    never crosses a limit is bit for bit the unbounded one.
 
     Args:
         memory: number of correction pairs.
-        ftol: stop when the loss (nats per point) falls by less than this, relative to its size.
+        ftol: stop when the relative decrease of the loss is below this.
         gtol: stop when the largest gradient entry is below this.
-        max_line_search: evaluations per line search at most.
+        max_line_search: limit of evaluations per line search.
 
     Raises:
         ConfigError: a count below 1 or a negative tolerance.
@@ -76,7 +76,7 @@ class LBFGSB(Optimizer):
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
     ) -> None:
-        """As in ``Optimizer``: the line search compares values of one function."""
+        """As in ``Optimizer``: the objective must be deterministic, for the line search."""
         super().require_fit(model, objective, num_data, max_steps)
         if objective.batching == "minibatch":
             raise ConfigError(
@@ -85,10 +85,10 @@ class LBFGSB(Optimizer):
             )
 
     def run(self, session: Session) -> str:
-        """As in ``Optimizer``: again from every new start that the model moves to.
+        """As in ``Optimizer``: one search from every start of the model.
 
-        Round r of R ends at evaluation (r + 1) limit / R at the latest; a model that wants no
-        further start may use what is left of the limit.
+        Round r of R ends at evaluation (r + 1) limit / R at the latest. If the model needs no
+        further start, the last round may use all remaining evaluations.
         """
         if session.pending:
             self.load_state_dict(session.pending)
@@ -118,7 +118,7 @@ class LBFGSB(Optimizer):
             session.save()
 
     def _run_round(self, session: Session, budget: int) -> str:
-        """One optimisation of ``budget`` evaluations at most."""
+        """One search of at most ``budget`` evaluations; returns why it stopped."""
         parameters = _trained(session.model)
         latest: list[Evidence] = []
         restored_seconds = session.seconds
@@ -164,20 +164,20 @@ class LBFGSB(Optimizer):
         after_stall: Callable[[], bool] = lambda: False,
         lower: Sequence[float] | None = None,
     ) -> str:
-        """Minimise ``loss`` over ``parameters``; they end at the best point seen.
+        """Minimise ``loss`` over ``parameters``, which are set to the best point seen.
 
         Args:
-            parameters: what to move.
+            parameters: to optimise.
             loss: closure giving the scalar loss at the current parameters, with a graph.
-            max_evaluations: stop after this many (exactly: the best point so far is kept).
-            after_evaluation: called with (evaluations so far, loss, whether it was replayed);
-                may raise to stop the run (``_BudgetSpent``: where it is).
-            after_iteration: called when an iteration has ended at a new point.
-            after_stall: called when the loss no longer falls, or a line search failed, where the
-                gradient has not vanished; true when the loss was changed so that it is worth while
-                to start again from the best point.
-            lower: least value of the entries of each parameter (``gpx.constraints.lower_limits``);
-                None for no limits. A line search may try points beyond, no iteration starts there.
+            max_evaluations: stop after exactly this many.
+            after_evaluation: called with (evaluations so far, loss, whether it was replayed); may
+                raise to stop the run (``_BudgetSpent`` ends it as reaching the limit does).
+            after_iteration: called at the end of every iteration.
+            after_stall: called when the search stopped although the gradient has not vanished (the
+                loss no longer falls, or a line search failed). It may make the loss more accurate
+                and return True; the search then starts again from the best point.
+            lower: lower limit for each parameter (``gpx.constraints.lower_limits``), or None. A
+                line search may try points beyond a limit, but no iteration starts there.
 
         Returns:
             why it stopped, in words.
@@ -194,7 +194,7 @@ class LBFGSB(Optimizer):
         start = np.maximum(record.start.numpy(), limits)
         bounded = record.bounded or bool((start != record.start.numpy()).any())
         best_loss, best_point = np.inf, start.copy()
-        most = max(RECORD_BYTES // (8 * max(1, start.size)), LEAST_RECORD * self.memory)
+        most = max(RECORD_BYTES // (8 * max(1, start.size)), MIN_RECORD * self.memory)
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal best_loss, best_point
@@ -206,8 +206,9 @@ class LBFGSB(Optimizer):
             if replayed:
                 if recorded[place][0] != checksum:
                     raise CheckpointError(
-                        f"the recorded run cannot be continued exactly: evaluation {count} went to "
-                        "another point (different data, versions or thread count)"
+                        f"the run cannot be resumed exactly: evaluation {count} is at another "
+                        "point than in the checkpoint (different data, versions or number of "
+                        "threads)"
                     )
                 value, gradient = recorded[place][1], recorded[place][2]
             else:
@@ -219,16 +220,16 @@ class LBFGSB(Optimizer):
             after_evaluation(count + 1, value, replayed)
             return value, gradient.numpy()
 
-        def iterated(point: np.ndarray) -> None:
+        def end_iteration(point: np.ndarray) -> None:
             if not bounded and bool((point < limits).any()):
                 raise _BeyondLimit(np.maximum(point, limits))
-            if len(record.evaluations) >= len(recorded):  # before, the loss's own state knows of it
+            if len(record.evaluations) >= len(recorded):  # not in a replay: the checkpoint has it
                 assign(parameters, torch.from_numpy(point))
                 after_iteration()
             if len(record.evaluations) >= most:
                 raise _RecordFull
 
-        def again() -> bool:
+        def restart_after_stall() -> bool:
             count = record.count
             if count in restarts:
                 return True
@@ -247,7 +248,7 @@ class LBFGSB(Optimizer):
                         jac=True,
                         method="L-BFGS-B",
                         bounds=scipy.optimize.Bounds(limits, np.inf) if bounded else None,
-                        callback=iterated,
+                        callback=end_iteration,
                         options={
                             "maxcor": self.memory,
                             "ftol": self.ftol,
@@ -266,7 +267,7 @@ class LBFGSB(Optimizer):
                     recorded = []
                     continue
                 reason = str(result.message)
-                if STATIONARY in reason or not again():
+                if STATIONARY in reason or not restart_after_stall():
                     break
                 point, best_loss = best_point.copy(), np.inf
         except _BudgetSpent:
@@ -285,8 +286,8 @@ class LBFGSB(Optimizer):
             value = loss()
             value.backward()
         except (NotPositiveDefinite, DidNotConverge):
-            # A trial point of the line search outside the numerically feasible set: a high wall
-            # makes the search step back. At the starting point there is nowhere to step back to.
+            # The line search tried a point without a numerical value: a high loss makes it step
+            # back. At the starting point there is nothing to step back to.
             if count == 0:
                 raise
             return best + 1e3 * (1.0 + abs(best)), torch.zeros_like(values_of(parameters))
@@ -295,7 +296,7 @@ class LBFGSB(Optimizer):
         return float(level), gradient
 
     def finish(self) -> bool:
-        """As in ``Optimizer``: the record, of a gradient for every evaluation."""
+        """As in ``Optimizer``: drops the record."""
         found = self.record.count > 0
         self.record = Record()
         return found
@@ -310,16 +311,15 @@ class LBFGSB(Optimizer):
 
 
 class _BudgetSpent(Exception):
-    """SciPy has no exact limit on evaluations or time (a line search runs to its end); this is
-    one."""
+    """Evaluations or time are spent. SciPy itself would finish the line search first."""
 
 
 class _RecordFull(Exception):
-    """The gradients of the record take what they may."""
+    """The recorded gradients have reached their limit of memory."""
 
 
 class _BeyondLimit(Exception):
-    """An iteration without bounds ended beyond a limit."""
+    """An iteration of the unbounded search ended beyond a limit."""
 
     def __init__(self, nearest: np.ndarray) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Natural gradient steps of variational distributions, beside any optimiser of the rest."""
+"""Natural gradient steps for variational distributions."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from gpx.likelihoods import Gaussian
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.replayed import Record, Replayed, recorded
 
-LONGEST = 1.0
-"""Length of a step of the mean of q, in prior standard deviations, under noise that is not
-Gaussian: the curvature where it begins says little of places farther away."""
+MAX_STEP = 1.0
+"""Longest step of the mean of q, in prior standard deviations, unless the noise is Gaussian: the
+local curvature says little about points farther away."""
 
 
 class NaturalGradient(torch.optim.Optimizer):
-    """Steps along the natural gradient, in nats of the evidence.
+    """Steps of q(u) along the natural gradient of the evidence.
 
-    A step of rate one leads to the optimal q at once where the noise is Gaussian and the batch is
-    all data; with mini-batches q is an average over the last 1 / lr of them. Unlike Adam's, a step
-    does not depend on how q is parametrised. Under noise that is not Gaussian the mean moves by at
-    most ``LONGEST`` in a step: counts of hundreds, say, ask a prior near one for a leap after which
-    exp(f) overflows.
+    With Gaussian noise and all data in the batch, one step of rate 1 gives the optimal q; with
+    mini-batches q averages over the last 1 / lr of them. The step does not depend on how q is
+    parametrised. Without Gaussian noise the mean moves by at most ``MAX_STEP`` per step: counts in
+    the hundreds would otherwise make exp(f) overflow.
 
     Args:
-        params: those of variational distributions, complete.
-        lr: rate, above 0 and at most 1.
+        params: all parameters of one or more variational distributions.
+        lr: rate in [0, 1].
 
     Raises:
-        ValueError: another rate.
+        ValueError: a rate outside this range.
 
     Source: Salimbeni, Eleftheriadis and Hensman 2018.
     """
@@ -44,29 +43,29 @@ class NaturalGradient(torch.optim.Optimizer):
         if not 0.0 <= lr <= 1.0:
             raise ValueError(f"lr={lr}: a natural gradient step has a rate of at most 1")
         super().__init__(params, {"lr": lr})
-        self._scale, self._longest = 1.0, LONGEST
+        self._scale, self._max_step = 1.0, MAX_STEP
         self._distributions: list[WhitenedGaussian] = []
         self._record: Record | None = None
         self._replayed: Replayed | None = None
 
     def replay(self, record: Record = recorded) -> None:
-        """Steps are recorded once and replayed from now on (``gpx.linalg.replayed``)."""
+        """From now on record one step as a CUDA graph and replay it (``gpx.linalg.replayed``)."""
         self._record, self._replayed = record, None
 
     def attach(self, model: nn.Module | None, scale: float) -> None:
-        """Find the distributions whose parameters were given.
+        """Find the variational distributions that own the parameters.
 
         Args:
-            model: owner of them; None for none.
-            scale: nats of the evidence in one unit of the loss.
+            model: that contains them; None for none.
+            scale: the loss is the negative evidence divided by this.
 
         Raises:
-            ConfigError: a parameter belongs to nothing that has natural gradient steps.
+            ConfigError: a parameter is not of a distribution with natural gradient steps.
         """
         mine = {id(p) for group in self.param_groups for p in group["params"]}
         self._scale, self._replayed = scale, None
         gaussian = isinstance(getattr(model, "likelihood", None), (Gaussian, NoisyOutputs))
-        self._longest = math.inf if gaussian else LONGEST
+        self._max_step = math.inf if gaussian else MAX_STEP
         self._distributions = [
             module
             for module in ([] if model is None else model.modules())
@@ -78,37 +77,38 @@ class NaturalGradient(torch.optim.Optimizer):
         if mine - found:
             raise ConfigError(
                 f"{class_name(model)} has variational parameters without natural gradient steps; "
-                "FullCholesky and MeanField have them: take another algorithm, such as adam"
+                "use FullCholesky or MeanField, or another algorithm such as adam"
             )
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Move every distribution whose gradients are there; nothing is evaluated."""
+        """Update every distribution that has gradients; ``closure`` is ignored."""
         rate = self.param_groups[0]["lr"] * self._scale
         gradients = [p.grad for q in self._distributions for p in q.parameters()]
         given = [g for g in gradients if g is not None]
         if self._record is not None and given and len(given) == len(gradients):
-            if self._replayed is None:  # of no method, which would keep it until a collection
+            if self._replayed is None:  # functions, as methods would form a reference cycle
                 places = partial(_places, self._distributions)
-                moved = partial(_moved, self._distributions, self._longest)
-                self._replayed = Replayed(moved, self._record, places)
+                step = partial(_natural_steps, self._distributions, self._max_step)
+                self._replayed = Replayed(step, self._record, places)
             held = torch.full((), rate, dtype=torch.float64, device=given[0].device)
             self._replayed(held, *given)
             return
         for q in self._distributions:
             if q.mean.grad is not None:
-                q.natural_step(rate, self._longest)
+                q.natural_step(rate, self._max_step)
 
 
-def _moved(
-    distributions: Sequence[WhitenedGaussian], longest: float, rate: Tensor, *gradients: Tensor
+def _natural_steps(
+    distributions: Sequence[WhitenedGaussian], max_step: float, rate: Tensor, *gradients: Tensor
 ) -> None:
-    """Every distribution by its gradients, and the rate ()."""
-    left = iter(gradients)
+    """One step of every distribution, given the rate () and the gradients of all parameters."""
+    remaining = iter(gradients)
     for q in distributions:
-        own = [next(left) for _ in q.parameters()]
-        q.natural_step(rate, longest, own)
+        own = [next(remaining) for _ in q.parameters()]
+        q.natural_step(rate, max_step, own)
 
 
 def _places(distributions: Sequence[WhitenedGaussian]) -> object:
+    """Addresses of the parameters: if they change, a step has to be recorded again."""
     return tuple(p.data_ptr() for q in distributions for p in q.parameters())

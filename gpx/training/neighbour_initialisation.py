@@ -1,4 +1,4 @@
-"""Where hyperparameters start: at the likelihood of values given their nearest neighbours."""
+"""Initial hyperparameters: from the likelihood of targets given their nearest neighbours."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from gpx.training.lbfgsb import LBFGSB
 class NeighbourInitialisation(SubsetInitialisation):
     """Maximum of sum_i log p(y_i | its neighbours) over random rows (``init=neighbours``).
 
-    A subset's exact evidence knows the data at the density of the subset; noise and lengthscales of
-    what lies between its points are guesses. Neighbours come from all rows. The fit starts at that
-    of a subset, whose metric says which rows are near. Up to ``num_points`` rows the subset is all
-    there is, and its evidence is exact.
+    The evidence of a random subset cannot tell what happens between its sparse points, so noise
+    and lengthscales may be wrong. Here the neighbours come from all rows. The fit starts from that
+    of a subset, whose lengthscales define which rows are near. With at most ``num_points`` training
+    rows only the subset is fitted, as its evidence is then exact.
 
-    A model with inducing points knows f at their density, not at that of the data: lengthscales
-    that only neighbours closer than inducing points can tell leave it nothing to predict from.
-    ``num_candidates`` is that density.
+    For a model with inducing points, lengthscales much shorter than the distance between inducing
+    points are useless. ``num_candidates`` limits the rows among which neighbours are looked for, so
+    that their density is that of the inducing points.
 
     Args:
         num_points, max_evaluations: of the subset fit (``SubsetInitialisation``).
-        num_rows: r, rows whose values are predicted.
-        num_neighbours: k, rows that predict each.
-        neighbour_evaluations: of the likelihood, under L-BFGS-B.
-        num_candidates: random rows among which neighbours are looked for; None: all.
+        num_rows: r, number of rows whose targets are predicted.
+        num_neighbours: k, number of neighbours for each.
+        neighbour_evaluations: limit of evaluations of this likelihood.
+        num_candidates: number of random rows among which neighbours are looked for; None: all.
 
     Raises:
         ConfigError: an option out of range.
 
-    Cost: that of the subset, then r k^3 / 3 operations and r k^2 kernel entries an evaluation.
+    Cost: that of the subset, then r k^3 / 3 operations and r k^2 kernel entries per evaluation.
     Source: see ``neighbour_log_likelihood``.
     """
 
@@ -54,7 +54,7 @@ class NeighbourInitialisation(SubsetInitialisation):
             raise ConfigError(
                 f"init.num_rows={num_rows}, num_neighbours={num_neighbours} and "
                 f"neighbour_evaluations={neighbour_evaluations} must be at least 1; init=subset "
-                "does without neighbours"
+                "needs no neighbours"
             )
         if num_candidates is not None and num_candidates < 2:
             raise ConfigError(
@@ -69,7 +69,7 @@ class NeighbourInitialisation(SubsetInitialisation):
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator, say: Say
     ) -> None:
-        """As ``SubsetInitialisation``; then the neighbours, in float64."""
+        """Fit the subset, then the likelihood given neighbours, in float64."""
         super().__call__(model, x, y, generator=generator, say=say)
         n, parts = x.shape[0], model.hyperparameters()
         if parts is None or not isinstance(parts.likelihood, Gaussian):
@@ -113,5 +113,5 @@ class NeighbourInitialisation(SubsetInitialisation):
             lower=lower_limits(fitted, parameters),
         )
         for name in at_their_floor(fitted, parameters):
-            say(f"init: {name} is at its floor, where it is kept")
+            say(f"init: {name} is at its lower limit")
         take_over([fitted], parts)

@@ -1,4 +1,4 @@
-"""Where hyperparameters start: one lengthscale for all inputs unless the data pay for more."""
+"""Initial hyperparameters: one lengthscale for all inputs unless the data support several."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from gpx.objectives import ExactMLL
 from gpx.training.initialisation import Say, SubsetInitialisation, exact_outputs, take_over
 
 RAW = "parametrizations.lengthscale.original"
+"""Name of the unconstrained parameter behind ``lengthscale``."""
 
 
 class ParsimoniousInitialisation(SubsetInitialisation):
-    """A subset's exact GP, with one lengthscale an input or one for all (``init=parsimonious``).
+    """An exact GP on a subset, with d lengthscales or a shared one (``init=parsimonious``).
 
-    The largest evidence over d lengthscales rises with d whether or not inputs differ: on few rows
-    of many inputs it over-fits. Both fits are made, and the many are kept where they gain more than
-    the (d - 1) log(n) / 2 nats that the Bayesian information criterion charges them. Otherwise
-    every input has the shared lengthscale, from where training goes on.
+    With few rows and many inputs, maximising the evidence over d lengthscales over-fits. Both
+    kernels are fitted, and the d lengthscales are used if they gain more than the
+    (d - 1) log(n) / 2 nats that the Bayesian information criterion requires. Otherwise all inputs
+    start with the shared lengthscale; training may still make them differ.
 
     Args:
         num_points, max_evaluations, num_starts: as for ``SubsetInitialisation``.
@@ -43,7 +44,7 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         (start,), state = exact_outputs(parts), generator.get_state()
         super().__call__(model, x, y, generator=generator, say=say)
         again = torch.Generator(device=generator.device)
-        again.set_state(state)  # the same rows
+        again.set_state(state)  # so that the same rows are drawn
         num = min(self.num_points, x.shape[0])
         rows = torch.randperm(x.shape[0], generator=again, device=x.device)[:num]
         x, y = x[rows].double(), y[rows].double()
@@ -52,10 +53,10 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         _tie(start.kernel, math.sqrt(count))
         one = num * self._fit([start], x, y, say, priors=None)
         price = 0.5 * (count - 1) * math.log(num)
-        kept = "they are kept" if many - one > price else "one for all inputs is taken"
+        decision = "all are used" if many - one > price else "one for all inputs is used"
         say(
-            f"init: {count} lengthscales gain {many - one:.1f} nats over one, at a price of "
-            f"{price:.1f}: {kept}"
+            f"init: {count} lengthscales gain {many - one:.1f} nats of evidence over a shared one "
+            f"and {price:.1f} are required: {decision}"
         )
         if many - one > price:
             return
@@ -65,14 +66,14 @@ class ParsimoniousInitialisation(SubsetInitialisation):
 
 
 def _lengthscales(kernel: nn.Module) -> int:
-    """Learned lengthscales of a plain stationary kernel; 0 of any other."""
+    """Number of learned lengthscales of a stationary kernel; 0 for any other."""
     known = isinstance(kernel, Stationary) and RAW in dict(kernel.named_parameters())
     return kernel.get_parameter(RAW).numel() if known else 0
 
 
 @torch.no_grad()
 def _tie(kernel: nn.Module, factor: float) -> None:
-    """One lengthscale for all inputs: ``factor`` times the geometric mean of those that are."""
+    """Replace the lengthscales by one: ``factor`` times their geometric mean."""
     assert isinstance(kernel, Stationary)
     shared = factor * kernel.lengthscale.log().mean().exp()
     raw = kernel.get_parameter(RAW)

@@ -1,4 +1,4 @@
-"""What a run tells those who watch it."""
+"""Progress of training, and the protocol of its monitors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpx.methods.base.model import Model
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, for monitors.
+    """Progress of a run.
 
     Attributes:
         step: steps (or evaluations) done.
-        max_steps: of the run.
+        max_steps: limit of the run.
         evidence_per_point: nats per training point, averaged since the last entry.
-        parts: terms of the evidence, nats per training point.
+        parts: terms of the evidence by name, in nats per training point.
         learning_rates: by role of parameter.
         seconds_per_step: training time since the last entry.
         seconds: training time so far, without metrics, figures and checkpoints.
@@ -33,7 +33,7 @@ class Progress:
 
 
 class Monitor(Protocol):
-    """Watches a run."""
+    """Receives the progress and test metrics of a run."""
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Called every ``log_every`` steps and after the last."""

@@ -1,7 +1,7 @@
-"""Loss and gradient of a fixed-shape step, recorded once as a CUDA graph and replayed.
+"""Loss and gradient of a step of fixed shapes, recorded once as a CUDA graph and replayed.
 
-A step of SVGP is some 140 kernels, one of QSGP on sampled functions some 300; replayed they are one
-launch (``gpx.linalg.replayed``).
+A step of SVGP or QSGP launches hundreds of kernels; a replay is a single launch
+(``gpx.linalg.replayed``).
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from torch import Tensor, nn
 from gpx.linalg.replayed import Record, Replayed, recorded
 
 Evaluate = Callable[..., tuple[Tensor, Mapping[str, Tensor]]]
-"""Loss () and its parts for a batch x (b, d), y (b,) and what was drawn for it; the loss with its
-graph."""
+"""Maps a batch x (b, d), y (b,) and its random draws to the loss (), with graph, and its parts."""
 
 
 class Leaves(Protocol):
-    """What an evaluation leaves for later in the step, in the arrays that it has made."""
+    """An object in which an evaluation leaves tensors for later in the step."""
 
     left: Any
 
 
 @dataclass
 class _Outputs:
-    """What an evaluation has made.
+    """Results of one evaluation.
 
     Attributes:
-        loss (), parts: without graphs.
-        gradients: of the parameters, in order; None where there is none.
-        left: what the evaluation left in ``state``.
+        loss (), parts: detached.
+        gradients: of the parameters, in order; None for a parameter without one.
+        left: value of ``state.left``.
     """
 
     loss: Tensor
@@ -43,15 +42,15 @@ class _Outputs:
 
 
 class ReplayedStep:
-    """Evaluates a loss and leaves gradients in its parameters, from a recording where it can.
+    """Evaluates a loss and its gradients, by replaying a recording where possible.
 
     Args:
         evaluate: the loss; see ``Replayed`` for what it may do.
-        parameters: those that it is to be differentiated in; read in place by every replay.
-        record: makes a recording; another one in tests, None for none.
-        owners: modules whose buffers the loss reads: one that is replaced by another array needs
-            a new recording, as other parameters that move do.
-        state: where the evaluation leaves something for later in the step.
+        parameters: to differentiate by; a replay reads their current values.
+        record: makes a recording; None to never record.
+        owners: modules whose buffers the loss reads. A new recording is made when a buffer is
+            replaced, and when other parameters require gradients.
+        state: object in which the evaluation leaves tensors for later in the step.
     """
 
     def __init__(
@@ -64,22 +63,22 @@ class ReplayedStep:
         state: Leaves | None = None,
     ) -> None:
         self.parameters, self.state = list(parameters), state
-        # not its own methods, which would keep the recording until a collection of cycles
-        evaluated = partial(_evaluated, evaluate, self.parameters, state)
+        # functions, as methods would form a reference cycle that keeps the recording
+        evaluated = partial(_evaluate, evaluate, self.parameters, state)
         self._replayed = Replayed(evaluated, record, partial(_places, self.parameters, owners))
 
     @property
     def given_up(self) -> str | None:
-        """Why steps run as they are; None where they need not."""
+        """Why steps are not recorded; None if they can be."""
         return self._replayed.given_up
 
     @property
     def replays(self) -> int:
-        """Steps that came from a recording."""
+        """Number of steps that were replayed."""
         return self._replayed.replays
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Loss and parts, detached, of a batch and what was drawn; gradients in the parameters."""
+        """Detached loss and parts; the gradients are left in the parameters."""
         outputs = self._replayed(*given)
         for parameter, gradient in zip(self.parameters, outputs.gradients, strict=True):
             parameter.grad = gradient
@@ -89,11 +88,12 @@ class ReplayedStep:
 
 
 def _places(parameters: Sequence[nn.Parameter], owners: Sequence[nn.Module]) -> object:
+    """What a recording depends on: parameters with gradients, and addresses of buffers."""
     moving = tuple(p.requires_grad for p in parameters)
     return moving, tuple(b.data_ptr() for owner in owners for b in owner.buffers())
 
 
-def _evaluated(
+def _evaluate(
     evaluate: Evaluate, parameters: Sequence[nn.Parameter], state: Leaves | None, *given: Tensor
 ) -> _Outputs:
     for parameter in parameters:

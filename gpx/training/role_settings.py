@@ -1,4 +1,4 @@
-"""Settings of first-order optimisers, by role of parameters: what they may be, and mistakes."""
+"""Checks of the settings of first-order optimisers, by role of parameters."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "natural": NaturalGradient,
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
-"""Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
+"""These change only entries with a gradient; the others also move entries by their moments."""
 ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
-"""Parameters of gpx's models: settings for those that a model does not have are left unused."""
+"""Roles of parameters in gpx's models; settings for a role that a model lacks are ignored."""
 OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
-"""Of a group, whatever the algorithm; the rest are options of torch's class."""
+"""Options of a group for every algorithm; all others are options of torch's class."""
 DENSE_OPTIONS = ("momentum", "weight_decay")
-"""Options with which even those move every entry. (The rate's decay is a function of the step, so
-it is exact for an entry however long ago that was last sampled.)"""
+"""Options with which even the algorithms for sparse gradients move every entry."""
 
 
 def schedule_factor(name: str, final: float, progress: float) -> float:
-    """Learning rate relative to its start, at ``progress`` in [0, 1] of the run.
+    """Learning rate at ``progress`` in [0, 1] of the run, relative to the initial rate.
 
     Args:
         name: ``constant``, ``exponential`` or ``cosine``.
-        final: rate at the end relative to the start.
+        final: factor at the end of the run.
         progress: share of the steps done.
+
+    Raises:
+        ConfigError: an unknown name.
     """
     if name == "constant":
         return 1.0
@@ -52,12 +54,12 @@ def schedule_factor(name: str, final: float, progress: float) -> float:
 
 
 def _shown(value: object) -> object:
-    """As it is written on the command line."""
+    """A value as it is written on the command line."""
     return "null" if value is None else value
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is finite and 0 or more."""
+    """Whether ``value`` is a finite number, 0 or more."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and 0.0 <= float(value) < math.inf  # type: ignore[arg-type]
 
@@ -69,7 +71,7 @@ def require_number(option: str, value: object) -> None:
 
 
 def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an unknown algorithm, and for options that it has not or not so."""
+    """Raise ConfigError for an unknown algorithm, or an option that it lacks or of another type."""
     algorithm = setting.get("algorithm", "adam")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise ConfigError(
@@ -100,7 +102,7 @@ def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
 
 
 def _require_options(option: str, value: object) -> None:
-    """Raise ConfigError unless ``value`` is options by name."""
+    """Raise ConfigError unless ``value`` maps names of options to values."""
     if not isinstance(value, Mapping):
         example = "{name: cosine}" if option == "schedule" else "{lr: 0.01}"
         raise ConfigError(
@@ -112,7 +114,7 @@ def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
     """A copy of the settings by role.
 
     Raises:
-        ConfigError: what is no rate, algorithm, option of it or number of steps.
+        ConfigError: an invalid rate, algorithm, option of the algorithm, or ``freeze_steps``.
     """
     _require_options("groups", groups)
     for role, setting in groups.items():
@@ -129,10 +131,10 @@ def checked_groups(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
 
 
 def checked_schedule(schedule: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The schedule with its defaults (constant).
+    """The schedule with defaults filled in; None is a constant one.
 
     Raises:
-        ConfigError: another option than name and final, or one that is neither name nor rate.
+        ConfigError: an option other than name and final, or an invalid value.
     """
     if schedule is not None:
         _require_options("schedule", schedule)
@@ -146,7 +148,7 @@ def checked_schedule(schedule: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def require_sparse(role: str, setting: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a step on sampled entries would move others, or cost O(all)."""
+    """Raise ConfigError where a step with a sparse gradient would change every entry."""
     algorithm = setting.get("algorithm", "adam")
     if algorithm not in SPARSE_ALGORITHMS:
         raise ConfigError(
@@ -158,5 +160,5 @@ def require_sparse(role: str, setting: Mapping[str, Any]) -> None:
         if value:
             raise ConfigError(
                 f"optimizer.groups.{role}.{option}={value} would move entries that were not "
-                "sampled, at a cost that grows with all of them; leave it out"
+                "sampled; leave it out"
             )

@@ -1,4 +1,4 @@
-"""One stretch of training: its state, its checkpoints, and what it tells those who watch."""
+"""State of a training run: its checkpoints, and its reports to monitors and the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpx.training.progress import Monitor, Progress
 
 
 class Session:
-    """State of one call of ``Trainer.fit``; ``gpx.methods.base.optimizer.Session`` as it is.
+    """State of one call of ``Trainer.fit``; implements ``gpx.methods.base.optimizer.Session``.
 
     Args:
         config, seed, checkpoint, monitors, extra_state, say: of the trainer.
@@ -76,32 +76,32 @@ class Session:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether ``trainer.budget`` is spent; a step in progress is finished, and one is made."""
+        """Whether ``trainer.budget`` is spent; never before the first step."""
         return self.budget is not None and self.step > 0 and self.seconds >= self.budget
 
     def ended_in_time(self) -> str:
-        """Says that training ends for ``trainer.budget``; the reason in words."""
+        """Tell the user that training ends because of ``trainer.budget``; returns the reason."""
         reason = (
             f"trainer.budget={self.budget:g} seconds: {self.step} steps of at most {self.limit}"
         )
-        self.say(f"training ends for {reason}; the model is as good as they made it")
+        self.say(f"training ends because of {reason}; the model may not have converged")
         return reason
 
     @property
     def given_more_steps(self) -> bool:
-        """Whether training that ended at its last step was allowed further ones since."""
+        """Whether a run that ended at its last step has been given a larger ``max_steps``."""
         at_last = self.ended is not None and self.ended.startswith("max_steps=")
         return at_last and self.step < self.max_steps
 
     def cut(self, what: str) -> None:
-        """Says that a part of the run ends early for ``trainer.budget``, and notes it."""
+        """Record, and tell the user, that a part of the run ends early for ``trainer.budget``."""
         self.cut_short.append(what)
-        self.say(f"{what} ends early, for trainer.budget={self.budget:g} seconds")
+        self.say(f"{what} ends early because of trainer.budget={self.budget:g} seconds")
 
     # -- checkpoints ------------------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """Write everything a resumed run needs, and return it."""
+        """Write a checkpoint with everything a resumed run needs, and return its contents."""
         state = {
             "step": self.step,
             "seconds": self.seconds,
@@ -126,7 +126,7 @@ class Session:
         return state
 
     def save_start(self, start: dict[str, Any], seconds: float) -> None:
-        """Write what a run needs that is stopped before its first step.
+        """Write a checkpoint of a run before its first step.
 
         Args:
             start: state of the model's start.
@@ -137,7 +137,10 @@ class Session:
             save_checkpoint(self.checkpoint, state)
 
     def restore(self) -> None:
-        """Continue from the checkpoint file: ``resumed``, or within the start (``start_state``)."""
+        """Continue from the checkpoint file.
+
+        It sets ``resumed``, or ``start_state`` if the run was stopped before its first step.
+        """
         state = load_checkpoint(self.checkpoint, self.x.device)
         try:
             self.step = state["step"]
@@ -151,7 +154,7 @@ class Session:
             self.objective.load_state_dict(state["objective"])
             self.generator.set_state(state["generator"].cpu())
             self.pending = state["optimizer"]
-            self.ended = state.get("ended")  # of an optimiser that has dropped what it goes on from
+            self.ended = state.get("ended")  # set once the optimiser has dropped its state
             if "rounds" in state:
                 rounds = state["rounds"]
                 self.round, self.round_start = rounds["round"], rounds["start"]
@@ -165,7 +168,7 @@ class Session:
         self._logged_step, self._logged_seconds = self.step, self.seconds
 
     def end_step(self) -> None:
-        """Test metrics and a checkpoint where they are due.
+        """Evaluate test metrics and write a checkpoint if they are due.
 
         Raises:
             Interrupted: the run was asked to stop; the checkpoint is written.
@@ -173,11 +176,11 @@ class Session:
         if self._due(self.config.eval_every):
             self._test()
         late = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
-        # clocks and signals differ between processes, what they do next may not
+        # clocks and signals differ between processes, but all must take the same decision
         agreed = sharing().agreed(self.seconds, float(late), float(self.guard.received or 0))
         self.seconds, due, stopped = agreed[0], bool(agreed[1]), int(agreed[2]) or None
         if self.unlogged is not None and (due or stopped is not None):
-            # a state that is no number any more must not replace the last good checkpoint
+            # a state with NaN must not replace the last good checkpoint
             self.require_finite(float(self.unlogged[0]), self.unlogged[1])
         if stopped is not None:
             self.save()
@@ -186,25 +189,25 @@ class Session:
             self.save()
 
     def _test(self) -> None:
-        """Test metrics of the model as it stands, for those who watch.
+        """Give test metrics of the current model to the monitors.
 
-        It may stand at a trial point of a line search that has no posterior. The optimiser steps
-        back from there, so that this is said and training goes on.
+        The model may be at a trial point of a line search that has no posterior. The optimiser will
+        step back from there, so the user is told and training goes on.
         """
         try:
             metrics = self.evaluate()
         except (NotPositiveDefinite, DidNotConverge) as error:
             self.say(
-                f"step {self.step}: no test metrics at the hyperparameters that were tried, "
-                f"training goes on: {error}"
+                f"step {self.step}: no test metrics, as the line search is at hyperparameters "
+                f"without a posterior; training goes on: {error}"
             )
             return
-        for monitor in self.monitors if metrics else ():  # none: there are no test rows
+        for monitor in self.monitors if metrics else ():  # empty without test rows
             monitor.metrics(self.step, metrics)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """What happens inside counts as training time."""
+        """Count the time spent inside as training time."""
         started = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - started
@@ -212,34 +215,34 @@ class Session:
     # -- monitoring -------------------------------------------------------------------------------
 
     def require_finite(self, loss: float, parts: Mapping[str, Tensor]) -> None:
-        """Raise DidNotConverge where the loss is not a number; the last checkpoint stays."""
+        """Raise DidNotConverge if the loss is not finite; the last checkpoint is kept."""
         if math.isfinite(loss):
             return
         broken = [name for name, value in parts.items() if not math.isfinite(float(value))]
-        what = f"its term {broken[0]} is not finite" if broken else "its terms are finite now"
+        what = f" (its term {broken[0]} is not finite)" if broken else ""
         kept = ""
         if self.saved_step is not None:
             kept = f"; the checkpoint of step {self.saved_step} is kept in {self.checkpoint}"
         raise DidNotConverge(
-            f"the loss is {loss} at step {self.step}, {what}; {self.optimizer.advice}{kept}"
+            f"the loss is {loss} at step {self.step}{what}; {self.optimizer.advice}{kept}"
         )
 
     def report(self, loss: float, parts: Mapping[str, Tensor], rates: Mapping[str, float]) -> None:
-        """Tell the watchers: loss in nats per point, parts in nats."""
+        """Report to the monitors: loss in nats per point, parts in nats."""
         self.require_finite(loss, parts)
         num_data = self.objective.num_data(self.x)
         evidence = -loss
         priors = getattr(self.model, "hyperpriors", None)
-        if priors is not None:  # which the loss counts in, at the values of now
+        if priors is not None:  # the loss includes their log density, the evidence does not
             with torch.no_grad():
                 evidence -= float(priors.log_prob(self.model)) / num_data
         steps = max(1, self.step - self._logged_step)
-        before = max(self._logged_seconds, self.seconds_of_start)  # pretraining is no step
+        before = max(self._logged_seconds, self.seconds_of_start)  # pretraining is not a step
         progress = Progress(
             step=self.step,
             max_steps=self.max_steps,
             evidence_per_point=evidence,
-            parts={name: value / num_data for name, value in _read(parts).items()},
+            parts={name: value / num_data for name, value in _values(parts).items()},
             learning_rates=rates,
             seconds_per_step=(self.seconds - before) / steps,
             seconds=self.seconds,
@@ -249,11 +252,11 @@ class Session:
             monitor.progress(progress, self.model)
 
     def say(self, line: str) -> None:
-        """A line for the user."""
+        """Print a line for the user."""
         self._say(line)
 
     def log_due(self, *, last: bool = False) -> bool:
-        """Whether the step that has just been made is to be reported."""
+        """Whether the last step is to be reported."""
         return last or self.step % self.config.log_every == 0 or self.step in (1, self.max_steps)
 
     def _due(self, every: int | None) -> bool:
@@ -261,7 +264,7 @@ class Session:
         return interval > 0 and self.step % interval == 0 and self.step < self.max_steps
 
     def end_round(self, loss: float) -> bool:
-        """Ask the model for another start."""
+        """Ask the model for another start; returns whether it moved to one."""
         started = time.perf_counter()
         generator = stream(self.seed, f"round {self.round}", self.x.device)
         self.model.note = ""
@@ -273,8 +276,8 @@ class Session:
         return again
 
 
-def _read(parts: Mapping[str, Tensor]) -> dict[str, float]:
-    """The numbers of tensors of one entry; those of a device are fetched at once."""
+def _values(parts: Mapping[str, Tensor]) -> dict[str, float]:
+    """Values of one-element tensors, copied from their device together."""
     if len({part.device for part in parts.values()}) != 1:
         return {name: float(part) for name, part in parts.items()}
     together = torch.stack([part.detach().double().reshape(()) for part in parts.values()])

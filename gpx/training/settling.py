@@ -1,4 +1,4 @@
-"""When the evidence has settled, or time runs out: rules for the end of stochastic training."""
+"""Rules for the end of stochastic training: the evidence has settled, or time runs out."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STRETCHES = 10
-"""Stretches that all the steps of a run make."""
-SHORTEST = 50
-"""Steps of a stretch at least: runs of fewer than two of them are never cut."""
+NUM_STRETCHES = 10
+"""A run is divided into this many stretches of steps."""
+MIN_STRETCH = 50
+"""Fewest steps of a stretch; runs of fewer than two stretches are never ended early."""
 LAST_SHARE = 0.2
-"""Of the seconds that training may take: in these the rates go through the rest of their
+"""In this last share of the time budget the learning rates run through the rest of their
 schedule."""
 
 
 class Settling:
     """Compares the mean loss over one stretch of steps with that over the stretch before.
 
-    The evidence has settled where the mean has fallen by less than ``tolerance``, with one standard
-    error of the difference added to the fall: where single losses scatter too much to tell, it
-    has not. A loss that rises has settled, too.
+    The evidence has settled once the decrease of the mean plus one standard error is below
+    ``tolerance``: where losses scatter too much to tell, training goes on. A rising loss counts as
+    settled.
 
     Args:
-        tolerance: nats per data point that a stretch must gain; None: any gain will do, and only
-            ``run_out`` ends the run.
-        max_steps: of the run; a stretch is a tenth of them, and at least 50.
+        tolerance: nats per data point that a stretch must gain; None: only ``run_out`` ends the
+            run.
+        max_steps: of the run; a stretch is a tenth of them, but at least 50.
         start: steps before the first stretch, in which some parameters are frozen.
     """
 
     def __init__(self, tolerance: float | None, max_steps: int, start: int = 0) -> None:
         self.tolerance, self.start = tolerance, start
-        self.length = max(SHORTEST, max_steps // STRETCHES)
+        self.length = max(MIN_STRETCH, max_steps // NUM_STRETCHES)
         self.sums: Tensor | None = None
-        self._powers: Tensor | None = None  # 1 and 2, where the losses are
+        self._powers: Tensor | None = None  # (1, 2) on the device of the losses
         self.before: tuple[float, float] | None = None
         self.at: int | None = None
         self.rest = self.length
         self.ran_out = False
-        self.broken = False  # whether losses of the stretch in progress are missing
+        self.broken = False  # whether the current stretch lacks losses
 
     def add(self, loss: Tensor, step: int) -> bool:
-        """Take the loss of a step; whether the evidence has just settled.
+        """Add the loss of a step; returns whether the evidence has just settled.
 
         Args:
-            loss (): nats per data point; stays on its device but for the last of a stretch.
+            loss (): nats per data point; it is read from its device only at the end of a stretch.
             step: number of steps done.
         """
         if self.tolerance is None or self.at is not None or step <= self.start:
@@ -57,7 +57,7 @@ class Settling:
         self.sums = pair if self.sums is None else self.sums + pair
         if (step - self.start) % self.length:
             return False
-        if self.broken:  # its mean would be of other steps than a stretch has
+        if self.broken:  # its mean would not be that of a whole stretch
             self.sums, self.broken = None, False
             return False
         total, squares = (float(part) / self.length for part in self.sums)
@@ -71,12 +71,13 @@ class Settling:
         return self.at is not None
 
     def run_out(self, step: int, seconds: float, of_start: float, budget: float) -> bool:
-        """Whether the last share of the budget has just begun, in which the run is to end.
+        """Whether the last share of the time budget, in which the run is to end, has just begun.
 
         Args:
             step: number of steps done.
-            seconds: that training has taken; ``of_start``: before the first step.
-            budget: seconds that it may take.
+            seconds: training time so far.
+            of_start: part of ``seconds`` before the first step.
+            budget: seconds that training may take.
         """
         if self.at is not None or seconds < (1.0 - LAST_SHARE) * budget:
             return False
@@ -85,28 +86,28 @@ class Settling:
         return True
 
     def given_more_time(self, seconds: float, budget: float | None) -> None:
-        """Of a run that goes on: forget that time ran out where the budget has grown since.
+        """In a resumed run, forget that time ran out if the budget is larger now.
 
-        Losses were not taken since then: stretches are compared from the next whole one on.
+        Losses since then are missing, so the next whole stretch is the first one compared.
 
         Args:
-            seconds, budget: as for ``run_out``; None: any.
+            seconds, budget: as for ``run_out``; a budget of None is unlimited.
         """
         if self.ran_out and (budget is None or seconds < (1.0 - LAST_SHARE) * budget):
             self.at, self.rest, self.ran_out = None, self.length, False
             self.before, self.broken = None, True
 
     def end(self, limit: int) -> int:
-        """The last step of the run: one more stretch after it has settled, ``limit`` at most."""
+        """Last step of the run, at most ``limit``: one more stretch after the evidence settled."""
         return limit if self.at is None else min(limit, self.at + self.rest)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step needs."""
+        """State that a resumed run needs."""
         names = ("sums", "before", "at", "rest", "ran_out", "broken", "length")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore ``state_dict``; after stretches of another length, from the next whole one on."""
+        """Restore ``state_dict``; if stretches have another length now, skip the current one."""
         self.sums, self.at = state["sums"], state["at"]
         self.rest, self.ran_out = state.get("rest", self.length), state.get("ran_out", False)
         self.broken = state.get("broken", False)

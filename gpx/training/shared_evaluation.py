@@ -1,4 +1,4 @@
-"""Loss and gradient of a batch that several processes evaluate together."""
+"""Loss and gradient of a batch, computed by several processes together."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ from gpx.linalg.processes import ALONE, sharing, work_shared
 from gpx.methods.base.batch import Batch
 
 Evaluate = Callable[[Batch], tuple[Tensor, Mapping[str, Tensor]]]
-"""Loss () and its parts of a batch; the gradients are in the parameters."""
+"""Returns loss () and parts of a batch and leaves gradients in the parameters."""
 
 
 def shared_evaluation(
     evaluate: Evaluate, parameters: Sequence[nn.Parameter], shared: str | None
 ) -> Evaluate:
-    """``evaluate`` where every process takes a part of the batch: it gives their mean.
+    """``evaluate`` with the work divided among the processes; with one process, ``evaluate``.
 
     Args:
-        evaluate: of one process, which is all there is where nothing is shared.
-        parameters: whose gradients it leaves.
-        shared: what processes divide (``Objective.shared``). Where that is not the batch, the
-            evidence itself is, and all go on with the loss and gradient of the first.
+        evaluate: loss of a batch in one process.
+        parameters: whose gradients it sets.
+        shared: what processes divide (``Objective.shared``). For "batch" each evaluates a part of
+            its rows and results are averaged. Otherwise the evidence divides its own work, and all
+            processes continue with loss and gradient of the first, so that rounding cannot differ.
     """
     processes = sharing()
     if processes.count == 1:
         return evaluate
 
-    def of_first(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def from_first(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         loss, parts = evaluate(batch)
         processes.from_first([loss, *(p.grad for p in parameters if p.grad is not None)])
         return loss, parts
 
     if shared != "batch":
-        return of_first
+        return from_first
 
-    def of_all(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def averaged(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         count = len(batch.x)
         mine = processes.part(count)
-        with work_shared(ALONE):  # the rows are divided; what is done with them is not
+        with work_shared(ALONE):  # only the rows are divided among processes
             loss, parts = evaluate(batch.part(mine))
         found = [loss, *parts.values(), *(p.grad for p in parameters if p.grad is not None)]
         torch._foreach_mul_(found, (mine.stop - mine.start) / count)
         processes.add_up(*found)
         return loss, parts
 
-    return of_all
+    return averaged

@@ -1,4 +1,4 @@
-"""Training to the end, with checkpoints and clean stops. It knows no Gaussian process."""
+"""The trainer: runs an optimiser to its end, with checkpoints and clean stops."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gpx.training.watched_start import WatchedStart
 
 @dataclass
 class FitResult:
-    """Outcome of training.
+    """Result of training.
 
     Attributes:
         steps: optimiser steps, or evaluations under L-BFGS-B.
-        seconds: training time, all sessions of a resumed run together.
-        seconds_of_start: share of it before the first step.
+        seconds: training time, including that before a run was resumed.
+        seconds_of_start: part of it before the first step.
         reason: why training stopped.
         cut_short: parts of the run that ``trainer.budget`` ended early, in words.
         state: contents of the last checkpoint.
@@ -43,20 +43,20 @@ class FitResult:
     cut_short: tuple[str, ...] = ()
 
 
-OVERRUN = 0.1
-"""Share of ``trainer.budget`` that training may take beyond it without a word."""
+BUDGET_TOLERANCE = 0.1
+"""Training that exceeds ``trainer.budget`` by more than this share of it is reported."""
 
 
 @dataclass
 class Trainer:
-    """Runs an objective to its end, with checkpoints, monitors and clean stops.
+    """Trains a model, with checkpoints, monitors and clean stops.
 
     Args:
         config: options.
-        seed: of the run; batches and the objective's own draws follow from it.
+        seed: of the run; it determines batches and the objective's random draws.
         checkpoint: file to write.
-        monitors: watchers.
-        extra_state: saved with every checkpoint as it is (data scaling).
+        monitors: receive progress and metrics.
+        extra_state: further entries of every checkpoint (data scaling).
         say: takes lines for the user.
     """
 
@@ -77,16 +77,15 @@ class Trainer:
         evaluate: Callable[[], Mapping[str, float]],
         initialise: Callable[[StartWatch], None],
     ) -> FitResult:
-        """Train ``model`` in place; goes on from the checkpoint file when there is one.
+        """Train ``model`` in place; continues from the checkpoint file if it exists.
 
         Args:
             model, objective: what to train; the objective's ``check`` has passed.
-            optimizer: first-order, quasi-Newton (for deterministic objectives), or steps made for
-                the model; it runs itself.
+            optimizer: its ``run`` trains the model.
             x (n, d), y (n,): training data on the model's device.
-            evaluate: test metrics of the current model; its time is not counted.
-            initialise: data-dependent start of model and objective, which tells its argument of the
-                steps that it takes; skipped when resuming after it.
+            evaluate: returns test metrics of the current model; not counted as training time.
+            initialise: sets the data-dependent start of model and objective, and reports its steps
+                to its argument; skipped when a run is resumed after its start.
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
@@ -110,7 +109,7 @@ class Trainer:
         )
         with InterruptGuard() as guard:
             session.guard = guard
-            # the first process may be about to write one
+            # agreed, as only the first process writes it
             if any(sharing().agreed(float(self.checkpoint.exists()))):
                 session.restore()
             if not session.resumed:
@@ -122,13 +121,15 @@ class Trainer:
                 reason = optimizer.run(session)
             else:
                 reason = session.ended
-                self.say("training is finished: it is evaluated again, and not trained further")
-        self._say_overrun(session)
+                self.say("training had already finished: the model is only evaluated again")
+        self._report_overrun(session)
         trained = [p for group in model.parameter_groups().values() for p in group]
         for name in at_their_floor(model, trained):
-            line = f"note: {name} ended at its floor, where it is kept"
+            line = f"note: {name} ended at its lower limit"
             if "noise_variance" in name:
-                line += ": targets are taken for all but free of noise, which over-fits if not so"
+                line += (
+                    ": the model takes the targets as nearly free of noise, and over-fits if not so"
+                )
             self.say(line)
         return FitResult(
             session.step,
@@ -139,15 +140,15 @@ class Trainer:
             tuple(session.cut_short),
         )
 
-    def _say_overrun(self, session: Session) -> None:
-        """Say how far above ``trainer.budget`` training ended, and what no budget cuts short."""
+    def _report_overrun(self, session: Session) -> None:
+        """Tell the user if training took clearly longer than ``trainer.budget``, and why."""
         budget, start = session.budget, session.seconds_of_start
-        if budget is None or session.seconds <= (1.0 + OVERRUN) * budget:
+        if budget is None or session.seconds <= (1.0 + BUDGET_TOLERANCE) * budget:
             return
         if start > budget and start > 0.5 * session.seconds:
-            why = f"{start:.3g} s of them are its start, before the first step, which is finished"
+            why = f"its start took {start:.3g} of them and is always finished"
         else:
-            why = "a step that has begun is finished, and there must be something to predict with"
+            why = "at least one step is taken, and a step is always finished"
         self.say(
             f"note: training took {session.seconds:.3g} seconds, above trainer.budget={budget:g}: "
             f"{why}"

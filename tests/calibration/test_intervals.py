@@ -65,7 +65,7 @@ def test_intervals_cover_as_promised_whatever_the_law(law):
         residuals = residuals.sign() * (residuals.abs() + residuals.abs() ** 3)
     made = Conformal(level)
     width = 1.6448536269514722
-    ends = torch.stack([made.factor_of(row.abs() / width) for row in residuals]) * width
+    ends = torch.stack([made.factor_of_scores(row.abs() / width) for row in residuals]) * width
     if law == "heavy":  # back to the normal residual of the same size: t + t^3 = end
         low, high = torch.zeros_like(ends), ends.clone()
         for _ in range(60):

@@ -118,7 +118,9 @@ def test_shares_must_lie_between_none_and_all(value: float) -> None:
     y = np.resize([0.2, 0.5, 0.999], 60)
     assert set(load(Given(X, y), task="proportion").train_y.tolist()) == {0.2, 0.5, 0.999}
     y[4] = value
-    with pytest.raises(DataError, match=rf"data row 5, .*found {value:g} .*expected a share above"):
+    with pytest.raises(
+        DataError, match=rf"data row 5, .*found {value:g} .*expected a proportion above"
+    ):
         load(Given(X, y), task="proportion")
 
 
@@ -127,7 +129,7 @@ def test_a_class_in_an_order_that_no_training_row_has_is_named() -> None:
     train, test = source.split_rows(source.table())
     y = np.resize([0.0, 1.0], 60)
     y[test] = 2.0
-    with pytest.raises(DataError, match="no training row is of class 2, so that nothing says"):
+    with pytest.raises(DataError, match="no training row is of class 2, so that its cut points"):
         load(Given(X, y), task="ordinal")
     y[train[0]] = 2.0
     assert load(Given(X, y), task="ordinal").num_classes == 3

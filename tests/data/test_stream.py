@@ -216,8 +216,8 @@ def broken(pairs: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("short", r"x_002.npy is cut short in row 555: its header says 596 rows and it holds 554"),
-        ("header", r"x_002.npy is not an array of NumPy or its header is damaged"),
+        ("short", r"x_002.npy is truncated in row 555: its header says 596 rows and it holds 554"),
+        ("header", r"x_002.npy is not a NumPy array, or its header is damaged"),
         ("columns", r"x_002.npy has 2 columns and .*x_000.npy has 3: all parts"),
         ("text", r"x_002.npy has dtype <U\d+, expected real numbers"),
         ("objects", r"x_002.npy has dtype object, expected real numbers"),
@@ -260,8 +260,8 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
     assert said(tmp_path / "nowhere") == f"there is no {tmp_path / 'nowhere'}"
     assert "holds no .npy or .parquet files" in said(empty)
     assert "target=delay is not there" in said(pairs, "delay")
-    assert "has 4 columns, so there is no column number 4" in said(tmp_path / "t.npy", 4)
-    assert "has no names of columns, so none is called 'delay'" in said(tmp_path / "t.npy", "delay")
+    assert "has 4 columns and no column number 4" in said(tmp_path / "t.npy", 4)
+    assert "has no column names, so 'delay' cannot be found" in said(tmp_path / "t.npy", "delay")
     assert f"there is no {tmp_path / 'y.npy'}" in said(tmp_path / "t.npy", "y.npy")
     assert "one.npy has one column" in said(tmp_path / "one.npy")
     assert "5 rows, fewer than the 10" in said(tmp_path / "few.npy")
@@ -273,7 +273,7 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
 def test_numbers_in_files_have_an_order_of_their_own(tmp_path):
     files = Stream(str(write_pairs(tmp_path / "parts", y=np.arange(ROWS) % 3)))
     assert load(files, task="ordinal").labels == (0.0, 1.0, 2.0)
-    with pytest.raises(DataError, match=r"holds numbers, whose order is their own: leave Ordinal"):
+    with pytest.raises(DataError, match=r"holds numbers, which are already ordered: leave Ordinal"):
         load(files, task="ordinal", order=["a", "b", "c"])
 
 
@@ -286,13 +286,13 @@ def test_files_that_a_new_user_brings(tmp_path, pairs):
     (pairs / "._x_000.npy").write_bytes(b"of a file system")
     for name in ("csv", "npz"):
         use = rf"use data={name.upper()}File\(\),"
-        with pytest.raises(DataError, match=rf"t.{name} is no file of a stream.* {use}"):
+        with pytest.raises(DataError, match=rf"t.{name} cannot be streamed.* {use}"):
             load(Stream(str(tmp_path / f"t.{name}")), task="regression")
     with pytest.raises(DataError, match=r"none.npy holds no rows$"):
         load(Stream(str(tmp_path / "none.npy")), task="regression")
     assert load(Stream(str(pairs)), task="regression").facts["rows"] == ROWS
     again = str(pairs / ".." / pairs.name)
-    with pytest.raises(DataError, match=r"is path= itself, whose rows are trained on"):
+    with pytest.raises(DataError, match=r"is the same as path=, whose rows are trained on"):
         load(Stream(str(pairs), test_path=again), task="regression")
 
 
@@ -359,7 +359,9 @@ class TestParquet:
             load(Stream(str(folder), "yy"), task="regression")
         file = folder / "b.parquet"
         file.write_bytes(file.read_bytes()[:-100])
-        with pytest.raises(DataError, match=r"b.parquet is no Parquet file, or is damaged or cut"):
+        with pytest.raises(
+            DataError, match=r"b.parquet is not a Parquet file, or is damaged or trunc"
+        ):
             load(Stream(str(folder)), task="regression")
 
     def test_files_to_test_on_with_other_columns_or_another_order(self, write, tmp_path):

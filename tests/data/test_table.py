@@ -45,7 +45,7 @@ def test_several_targets_have_names() -> None:
             table(x, y, target_names=names)
     with pytest.raises(DataError, match="1 target names"):
         table(x, y[:, 0], target_names=("b",))
-    with pytest.raises(DataError, match="two targets of the name 'b'"):
+    with pytest.raises(DataError, match="two targets named 'b'"):
         table(x, y, target_names=("b", "b"))
     with pytest.raises(DataError, match=r"shape \(4, 1\); expected"):
         table(x, y[:, :1])

@@ -152,7 +152,7 @@ def test_targets_that_have_no_transform() -> None:
     require_positive(table, "quantile")
     with pytest.raises(ConfigError, match="target_transform=logs: choose one of log, boxcox"):
         require_positive(table, "logs")
-    with pytest.raises(DataError, match="are all 2, of which target_transform=log makes"):
+    with pytest.raises(DataError, match="are 2, so target_transform=log cannot be fitted"):
         TargetTransform.fitted("log", np.full(9, 2.0))
     with pytest.raises(DataError, match="less than three quantiles"):
         TargetTransform.fitted("quantile", np.array([1.0, 2.0] * 40))

@@ -29,7 +29,7 @@ CASES = {
     "sizes in one array": (
         {"x": of_objects([*X[:59], X[59, :7]]), "y": Y},
         [],
-        "holds objects, expected numbers .* images of different sizes must be brought to one",
+        "holds objects, expected numbers .* resize images to one size",
     ),
     "labels": ({"x": X, "y": Y + 0.5}, [], "expected a class label"),
     "labels out of range": (
@@ -64,7 +64,7 @@ CASES = {
         "approx.keep=0: .* dropout rate of 1 leaves nothing",
     ),
     "depth": ({"x": X, "y": Y}, ["approx=cnn_deep_rf", "approx.depth=0"], "approx.depth=0"),
-    "nothing": ({"x": X[:0], "y": Y[:0]}, [], "expected some images, and one label for each"),
+    "nothing": ({"x": X[:0], "y": Y[:0]}, [], "expected images, and one label for each"),
     "other arrays": (
         {"images": X, "labels": Y},
         [],

@@ -112,12 +112,12 @@ def test_diagnose_shows_classes_before_and_after(finished, tmp_path, capsys):
     np.savetxt(others, table, delimiter=",")
     diagnose([f"run={folder.path}", f"elsewhere={others}"])
     lines = capsys.readouterr().out.splitlines()
-    for words, name in (("Brier score", "brier"), ("(ECE), mean", "ece"), ("(MCE)", "mce")):
+    for words, name in (("Brier score", "brier"), ("(ECE), by the mean", "ece"), ("(MCE)", "mce")):
         line = next(line for line in lines if words in line)
         before, after = (float(cell) for cell in line.split()[-2:])
         assert before == pytest.approx(metrics[f"uncalibrated.{name}"], rel=1e-3)
         assert after == pytest.approx(metrics[f"test.{name}"], rel=1e-3)
-    assert any("it claims to be right in" in line for line in lines)
+    assert any("the mean confidence is" in line for line in lines)
     assert any("recalibrated on held-out rows: temperature" in line for line in lines)
     assert any("no certificate: a run of CNN cannot be certified" in line for line in lines)
     kept = json.loads((folder.path / "calibration.json").read_text())
@@ -137,7 +137,7 @@ def test_diagnose_shows_numbers_in_their_own_unit(tmp_path, capsys):
     said = capsys.readouterr().out
     for name in ("coverage_95", "crps_original", "interval_score_95_original"):
         assert f"{metrics[f'uncalibrated.{name}']:12.4g}{metrics[f'test.{name}']:12.4g}" in said
-    assert "95 % intervals hold" in said
+    assert "95 % intervals contain" in said
     assert (folder.figures / "calibration.png").read_bytes() == before
 
 

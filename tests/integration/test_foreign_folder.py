@@ -119,7 +119,7 @@ def test_no_command_runs_a_payload(
     monkeypatch.syspath_prepend(str(tmp_path))
     name, payload = list(payloads(tmp_path).items())[number]
     folder = changed(finished, **{name: payload})
-    words = "not part of gpx|no class written in gpx|there is no module|says _"
+    words = "not part of gpx|not a class defined in gpx|there is no module|has _"
     with pytest.raises(CheckpointError, match=words):
         gpx.load(folder)
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
@@ -179,7 +179,7 @@ def test_a_record_that_is_none(stopped, finished, changed, capsys, record):
 
 def test_data_are_fetched_from_known_servers_only(finished, stopped, changed, capsys, monkeypatch):
     folder = changed(finished, data__base_url="http://elsewhere.example")
-    words = "if you trust it, set the environment variable GPX_DATA_URL"
+    words = "if you trust this server, set the environment variable GPX_DATA_URL"
     assert words in said_by(capsys, diagnose, f"run={folder}")
     gpx.load(folder)  # predicting needs no data
     shutil.rmtree(folder)
@@ -284,9 +284,9 @@ def test_more_steps_and_other_threads_are_said(stopped, changed, capsys):
     finally:
         torch.set_num_threads(1)
     said = capsys.readouterr().err
-    assert "note: trainer.max_steps=6 from here on, 4 until now" in said
-    assert "note: trainer.num_threads=2 from here on, 1 until now: sums are taken in anoth" in said
-    assert "note: the version of gpx is 0.1.0 from here on, 0.0.1 until now" in said
+    assert "note: trainer.max_steps is 6 from now on, it was 4" in said
+    assert "note: trainer.num_threads is 2 from now on, it was 1: sums are taken in anoth" in said
+    assert "note: the version of gpx is 0.1.0 from now on, it was 0.0.1" in said
     assert "note: the version of torch is" in said
     assert metrics["train.steps"] > 4
     record = json.loads((folder / "environment.json").read_text())
@@ -374,7 +374,7 @@ def test_predictions_never_replace_their_inputs(finished, tmp_path, capsys):
     (tmp_path / "link.csv").symlink_to(table)
     for output in (table, tmp_path / "link.csv", tmp_path / "." / "new.csv"):
         said = said_by(capsys, predict, f"run={finished}", f"input={table}", f"output={output}")
-        assert "is the file of input=" in said
+        assert "would overwrite the file of input=" in said
     assert table.read_text() == "0.5\n"
 
 
@@ -384,7 +384,7 @@ def test_predictions_are_written_to_folders_that_are_there(finished, tmp_path, c
     for options in ([f"input={table}", "output=outptus/out.csv"], ["output=outptus/m.c"]):
         options += ["format=int4"] if len(options) == 1 else []
         said = said_by(capsys, predict, f"run={finished}", *options)
-        assert said.endswith("there is no folder outptus; make it first")
+        assert said.endswith("there is no folder outptus; create it first")
     assert not Path("outptus").exists()
 
 

@@ -131,7 +131,7 @@ def test_the_default_takes_them(tmp_path):
 def test_methods_that_cannot_name_those_that_can(train, table, tmp_path):
     parts = ["approx=deep_svgp", "likelihood=gaussian_outputs", "approx.num_inducing=10", *QUIET]
     words = (
-        r"lacks \d+ of 1\d\d training targets, and DeepSVGP needs them all: take "
+        r"lacks \d+ of 1\d\d training targets, and DeepSVGP needs them all: use "
         "approx=coregional, or approx=svgp with likelihood=gaussian_outputs or mixed_outputs.*"
         "or data.missing=drop"
     )
@@ -202,7 +202,7 @@ def test_what_cannot_be_added_says_so():
         fitted.condition(X[50:], Y[50:, 0])
     with pytest.raises(DataError, match="targets: found inf"):
         fitted.condition(X[50:], np.where(np.isnan(Y[50:]), np.inf, Y[50:]))
-    with pytest.raises(ConfigError, match="noise= is that of one target"):
+    with pytest.raises(ConfigError, match="noise= is for one target"):
         fitted.condition(X[50:], Y[50:], noise=np.ones(30))
     sparse = gpx.fit(X, Y, *METHODS["svgp"], *QUICK, *QUIET, quiet=True, keep=False)
     assert isinstance(sparse.model.likelihood, GaussianOutputs)

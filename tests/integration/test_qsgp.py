@@ -75,7 +75,7 @@ def test_classes_under_a_gaussian_likelihood_are_said_aloud(composed, classes, t
     overrides = ["likelihood=gaussian", "init=constants", "approx.block_columns=400"]
     run(composed(*classes, *overrides), RunFolder(tmp_path / "run"))
     said = capsys.readouterr()
-    assert "take two values only; likelihood=bernoulli models classes" in said.out + said.err
+    assert "have only two values; likelihood=bernoulli models two classes" in said.out + said.err
 
 
 def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_path):

@@ -179,7 +179,7 @@ def test_signals_to_the_command(command, tmp_path, number):
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, "".join(lines) + err
-    assert "stopped; go on with: python train.py resume=out" in err
+    assert "stopped; continue with: python train.py resume=out" in err
     assert "Traceback" not in err
     assert (tmp_path / "out" / "checkpoint.pt").exists()
 

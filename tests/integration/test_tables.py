@@ -137,7 +137,8 @@ def test_all_rows_are_trained_on(train, table, tmp_path, capsys):
     assert (metrics["data.num_test"], folder.read_config().facts.num_train) == (0, 90)
     assert not [name for name in metrics if name.startswith(("test.", "baseline."))]
     said = "".join(capsys.readouterr())
-    assert "90 training and 0 test points, 4 inputs; trained on all rows, so there" in said
+    inputs = "4 inputs (colour=blue, colour=green, colour=red, size), target strength"
+    assert f"90 training and 0 test rows, {inputs}; trained on all rows, so there" in said
     assert "no test metrics: all rows were trained on" in said
     (tmp_path / "new.csv").write_text("colour,size\nred,1.5\n")
     assert len(run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")) == 1
@@ -249,7 +250,11 @@ def test_weights_by_row(train, noisy):
             ["likelihood=student_t", "approx=svgp"],
             "adds to that of the Gaussian likelihood of one output",
         ),
-        ((), ["likelihood=poisson", "approx=svgp"], "about the Gaussian noise of one number|count"),
+        (
+            (),
+            ["likelihood=poisson", "approx=svgp"],
+            "needs a single target that is a real number|count",
+        ),
     ],
 )
 def test_known_noise_that_cannot_be(train, noisy, change, options, words):
@@ -341,9 +346,9 @@ def test_recalibration_is_of_the_transformed_target(train, skewed, tmp_path, nam
     [
         (["data.target_transform=sqrt"], "data.target_transform=sqrt: choose one of log, boxcox"),
         (["likelihood=student_t", "approx=svgp"], "=log takes likelihood=gaussian"),
-        (["likelihood=poisson", "approx=svgp"], "is for one target that is a number|count"),
+        (["likelihood=poisson", "approx=svgp"], "needs a single target that is a number|count"),
         (["trainer.certify=true"], "certify=true takes no data.target_transform="),
-        (["data.weights=a", "data.inputs=[y]", "data.target=y"], "asked for twice"),
+        (["data.weights=a", "data.inputs=[y]", "data.target=y"], "is used twice"),
     ],
 )
 def test_transforms_that_cannot_be(train, skewed, options, words):

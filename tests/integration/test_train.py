@@ -100,7 +100,7 @@ def test_inference_chooses_the_optimizer(composed):
 def test_type_one_inference_needs_a_model_that_samples(train, tmp_path):
     from gpx.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="inference=, which sets it, is for that"):
+    with pytest.raises(ConfigError, match="inference= sets it and needs that"):
         train(*ARM, "approx=sgpr", "inference=type1_mala", "approx.num_inducing=10")
     assert not (tmp_path / "run").exists()
 
@@ -131,14 +131,14 @@ def test_a_device_that_is_full_in_training_is_one_sentence(train, monkeypatch):
 
     monkeypatch.setattr("gpx.objectives.ExactMLL.evidence", full)
     options = ["data=robot_arm", "data.num_points=200", "approx=exact", "trainer.max_steps=2"]
-    with pytest.raises(OutOfMemory, match=r"out of memory \(3.00 GiB more were asked for\); lower"):
+    with pytest.raises(OutOfMemory, match=r"out of memory \(it needed 3.00 GiB more\); lower"):
         train(*options, "trainer.memory_budget=1GiB", "trainer.device=cpu")
 
 
 def test_rows_of_a_batch_that_no_step_takes(train, capsys):
     options = ["approx=pic", "approx.num_inducing=10", "trainer.max_steps=2"]
     train(*ARM, *options, "trainer.batch_size=50")
-    said = "note: trainer.batch_size=50 has no effect: EffectiveEvidence takes all rows at every"
+    said = "note: trainer.batch_size=50 has no effect: EffectiveEvidence uses all rows in every"
     assert said in "".join(capsys.readouterr())
     train(*ARM, *options, folder="plain")
     assert "has no effect" not in "".join(capsys.readouterr())

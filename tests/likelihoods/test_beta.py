@@ -130,7 +130,9 @@ def test_runs_learn_the_precision_and_predict_shares():
 def test_other_targets_are_refused_in_a_sentence(wrong):
     x, y = shares(20)
     y[3] = wrong
-    with pytest.raises(DataError, match=f"found {wrong:g} .*expected a share above 0 and below 1"):
+    with pytest.raises(
+        DataError, match=f"found {wrong:g} .*expected a proportion above 0 and below 1"
+    ):
         gpx.fit(x, y, "approx=svgp", "likelihood=beta", quiet=True, keep=False)
 
 

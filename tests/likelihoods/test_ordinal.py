@@ -188,7 +188,7 @@ def test_texts_in_an_order_become_labels_probabilities_and_metrics():
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (None, "in no order that is known"),
+        (None, "whose order is not known"),
         ("[low,high]", "likelihood.order lacks 'middle': name each"),
         ("[low,middle,high,top]", "likelihood.order has 'top', which no row has"),
         ("[low,low,middle,high]", "likelihood.order has 'low' 2 times"),
@@ -207,7 +207,7 @@ def test_other_targets_are_refused_in_a_sentence():
     fits = {
         "expected a class label": y + 0.5,
         "three classes or more, got 2": (y > 1.0).astype(float),
-        "whose order is their own": None,
+        "which are already ordered": None,
         "no training row is of class 3": np.where(np.arange(40) == 0, 3.0, y),
     }
     for said, targets in fits.items():

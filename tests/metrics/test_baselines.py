@@ -30,7 +30,7 @@ class Given(DataSource):
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have a page of their own: test_boosting.py."""
-    monkeypatch.setattr(boosting, "TREES", 20)
+    monkeypatch.setattr(boosting, "MAX_TREES", 20)
 
 
 def given(y: np.ndarray, task: Task) -> Dataset:

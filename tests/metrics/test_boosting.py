@@ -9,7 +9,7 @@ import torch
 
 from gpx.data import DataSource, Table, load
 from gpx.metrics import baselines, boosting
-from gpx.metrics.boosting import boosted
+from gpx.metrics.boosting import boosted_trees
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(400, 3))
@@ -31,13 +31,13 @@ def given(y, task):
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(boosting, "TREES", 30)
+    monkeypatch.setattr(boosting, "MAX_TREES", 30)
 
 
 def test_steps_are_learned_and_the_variance_is_that_of_held_out_rows(few):
     noisy = STEP + 0.3 * RANDOM.normal(size=400)
     data = given(noisy, "regression")
-    law, rows = boosted(data)
+    law, rows = boosted_trees(data)
     assert rows == data.num_train
     found = baselines(data)["boosting"]
     assert found["rmse"] < 0.5 * min(baselines(data)[name]["rmse"] for name in ("mean", "linear"))
@@ -48,15 +48,15 @@ def test_steps_are_learned_and_the_variance_is_that_of_held_out_rows(few):
 
 def test_the_number_of_trees_follows_held_out_rows(monkeypatch):
     """On noise a first tree is as good as any: predictions stay near the mean."""
-    law, _ = boosted(given(RANDOM.normal(size=400), "regression"))
+    law, _ = boosted_trees(given(RANDOM.normal(size=400), "regression"))
     assert float(law.mean.std()) < 0.3
-    monkeypatch.setattr(boosting, "TREES", 30)
-    again, _ = boosted(given(STEP, "regression"))
+    monkeypatch.setattr(boosting, "MAX_TREES", 30)
+    again, _ = boosted_trees(given(STEP, "regression"))
     assert float(again.mean.std()) > 0.6
 
 
 def test_the_same_data_give_the_same_predictions(few):
-    first, second = (boosted(given(STEP, "regression"))[0] for _ in range(2))
+    first, second = (boosted_trees(given(STEP, "regression"))[0] for _ in range(2))
     assert torch.equal(first.mean, second.mean)
 
 
@@ -70,7 +70,7 @@ def test_classes_and_counts(few):
     counts = RANDOM.poisson(np.exp(1.0 + STEP)).astype(float)
     found = baselines(given(counts, "count"))
     assert found["boosting"]["rmse"] < found["linear"]["rmse"]
-    assert (boosted(given(counts, "count"))[0].mean > 0).all()
+    assert (boosted_trees(given(counts, "count"))[0].mean > 0).all()
 
 
 @pytest.mark.parametrize("last", range(3))
@@ -78,14 +78,14 @@ def test_rare_classes_have_some_probability(few, last):
     """A class with one row may be held out, or fitted, or tested; its probability is never 0."""
     y = np.array([0.0, 1.0] * 15)
     y[7 + last] = 2.0
-    log_probabilities, _ = boosted(given(y, "multiclass"))
+    log_probabilities, _ = boosted_trees(given(y, "multiclass"))
     assert torch.isfinite(log_probabilities).all()
     total = log_probabilities.exp().sum(1)
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
 def test_of_too_many_rows_random_ones_are_taken_and_said(few, monkeypatch, caplog):
-    monkeypatch.setattr(boosting, "MOST_ENTRIES", 3 * 100)
+    monkeypatch.setattr(boosting, "MAX_ENTRIES", 3 * 100)
     with caplog.at_level("INFO"):
         found = baselines(given(STEP, "regression"))["boosting"]
     assert found["rows"] == 100
@@ -93,10 +93,10 @@ def test_of_too_many_rows_random_ones_are_taken_and_said(few, monkeypatch, caplo
 
 
 def test_few_rows_and_constant_targets(few):
-    assert boosted(given(STEP[:10], "regression"))[0].mean.shape == (2,)
-    law, _ = boosted(given(np.ones(50), "regression"))
+    assert boosted_trees(given(STEP[:10], "regression"))[0].mean.shape == (2,)
+    law, _ = boosted_trees(given(np.ones(50), "regression"))
     assert torch.equal(law.mean, torch.zeros_like(law.mean))
-    law, _ = boosted(given(np.zeros(50), "count"))
+    law, _ = boosted_trees(given(np.zeros(50), "count"))
     assert torch.equal(law.mean, torch.zeros_like(law.mean))
 
 

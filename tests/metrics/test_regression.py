@@ -157,7 +157,7 @@ def test_scores_of_a_large_mixture_are_those_of_evenly_spaced_rows(
     law = StudentLikelihood().double().predictive(MEAN, STD.square())
     with torch.no_grad():
         every = crps(law, Y)
-        monkeypatch.setattr("gpx.metrics.regression.ROWS", 8)
+        monkeypatch.setattr("gpx.metrics.regression.MAX_MIXTURE_ROWS", 8)
         found = regression_metrics(law, Y)
     rows = [0, 7, 14, 21, 28, 35, 42, 49]
     assert float(found["crps"]) == pytest.approx(float(every[rows].mean()), rel=1e-6)

@@ -84,7 +84,7 @@ def test_initialisation_leaves_a_model_without_one_kernel_where_it_is(start):
     start(num_points=10)(
         model, x, x[:, 0], generator=torch.Generator().manual_seed(0), say=lines.append
     )
-    assert lines == ["init: RandomNetwork has not one kernel, starting from constants"]
+    assert lines == ["init: RandomNetwork does not have one kernel, starting from constants"]
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
 

@@ -65,7 +65,7 @@ def test_options_that_are_set_reach_the_choice():
         (["objective.bound=paper"], "objective.bound is set, but QuadruplyStochasticELBO, which"),
         (
             ["likelihood=bernoulli", "optimizer.sweeps=2"],
-            "optimizer.sweeps is set, but FirstOrder, which is what fits a Bernoulli likelihood",
+            "optimizer.sweeps is set, but FirstOrder, which is used with a Bernoulli likelihood",
         ),
     ],
 )

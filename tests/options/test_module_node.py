@@ -166,17 +166,20 @@ def weighted():
 
 
 REFUSED = {
-    "a fixed parameter": (fixed, "its lengthscale is fixed, which no argument says"),
+    "a fixed parameter": (fixed, "its lengthscale is fixed, which no argument can say"),
     "one module twice": (shared, r"one module in several places"),
-    "an attribute": (smoothed, "its nu is 2.2 by now"),
+    "an attribute": (smoothed, "its nu has been changed to 2.2"),
     "a local class": (local, r"Inner, which cannot be imported from .*file of its own"),
     "a function": (lambda: Power(1.5, inner=abs), "its inner is a builtin_function_or_method"),
     "positional": (lambda: Spread(1.0, 2.0), "what its constructor was given is not known"),
     "a late constructor": (lambda: Late(2.0), "what its constructor was given is not known"),
-    "a class": (lambda: RBF, r"kernel=the class RBF is no kernel of gpx, such as gpx.kernels.RBF"),
-    "another module": (lambda: torch.nn.Linear(2, 1), "kernel=Linear is no kernel of gpx"),
-    "a number": (lambda: 3, "kernel=int is no kernel of gpx"),
-    "weights": (weighted, "no argument gives its weight the values that it has"),
+    "a class": (
+        lambda: RBF,
+        r"kernel=the class RBF is not a kernel of gpx, such as gpx.kernels.RBF",
+    ),
+    "another module": (lambda: torch.nn.Linear(2, 1), "kernel=Linear is not a kernel of gpx"),
+    "a number": (lambda: 3, "kernel=int is not a kernel of gpx"),
+    "weights": (weighted, "no argument gives its weight the current values"),
 }
 
 

@@ -171,17 +171,17 @@ def test_the_solver_has_the_options_that_went_to_it(target, owner):
     [
         (
             ["approx=grid", "approx.tolerance=1e-4"],
-            "there is no option approx.tolerance here; of approx=grid it is now "
+            "there is no option approx.tolerance here; for approx=grid it is now "
             "approx.solver.tolerance",
         ),
         (
             ["approx=cglb", "objective.epsilon=2"],
-            "there is no option objective.epsilon here; of objective=cg_lower_bound it is now "
+            "there is no option objective.epsilon here; for objective=cg_lower_bound it is now "
             "objective.solver.epsilon",
         ),
         (
             ["approx=svgp", "approx.max_iterations=3"],
-            "there is no option approx.max_iterations here; of approx=cglb and approx=grid it is "
+            "there is no option approx.max_iterations here; for approx=cglb and approx=grid it is "
             "now approx.solver.max_iterations",
         ),
     ],
@@ -197,10 +197,10 @@ def test_a_group_of_another_name():
     assert current({"calibration": node, "seed": 0}) == {"calibrate": node, "seed": 0}
     assert new_name("calibration") == "calibrate"
     for option, words in (
-        ("calibration=temperature", "no option calibration any more: it is calibrate"),
-        ("calibration.fraction=0.2", "no option calibration any more: it is calibrate"),
-        ("approx=deep_gp", "no approx=deep_gp any more: it is approx=deep_rf"),
-        ("approx=cnn_gp", "no approx=cnn_gp any more: it is approx=cnn_rf"),
+        ("calibration=temperature", "the option calibration has been renamed: use calibrate"),
+        ("calibration.fraction=0.2", "the option calibration has been renamed: use calibrate"),
+        ("approx=deep_gp", "approx=deep_gp has been renamed: use approx=deep_rf"),
+        ("approx=cnn_gp", "approx=cnn_gp has been renamed: use approx=cnn_rf"),
     ):
         with pytest.raises(ConfigError, match=words):
             composed([option])

@@ -42,13 +42,13 @@ class Thing:
         (
             "kernel",
             None,
-            "thing.kernel=null: expected a class of kind Kernel as thing.kernel._target_ and its "
+            "thing.kernel=null: expected a subclass of Kernel as thing.kernel._target_, and its "
             "options",
         ),
         (
             "warp",
             [3],
-            "thing.warp=[3]: expected a class of kind Module or Kernel as thing.warp._target_ and "
+            "thing.warp=[3]: expected a subclass of Module or Kernel as thing.warp._target_, and "
             "its options",
         ),
     ],
@@ -79,20 +79,20 @@ def test_accepts_what_fits_or_cannot_be_judged(option, value):
 
 
 def test_an_option_of_another_class_names_that_class():
-    sparse = "EffectivePrior and SGPR and SVGP have", "those"
-    many = "CGLB and ConvGP and DKL and others have", "those"
+    sparse = "EffectivePrior and SGPR and SVGP have", "one of them"
+    many = "CGLB and ConvGP and DKL and others have", "one of them"
     for model, choice, option, (having, which) in (
         (CGLB, {"num_inducing": 5, "features": None}, "inducing=eigenfunctions", sparse),
         (ExactGP, {"reinitialise": 1}, "inducing=auto", ("SGPR has", "that")),
         (ExactGP, {"selector": None}, "selector=", many),
-        (SGPR, {"family": None}, "family=", ("ConvGP and SVGP have", "those")),
+        (SGPR, {"family": None}, "family=", ("ConvGP and SVGP have", "one of them")),
     ):
         with pytest.raises(ConfigError) as error:
             check_option_names(OmegaConf.create(choice), "approx", model)
         name = list(choice)[-1]
         assert str(error.value) == (
-            f"approx.{name}: {model.__name__} has no option {name}, {having}; {option}, "
-            f"which sets it, is for {which}"
+            f"approx.{name}: {model.__name__} has no option {name}, {having}; {option} sets it and "
+            f"needs {which}"
         )
 
 

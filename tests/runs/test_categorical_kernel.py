@@ -114,11 +114,11 @@ def test_centres_of_clusters_are_of_categories_that_there_are():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("approx=qsgp",), r"no such spectral .*data.categories=auto they become inputs"),
-        (("approx=dkl",), "compares the inputs themselves, and DKL has none"),
-        (("approx=direct_network",), "compares the inputs themselves, and DirectNetwork has none"),
-        (("kernel=auto",), "takes a kernel by name, not kernel=auto"),
-        (("kernel=product_matern32", "approx=exact"), "AxisProduct looks at all inputs"),
+        (("approx=qsgp",), r"no such spectral .*data.categories=auto categories become inputs"),
+        (("approx=dkl",), "a kernel on the inputs, and DKL has none"),
+        (("approx=direct_network",), "a kernel on the inputs, and DirectNetwork has none"),
+        (("kernel=auto",), "cannot be used with kernel=auto: name a kernel"),
+        (("kernel=product_matern32", "approx=exact"), "and AxisProduct cannot"),
         (("approx=grid",), "data.categories=auto"),
     ],
 )
@@ -129,5 +129,5 @@ def test_what_does_not_take_it_says_so(options, words):
 
 
 def test_a_table_without_categories_says_so():
-    with pytest.raises(ConfigError, match="no input of arrays is a column of texts"):
+    with pytest.raises(ConfigError, match="among the inputs, and arrays has none"):
         trained("approx=exact", rows=NUMBERS)

@@ -8,7 +8,7 @@ from gpx.runs.folder import RunFolder
 
 
 def test_a_folder_is_a_path():
-    with pytest.raises(ConfigError, match="given by its path, as text, got 3"):
+    with pytest.raises(ConfigError, match="must be text or a Path, got 3"):
         RunFolder(3)
 
 

@@ -129,7 +129,7 @@ def test_a_transformed_target_is_given_in_its_own_unit():
     spot, value = NEW[:1], 3.0 * fitted.latent(NEW[:1]).mean
     found = fitted.condition(np.repeat(spot, 400, 0), np.repeat(value, 400)).latent(spot)
     np.testing.assert_allclose(found.mean, value, rtol=0.05)
-    with pytest.raises(DataError, match="targets lie outside what log takes"):
+    with pytest.raises(DataError, match="targets lie outside the domain of the log transform"):
         fitted.condition(spot, [-1.0])
 
 

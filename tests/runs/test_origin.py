@@ -67,12 +67,12 @@ def test_what_may_differ(state, changed):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"seed": 1}, "run says seed=1, and its checkpoint was trained with 0: put that back"),
+        ({"seed": 1}, "run has seed=1, but its checkpoint was trained with 0: restore that value"),
         ({"data__split": 1}, "data.split=1, .* with 0"),
         ({"kernel__lengthscale": [1.0, 2.5]}, r"kernel.lengthscale=\[1.0, 2.5\], .* \[1.0, 2.0\]"),
         ({"kernel___target_": "gpx.kernels.Matern32"}, 'kernel._target_="gpx.kernels.Matern32"'),
         ({"kernel__period": 3}, "kernel.period=3, .* with nothing"),
-        ({"kernel": None}, "says kernel"),
+        ({"kernel": None}, "has kernel"),
         ({"facts__num_inputs": 3}, "approx.num_inputs=3, .* with 2"),
         ({"trainer__dtype": "float32"}, 'trainer.dtype="float32", .* with "float64"'),
     ],
@@ -94,15 +94,15 @@ def test_changes_are_lines(state):
     now = origin_of(config(trainer__max_steps=9, optimizer__groups__q__lr=0.5), CPU)
     assert changes(state, origin_of(config(), CPU)) == []
     assert changes(state, now) == [
-        "note: optimizer.groups.q.lr=0.5 from here on, 0.1 until now",
-        "note: trainer.max_steps=9 from here on, 3 until now",
+        "note: optimizer.groups.q.lr is 0.5 from now on, it was 0.1",
+        "note: trainer.max_steps is 9 from now on, it was 3",
     ]
     now = {**state["origin"], "num_threads": state["origin"]["num_threads"] + 3}
     (line,) = changes(state, now)
     assert "results may differ in the fourth digit" in line
     now = {**now, "device": "cuda"}  # where threads decide nothing
     (line,) = changes(state, now)
-    assert line.startswith("note: the device is cuda from here on, cpu until now")
+    assert line.startswith("note: the device is cuda from now on, it was cpu")
 
 
 def test_versions():

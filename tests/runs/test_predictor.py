@@ -155,7 +155,7 @@ def test_draws_of_classes_are_labels():
         latent = found.sample(x.numpy(), 2)
         assert latent.shape == ((2, 40) if len(labels) == 2 else (2, 40, 3))
         assert found.latent(x.numpy()).mean.shape == latent.shape[1:]
-        with pytest.raises(ConfigError, match="is a class, a count or a share"):
+        with pytest.raises(ConfigError, match="is a class, a count or a proportion"):
             found.covariance(x.numpy())
 
 
@@ -194,7 +194,7 @@ def test_without_noise_through_a_transform_of_the_target(predictor):
     drawn = through.sample(some, 5, seed=2)
     np.testing.assert_allclose(drawn, np.exp(0.3 * scaled + 2.0), rtol=1e-9)
     assert (through.sample(some, 5, targets=True) > 0.0).all()
-    with pytest.raises(ConfigError, match="is of a transform of it"):
+    with pytest.raises(ConfigError, match="this model transforms it"):
         through.covariance(some)
 
 

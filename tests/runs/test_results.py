@@ -20,7 +20,22 @@ def test_the_model_stands_above_its_baselines():
         ["linear", "0.9000", "-"],
         ["5-nn", "0.6000", "-"],
     ]
-    assert lines[-1] == ("evidence -12.3 nats (lower_bound), 7 steps in 1.2 s, peak memory 300 MiB")
+    said = "log evidence -12.3 nats (lower bound); 7 steps in 1.2 s; peak memory 300 MiB"
+    assert lines[-1] == said
+
+
+def test_it_says_on_how_many_rows_and_why_training_ended():
+    ended = {"data.num_test": 1200, "train.stopped": "trainer.max_steps=7 steps done"}
+    lines = summary(METRICS | ended)
+    assert lines[0] == "test metrics on 1,200 rows (standardised targets; lower is better)"
+    assert "; 7 steps in 1.2 s (trainer.max_steps=7 steps done); " in lines[-1]
+    of_scipy = {"train.stopped": "CONVERGENCE: NORM OF PROJECTED GRADIENT <= PGTOL"}
+    assert "; 7 steps in 1.2 s (converged); " in summary(METRICS | of_scipy)[-1]
+
+
+def test_what_recalibration_changed_is_shown():
+    lines = summary(METRICS | {"uncalibrated.rmse": 0.5, "uncalibrated.mnlp": -0.5})
+    assert lines[3].split() == ["before", "recalibration", "0.5000", "-0.5000"]
 
 
 def test_of_classes_it_says_how_calibrated_they_are():
@@ -33,10 +48,14 @@ def test_of_classes_it_says_how_calibrated_they_are():
         ["SVGP", "0.9000", "-0.2500", "0.1600", "0.0300"],
         ["linear", "0.8000", "-", "-", "-"],
     ]
-    assert summary(METRICS)[0] == "test metrics (standardised targets)"
-    for task, said in (("regression", "standardised targets"), ("count", "counts, as they are")):
-        assert summary(METRICS | {"data.task": task})[0] == f"test metrics ({said})"
-    assert summary(METRICS | {"data.task": "proportion"})[0] == "test metrics (shares, as they are)"
+    for task, said in (
+        (None, "standardised targets"),
+        ("regression", "standardised targets"),
+        ("count", "counts"),
+        ("proportion", "proportions"),
+    ):
+        of_task = METRICS if task is None else METRICS | {"data.task": task}
+        assert summary(of_task)[0] == f"test metrics ({said}; lower is better)"
 
 
 def test_a_baseline_that_predicts_better_is_named():
@@ -99,7 +118,9 @@ def test_intervals_that_are_far_too_narrow_are_said_with_what_to_do():
         return [line for line in found if "intervals" in line]
 
     (line,) = said(0.6123, 1000)
-    assert line.startswith("95 % intervals hold only 61.2 % of the test targets")
+    assert line.startswith(
+        "error bars are too narrow: 95 % intervals contain only 61.2 % of the test targets"
+    )
     assert "calibrate=variance" in line
     assert "approx.num_basis" in line
     (again,) = said(0.6, 1000, **{"calibration.factor": 1.0})

@@ -106,8 +106,8 @@ def test_every_choice_of_every_group_passes(group):
         ({"_target_": "builtins.print", "_args_": ["ran"]}, "builtins.print, which is not part"),
         ({"_target_": "hydra.utils.call"}, "trust=hydra"),
         ({"_target_": "has_effects.Kernel"}, "trust=has_effects"),
-        ({"_target_": "gpx.runs.run.resume", "path": "/x"}, "no class written in gpx"),
-        ({"_target_": "gpx.runs.watching.tensorboard.TensorBoard"}, "must stand there"),
+        ({"_target_": "gpx.runs.run.resume", "path": "/x"}, "not a class defined in gpx"),
+        ({"_target_": "gpx.runs.watching.tensorboard.TensorBoard"}, "is expected"),
     ],
 )
 def test_a_payload_in_any_place(config, place, payload, words):
@@ -145,19 +145,19 @@ def test_a_payload_in_any_place(config, place, payload, words):
         ("gpx.options.build.hydra.utils.call", "there is no module"),
         ("gpx.kernels.RBF.evaluate", "there is no module"),
         ("gpx.nowhere.RBF", "there is no module gpx.nowhere"),
-        ("gpx.runs.run.DictConfig", "no class written in gpx"),
-        ("gpx.runs.run.Path", "no class written in gpx"),
-        ("gpx.options.build.pydoc", "no class written in gpx"),
-        ("gpx.kernels.stationary", "no class written in gpx"),
-        ("gpx.kernels.RBFF", "no class written in gpx"),
-        ("gpx.runs.fit.Fitted", "no class written in gpx"),  # gpx.runs.fit is a function
+        ("gpx.runs.run.DictConfig", "not a class defined in gpx"),
+        ("gpx.runs.run.Path", "not a class defined in gpx"),
+        ("gpx.options.build.pydoc", "not a class defined in gpx"),
+        ("gpx.kernels.stationary", "not a class defined in gpx"),
+        ("gpx.kernels.RBFF", "not a class defined in gpx"),
+        ("gpx.runs.fit.Fitted", "not a class defined in gpx"),  # gpx.runs.fit is a function
         # of gpx, and not a kernel
-        ("gpx.commands.train.main", "no class written in gpx"),
-        ("gpx.runs.fit", "no class written in gpx"),
-        ("gpx.runs.RunFolder", "of kind Kernel must stand there"),
-        ("gpx.training.interrupt.InterruptGuard", "of kind Kernel must stand there"),
-        ("gpx.data.CSVFile", "of kind Kernel must stand there"),
-        ("gpx.means.Zero", "of kind Kernel must stand there"),
+        ("gpx.commands.train.main", "not a class defined in gpx"),
+        ("gpx.runs.fit", "not a class defined in gpx"),
+        ("gpx.runs.RunFolder", "a subclass of Kernel is expected"),
+        ("gpx.training.interrupt.InterruptGuard", "a subclass of Kernel is expected"),
+        ("gpx.data.CSVFile", "a subclass of Kernel is expected"),
+        ("gpx.means.Zero", "a subclass of Kernel is expected"),
     ],
 )
 def test_a_payload_as_kernel_as_its_member_and_in_an_option(config, target, words):
@@ -166,16 +166,16 @@ def test_a_payload_as_kernel_as_its_member_and_in_an_option(config, target, word
     config.kernel = {"_target_": "gpx.kernels.Sum", "kernels": [{"_target_": target}]}
     refused(config, words)
     config.kernel = {"_target_": "gpx.kernels.RBF", "active_dims": {"_target_": target}}
-    refused(config, words.replace("of kind Kernel must", "no class can"))
+    refused(config, words.replace("a subclass of Kernel is expected", "no class is expected there"))
 
 
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize("place", ["trainer", "facts.choice", "seed", "resume", "selector", "more"])
 def test_where_nothing_is_built_no_class_can_stand(config, place):
     OmegaConf.update(config, place, {"_target_": "gpx.kernels.RBF"}, force_add=True, merge=False)
-    refused(config, f"asks for {place}=gpx.kernels.RBF, but no class can stand there")
+    refused(config, f"has {place}=gpx.kernels.RBF, but no class is expected there")
     OmegaConf.update(config, place, [{"deep": {"_target_": "gpx.runs.run.resume"}}], merge=False)
-    refused(config, f"asks for {place}.0.deep=gpx.runs.run.resume, which is no class written")
+    refused(config, f"has {place}.0.deep=gpx.runs.run.resume, which is not a class defined")
 
 
 @pytest.mark.usefixtures("nothing_runs")
@@ -193,7 +193,7 @@ def test_where_nothing_is_built_no_class_can_stand(config, place):
 @pytest.mark.parametrize("name", ["active_dims", "lengthscale"])
 def test_options_of_numbers_take_no_class(config, option, name):
     config.kernel = {"_target_": "gpx.kernels.RBF", name: option}
-    refused(config, "not part of gpx|no class can stand there")
+    refused(config, "not part of gpx|no class is expected there")
 
 
 @pytest.mark.usefixtures("nothing_runs")
@@ -235,14 +235,14 @@ def test_values_that_are_missing(config, place):
 def test_options_take_what_their_type_says(config):
     nested = OmegaConf.create(plain("approx=exact"))
     nested.approx.iterative["_target_"] = "gpx.bases.GridOptions"
-    refused(nested, "approx.iterative=gpx.bases.GridOptions, but a class of kind IterativeOptions")
+    refused(nested, "approx.iterative=gpx.bases.GridOptions, but a subclass of IterativeOptions")
     nested.approx.iterative["_target_"] = "gpx.models.IterativeOptions"
     require_known_classes(nested, "config")
     config.kernel = {
         "_target_": "gpx.kernels.Sum",
         "kernels": [{"_target_": "gpx.kernels.RBF"}, {"_target_": "gpx.means.Zero"}],
     }
-    refused(config, r"kernel.kernels.1=gpx.means.Zero, but a class of kind Kernel must stand there")
+    refused(config, r"kernel.kernels.1=gpx.means.Zero, but a subclass of Kernel is expected")
 
 
 @pytest.mark.parametrize(
@@ -328,10 +328,10 @@ def test_a_class_of_ones_own_needs_trust(config, target, trust):
     ("target", "words"),
     [
         ("own_package.parts.os.mkdir", "there is no module own_package.parts.os"),
-        ("own_package.parts.partial", "no class written in own_package"),
-        ("own_package.parts.Linear", "no class written in own_package"),
-        ("own_package.parts.make", "no class written in own_package"),
-        ("own_package.parts.Other", "of kind Kernel must stand there"),
+        ("own_package.parts.partial", "not a class defined in own_package"),
+        ("own_package.parts.Linear", "not a class defined in own_package"),
+        ("own_package.parts.make", "not a class defined in own_package"),
+        ("own_package.parts.Other", "a subclass of Kernel is expected"),
         ("own_package.nowhere.Mine", "there is no module own_package.nowhere"),
         ("own_package.broken.Mine", "importing own_package.broken failed: ModuleNotFoundError"),
         ("os.mkdir", "not part of gpx"),
@@ -356,7 +356,7 @@ def test_options_of_a_class_of_ones_own(config):
     trust = ("own_package",)
     require_known_classes(holder("gpx.kernels.RBF"), "config", trust)
     require_known_classes(holder("own_package.Mine"), "config", trust)
-    refused(holder("gpx.runs.watching.tensorboard.TensorBoard"), "must stand there", trust)
+    refused(holder("gpx.runs.watching.tensorboard.TensorBoard"), "is expected", trust)
     refused(holder("gpx.kernels.RBF", [{"_target_": "os.mkdir"}]), "not part of gpx", trust)
 
 

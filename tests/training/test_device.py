@@ -88,7 +88,7 @@ def test_a_device_out_of_memory_is_one_sentence():
     ):
         raise torch.OutOfMemoryError(message)
     assert str(found.value) == (
-        "cuda, which has 8.0 GiB in all, is out of memory (2.50 GiB more were asked for); lower "
+        "cuda, which has 8.0 GiB in all, is out of memory (it needed 2.50 GiB more); lower "
         "trainer.memory_budget (2GiB here) or trainer.batch_size, use trainer.dtype=float32, or "
         "free the device from other processes"
     )
@@ -124,7 +124,7 @@ def test_the_precision_of_products_that_cannot_be_had_is_refused_in_one_sentence
             require_matmul("tf32x3", CUDA, refined=False)
         monkeypatch.setattr("gpx.training.device.find_spec", lambda name: object())
         require_matmul("tf32x3", CUDA, refined=False)
-        with pytest.raises(ConfigError, match="Gram matrices would be wrong; it is for solves"):
+        with pytest.raises(ConfigError, match="Gram matrices; use it only for float64 solves"):
             require_matmul("tf32", CUDA, refined=False)
         require_matmul("tf32", CUDA, refined=True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))

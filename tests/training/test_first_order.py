@@ -15,7 +15,7 @@ from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training.first_order import FirstOrder
-from gpx.training.indexed_adagrad import spread_out
+from gpx.training.indexed_adagrad import summed_rows_dense
 from gpx.training.role_settings import schedule_factor
 
 
@@ -149,7 +149,7 @@ def test_adagrad_on_a_gpu_never_waits_and_gives_the_sparse_steps(options):
 def test_a_sparse_gradient_with_repeated_rows_is_added_up():
     table = nn.Parameter(torch.zeros(4, 2))
     nn.functional.embedding(torch.tensor([3, 1, 3]), table, sparse=True).sum().backward()
-    assert spread_out(table.grad, table).tolist() == [[0, 0], [1, 1], [0, 0], [2, 2]]
+    assert summed_rows_dense(table.grad, table).tolist() == [[0, 0], [1, 1], [0, 0], [2, 2]]
 
 
 def test_adam_on_sparse_gradients_is_one_sentence():
@@ -204,7 +204,9 @@ def test_a_wrong_option_of_a_group_is_one_sentence_before_any_step(setting, mess
 
 def test_groups_that_move_nothing_or_belong_to_nothing_are_refused():
     groups = {"inducing": [nn.Parameter(torch.zeros(1))]}
-    with pytest.raises(ConfigError, match="nothing would move: the learning rate of every group"):
+    with pytest.raises(
+        ConfigError, match="nothing would be trained: the learning rate of every group"
+    ):
         FirstOrder({"inducing": {"lr": 0.0}}).bind(groups, 1)
     mistyped = {"inducing": {"lr": 0.1}, "inducin": {"lr": 0.2}}
     with pytest.raises(ConfigError, match=r"groups.inducin: .* did you mean inducing"):
@@ -289,7 +291,9 @@ def test_something_must_move_from_the_first_step_on():
     one, two = [nn.Parameter(torch.zeros(1))], [nn.Parameter(torch.zeros(1))]
     settings = {"a": {"lr": 0.1, "freeze_steps": 9}, "b": {"lr": 0.1}}
     FirstOrder(settings).bind({"a": one, "b": two}, 100)
-    with pytest.raises(ConfigError, match=r"nothing would move in the first 9 steps.*groups\.a\."):
+    with pytest.raises(
+        ConfigError, match=r"nothing would be trained in the first 9 steps.*groups\.a\."
+    ):
         FirstOrder(settings).bind({"a": one, "b": []}, 100)
 
 

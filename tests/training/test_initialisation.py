@@ -41,7 +41,11 @@ def test_noise_on_its_floor_is_told(floor, told):
     model, x, y = problem(Gaussian(1.0, noise_floor=floor))
     lines = start(SubsetInitialisation(num_points=60, max_evaluations=60), model, x, y)
     assert (
-        any("noise_variance (2e-01) of 60 points is at its floor" in line for line in lines) == told
+        any(
+            "noise_variance (2e-01), fitted to 60 points, is at its lower limit" in line
+            for line in lines
+        )
+        == told
     )
     assert (model.likelihood.noise_variance.item() < 1.06 * floor) == told
 
@@ -99,7 +103,7 @@ def test_several_starts_leave_where_the_kernel_matrix_is_diagonal():
     assert found[4] > found[1] + 50.0
     values = [line for line in said if "3 starts" in line]
     assert len(values) == 1
-    assert "largest is taken" in values[0]
+    assert "best fit is used" in values[0]
 
 
 def test_a_start_that_wins_is_taken_with_all_that_belongs_to_it():

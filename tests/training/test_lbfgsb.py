@@ -95,7 +95,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(stop_at):
 @pytest.mark.parametrize("stop_at", [3, 12, 25, 26, 27, 40])
 def test_a_long_record_begins_anew_and_goes_on_bit_for_bit(monkeypatch, stop_at):
     monkeypatch.setattr(lbfgsb, "RECORD_BYTES", 0)
-    most = 3 * lbfgsb.LEAST_RECORD
+    most = 3 * lbfgsb.MIN_RECORD
 
     def minimise(solver, parameters, after):
         solver.minimise(parameters, lambda: rosenbrock(parameters), 400, after)
@@ -148,7 +148,7 @@ def test_a_record_that_does_not_replay_is_an_error():
     other = LBFGSB()
     other.load_state_dict(state)
     again = fresh_parameters()
-    with pytest.raises(CheckpointError, match="cannot be continued exactly"):
+    with pytest.raises(CheckpointError, match="cannot be resumed exactly"):
         other.minimise(again, lambda: rosenbrock(again), 6, lambda *_: None)
 
 

@@ -21,7 +21,7 @@ from gpx.means import Zero
 from gpx.models import SVGP
 from gpx.objectives import SVGPELBO
 from gpx.training.first_order import FirstOrder
-from gpx.training.natural_gradient import LONGEST, NaturalGradient
+from gpx.training.natural_gradient import MAX_STEP, NaturalGradient
 
 NATURAL = {
     "variational": {"algorithm": "natural", "lr": 1.0},
@@ -180,7 +180,7 @@ def test_counts_of_hundreds_are_trained_from_the_prior(rate):
     before = model.q.mean.detach().clone()
     steps(model, x, counts, 1, rate)
     length = torch.linalg.vector_norm(model.q.mean.detach() - before)
-    assert float(length) == pytest.approx(LONGEST)
+    assert float(length) == pytest.approx(MAX_STEP)
     bounds = steps(model, x, counts, 150, rate)
     assert all(math.isfinite(bound) for bound in bounds)
     assert bounds[-1] == pytest.approx(bounds[-30], abs=0.1)
@@ -291,7 +291,7 @@ def test_a_step_under_recording_neither_waits_nor_copies_from_the_host(family, c
         before = [p.detach().clone() for p in q.parameters()]
         waits.clear()
         with FromTheHost() as seen, checks_deferred() as noted:
-            q.natural_step(rate, LONGEST, given)
+            q.natural_step(rate, MAX_STEP, given)
         assert not waits
         assert not seen.names
         failed = [bool(note) for note in noted]

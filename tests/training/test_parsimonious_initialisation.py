@@ -37,7 +37,7 @@ def test_equal_inputs_share_a_lengthscale_at_its_own_maximum(outputscale):
     kernel = Matern32(D, lengthscale=2.0, outputscale=outputscale)
     model, lines = fitted(ParsimoniousInitialisation, kernel, x, y)
     assert "6 lengthscales gain" in lines[-1]
-    assert lines[-1].endswith("one for all inputs is taken")
+    assert lines[-1].endswith("one for all inputs is used")
     scales = model.kernel.lengthscale.detach()
     assert scales.shape == (D,)
     assert float(scales.max() - scales.min()) == 0.0
@@ -53,7 +53,7 @@ def test_equal_inputs_share_a_lengthscale_at_its_own_maximum(outputscale):
 def test_inputs_that_differ_keep_the_fit_of_the_subset():
     x, y = data([3.0, 2.0, 0.0, 0.0, 0.0, 0.0])
     model, lines = fitted(ParsimoniousInitialisation, RBF(D), x, y, num_points=50)
-    assert lines[-1].endswith("they are kept")
+    assert lines[-1].endswith("all are used")
     plain, _ = fitted(SubsetInitialisation, RBF(D), x, y, num_points=50)
     for a, b in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(a, b)

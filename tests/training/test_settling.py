@@ -10,7 +10,7 @@ from gpx.runs import resume
 from gpx.training import FirstOrder
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
-from gpx.training.settling import SHORTEST, STRETCHES, Settling
+from gpx.training.settling import MIN_STRETCH, NUM_STRETCHES, Settling
 
 QUICK = ("approx=svgp", "approx.num_inducing=8", "trainer.max_steps=800", "init=constants")
 QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
@@ -19,7 +19,7 @@ QUICK += ("trainer.baselines=false", "trainer.eval_every=0", "optimizer.settled=
 
 def settled_at(losses, tolerance, start=0):
     """The rule as its sentence says it, over all losses at once."""
-    length = max(SHORTEST, len(losses) // STRETCHES)
+    length = max(MIN_STRETCH, len(losses) // NUM_STRETCHES)
     parts = [np.asarray(losses[i : i + length]) for i in range(start, len(losses), length)]
     for place in range(1, len(parts)):
         before, now = parts[place - 1], parts[place]
@@ -58,8 +58,8 @@ def test_a_loss_that_rises_has_settled():
 
 
 def test_short_runs_are_never_cut():
-    assert run(np.zeros(2 * SHORTEST - 1), 1.0) is None
-    assert run(np.zeros(2 * SHORTEST), 1.0) == 2 * SHORTEST  # their last step
+    assert run(np.zeros(2 * MIN_STRETCH - 1), 1.0) is None
+    assert run(np.zeros(2 * MIN_STRETCH), 1.0) == 2 * MIN_STRETCH  # their last step
 
 
 def test_a_fall_of_the_tolerance_is_missed_one_time_in_six():
@@ -71,7 +71,7 @@ def test_a_fall_of_the_tolerance_is_missed_one_time_in_six():
     for _ in range(400):
         losses = generator.normal(size=2 * length)
         losses[length:] -= 0.5
-        rule = Settling(0.5, STRETCHES * length)
+        rule = Settling(0.5, NUM_STRETCHES * length)
         for step, loss in enumerate(losses, 1):
             rule.add(torch.tensor(loss), step)
         early += rule.at is not None
@@ -133,7 +133,7 @@ def test_a_run_ends_says_so_and_is_resumed_bit_for_bit(arrays, tmp_path, monkeyp
     assert whole["train.steps"] % 80 == 0
     assert "the evidence settled" in whole["train.stopped"]
     assert text.count("the evidence has settled (the last 80 steps gained less than 0.05") == 1
-    assert "optimizer.settled=null makes all steps" in text
+    assert "optimizer.settled=null takes all steps" in text
     end_step = Session.end_step
 
     def stop(session):
@@ -158,7 +158,7 @@ def test_a_settled_run_goes_on_only_where_it_is_told_not_to_settle(arrays, tmp_p
     assert resume(folder, options=more)["train.steps"] == before
     said = capsys.readouterr().err
     assert "the evidence has settled" in said
-    assert "training ends; optimizer.settled=null makes all steps" in said
+    assert "training ends; optimizer.settled=null takes all steps" in said
     found = resume(folder, options=[*more, "optimizer.settled=null"])
     assert found["train.steps"] == before + 900
 

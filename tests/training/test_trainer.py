@@ -196,10 +196,10 @@ def test_a_parameter_that_ends_at_its_floor_is_told_once(tmp_path, wanted, told)
     lines = []
     trainer = Trainer(TrainerConfig(max_steps=200), 0, tmp_path / "c.pt", [], say=lines.append)
     trainer.fit(model, Pulled(), sgd(), X, Y, lambda: {"rmse": 1.0}, lambda watch: None)
-    said = [line for line in lines if "floor" in line]
+    said = [line for line in lines if "lower limit" in line]
     sentence = (
-        "note: noise_variance (1e-01) ended at its floor, where it is kept: "
-        "targets are taken for all but free of noise, which over-fits if not so"
+        "note: noise_variance (1e-01) ended at its lower limit: the model takes the targets as "
+        "nearly free of noise, and over-fits if not so"
     )
     assert said == [sentence] * told
 

@@ -112,6 +112,9 @@ def test_a_start_has_half_of_the_budget(monkeypatch):
     assert [watch.spent() for _ in range(4)] == [False, False, True, True]  # 1 + 3 of 8 seconds
     watch.cut_short("the search")
     assert session.cut_short == ["the search"]
-    assert said == ["the search ends early: the start has taken 50% of trainer.budget=8 seconds"]
+    assert said == [
+        "the search ends early: 50% of trainer.budget=8 seconds are spent before the first step of "
+        "training"
+    ]
     session.budget = None
     assert not watch.spent()

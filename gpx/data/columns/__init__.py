@@ -1,1 +1,1 @@
-"""Columns of a table: cells of text, numbers, dates and categories, and the inputs made of them."""
+"""Columns of a table (numbers, categories and dates), and the inputs computed from them."""

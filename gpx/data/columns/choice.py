@@ -1,4 +1,4 @@
-"""Columns chosen by name or by number."""
+"""Selection of columns by name or number."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Choice = str | int
 
 
 def named_column(names: Sequence[str], name: str, where: str, why: str = "") -> int:
-    """Place of the column called ``name``.
+    """Index of the column called ``name``.
 
     Args:
-        names: there are.
-        name: wanted.
-        where: for the error message.
-        why: what it is wanted for, to stand behind the name.
+        names: of all columns.
+        name: of the column.
+        where: file or data set, for the error message.
+        why: why it is needed, appended to the name in the error message.
 
     Raises:
-        DataError: there is none; names the nearest.
+        DataError: there is no such column; names the nearest.
     """
     if name in names:
         return list(names).index(name)
@@ -33,7 +33,7 @@ def named_column(names: Sequence[str], name: str, where: str, why: str = "") -> 
 
 
 def find_column(layout: Layout, column: Choice) -> int:
-    """Index of a column given by name or number; a name that is a number comes first.
+    """Index of a column given by name or number; names have precedence.
 
     Raises:
         DataError: no such column; names the nearest.
@@ -45,17 +45,17 @@ def find_column(layout: Layout, column: Choice) -> int:
         if -layout.width <= index < layout.width:
             return index % layout.width
         raise DataError(
-            f"{layout.path} has {layout.width} columns, so there is no column number {index}; "
-            f"expected {-layout.width} to {layout.width - 1} (counting from 0) or a name"
+            f"{layout.path} has {layout.width} columns and no column number {index}; expected "
+            f"{-layout.width} to {layout.width - 1} (counting from 0) or a name"
         )
     if not layout.header_line:
         raise DataError(
-            f"{layout.path} has no names of columns, so none is called {column!r}; "
-            f"give its number, 0 to {layout.width - 1}"
+            f"{layout.path} has no column names, so {column!r} cannot be found; give a number, 0 "
+            f"to {layout.width - 1}"
         )
     return named_column(layout.names, str(column), str(layout.path))
 
 
 def as_list(columns: Choice | Sequence[Choice]) -> list[Choice]:
-    """One column or several as a list: inputs=age is not the letters of it."""
+    """One column or several as a list; a text is one column."""
     return [columns] if isinstance(columns, (str, int)) else list(columns)

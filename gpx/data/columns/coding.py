@@ -1,4 +1,4 @@
-"""From the columns of a table to the inputs of a model: fitted on training rows, plain data."""
+"""Conversion of table columns into model inputs, fitted to the training rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpx.tensor_checks import check_at_least
 logger = logging.getLogger(__name__)
 
 NEW_HINT = (
-    "remove the row or fill the value in; a model trained with missing=mean takes rows without it"
+    "remove the row or fill in the value; a model trained with missing=mean accepts missing values"
 )
 
 Missing = Literal["refuse", "drop", "mean"]
@@ -30,17 +30,17 @@ Unseen = Literal["apart", "refuse"]
 
 @dataclass(frozen=True)
 class CodedColumn:
-    """One column, and what the training rows said of it.
+    """One column, with statistics of the training rows.
 
     Attributes:
-        column: what it holds; of a category, the texts of the training rows.
-        fill: what stands where there is no value: the training mean, or of a category the share of
-            each text; empty where missing values are refused.
-        indicator: whether an input of its own says that the value is missing; it does where values
-            are missing in training rows.
-        stand_ins: training values, equally probable, that predictions for rows without a value are
-            averaged over; empty where the indicator is enough, in that at least ``FEW_GAPS``
-            training rows show what such rows are like (or the model was saved without them).
+        column: the column; for categories, with the texts of the training rows.
+        fill: inputs in place of a missing value: the training mean, or the share of each category;
+            empty if missing values are refused.
+        indicator: whether an additional input indicates missing values, which is the case if
+            training rows lack values.
+        stand_ins: equally probable training values over which predictions for rows with a missing
+            value are averaged. Empty if no training row, or at least ``FEW_GAPS`` of them, lack a
+            value, so that the indicator suffices; and in models saved by early versions.
     """
 
     column: Column
@@ -50,7 +50,7 @@ class CodedColumn:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the inputs made of it."""
+        """Names of the inputs computed from the column."""
         column = self.column
         if column.kind == "category":
             made = tuple(f"{column.name}={text}" for text in column.texts)
@@ -59,11 +59,11 @@ class CodedColumn:
         return (*made, f"{column.name} is missing") if self.indicator else made
 
     def inputs(self, values: Floats) -> Floats:
-        """Inputs (n, k) made of the column's numbers (n,).
+        """Inputs (n, k) computed from the numbers (n,) of the column.
 
-        A category is one input per text, 1 for its own and 0 for the others. A text that is none of
-        these gets the one value in all of them that is as far from each category as these are from
-        one another: with K of them (1 - sqrt(1 + K)) / K.
+        A category has one input per text, 1 for its own and 0 for the others. An unknown text gets
+        the value (1 - sqrt(1 + K)) / K in all K inputs, which is as far from each category as the
+        categories are from each other.
         """
         absent = np.isnan(values)
         if self.column.kind == "category":
@@ -81,20 +81,20 @@ class CodedColumn:
 
 @dataclass(frozen=True)
 class Coding:
-    """All input columns of a table, and the policies for what is not as in training.
+    """All input columns of a table, and policies for missing and unknown values.
 
     Attributes:
         columns: in the order of training.
-        missing: ``refuse``: missing values are errors; ``drop``: rows that lack a value are left
-            out of training and testing, and refused at prediction; ``mean``: the training mean
-            stands in, and an input of its own says so where training rows lack values; where
-            few do, predictions for such rows are averaged over training values instead.
-        unseen: what becomes of a category that no training row has. ``apart``: it is as far from
-            each category as these are from one another, which is said in the log; ``refuse``: an
-            error.
-        identifier: name of the column that tells rows apart and is no input; None: there is none.
-        noise: name of the column of known noise variances; None: there is none.
-        max_categories: different texts that a column may have in training rows.
+        missing: ``refuse``: missing values are errors; ``drop``: rows with missing values are
+            dropped from training and testing, and refused in prediction; ``mean``: the training
+            mean is filled in, with an additional indicator input if training rows lack values. If
+            only few training rows do, predictions for such rows are averaged over training values.
+        unseen: treatment of categories without training rows. ``apart``: such a category is as far
+            from each category as these are from each other, with a warning in the log; ``refuse``:
+            an error.
+        identifier: name of the column that identifies rows and is not an input; None: none.
+        noise: name of the column of known noise variances; None: none.
+        max_categories: most categories that a column may have in training rows.
     """
 
     columns: tuple[CodedColumn, ...]
@@ -116,7 +116,7 @@ class Coding:
 
     @classmethod
     def of_numbers(cls, names: Sequence[str]) -> Coding:
-        """Columns that are inputs as they are."""
+        """A coding whose inputs are columns of numbers."""
         return cls(tuple(CodedColumn(Column(name)) for name in names))
 
     @property
@@ -126,17 +126,17 @@ class Coding:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs made of them."""
+        """Names of the inputs."""
         return tuple(name for coded in self.columns for name in coded.names)
 
     @property
     def plain(self) -> bool:
-        """Whether the inputs are the columns as they are."""
+        """Whether the inputs are simply the columns."""
         return all(c.column.kind == "number" and not c.fill for c in self.columns)
 
     @property
     def unscaled(self) -> tuple[int, ...]:
-        """Numbers of the inputs that are 0 or 1, which standardisation leaves as they are."""
+        """Indices of the inputs that are 0 or 1, which are not standardised."""
         numbers: list[int] = []
         place = 0
         for coded in self.columns:
@@ -149,15 +149,15 @@ class Coding:
         return tuple(numbers)
 
     def fitted(self, x: Floats, train: np.ndarray, where: str) -> tuple[Coding, Floats]:
-        """With what training rows say, and the inputs of all rows.
+        """The coding fitted to the training rows, and the inputs of all rows.
 
         Args:
-            x (n, columns): numbers of the columns, as ``Column.numbers`` gives them.
-            train: numbers of the training rows.
-            where: the table is, for error messages.
+            x (n, columns): numbers of the columns, from ``Column.numbers``.
+            train: indices of the training rows.
+            where: name of the table, for error messages.
 
         Raises:
-            DataError: a column of texts that are mostly different, or that has no value at all.
+            DataError: a column has too many different texts, or no value at all.
         """
         coded, made = [], []
         for i, old in enumerate(self.columns):
@@ -171,15 +171,15 @@ class Coding:
                 if len(codes) > min(limit, max(10, len(given) // 2)):
                     raise DataError(
                         f"{where}: column {column.name!r} has {len(codes)} different texts in "
-                        f"{len(given)} training rows, which tells little of each; leave it out "
-                        f"with inputs=, choose id={column.name} if it names the rows, or raise "
-                        f"max_categories={limit} if it is a category"
+                        f"{len(given)} training rows, too many for a category; leave it out with "
+                        f"inputs=, set id={column.name} if it names the rows, or raise "
+                        f"max_categories={limit}"
                     )
                 column = replace(column, texts=tuple(column.texts[code] for code in codes))
                 known = np.isin(values, codes)
                 place = np.searchsorted(codes, np.where(known, values, codes[0]))
                 values = np.where(np.isnan(values), np.nan, np.where(known, place, UNSEEN))
-                self._say_unseen(column.name, int((values == UNSEEN).sum()), where)
+                self._report_unseen(column.name, int((values == UNSEEN).sum()), where)
             fill: tuple[float, ...] = ()
             several: tuple[float, ...] = ()
             if self.missing == "mean":
@@ -196,49 +196,53 @@ class Coding:
             made.append(new.inputs(values))
         return replace(self, columns=tuple(coded)), np.ascontiguousarray(np.hstack(made))
 
-    def _say_unseen(self, name: str, count: int, where: str) -> None:
+    def _report_unseen(self, name: str, count: int, where: str) -> None:
+        """Log, or refuse, rows with a category that no training row has."""
         if count == 0:
             return
-        said = f"{count} row{'s have' if count > 1 else ' has'} a category that no training row has"
+        found = (
+            f"{count} row{'s have' if count > 1 else ' has'} a category that no training row has"
+        )
         if self.unseen == "refuse":
-            raise DataError(f"{where}: column {name!r}: {said}; choose unseen=apart to take them")
+            raise DataError(f"{where}: column {name!r}: {found}; use unseen=apart to accept them")
         logger.warning(
-            "%s: column %r: %s, taken to be as far from each as these are from one another",
+            "%s: column %r: %s; it is treated as equally different from all known ones",
             where,
             name,
-            said,
+            found,
         )
 
     def __call__(self, frame: Frame) -> Floats:
-        """Inputs (n, d) of the columns of a frame, which are those of training in their order.
+        """Inputs (n, d) for a frame that has the columns of training, in order.
 
         Raises:
-            DataError: a value that is none of its kind or is missing, with row and column; a
-                category that no training row has, where that is refused.
+            DataError: an invalid or missing value, with row and column; or a category that no
+                training row has, if that is refused.
         """
         made = []
         for i, coded in enumerate(self.columns):
             column, place = coded.column, frame.placed(i)
             values = column.numbers(frame.columns[i], place, bool(coded.fill), NEW_HINT)
-            self._refuse_or_say(column, values, frame, i)
+            self._check_unseen(column, values, frame, i)
             made.append(coded.inputs(values))
         return np.ascontiguousarray(np.hstack(made))
 
-    def _refuse_or_say(self, column: Column, values: Floats, frame: Frame, i: int) -> None:
+    def _check_unseen(self, column: Column, values: Floats, frame: Frame, i: int) -> None:
+        """Log, or refuse, new rows with a category that no training row has."""
         if column.kind != "category" or not (values == UNSEEN).any():
             return
         row = int((values == UNSEEN).argmax())
         known = ", ".join(map(repr, column.texts[:8])) + (", ..." if len(column.texts) > 8 else "")
-        said = (
+        found = (
             f"{frame.place(row, i)}: found {frame.columns[i][row]!r}, which no training row has "
             f"(these have {known}; {int((values == UNSEEN).sum())} such rows)"
         )
         if self.unseen == "refuse":
-            raise DataError(f"{said}; remove these rows, or train with unseen=apart")
-        logger.warning("%s: taken to be as far from each as these are from one another", said)
+            raise DataError(f"{found}; remove these rows, or train with unseen=apart")
+        logger.warning("%s; it is treated as equally different from all known ones", found)
 
     def state(self) -> dict[str, Any]:
-        """Plain data: texts, numbers, lists and dicts of them."""
+        """State as plain data: texts, numbers, lists and dicts of them."""
         return {
             "missing": self.missing,
             "unseen": self.unseen,
@@ -260,7 +264,7 @@ class Coding:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Coding:
-        """What ``state`` wrote; raises ValueError, TypeError or KeyError for anything else."""
+        """The coding of a ``state``; raises ValueError, TypeError or KeyError if it is invalid."""
         columns = []
         for kept in state["columns"]:
             texts, fill = tuple(kept["texts"]), tuple(map(float, kept["fill"]))
@@ -271,18 +275,18 @@ class Coding:
                 or kind not in get_args(Kind)
                 or not all(isinstance(t, str) for t in texts)
             ):
-                raise ValueError(f"{kept} describes no column of a table")
+                raise ValueError(f"{kept} does not describe a column of a table")
             width = len(texts) if kind == "category" else 1
             if width == 0 or len(fill) not in (0, width) or not np.isfinite(fill).all():
                 raise ValueError(f"the column {name!r} has {len(fill)} values to fill in")
             indicator = kept["indicator"] is True
-            # what was saved before there were any predicts as it did
+            # absent in early versions
             several = tuple(map(float, kept.get("stand_ins", ())))
             allowed = np.isfinite(several) if kind != "category" else np.isin(several, range(width))
             if several and not (indicator and len(several) == STAND_INS and allowed.all()):
-                raise ValueError(f"the column {name!r} has {several} to stand in for what it lacks")
+                raise ValueError(f"the column {name!r} has invalid stand-ins {several}")
             columns.append(CodedColumn(Column(name, kind, texts, form), fill, indicator, several))
         names = state["identifier"], state["noise"]
         if not all(isinstance(name, (str, type(None))) for name in names):
-            raise ValueError(f"{names} are no names of columns")
+            raise ValueError(f"{names} are not names of columns")
         return cls(tuple(columns), state["missing"], state["unseen"], *names)

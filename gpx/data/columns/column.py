@@ -1,4 +1,4 @@
-"""One column of a table: what it holds, and the numbers made of it."""
+"""One column of a table: its kind, and its conversion to numbers."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from gpx.errors import DataError
 
 Kind = Literal["number", "category", "date"]
 Values = NDArray[Any]
-"""A column (n,) as it is given: float64 (NaN where there is no value), texts (dtype object, empty
-where there is none) or datetime64 (NaT)."""
+"""A column (n,) as given: float64, texts (dtype object) or datetime64; missing values are NaN,
+empty texts or NaT."""
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""Cells, in any case, that stand for no value in a column of numbers or dates. In a column of
-texts only the empty cell does: the others may be categories of their own."""
+"""Cells (in any case) that are missing values in a column of numbers or dates. In a column of texts
+only the empty cell is: the others may be categories."""
 
 UNSEEN = -1.0
-"""Code of a category that is none of those known."""
+"""Code of an unknown category."""
 
-HINT = "remove the row, fill the value in, or choose missing=drop or missing=mean"
+HINT = "remove the row, fill in the value, or choose missing=drop or missing=mean"
 
 
 @dataclass(frozen=True)
 class Column:
-    """What one column of a table holds.
+    """Kind of one column of a table.
 
     Attributes:
         name: of the column.
         kind: ``number``, ``category`` (texts) or ``date``.
-        texts: of a category, one for each code 0, 1, ...
-        form: of dates that are not written as ISO 8601 has it, as in ``datetime.strptime``.
+        texts: for a category, the text of each code 0, 1, ...
+        form: format of dates that are not in ISO 8601, as for ``datetime.strptime``.
     """
 
     name: str
@@ -48,26 +48,26 @@ class Column:
     def numbers(
         self, values: Values, place: Callable[[int], str], missing: bool, hint: str = HINT
     ) -> Floats:
-        """The column (n,) as numbers, NaN where there is no value.
+        """The column (n,) as numbers; NaN for missing values.
 
         Args:
             values: as given.
-            place: row number from 0 -> where that is, for error messages.
+            place: maps a row index to a description of its place, for error messages.
             missing: whether values may be missing.
-            hint: what to do about one that is, where it may not.
+            hint: advice in the error for a missing value.
 
         Returns:
-            Numbers; codes of categories, ``UNSEEN`` of other texts; days since 1970-01-01.
+            numbers; codes of categories (``UNSEEN`` for unknown texts); days since 1970-01-01.
 
         Raises:
-            DataError: a value that is none of this kind, with its row and column.
+            DataError: a value is not of this kind, with its row and column.
         """
         if self.kind == "category":
             found = self._codes(values)
         elif values.dtype.kind == "O":
             found = self._read(values, place, missing, hint)
         elif np.isnat(values).all() if values.dtype.kind == "M" else np.isnan(values).all():
-            found = np.full(len(values), np.nan)  # of no value at all the type says nothing
+            found = np.full(len(values), np.nan)  # without any value the dtype is meaningless
         elif self.kind == "date":
             if values.dtype.kind != "M":
                 row = int(np.flatnonzero(~np.isnan(values))[0])
@@ -121,8 +121,8 @@ class Column:
                 found_text = repr(text) if text else "an empty cell"
                 raise DataError(f"{place(row)}: found {found_text}, expected a date; {hint}")
             raise DataError(
-                f"{place(row)}: found {text!r}, expected a date as {form}; correct it, or say how "
-                "dates are written, such as date_format=%d.%m.%Y"
+                f"{place(row)}: found {text!r}, expected a date as {form}; correct it, or give the "
+                "format of dates, such as date_format=%d.%m.%Y"
             )
         return found
 
@@ -136,14 +136,14 @@ class Column:
         if re.fullmatch(r"[+-]?\d+,\d+", text):
             hint = "write decimals with a point"
         elif text and ", line 1, " in where:
-            hint = "say header=true if this line names the columns"
+            hint = "set header=true if this line names the columns"
         elif text.lower() not in MISSING:
-            training = hint == HINT  # where options of the table can still be given
+            training = hint == HINT  # options of the table can still be given
             hint = "write numbers plainly"
             if training:
                 hint += (
-                    " and leave cells without a value empty, or choose categories="
-                    f"[{self.name}] for a category, or date_format= for a date"
+                    f" and leave missing cells empty, or choose categories=[{self.name}] for a "
+                    "category, or date_format= for a date"
                 )
         found_text = f"text {text!r}" if text else "an empty cell"
         raise DataError(f"{where}: found {found_text}, expected a number; {hint}")
@@ -152,18 +152,18 @@ class Column:
 def column_of(
     name: str, values: Values, *, category: bool | None, date: bool | None, form: str | None
 ) -> Column:
-    """What a column holds, told from its values.
+    """The kind of a column, found from its values.
 
-    Texts that are all no numbers are categories; those that mostly look like dates are dates, so
-    that one among them that is none is found. Texts among numbers leave it a column of numbers, and
-    so do texts of digits and signs alone, which reading it then refuses: decimal commas make no
-    categories.
+    If no text is a number, it holds categories; if most texts look like dates, it holds dates, and
+    others among them are errors when the column is read. If some texts are numbers, or most consist
+    of digits and signs (such as decimal commas), it is a column of numbers, and other texts are
+    errors.
 
     Args:
         name: of the column.
         values: (n,), as given.
-        category, date: whether it is one; None: found out.
-        form: of dates, as in ``datetime.strptime``.
+        category, date: whether it holds these; None: found from the values.
+        form: format of dates, as for ``datetime.strptime``.
     """
     kind = values.dtype.kind
     if category:
@@ -182,12 +182,12 @@ def column_of(
 
 
 def _written_otherwise(text: str) -> bool:
-    """Whether a text may be a number or a date in a form that is not read: 1,5 or 31.3.2021."""
+    """Whether a text may be a number or a date in an unknown format: 1,5 or 31.3.2021."""
     return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))
 
 
 def texts_of(values: Values) -> list[str]:
-    """A column as texts: whole numbers without a point, nothing where there is no value."""
+    """A column as texts: whole numbers without a point, empty for missing values."""
     if values.dtype.kind == "O":
         return list(values)
     if values.dtype.kind == "M":

@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timedelta, timezone
 
 UNIT = "days since 1970-01-01"
-"""What a date becomes; a time of day is a fraction. Without an offset it is taken to be UTC."""
+"""Unit of dates; the time of day is a fraction. Dates without an offset are taken as UTC."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _ISO = re.compile(
@@ -17,17 +17,17 @@ _ISO = re.compile(
 
 
 def looks_like_date(text: str, form: str | None = None) -> bool:
-    """Whether a cell has the shape of a date, be there such a day or not."""
+    """Whether a cell has the format of a date, even if there is no such day."""
     return days(text, form) is not None if form else _ISO.fullmatch(text) is not None
 
 
 def days(text: str, form: str | None = None) -> float | None:
-    """Days since 1970-01-01 UTC; None where ``text`` is no date.
+    """Days since 1970-01-01 UTC; None if ``text`` is not a date.
 
     Args:
         text: ``2021-03-31``, ``2021/03/31``, with a time ``2021-03-31T12:00:05.25`` (or a space for
             the T), with an offset ``Z`` or ``+02:00``.
-        form: as of ``datetime.strptime``, for dates written otherwise (``%d.%m.%Y``).
+        form: another format, as for ``datetime.strptime`` (``%d.%m.%Y``).
     """
     try:
         if form is not None:

@@ -1,7 +1,7 @@
-"""Delimited text: what separates the columns, whether there is a header, and the cells.
+"""Reading of delimited text: delimiter, header and cells.
 
-Columns of plain numbers are read by ``numpy.loadtxt``. Where that fails, a slower reader goes
-through the file row by row and keeps the line of each, so that faults can be named by it.
+Columns of plain numbers are read by ``numpy.loadtxt``. If that fails, a slower reader reads the
+file row by row and keeps line numbers for error messages.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from gpx.errors import DataError
 _QUOTED = re.compile(r'"[^"]*"')
 _NAMED_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", None: "white space"}
 _END = "\x1fend of file\x1f"
-"""A line behind the last one, which becomes a row of its own unless a quote is still open."""
+"""Appended after the last line: if it is not read as a separate row, a quote is still open."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a delimited file is written.
+    """Format of a delimited file.
 
     Attributes:
         path: of the file.
-        delimiter: between columns; None is any run of white space.
+        delimiter: between columns; None: white space.
         header_line: line number of the header (from 1), or 0 without one.
-        names: of the columns; x1, x2, ... where there is no header.
+        names: of the columns; x1, x2, ... without a header.
     """
 
     path: Path
@@ -52,25 +52,25 @@ class Layout:
         return len(self.names)
 
     def column(self, index: int) -> str:
-        """A column for an error message: number from 1 and, with a header, name."""
+        """Description of a column for error messages: number from 1 and, with a header, name."""
         return f"column {index + 1}" + (f" ({self.names[index]!r})" if self.header_line else "")
 
     def place(self, line: int, index: int) -> str:
-        """A cell for an error message: file, line and column."""
+        """Description of a cell for error messages: file, line and column."""
         return f"{self.path}, line {line}, {self.column(index)}"
 
 
 def sniff(path: str | Path, header: bool | None = None) -> Layout:
-    """Delimiter (comma, semicolon, tab, white space) and column names of a file, ``.gz`` too.
+    """Find delimiter (comma, semicolon, tab, white space) and column names of a file, also ``.gz``.
 
-    The first line is a header when none of its cells is a number; a leading ``#`` is dropped.
+    The first line is a header if none of its cells is a number; a leading ``#`` is dropped.
 
     Args:
         path: of the file.
-        header: True or False when it is known whether there is one.
+        header: whether there is a header; None: found from the first line.
 
     Raises:
-        DataError: no such file, not text, no rows, doubtful or repeated names.
+        DataError: no such file, not text, no rows, or an ambiguous header or repeated names.
     """
     found = existing_file(path)
     with _text(found) as file:
@@ -83,14 +83,14 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
     delimiter = _delimiter(first, lines[-1][1])
     _, cells = next(_rows(io.StringIO(first), delimiter, found, number), (number, []))
     if not cells:
-        raise DataError(f"{found}, line {number} is blank but for signs; expected names or numbers")
+        raise DataError(f"{found}, line {number} has no names or numbers")
     texts = [i for i, c in enumerate(cells) if c and number_of(c) is None]
     if header is None:
         if texts and any(number_of(c) is not None for c in cells):
             raise DataError(
                 f"{found}, line {number}, column {texts[0] + 1}: found text {cells[texts[0]]!r} "
-                f"beside numbers, expected either a header of names or a row of numbers; "
-                "correct the line (or say header=true or header=false)"
+                "beside numbers, expected either a header of names or a row of numbers; correct "
+                "the line (or set header=true or header=false)"
             )
         header = bool(texts)
     if not header:
@@ -101,16 +101,16 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
     for i, name in enumerate(names):
         if name in names[:i]:
             raise DataError(
-                f"{found}, line {number}: the name {name!r} heads both column "
-                f"{names.index(name) + 1} and column {i + 1}, expected different names"
+                f"{found}, line {number}: columns {names.index(name) + 1} and {i + 1} are both "
+                f"named {name!r}, expected different names"
             )
     return Layout(found, delimiter, number, names)
 
 
 def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
-    """Some columns (n, len(columns)) where all their cells are plain finite numbers, or else None.
+    """Some columns (n, len(columns)) if all their cells are finite numbers, otherwise None.
 
-    Cost: O(characters), a second time for the lengths of the rows where columns are left out.
+    Cost: O(characters); twice if columns are left out, to check the lengths of rows.
     """
     every = list(columns) == list(range(layout.width))
     # loadtxt does not compare row lengths when it reads only some columns
@@ -128,7 +128,7 @@ def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
                 usecols=None if every else list(columns),
                 ndmin=2,
             )
-        except UnicodeDecodeError:  # a ValueError, too
+        except UnicodeDecodeError:  # which is a ValueError
             raise
         except ValueError:
             return None
@@ -136,13 +136,13 @@ def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
 
 
 def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[list[str]]]:
-    """The cells in some columns as they are written, without the blanks around them.
+    """The cells of some columns as text, without surrounding blanks.
 
     Returns:
-        The line of every row (n,), and for every column its n cells.
+        line numbers of the rows (n,), and for every column its n cells.
 
     Raises:
-        DataError: ragged rows, or a quote that is not closed, with its line.
+        DataError: rows of different lengths, or a quote that is not closed, with the line.
 
     Cost: O(characters), row by row.
     """
@@ -154,7 +154,7 @@ def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[
                 continue
             ragged = len(row) != layout.width
             for i in range(len(row)) if ragged else columns:
-                if "\n" in row[i]:  # the quote that closes it was meant to open another
+                if "\n" in row[i]:  # a missing quote has joined lines
                     opened = number + "".join(row[:i]).count("\n")
                     raise DataError(_quote_opens(layout.path, opened))
             if ragged:
@@ -172,17 +172,18 @@ def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[
 
 
 def _surely_rectangular(layout: Layout) -> bool:
-    """Whether every line is seen to be a row of as many cells as there are columns."""
+    """Whether every line is certain to have as many cells as there are columns."""
     with _text(layout.path) as file:
         for line in filter(str.strip, file):
             cells = line.split() if layout.delimiter is None else line.split(layout.delimiter)
-            # an odd quote may go on over further lines
+            # with an odd number of quotes, a cell may extend over further lines
             if len(cells) != layout.width or line.count('"') % 2:
                 return False
     return True
 
 
 def _delimiter(first: str, second: str) -> str | None:
+    """The delimiter that both lines contain, or else the first line; None: white space."""
     bare = [_QUOTED.sub("", line) for line in (first, second)]
     for lines in (bare, bare[:1]):
         for candidate in (";", "\t", ","):
@@ -194,16 +195,16 @@ def _delimiter(first: str, second: str) -> str | None:
 def _rows(
     file: Iterable[str], delimiter: str | None, path: Path, first: int = 1
 ) -> Iterator[tuple[int, list[str]]]:
-    """Number of the first line, and stripped cells, of every row that is not blank.
+    """First line number and stripped cells of every row that is not blank.
 
     Args:
-        file: lines; a quoted cell may go over several of them.
+        file: lines; a quoted cell may extend over several lines.
         delimiter: between cells.
-        path: where the lines are from, for error messages.
+        path: of the file, for error messages.
         first: number of the first line.
 
     Raises:
-        DataError: a quote that is never closed, with the line where it opens.
+        DataError: a quote that is not closed, with the line where it opens.
     """
     if delimiter is None:
         for number, line in enumerate(file, start=first):
@@ -218,11 +219,11 @@ def _rows(
         except csv.Error as error:
             if first + reader.line_num == number + 1:
                 raise DataError(f"{path}, line {number}: cannot be read ({error})") from error
-            # a cell of more than 131,072 characters: the rows after a quote that is not closed
+            # a cell of more than 131,072 characters: a quote is not closed
             raise DataError(_quote_opens(path, number)) from error
         if cells == [_END]:
             return
-        if cells and cells[-1].endswith(_END):  # csv closes the quote in silence
+        if cells and cells[-1].endswith(_END):  # csv does not report an open quote
             raise DataError(_quote_opens(path, number + "".join(cells[:-1]).count("\n")))
         cells = [cell.strip() for cell in cells]
         if any(cells):
@@ -231,20 +232,20 @@ def _rows(
 
 def _quote_opens(path: Path, line: int) -> str:
     return (
-        f"{path}, line {line}: a quote opens here and is not closed where its cell ends; "
-        "close it or remove it"
+        f"{path}, line {line}: a quote opens here and is not closed at the end of its cell; close "
+        "it or remove it"
     )
 
 
 @contextmanager
 def _text(path: Path) -> Iterator[TextIO]:
-    """A file as text, unzipped by content; raises DataError where it cannot be decoded."""
+    """A file opened as text, unzipped if needed; raises DataError if it cannot be decoded."""
     try:
         with open(path, "rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    # utf-8-sig drops the mark that spreadsheets put in front
+    # utf-8-sig skips the byte order mark that spreadsheets write
     how = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
     with gzip.open(path, **how) if zipped else open(path, **how) as file:  # type: ignore[call-overload]
         try:

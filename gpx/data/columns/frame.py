@@ -1,4 +1,4 @@
-"""Columns of a table as they are given, before numbers are made of them."""
+"""Columns of a table as given, before they are converted to numbers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Frame:
 
     Attributes:
         names: of the columns.
-        columns: each (n,): float64 (NaN where there is no value), texts (dtype object, empty where
-            there is none) or datetime64 (NaT).
+        columns: each (n,): float64, texts (dtype object) or datetime64; missing values are NaN,
+            empty texts or NaT.
         where: file or argument, for error messages.
-        place: row and column, counting from 0 -> where that is, for error messages.
+        place: maps indices of row and column to a description, for error messages.
     """
 
     names: tuple[str, ...]
@@ -35,11 +35,11 @@ class Frame:
         return len(self.columns[0]) if self.columns else 0
 
     def placed(self, column: int) -> Callable[[int], str]:
-        """``place`` in one column."""
+        """``place`` for one column, as a function of the row."""
         return lambda row: self.place(row, column)
 
     def renamed(self, names: tuple[str, ...]) -> Frame:
-        """The same columns under other names."""
+        """The same columns with other names."""
         return replace(self, names=names)
 
     def select(self, columns: Sequence[int]) -> Frame:
@@ -54,21 +54,21 @@ class Frame:
 
 
 def read_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
-    """Some columns of a delimited file, as numbers where all of these are, or else as texts.
+    """Some columns of a delimited file: as numbers if all cells are numbers, otherwise as texts.
 
     Args:
         layout: of the file.
-        columns: numbers of the columns.
-        texts: leave them texts whatever they hold.
+        columns: indices of the columns.
+        texts: read them as texts in any case.
 
     Raises:
-        DataError: ragged rows, or a quote that is not closed, with its line.
+        DataError: rows of different lengths, or a quote that is not closed, with the line.
     """
     kept = list(columns)
     names = tuple(layout.names[i] for i in kept)
     values = None if texts else read_numbers(layout, kept)
     if values is not None:
-        # lines are looked up where there is something to say of one: an error, or a category
+        # line numbers are only looked up for messages
         return Frame(
             names,
             tuple(values.T),
@@ -85,7 +85,7 @@ def read_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> F
 
 
 def array_frame(array: NDArray[Any], names: Sequence[str], where: str, row: str = "row") -> Frame:
-    """Columns of an array (n, d) of numbers, or of rows of numbers, texts and dates.
+    """The columns of an array (n, d) of numbers, texts and dates as a frame.
 
     Args:
         array: (n, d).
@@ -97,17 +97,17 @@ def array_frame(array: NDArray[Any], names: Sequence[str], where: str, row: str 
 
 
 def frame_of(values: Any, names: Sequence[str], where: str) -> Frame:
-    """Rows of numbers, texts or dates that are no file.
+    """A frame of numbers, texts or dates from a caller's values.
 
     Args:
-        values: (n, d), or (d,) for one row (of one column (n,) is n rows): a data frame that has
-            columns of these names, an array, or a list of rows.
-        names: d of them.
-        where: what the values are, for error messages.
+        values: (n, d), or (d,) for one row, or (n,) if d = 1: a data frame with columns of these
+            names, an array, or a list of rows.
+        names: of the d columns.
+        where: name of the values, for error messages.
 
     Raises:
         ShapeError: not d columns.
-        DTypeError: of something else than numbers, texts and dates.
+        DTypeError: values other than numbers, texts and dates.
     """
     columns = getattr(values, "columns", None)
     if columns is not None and not callable(columns):
@@ -125,7 +125,7 @@ def frame_of(values: Any, names: Sequence[str], where: str) -> Frame:
 
 
 def as_rows(array: NDArray[Any], columns: int) -> NDArray[Any]:
-    """A matrix of rows of so many columns: (d,) is one row, and of one column (n,) is n rows."""
+    """An array as a matrix: (d,) becomes one row, or (n,) n rows if there is one column."""
     return array[:, None] if array.ndim == 1 and columns == 1 else np.atleast_2d(array)
 
 
@@ -139,20 +139,20 @@ def require_columns(array: NDArray[Any], names: Sequence[str]) -> None:
 
 
 def places(where: str, names: Sequence[str], row: str = "row") -> Callable[[int, int], str]:
-    """``Frame.place`` of rows that have no lines in a file; ``row`` is what they are called."""
+    """``Frame.place`` for rows that are not lines of a file; ``row`` is the word for a row."""
     return lambda number, i: f"{where}, {row} {number + 1}, column {i + 1} ({names[i]!r})"
 
 
 def plain_values(values: Any, name: str) -> Values:
-    """A column (n,) of anything that NumPy takes as numbers, texts or dates.
+    """A column (n,) of numbers, texts or dates as one of ``Values``.
 
     Args:
-        values: an array, a column of a data frame, or a list; None, NaN, NaT and what pandas calls
-            NA stand for no value.
+        values: an array, a column of a data frame, or a list; None, NaN, NaT and pandas.NA are
+            missing values.
         name: of the column, for the error message.
 
     Raises:
-        DTypeError: of something else.
+        DTypeError: other values.
     """
     array: NDArray[Any] = np.asarray(values)
     if array.dtype.kind in "biuf":
@@ -169,7 +169,7 @@ def plain_values(values: Any, name: str) -> Values:
 
 
 def _of_objects(array: NDArray[Any], name: str) -> Values:
-    """A column of Python's own objects: numbers where all of them are, dates where they all are."""
+    """A column of Python objects: all numbers, all dates, or otherwise texts."""
     gaps = np.array([absent(value) for value in array], dtype=bool)
     given = array[~gaps]
     if any(isinstance(value, complex) for value in given):
@@ -194,7 +194,7 @@ def _of_objects(array: NDArray[Any], name: str) -> Values:
 
 
 def absent(value: Any) -> bool:
-    """None, NaN, NaT, or pandas.NA, which is equal to nothing and to which nothing can be said."""
+    """Whether a value is missing: None, NaN, NaT or pandas.NA."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))

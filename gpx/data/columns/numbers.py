@@ -1,4 +1,4 @@
-"""Arrays of numbers, the number that a cell of text is, and names of columns that have none."""
+"""Types of arrays, numbers in cells of text, and default column names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 WORDS = {"true": 1.0, "false": 0.0}
-"""Words that are read as numbers, in any case."""
+"""Words (in any case) that are read as numbers."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)", re.I)
 
 
 def number_of(cell: str) -> float | None:
-    """The number in a cell, finite or not; None for any other text."""
+    """The number in a cell, possibly not finite; None for any other text."""
     if _NUMBER.fullmatch(cell):
         return float(cell)
     return WORDS.get(cell.lower())
 
 
 def numbered_names(count: int, letter: str = "x") -> tuple[str, ...]:
-    """Names of columns that have none: x1, x2, ..."""
+    """Default names of columns: x1, x2, ..."""
     return tuple(f"{letter}{i + 1}" for i in range(count))

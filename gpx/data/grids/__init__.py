@@ -1,4 +1,4 @@
-"""Values on Cartesian grids, with gaps or without."""
+"""Values on Cartesian grids, with or without gaps."""
 
 from gpx.data.grids.file import ExtraGrid, GridFile
 from gpx.data.grids.frames import FrameFolder

@@ -1,4 +1,4 @@
-"""Grids in NumPy archives: your own, and those of the ``extra`` folder."""
+"""Grids in NumPy archives: the user's own, and those of the ``extra`` folder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpx.errors import ConfigError, DataError
 
 
 class GridFile(GridSource):
-    """A NumPy archive with values on a grid, its axes, and gaps as NaN or in a mask.
+    """A NumPy archive with values on a grid and its axes; gaps are NaN or given by a mask.
 
     Args:
         path: of the .npz file.
         values: name of the array of values (m_1, ..., m_d); or several names, for several outputs
             on the same grid, which become its last axis.
-        axis_arrays: names of the arrays of axis points, (m_l,) or (m_l, d_l), in order; None takes
-            axis0, axis1 ...
-        mask: name of an array of flags, true where observed; None: NaN marks gaps.
-        test: name of an array of flags, true where held out, for data.hold_out=mask.
-        hold_out, hold_out_axis, axes, split, test_fraction, root, split_seed: see ``GridSource``; a
-            relative ``path`` is looked for in ``root`` when that is given.
+        axis_arrays: names of the arrays of axis points, (m_l,) or (m_l, d_l), in order; None:
+            axis0, axis1, ...
+        mask: name of an array of flags, true for observed cells; None: gaps are NaN.
+        test: name of an array of flags, true for test cells, with data.hold_out=mask.
+        hold_out, hold_out_axis, axes, split, test_fraction, root, split_seed: see ``GridSource``;
+            ``path`` is relative to ``root`` if that is given.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class GridFile(GridSource):
         self.test = test
 
     def grid(self) -> GridValues:
-        """Reads the archive.
+        """Read the archive.
 
         Raises:
             DataError: no such file or array, or see ``GridValues``.
@@ -76,15 +76,15 @@ class GridFile(GridSource):
 
 
 def _flags(path: Path, name: str, option: str) -> NDArray[np.bool_]:
-    """An array of flags: zero, and one other value (1, 255) where true."""
+    """An array of flags: 0 for false, and a single other value (1, 255) for true."""
     array = read_array(path, name, option)
     found = array != 0.0
     marks = array[found]
     if not (marks == marks[:1]).all():  # NaN fails
         raise DataError(
-            f"{path}: array {name!r} is no mask: besides 0 it holds values from {marks.min():g} "
-            f"to {marks.max():g}; expected flags, true where "
-            f"{'held out' if option == 'test' else 'observed'}"
+            f"{path}: array {name!r} is not a mask: besides 0 it holds values from {marks.min():g} "
+            f"to {marks.max():g}; expected flags, true for "
+            f"{'test cells' if option == 'test' else 'observed cells'}"
         )
     return found
 
@@ -110,11 +110,11 @@ def assemble(
     notes: str = "",
     checksums: dict[str, str] | None = None,
 ) -> GridValues:
-    """Values with gaps marked; several arrays become outputs along a last axis.
+    """Grid values with NaN in the gaps; several arrays become outputs along a last axis.
 
     Raises:
-        DataError: arrays, mask or test flags of different shapes, a cell that the mask marks as
-            observed and that holds no number; see ``GridValues``.
+        DataError: arrays, mask or test flags of different shapes, or a cell that is NaN and
+            observed by the mask; see also ``GridValues``.
     """
     first = next(iter(arrays.values()))
     flags = {} if mask is None else {"the mask": mask}
@@ -131,9 +131,9 @@ def assemble(
             if missing.any():
                 place = ", ".join(map(str, np.argwhere(missing)[0]))
                 raise DataError(
-                    f"{origin}: {int(missing.sum())} cells of {what} are NaN where the mask says "
-                    f"observed, the first at [{place}]; mark them as gaps (false) or leave "
-                    "mask= out: NaN alone marks gaps"
+                    f"{origin}: {int(missing.sum())} cells of {what} are NaN but observed by the "
+                    f"mask, the first at [{place}]; mark them as gaps (false), or leave mask= out, "
+                    "as NaN marks gaps anyway"
                 )
     names = tuple(
         (key,) if axis.ndim == 1 else tuple(f"{key}_{i}" for i in range(axis.shape[1]))
@@ -172,17 +172,17 @@ EXTRA_GRIDS = {
     "dem_jacksboro": (("axis0", "axis1"), ("values",)),
     "canadian_weather": (("lat_lon_w", "day"), ("temperature",)),
 }
-"""Arrays of the axes, and of the values that are modelled unless others are asked for."""
+"""Names of the arrays of axes, and of the values that are modelled by default."""
 
 
 class ExtraGrid(GridSource):
-    """A grid of the ``extra`` folder, from its grid.npz; never downloaded.
+    """A grid of the ``extra`` folder (grid.npz); never downloaded.
 
     Args:
         name: "dem_jacksboro" (terrain height in metres, latitude by longitude, complete) or
             "canadian_weather" (35 stations at (latitude, longitude west) by day of the year,
             complete).
-        values: arrays to model, several as outputs; None: heights, or the temperature.
+        values: names of arrays to model, several as outputs; None: heights, or the temperature.
         hold_out, hold_out_axis, axes, split, test_fraction, root, split_seed: see ``GridSource``.
 
     Raises:
@@ -208,7 +208,7 @@ class ExtraGrid(GridSource):
         self.values = values
 
     def grid(self) -> GridValues:
-        """Reads it.
+        """Read the archive.
 
         Raises:
             DataError: not found.

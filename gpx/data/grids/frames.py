@@ -1,4 +1,4 @@
-"""A folder of images or video frames with a mask: time by row by column."""
+"""A folder of images or video frames, possibly with a mask, as a grid."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gpx.tensor_checks import check_at_least
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm")
 
-WHITE = 65535.0
-"""Of grey images with 16 bits, which are read as wider whole numbers."""
+WHITE_16_BITS = 65535.0
+"""White in grey images with 16 bits, which are read as 32-bit integers."""
 
 
 class FrameFolder(GridSource):
-    """Images of one size in a folder, in the order of their names, as a grid with gaps.
+    """Images of equal size in a folder, in the order of their names, as a grid with gaps.
 
-    Colours are averaged to a brightness between 0 and 1. A single image gives row by column, more
-    give frame by row by column.
+    Colours are averaged to a brightness between 0 and 1. The axes are row and column for a single
+    image, and frame, row and column for several.
 
     Args:
         path: folder of the images.
-        mask: an image (non-zero where observed) for every frame, or a folder with one per frame
-            under the frame's name; None: everything is observed.
-        scale: every so many pixels are kept along each side.
+        mask: an image (non-zero for observed pixels) for all frames, or a folder with an image of
+            the same name for each frame; None: everything is observed.
+        scale: every ``scale``-th pixel is kept along each side.
         hold_out, hold_out_axis, split, test_fraction, root, split_seed: see ``GridSource``.
 
     Raises:
@@ -54,7 +54,7 @@ class FrameFolder(GridSource):
         self.scale = scale
 
     def grid(self) -> GridValues:
-        """Reads all images.
+        """Read all images.
 
         Raises:
             DataError: no images, different sizes, a mask of another shape, unreadable files.
@@ -64,14 +64,14 @@ class FrameFolder(GridSource):
             raise DataError(f"{folder} is not a folder; path= must name a folder of images")
         files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
         if not files:
-            raise DataError(f"{folder} holds no image ({', '.join(SUFFIXES)})")
+            raise DataError(f"{folder} holds no images ({', '.join(SUFFIXES)})")
         step = self.scale
         frames = [brightness(file)[::step, ::step] for file in files]
         for file, frame in zip(files, frames, strict=True):
             if frame.shape != frames[0].shape:
                 raise DataError(
                     f"{file} has {frame.shape} pixels and {files[0].name} {frames[0].shape}; "
-                    "expected frames of one size"
+                    "expected frames of equal size"
                 )
         if self.mask is not None:
             for file, frame in zip(files, frames, strict=True):
@@ -106,27 +106,27 @@ class FrameFolder(GridSource):
 
 
 def brightness(path: Path) -> Floats:
-    """An image (rows, columns) between 0 and 1, colours averaged, transparency ignored.
+    """Brightness (rows, columns) of an image between 0 and 1; colours are averaged.
 
     Raises:
-        DataError: the file cannot be read as an image, or does not say what is white.
+        DataError: the file cannot be read as an image, or its value of white is not known.
     """
     from matplotlib.image import imread
     from PIL import Image
 
     try:
         with Image.open(path) as image:
-            wide = image.mode in ("I", "F")  # imread clips these to 8 bits
+            wide = image.mode in ("I", "F")  # imread would clip these to 8 bits
             pixels = np.asarray(image if wide else imread(path))
     except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{path} cannot be read as an image ({error})") from error
-    if wide and (pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > WHITE):
+    if wide and (pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > WHITE_16_BITS):
         raise DataError(
-            f"{path} holds {pixels.dtype} pixels up to {pixels.max():g}, of which none is known "
-            "to be white; save it with 8 or 16 bits a channel"
+            f"{path} holds {pixels.dtype} pixels up to {pixels.max():g}, and it is not known which "
+            "value is white; save it with 8 or 16 bits per channel"
         )
     scale = float(np.iinfo(pixels.dtype).max) if pixels.dtype.kind == "u" else 1.0
-    scale = WHITE if wide else scale
+    scale = WHITE_16_BITS if wide else scale
     if pixels.ndim == 3:
         pixels = pixels[:, :, : 1 if pixels.shape[2] <= 2 else 3].mean(axis=2)
     return np.array(pixels, dtype=np.float64) / scale

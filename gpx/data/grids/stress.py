@@ -1,4 +1,4 @@
-"""Synthetic grids of any size for stress tests: a vibrating membrane, Rastrigin's function."""
+"""Synthetic grids of any size for stress tests: a vibrating membrane and Rastrigin's function."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FIELDS = ("membrane", "rastrigin")
 class GridStress(GridSource):
     """A known function on an equispaced grid in [0, 1]^d, with noise and random gaps.
 
-    "membrane": a square membrane with fixed edges, three modes a side, rows by columns by time:
+    "membrane": a square membrane with fixed edges, three modes per side, rows by columns by time:
     y = sum_pq (A_pq cos w_pq t + B_pq sin w_pq t) sin(p pi x_1) sin(q pi x_2), w_pq = pi
     sqrt(p^2 + q^2). "rastrigin": 10 d + sum_l (u_l^2 - 10 cos 2 pi u_l) over u in [-5.12, 5.12]^d,
     standardised.
 
     Args:
-        field: which.
+        field: "membrane" or "rastrigin".
         shape: points per axis; three axes for the membrane.
         gap_share: share of cells without a value, in [0, 1).
         noise: standard deviation of the noise, in the field's own unit.
@@ -69,7 +69,7 @@ class GridStress(GridSource):
         self.gap_share, self.noise, self.seed = gap_share, noise, seed
 
     def grid(self) -> GridValues:
-        """Draws it; raises ConfigError where memory does not suffice. Cost: O(cells)."""
+        """Draw the values; raises ConfigError if memory does not suffice. Cost: O(cells)."""
         size, width = math.prod(self.shape), len(self.shape)
         rows = size - round(self.gap_share * size)
         require_table_memory(self.shape, width, rows, f"{self.field} generator", drawn=True)

@@ -1,4 +1,4 @@
-"""Values on a Cartesian grid with gaps, and the table of their observed cells."""
+"""Values on a Cartesian grid with gaps, and the table of observed cells."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from gpx.linalg.memory import available_memory
 HOLD_OUT = ("cells", "slices", "tail", "mask")
 
 MAX_CELLS = 2**31
-"""Cells of a grid that is turned into a table of rows."""
+"""Most cells of a grid."""
 
 TABLE_COPIES = 3
-"""Tables of rows that exist at once while columns are joined, split and standardised."""
+"""Number of copies of the table in memory while it is built, split and standardised."""
 
 
 @dataclass(frozen=True)
 class GridValues:
-    """A response on the product of axes.
+    """Values on the Cartesian product of axes.
 
     Attributes:
         name: of the data set.
-        axes: per axis its points (m_l,) or, where they live in several dimensions, (m_l, d_l).
-        axis_names: per axis the names of its d_l columns.
-        values (m_1, ..., m_d): NaN at gaps.
-        value_name: of the response.
+        axes: for each axis its points (m_l,), or (m_l, d_l) for points in d_l dimensions.
+        axis_names: for each axis the names of its d_l columns.
+        values (m_1, ..., m_d): NaN in gaps.
+        value_name: name of the values.
         origin: file or generator, for messages.
-        test (m_1, ..., m_d): cells to hold out, where the data say which.
+        test (m_1, ..., m_d): cells to test on, if the data specify them.
         notes, checksums: as in ``Table``.
-        labels: axes that number something (outputs), kept in their own unit.
+        labels: indices of axes that are not scaled (numbers of outputs).
 
     Raises:
-        DataError: one sentence: an axis that is not sorted, has duplicates or is not finite,
-            shapes that do not agree, no observed cell, infinite values.
+        DataError: an axis that is not sorted, has duplicates or is not finite, shapes that do not
+            match, no observed cell, or infinite values.
     """
 
     name: str
@@ -76,25 +76,25 @@ class GridValues:
         if np.isinf(self.values).any():
             raise DataError(
                 f"{self.origin}: {int(np.isinf(self.values).sum())} values are infinite; write NaN "
-                "where nothing was observed"
+                "for gaps"
             )
         if not self.observed.any():
             raise DataError(
-                f"{self.origin}: all {self.values.size:,} cells are gaps; expected observed ones "
+                f"{self.origin}: all {self.values.size:,} cells are gaps; expected observed cells "
                 "(is the mask inverted? true means observed)"
             )
 
     @property
     def observed(self) -> NDArray[np.bool_]:
-        """Cells that hold a value."""
+        """Mask of the cells that hold a value."""
         return ~np.isnan(self.values)
 
     def cells(self) -> Rows:
-        """Flat index of the observed cells, ascending."""
+        """Flat indices of the observed cells, ascending."""
         return np.flatnonzero(self.observed.ravel()).astype(np.int64)
 
     def table(self) -> Table:
-        """One row per observed cell, in the order of the grid."""
+        """The table with a row for each observed cell, in the order of the grid."""
         width = sum(map(len, self.axis_names))
         require_table_memory(self.values.shape, width, int(self.observed.sum()), self.origin)
         cells = self.cells()
@@ -117,16 +117,17 @@ class GridValues:
 def require_table_memory(
     shape: Sequence[int], width: int, rows: int, origin: str, *, drawn: bool = False
 ) -> None:
-    """Refuse a grid whose table of rows would not fit memory, before it is taken.
+    """Raise ConfigError if the table of a grid would not fit into memory.
 
     Args:
         shape: of the grid.
-        width: input columns.
-        rows: observed cells.
-        drawn: whether values and gaps are still to be drawn: two arrays over the grid.
+        width: number of input columns.
+        rows: number of observed cells.
+        origin: file or generator, for the message.
+        drawn: whether values and gaps are still to be drawn, which takes two arrays of the grid.
 
     Raises:
-        ConfigError: how large, how much is free, what to do.
+        ConfigError: see above.
     """
     cells = math.prod(shape)
     needed = 8 * (TABLE_COPIES * (width + 1) * rows + (2 * cells if drawn else 0))
@@ -135,10 +136,10 @@ def require_table_memory(
         return
     sizes = " x ".join(f"{m:,}" for m in shape)
     raise ConfigError(
-        f"{origin}: {sizes} = {cells:,} cells, {rows:,} of them observed, are a table of "
-        f"{needed / 2**30:,.1f} GiB; at most {MAX_CELLS:,} cells"
-        + ("" if free is None else f" and {free / 2**30:,.1f} GiB")
-        + " can be had: thin or shorten an axis"
+        f"{origin}: {sizes} = {cells:,} cells, {rows:,} of them observed, need a table of "
+        f"{needed / 2**30:,.1f} GiB; the limit is {MAX_CELLS:,} cells"
+        + ("" if free is None else f" and {free / 2**30:,.1f} GiB of free memory")
+        + ": thin or shorten an axis"
     )
 
 
@@ -159,7 +160,8 @@ def _check_axis(axis: Floats, names: Sequence[str], origin: str) -> None:
         distinct = len(np.unique(axis, axis=0))
         if distinct < len(axis):
             raise DataError(
-                f"{origin}: {called} has {len(axis) - distinct} points twice; merge or move them"
+                f"{origin}: {called} has {len(axis) - distinct} duplicate points; merge or move "
+                "them"
             )
         return
     steps = np.diff(axis)
@@ -178,19 +180,19 @@ def _check_axis(axis: Floats, names: Sequence[str], origin: str) -> None:
 
 
 class GridSource(DataSource):
-    """A data set on a grid: a subclass writes ``grid``, table and splits come from here.
+    """A data set on a grid; a subclass writes ``grid``.
 
     Args:
-        hold_out: which observed cells are the test set: "cells" (a random share), "slices" (whole
-            points of one axis: stations, frames), "tail" (the end of one axis: a forecast) or
-            "mask" (those the data mark).
-        hold_out_axis: of "slices" and "tail", counting from 0.
-        axes: groups of input columns that form one axis together; handed to the model. None: as
-            the grid has them.
-        split, test_fraction, root, split_seed: as for every source; the share held out.
+        hold_out: which observed cells to test on: "cells" (a random share), "slices" (random points
+            of one axis, such as stations or frames), "tail" (the end of one axis: a forecast) or
+            "mask" (those marked in the data).
+        hold_out_axis: number of the axis for "slices" and "tail", from 0.
+        axes: groups of input columns that together form an axis, for the model; None: those of the
+            grid.
+        split, test_fraction, root, split_seed: as for every source.
 
     Raises:
-        ConfigError: no such way of holding out.
+        ConfigError: an unknown ``hold_out``.
     """
 
     form = "grid"
@@ -216,12 +218,13 @@ class GridSource(DataSource):
 
     @abstractmethod
     def grid(self) -> GridValues:
-        """The whole grid, in the data's own units; raises DataError when it cannot be had."""
+        """The grid in the data's own units; raises DataError if it is missing or malformed."""
 
     def table(self) -> Table:
-        """The observed cells as rows; several outputs are each standardised on training rows.
+        """The table of observed cells; each of several outputs is standardised by its training
+        rows.
 
-        Predictions of several outputs are in these units; the notes say how to go back.
+        Predictions of several outputs are in these units; the notes give the conversion.
         """
         self._grid = self.grid()
         table, units = self._grid.table(), list[str]()
@@ -233,7 +236,7 @@ class GridSource(DataSource):
                 seen = table.y[train[rows[train]]]
                 if not len(seen):
                     raise DataError(
-                        f"{table.where}: output {output} has no training cell; hold out others"
+                        f"{table.where}: output {output} has no training cell; hold out other cells"
                     )
                 mean, scale = seen.mean(), seen.std() or 1.0
                 table.y[rows] -= mean
@@ -242,14 +245,14 @@ class GridSource(DataSource):
         return replace(table, notes="; ".join(filter(None, [table.notes, *units])))
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
-        """As in ``DataSource``, by ``hold_out``."""
+        """As in ``DataSource``, depending on ``hold_out``."""
         if self.hold_out == "cells":
             return super().split_rows(table)
         assert self._grid is not None
         cells, shape = self._grid.cells(), self._grid.values.shape
         if self.hold_out == "mask":
             if self._grid.test is None:
-                raise DataError(f"{table.where} marks no test cells; take hold_out=cells")
+                raise DataError(f"{table.where} marks no test cells; use hold_out=cells")
             chosen = self._grid.test.ravel()[cells]
         else:
             chosen = self._slices(shape)[np.unravel_index(cells, shape)[self.hold_out_axis]]
@@ -262,6 +265,7 @@ class GridSource(DataSource):
         return train.astype(np.int64), test.astype(np.int64)
 
     def _slices(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """Mask of the points of the axis that are tested."""
         if not 0 <= self.hold_out_axis < len(shape):
             raise ConfigError(
                 f"hold_out_axis={self.hold_out_axis}: the grid has axes 0 to {len(shape) - 1}"
@@ -270,7 +274,7 @@ class GridSource(DataSource):
         chosen = np.zeros(points, dtype=bool)
         if self.hold_out == "tail":
             if self.split:
-                raise ConfigError(f"split={self.split}: a tail has split 0 only")
+                raise ConfigError(f"split={self.split}: hold_out=tail has only split 0")
             chosen[points - max(1, math.ceil(self.test_fraction * points)) :] = True
             return chosen
         folds = round(1.0 / self.test_fraction)

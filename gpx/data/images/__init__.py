@@ -1,4 +1,4 @@
-"""Images with a class each."""
+"""Data sets of labelled images."""
 
 from gpx.data.images.fields import Fields
 from gpx.data.images.files import Digits, ImageFiles

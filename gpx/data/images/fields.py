@@ -1,4 +1,4 @@
-"""Images made of random fields, whose class probabilities are known exactly."""
+"""Images of random fields, whose class probabilities are known exactly."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from gpx.data.table import Table
 from gpx.errors import ConfigError, ShapeError
 from gpx.tensor_checks import check_at_least
 
-SMOOTH = 8.0
-"""The side of an image over the standard deviation of the filter that smooths its fields."""
+SMOOTHNESS = 8.0
+"""Side of an image divided by the standard deviation of the filter that smooths its fields."""
 RANK = 32
-"""Of the variation within a class: it has the size of a pixel, and the smoothness of the means."""
+"""Rank of the variation within a class."""
 PIXEL_NOISE = 0.2
-DRAWS = 20_000
-"""Of images, to find the error of the best classifier."""
+NUM_DRAWS = 20_000
+"""Number of images by which the error of the best classifier is estimated."""
 
 
 class Fields(ImageSource):
-    """x = a mu_c + U z + 0.2 e: a smooth random field for each class, and variation about it.
+    """x = a mu_c + U z + 0.2 e: a smooth random field for each class, plus variation.
 
-    Smooth colour images as large as those of CIFAR that need no download. The 32 columns of U are
-    smooth fields, and mu_c a draw of U z, the same for every size of set; z and e are standard
-    normals, and classes are equally probable. The contrast a is such that the best classifier errs
-    as often as asked, and ``probabilities`` are what that classifier predicts: what a network's
-    calibration is to be measured against.
+    They are smooth colour images of the size of CIFAR, without a download. The 32 columns of U are
+    smooth fields; mu_c is a draw of U z, independent of the size of the set; z and e are standard
+    normal, and classes are equally probable. The contrast a is chosen for the given error of the
+    best classifier. ``probabilities`` are the predictions of that classifier, which the calibration
+    of a network can be compared with.
 
     Args:
-        num_images: how many.
+        num_images: number of images.
         num_classes: C.
         side, channels: of the images.
-        bayes_error: share of images that the best classifier takes for another class, below
-            1 - 1 / C.
+        bayes_error: error rate of the best classifier, below 1 - 1 / C.
         train_size, split, test_fraction, root, split_seed: of ``ImageSource``; ``split_seed`` is
             also that of the images.
 
@@ -64,7 +63,7 @@ class Fields(ImageSource):
         if not 1e-3 <= bayes_error < 1.0 - 1.0 / num_classes:
             raise ConfigError(
                 f"bayes_error={bayes_error} must be from 0.001 to below "
-                f"{1.0 - 1.0 / num_classes:.4g}, which guessing has"
+                f"{1.0 - 1.0 / num_classes:.4g}, the error of guessing"
             )
         self.name = f"fields{num_classes}"
         self.num_images, self.shape = num_images, (channels, side, side)
@@ -73,12 +72,12 @@ class Fields(ImageSource):
 
         fields = gaussian_filter(
             rng.standard_normal((RANK, *self.shape)),
-            (0, 0, side / SMOOTH, side / SMOOTH),
+            (0, 0, side / SMOOTHNESS, side / SMOOTHNESS),
             mode="wrap",
         ).reshape(RANK, size)
         self._ways = fields / (fields.std() * np.sqrt(RANK))
-        # classes differ where images of one class differ, too: else a mean as faint as the noise of
-        # a pixel would do, which no network finds
+        # means lie in the span of U: otherwise they could be as faint as the noise of a pixel, and
+        # no network would find them
         means = rng.standard_normal((num_classes, RANK)) @ self._ways
         # S^-1 mu by Woodbury's identity, S = U U^T + 0.04 I the covariance of a class
         inner = PIXEL_NOISE**2 * np.eye(RANK) + self._ways @ self._ways.T
@@ -107,33 +106,33 @@ class Fields(ImageSource):
         )
 
     def probabilities(self, x: Floats) -> Floats:
-        """P(class | x) (n, C), exact, of images x (n, d) as in ``table``.
+        """Exact P(class | x) (n, C) of images x (n, d) as in ``table``.
 
         Raises:
             ShapeError: images of another size.
         """
         size = int(np.prod(self.shape))
         if x.ndim != 2 or x.shape[1] != size:
-            raise ShapeError(f"images of shape {x.shape} have no such law; expected (n, {size})")
+            raise ShapeError(f"images have shape {x.shape}; expected (n, {size})")
         logits = torch.from_numpy(x @ self._directions.T + self._offsets)
         return torch.softmax(logits, 1).numpy()
 
 
 def _contrast(gram: Floats, error: float) -> float:
-    """The factor on means of Gram matrix ``gram`` (C, C) at which the best classifier so errs."""
+    """Factor on means with Gram matrix ``gram`` (C, C) for that error of the best classifier."""
     rng = np.random.Generator(np.random.PCG64(5))
-    classes = rng.integers(len(gram), size=DRAWS)
+    classes = rng.integers(len(gram), size=NUM_DRAWS)
     values, vectors = np.linalg.eigh(gram)
     root = vectors * np.sqrt(values.clip(0.0))
-    noise = rng.standard_normal((DRAWS, len(gram))) @ root.T
+    noise = rng.standard_normal((NUM_DRAWS, len(gram))) @ root.T
     centre = gram[classes] - 0.5 * gram.diagonal()
 
-    def errs(contrast: float) -> float:
+    def error_rate(contrast: float) -> float:
         chosen = (contrast * centre + noise).argmax(1)  # logits over the contrast
         return float((chosen != classes).mean())
 
     low, high = 1e-6, 1e3
     for _ in range(50):
         middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if errs(middle) > error else (low, middle)
+        low, high = (middle, high) if error_rate(middle) > error else (low, middle)
     return high

@@ -1,4 +1,4 @@
-"""Images in files: handwritten digits that come with the package, IDX files, archives."""
+"""Images in files: the digits of the package, IDX files and NumPy archives."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BYTE_RANGE = 255.0
 
 
 class Digits(ImageSource):
-    """1,797 handwritten digits of 8 x 8 pixels with values 0 to 16, part of the package.
+    """1,797 handwritten digits of 8 x 8 pixels with values 0 to 16, included in the package.
 
-    The test part of the optical recognition set of E. Alpaydin and C. Kaynak (UCI, CC BY 4.0), in
-    the file that scikit-learn ships. Options: ``ImageSource``.
+    The test part of the optical recognition set of E. Alpaydin and C. Kaynak (UCI, CC BY 4.0), as
+    in scikit-learn. Options as for ``ImageSource``.
     """
 
     name = "digits"
@@ -55,17 +55,17 @@ class _Part(NamedTuple):
 
 
 class ImageFiles(ImageSource):
-    """Images of your own: a folder of IDX files by MNIST's names, or a NumPy archive.
+    """Images of the user: a NumPy archive, or a folder of IDX files named as in MNIST.
 
     An archive has arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``,
-    which are cut into folds; x (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three channels.
-    A folder has ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, and the same with
-    ``t10k`` for the published test part, gzipped or not; other sets that come in this form
-    (Fashion-MNIST, KMNIST, NOT-MNIST) will do.
+    which are divided into folds; x is (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three
+    channels. A folder has ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, and the same
+    with ``t10k`` for the test part, possibly gzipped; for example Fashion-MNIST, KMNIST or
+    NOT-MNIST.
 
     Args:
-        path: folder or .npz file; a relative one is looked for in ``root`` where that is given.
-        pixel_range: what pixels are divided by; None: 255, or 1 where no pixel is above 1.
+        path: folder or .npz file, relative to ``root`` if that is given.
+        pixel_range: pixels are divided by this; None: 255, or 1 if no pixel is above 1.
         train_size, noise, split, test_fraction, root, split_seed: of ``ImageSource``.
     """
 
@@ -89,8 +89,8 @@ class ImageFiles(ImageSource):
         """All rows.
 
         Raises:
-            DataError: files or arrays are missing or damaged, or images and labels of different
-                numbers or sizes.
+            DataError: files or arrays are missing or damaged, images differ in size, or numbers of
+                images and labels differ.
         """
         path = under(self.root, self.path)
         if not path.exists():
@@ -100,8 +100,8 @@ class ImageFiles(ImageSource):
         if len(shapes) != 1:
             raise DataError(
                 f"{path} has images of different sizes: "
-                f"{' and '.join(' x '.join(map(str, s)) for s in sorted(shapes))}; "
-                "bring them to one size first"
+                f"{' and '.join(' x '.join(map(str, s)) for s in sorted(shapes))}; resize them to "
+                "one size first"
             )
         masks: Mask | None = None
         if len(parts) == 2:
@@ -125,7 +125,7 @@ class ImageFiles(ImageSource):
 
 
 def _checked(pixels: Floats, classes: Floats, where: str) -> _Part:
-    """One part, channels first; raises DataError unless there is one class for every image."""
+    """One part with channels first; raises DataError unless every image has a class."""
     try:
         pixels = channels_first(pixels)
     except ShapeError as error:
@@ -133,7 +133,7 @@ def _checked(pixels: Floats, classes: Floats, where: str) -> _Part:
     if not pixels.size or classes.shape != (len(pixels),):
         raise DataError(
             f"{where} has images of shape {pixels.shape} and labels of shape {classes.shape}; "
-            "expected some images, and one label for each of them"
+            "expected images, and one label for each of them"
         )
     return _Part(np.ascontiguousarray(pixels, np.float64), classes.astype(np.float64))
 

@@ -1,4 +1,4 @@
-"""Letters A to J, drawn at random: images that a classifier of digits has never seen."""
+"""Random images of the letters A to J, to test classifiers of digits on unknown inputs."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ LETTERS = {
 }
 """Bitmaps of 8 rows and 6 columns; strokes are two pixels wide."""
 MARGIN = 4
-"""Pixels of background around a bitmap, and of zeros beyond."""
-FINER = 8
-"""A bitmap is blurred at so many points to a pixel."""
+"""Pixels of background around a bitmap."""
+UPSAMPLING = 8
+"""Points per pixel of a bitmap when it is blurred."""
 BLUR = 0.5
 """Standard deviation of the blur, in pixels of a bitmap."""
 CHUNK = 256
-"""Letters drawn at once."""
+"""Letters drawn at a time."""
 
 
 class Glyphs(ImageSource):
-    """Letters A to J with random shift, size and thickness of strokes, of any number and size.
+    """Letters A to J with random position, size and thickness of strokes.
 
-    Nothing is downloaded. Pixels lie between 0 and 1, so that a network trained on digits may be
-    asked how certain it is of letters. Drawn are as many of each letter as of any other, give or
-    take one.
+    Pixels are between 0 and 1, and numbers of images of different letters differ by at most one.
+    They test how certain a network trained on digits is of letters.
 
     Args:
-        num_images: how many.
+        num_images: number of images.
         side: height and width in pixels: 8 as ``Digits``, 28 as ``MNIST``.
         train_size, noise, split, test_fraction, root, split_seed: of ``ImageSource``;
             ``split_seed`` is also that of the letters.
@@ -75,7 +74,7 @@ class Glyphs(ImageSource):
         """All letters."""
         rng = np.random.Generator(np.random.PCG64([self.split_seed, 2]))
         classes = rng.permutation(np.arange(self.num_images) % len(LETTERS))
-        # size as a share of the image, shift in shares of it, level at which ink begins
+        # size and shift as shares of the image, and the brightness at which ink begins
         size = rng.uniform(0.7, 0.95, self.num_images)
         shift = rng.uniform(-0.08, 0.08, (self.num_images, 2))
         level = rng.uniform(0.3, 0.7, self.num_images)
@@ -96,16 +95,16 @@ class Glyphs(ImageSource):
 
 
 def _blurred() -> torch.Tensor:
-    """All bitmaps, blurred, in the middle of squares of their height plus two margins."""
+    """All bitmaps, blurred and centred in squares of their height plus two margins."""
     maps = torch.tensor(
         [[[c == "#" for c in row] for row in rows] for rows in LETTERS.values()],
         dtype=torch.float64,
     )
     sideways = (maps.shape[1] - maps.shape[2]) // 2 + MARGIN
     square = functional.pad(maps, (sideways, sideways, MARGIN, MARGIN))
-    fine = square.repeat_interleave(FINER, 1).repeat_interleave(FINER, 2).unsqueeze(1)
-    reach = math.ceil(3 * BLUR * FINER)
-    places = torch.arange(-reach, reach + 1, dtype=torch.float64) / (BLUR * FINER)
+    fine = square.repeat_interleave(UPSAMPLING, 1).repeat_interleave(UPSAMPLING, 2).unsqueeze(1)
+    reach = math.ceil(3 * BLUR * UPSAMPLING)
+    places = torch.arange(-reach, reach + 1, dtype=torch.float64) / (BLUR * UPSAMPLING)
     weights = torch.exp(-0.5 * places.square())
     weights = weights / weights.sum()
     fine = functional.conv2d(fine, weights.view(1, 1, 1, -1), padding=(0, reach))
@@ -119,9 +118,9 @@ def _drawn(
     shift: torch.Tensor,
     level: torch.Tensor,
 ) -> torch.Tensor:
-    """Images (n, side, side) of blurred bitmaps (n, h, w), one size, level and two shifts each."""
+    """Images (n, side, side) of blurred bitmaps, with size (n,), shift (n, 2) and level (n,)."""
     rows = len(next(iter(LETTERS.values())))
-    # coordinates of the image from -1 to 1 over those of the square, of which the letter is a part
+    # maps coordinates of the image in [-1, 1] to those of the square, which includes the margins
     stretch = rows / (rows + 2 * MARGIN) / size
     place = torch.zeros(len(shapes), 2, 3, dtype=torch.float64)
     place[:, 0, 0] = place[:, 1, 1] = stretch
@@ -130,5 +129,5 @@ def _drawn(
     found = functional.grid_sample(shapes.unsqueeze(1), grid, mode="bilinear", align_corners=False)[
         :, 0
     ]
-    # ink begins at the level, over a pixel of the image
+    # brightness rises from 0 to 1 around the level
     return ((found - level.view(-1, 1, 1)) * 2.0 + 0.5).clamp(0.0, 1.0)

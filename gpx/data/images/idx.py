@@ -1,4 +1,4 @@
-"""Reader of IDX files, the format of MNIST: a header of big-endian sizes, then the numbers."""
+"""Reader of IDX files, the format of MNIST: big-endian sizes, followed by the numbers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BYTE = 0x08
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """An array of unsigned bytes with ``dimensions`` axes; gzipped files are recognised by content.
+    """An array of unsigned bytes with ``dimensions`` axes, from a file that may be gzipped.
 
     Raises:
-        DataError: not an IDX file of that kind, damaged, or of another length than its header says.
+        DataError: not such an IDX file, or its length does not match the header.
     """
     raw = path.read_bytes()
     if raw[:2] == b"\x1f\x8b":

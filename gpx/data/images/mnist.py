@@ -1,4 +1,4 @@
-"""MNIST's digits, or their parity, read from the original IDX files."""
+"""MNIST (digits, or their parity), read from the original IDX files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIXEL_RANGE = 255.0
 
 
 class Part(NamedTuple):
-    """One half of MNIST: the names its files go by and how many images of each digit it has."""
+    """One part of MNIST: names of its files, and number of images of each digit."""
 
     images: tuple[str, ...]
     labels: tuple[str, ...]
@@ -51,18 +51,17 @@ PARTS = {
 class MNIST(ImageSource):
     """The ten digits of MNIST: 784 pixels, divided by 255 and not standardised.
 
-    Looked for in ``root``, $GPX_DATA and the cache folder, each as ``mnist/``, ``mnist10k/`` and
-    the same under ``extra/``; files gzipped or not, nothing is downloaded.
+    Files are looked for in ``root``, $GPX_DATA and the cache folder, as ``mnist/``, ``mnist10k/``
+    and the same under ``extra/``, gzipped or not; nothing is downloaded.
 
     Args:
         subset: ``all``: 60,000 training and 10,000 test images, the published split (split 0);
-            ``test``: the 10,000 test images alone, cut into folds as any table, a reduced problem;
-            ``auto``: ``all`` where the training files are found, else ``test``, which the notes
-            then say.
+            ``test``: only the 10,000 test images, divided into folds, a reduced problem; ``auto``:
+            ``all`` if the training files are found, otherwise ``test``, with a note.
         train_size, noise, split, test_fraction, root, split_seed: of ``ImageSource``.
 
     Raises:
-        ConfigError: another word for ``subset``.
+        ConfigError: an unknown ``subset``.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class MNIST(ImageSource):
         self.subset = subset
 
     def images(self) -> Table:
-        """All rows; raises DataError where files are missing or damaged."""
+        """All rows; raises DataError if files are missing or damaged."""
         return _digits("mnist", "subset", self.subset, self.root)
 
 
@@ -92,7 +91,7 @@ class MNISTParity(DataSource):
         split, test_fraction, root, split_seed: as for every source.
 
     Raises:
-        ConfigError: another word for ``images``.
+        ConfigError: an unknown value of ``images``.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class MNISTParity(DataSource):
         self.images = images
 
     def table(self) -> Table:
-        """All rows; raises DataError where files are missing or damaged."""
+        """All rows; raises DataError if files are missing or damaged."""
         table = _digits("mnist_parity", "images", self.images, self.root)
         notes = f"parity of the digit; {table.notes}"
         return replace(table, y=table.y % 2.0, target_name="odd", notes=notes)
@@ -124,11 +123,11 @@ def _digits(name: str, option: str, subset: str, root: str | None) -> Table:
 
     Args:
         name: of the data set.
-        option, subset: which images, and the option that says it.
+        option, subset: name and value of the option that selects images.
         root: folder to look in first.
 
     Raises:
-        DataError: files not found, damaged, or with other digits than MNIST has.
+        DataError: files are missing, damaged, or do not hold the digits of MNIST.
     """
     folders = [f for own in ("mnist", "mnist10k") for f in candidate_folders(root, "extra", own)]
     parts = ["test"] if subset == "test" else ["train", "test"]
@@ -154,7 +153,7 @@ def _digits(name: str, option: str, subset: str, root: str | None) -> Table:
     if len(parts) == 2:
         masks = np.repeat([False, True], [len(p) for p in pixels])[:, None]
     else:
-        notes += "; reduced: the 10,000 test images only, divided by split="
+        notes += "; reduced: only the 10,000 test images, divided by split="
     return Table(
         name=name,
         x=np.concatenate(pixels).astype(np.float64),
@@ -170,7 +169,7 @@ def _digits(name: str, option: str, subset: str, root: str | None) -> Table:
 
 
 def _files(folders: list[Path], part: str) -> tuple[Path, Path] | None:
-    """Images and labels of one part; None unless both are in one folder."""
+    """Files of images and labels of one part; None unless both are in the same folder."""
     for folder in folders:
         images, labels = find([folder], *PARTS[part].images), find([folder], *PARTS[part].labels)
         if images and labels:
@@ -179,7 +178,7 @@ def _files(folders: list[Path], part: str) -> tuple[Path, Path] | None:
 
 
 def _read(part: str, images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Pixels (n, 784) and digits (n,) of one part, checked against what MNIST is known to hold."""
+    """Pixels (n, 784) and digits (n,) of one part, with a check of the number of each digit."""
     pixels, digits = read_idx(images, 3), read_idx(labels, 1)
     expected = sum(PARTS[part].digits)
     if pixels.shape != (expected, SIDE, SIDE):

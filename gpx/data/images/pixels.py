@@ -1,4 +1,4 @@
-"""Images as rows of pixels, and the names that say where each pixel is."""
+"""Conversion of images to rows of pixels, and names of pixels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gpx.errors import ShapeError
 
-COLOURS = (1, 3)
-"""Channels of an image whose channels may come last."""
+CHANNELS = (1, 3)
+"""Accepted numbers of channels."""
 
 
 def pixel_names(shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def pixel_names(shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def pixel_shape(names: Sequence[str]) -> tuple[int, ...] | None:
-    """The shape (h, w) or (c, h, w) of which these are the ``pixel_names``; None: of none."""
+    """The shape (h, w) or (c, h, w) whose ``pixel_names`` these are; None if there is none."""
     last = re.fullmatch(r"pixel(\d+)_(\d+)(?:_(\d+))?", names[-1]) if names else None
     if last is None:
         return None
@@ -32,14 +32,14 @@ def pixel_shape(names: Sequence[str]) -> tuple[int, ...] | None:
 
 
 def channels_first(images: NDArray[Any]) -> NDArray[Any]:
-    """Images (n, h, w), (n, c, h, w) or (n, h, w, c) with one or three channels c before h.
+    """Images (n, h, w), (n, c, h, w) or (n, h, w, c) with the channels c moved before h.
 
     Raises:
         ShapeError: other arrays.
     """
-    if images.ndim == 4 and images.shape[-1] in COLOURS and images.shape[1] not in COLOURS:
+    if images.ndim == 4 and images.shape[-1] in CHANNELS and images.shape[1] not in CHANNELS:
         return np.moveaxis(images, -1, 1)
-    if images.ndim != 3 and (images.ndim != 4 or images.shape[1] not in COLOURS):
+    if images.ndim != 3 and (images.ndim != 4 or images.shape[1] not in CHANNELS):
         raise ShapeError(
             f"images of shape {images.shape}: expected (n, h, w), or (n, h, w, c) with one or "
             "three channels c"
@@ -48,12 +48,12 @@ def channels_first(images: NDArray[Any]) -> NDArray[Any]:
 
 
 def pixel_rows(images: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
-    """Rows of pixels (n, d) of images for a model whose inputs are pixels of these names.
+    """Images as rows of pixels (n, d), for a model whose inputs are pixels with these names.
 
     Args:
-        images: one or several of the shape that the names tell, channels first or last; anything
-            else, rows of pixels among it, is handed back as it is.
-        names: d of them.
+        images: one or several images of the shape given by the names, channels first or last; other
+            arrays, such as rows of pixels, are returned unchanged.
+        names: of the d pixels.
 
     Raises:
         ShapeError: images of another size or with other channels.
@@ -69,7 +69,7 @@ def pixel_rows(images: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
     found = np.moveaxis(several, -1, 1) if last else several
     if found.ndim > 4 or (1, *found.shape[1:])[-3:] != own:
         raise ShapeError(
-            f"the model is of images of {' x '.join(map(str, own[1:]))} pixels with {own[0]} "
+            f"the model takes images of {' x '.join(map(str, own[1:]))} pixels with {own[0]} "
             f"channel{'s' if own[0] > 1 else ''}, got an array of shape {images.shape}"
         )
     return found.reshape(len(found), int(np.prod(own)))

@@ -1,4 +1,4 @@
-"""Images with a class each: rows of pixels, noise, and balanced subsets."""
+"""Sources of labelled images: rows of pixels, noise, and balanced subsets."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpx.tensor_checks import check_at_least, check_not_negative
 
 
 def balanced_rows(classes: Floats, rows: Rows, size: int, seed: int, where: str) -> Rows:
-    """``size`` of ``rows``, as many of each class as of any other, give or take one; ascending.
+    """A random, class-balanced subset of ``rows``, ascending; class counts differ by at most one.
 
     Args:
         classes (n,): of all rows.
         rows (r,): to choose from.
-        size: how many.
-        seed: of the choice; the smaller of two choices of one seed is part of the larger.
-        where: what the rows are of, for messages.
+        size: number of rows to choose.
+        seed: of the choice; a smaller subset is part of a larger one with the same seed.
+        where: name of the data, for messages.
 
     Raises:
-        DataError: a class has too few rows for that.
+        DataError: a class has too few rows.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     found, inverse = np.unique(classes[rows], return_inverse=True)
@@ -39,8 +39,8 @@ def balanced_rows(classes: Floats, rows: Rows, size: int, seed: int, where: str)
         counts = np.bincount(inverse)
         least = int(counts.argmin())
         raise DataError(
-            f"{where}: train_size={size} asks for {size / len(found):.4g} images of each of "
-            f"{len(found)} classes, of which class {found[least]:g} has {counts[least]} in the "
+            f"{where}: train_size={size} needs {size / len(found):.4g} images of each of "
+            f"{len(found)} classes, and class {found[least]:g} has {counts[least]} in the "
             f"training part; choose train_size= from {len(found)} to "
             f"{int(counts.min()) * len(found)}"
         )
@@ -48,19 +48,17 @@ def balanced_rows(classes: Floats, rows: Rows, size: int, seed: int, where: str)
 
 
 class ImageSource(DataSource):
-    """Images as rows of pixels, row by row and channel after channel, divided by their range.
-
-    A subclass writes ``images``.
+    """Labelled images as rows of pixels, divided by their range; a subclass writes ``images``.
 
     Args:
-        train_size: a class-balanced subset of the training part; None takes all of it.
-        noise: standard deviation of normal noise that is added to every pixel, where 1 is the range
-            of the pixels; the same for every size and split.
-        split, test_fraction, root, split_seed: as for every source; ``split_seed`` is also that of
-            the subset and of the noise.
+        train_size: size of a class-balanced subset of the training part; None: all of it.
+        noise: standard deviation of normal noise added to every pixel, relative to the range of
+            pixels; the same for every subset and split.
+        split, test_fraction, root, split_seed: as for every source; ``split_seed`` also determines
+            the subset and the noise.
 
     Raises:
-        ConfigError: a subset of fewer than two, or negative noise.
+        ConfigError: a subset of fewer than two images, or negative noise.
     """
 
     form = "images"
@@ -81,10 +79,10 @@ class ImageSource(DataSource):
 
     @abstractmethod
     def images(self) -> Table:
-        """All images, without noise; raises DataError where they cannot be had."""
+        """All images without noise; raises DataError if they are missing or malformed."""
 
     def table(self) -> Table:
-        """All images; raises DataError where they cannot be had."""
+        """All images; raises DataError if they are missing or malformed."""
         table = self.images()
         if not self.noise:
             return table
@@ -95,17 +93,17 @@ class ImageSource(DataSource):
         )
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
-        """As for every source; of the training rows the subset.
+        """As for every source, with the subset of the training rows.
 
         Raises:
-            DataError: also where a class has no training rows, or too few for the subset.
+            DataError: also if a class has no training rows, or too few for the subset.
         """
         train, test = super().split_rows(table)
         missing = np.setdiff1d(table.y, table.y[train])
         if len(missing):
             raise DataError(
                 f"{table.where}: class {missing[0]:g} has no training rows in split {self.split}, "
-                "so nothing can be learned about it; choose another split= or add images of it"
+                "so it cannot be learned; choose another split= or add images of it"
             )
         if self.train_size is not None:
             train = balanced_rows(table.y, train, self.train_size, self.split_seed, table.where)

@@ -1,4 +1,4 @@
-"""Data sets by name: published ones, and those drawn on the spot."""
+"""Data sets by name: published ones, and simulated ones."""
 
 from gpx.data.sets.extra import ExtraTable
 from gpx.data.sets.robot_arm import RobotArm

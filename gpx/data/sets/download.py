@@ -1,4 +1,4 @@
-"""Fetch one file of known size and SHA-256; nothing is left behind unless both agree."""
+"""Download of a file of known size and SHA-256."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from gpx.errors import ConfigError, DataError
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 30.0
-"""Seconds without an answer after which a server counts as out of reach."""
+"""Seconds without an answer after which a download fails."""
 
 
 def download(url: str, target: Path, *, size: int, sha256: str) -> None:
-    """Fetch ``url`` to ``target``.
+    """Download ``url`` to ``target``.
 
-    The bytes go to a temporary file beside the target, which takes the target's name only once
-    size and checksum agree; several processes may fetch the same file at once.
+    A temporary file takes the name of the target only if size and checksum are correct; several
+    processes may download the same file at once.
 
     Args:
-        url: https (or http, for mirrors: the checksum guards the content either way).
-        target: file to write; its folder is made.
-        size: expected, in bytes.
-        sha256: expected, in hexadecimal.
+        url: https or http.
+        target: file to write; its folder is created.
+        size: expected size in bytes.
+        sha256: expected checksum in hexadecimal.
 
     Raises:
-        DataError: out of reach, refused, of the wrong size or with the wrong checksum.
-        ConfigError: neither https nor http.
+        DataError: the server cannot be reached or refuses, or size or checksum are wrong.
+        ConfigError: the address is neither https nor http.
     """
     if not url.startswith(("https://", "http://")):
         raise ConfigError(f"{url} is neither an https nor an http address")
     digest, received = hashlib.sha256(), 0
     try:
-        # a progress line on a terminal only (disable=None)
+        # disable=None: progress is only shown on a terminal
         with (
             atomic_file(target) as file,
             tqdm(total=size, unit="B", unit_scale=True, desc=_tail(url), disable=None) as bar,
@@ -53,13 +53,13 @@ def download(url: str, target: Path, *, size: int, sha256: str) -> None:
                 bar.update(len(chunk))
             if received != size:
                 raise DataError(
-                    f"{url} gave {received} bytes, expected {size}; "
-                    "the transfer was cut short or the file is another one, try again"
+                    f"{url} gave {received} bytes, expected {size}; the download is incomplete or "
+                    "the file is another one, try again"
                 )
             if digest.hexdigest() != sha256:
                 raise DataError(
                     f"{url} has SHA-256 {digest.hexdigest()[:12]}..., expected {sha256[:12]}...; "
-                    "the file is damaged or another one, nothing was kept"
+                    "the file is damaged or another one, and was not kept"
                 )
     except OSError as error:
         raise DataError(f"cannot write to {target.parent}: {error.strerror}") from error
@@ -67,7 +67,7 @@ def download(url: str, target: Path, *, size: int, sha256: str) -> None:
 
 
 def _chunks(url: str, most: int) -> Iterator[bytes]:
-    """What a server sends, ``most`` bytes at most; raises DataError where it does not answer."""
+    """Yield at most ``most`` bytes from a server; raises DataError if it does not answer."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
             while most and (chunk := response.read(min(1 << 16, most))):
@@ -78,7 +78,7 @@ def _chunks(url: str, most: int) -> Iterator[bytes]:
         raise DataError(f"{url} answered {error.code} ({error.reason})") from error
     except (http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
-        raise DataError(f"{url} is out of reach ({reason})") from error
+        raise DataError(f"{url} cannot be reached ({reason})") from error
 
 
 def _tail(url: str) -> str:

@@ -1,4 +1,4 @@
-"""Further tables that are read from a data folder and never downloaded."""
+"""Further tables, read from a data folder and never downloaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, DataError
 
 
 class ExtraSet(NamedTuple):
-    """Rows, inputs and what a reader of results must know."""
+    """Numbers of rows and inputs, and notes for readers of results."""
 
     n: int
     d: int
@@ -33,15 +33,15 @@ EXTRA_SETS: dict[str, ExtraSet] = {
     "snelson1d": ExtraSet(200, 1, "the one-dimensional toy set of Snelson and Ghahramani"),
     "solar_irradiance": ExtraSet(402, 1, "yearly since 1610"),
 }
-SPLITS = 10
+NUM_SPLITS = 10
 """Columns of a test mask."""
 
 
 class ExtraTable(DataSource):
     """A table of the ``extra`` folder: data.csv.gz, columns.txt and, for some, test_mask.csv.gz.
 
-    Looked for in ``root``, $GPX_DATA and the cache folder, each as ``<name>/`` and
-    ``extra/<name>/``. Without a mask, ten folds are drawn as for any table.
+    It is looked for in ``root``, $GPX_DATA and the cache folder, as ``<name>/`` and
+    ``extra/<name>/``. Without a mask, rows are divided into random folds.
 
     Args:
         name: one of ``EXTRA_SETS``.
@@ -67,7 +67,7 @@ class ExtraTable(DataSource):
         """All rows.
 
         Raises:
-            DataError: not found, or not the size it should have.
+            DataError: a file is missing or has another size than expected.
         """
         file = extra_file(self.root, self.name, "data.csv.gz")
         columns = extra_file(self.root, self.name, "columns.txt")
@@ -77,7 +77,7 @@ class ExtraTable(DataSource):
             raise DataError(f"{columns} names {len(names)} columns, expected {known.d + 1}")
         values = packed_numbers(file, known.d + 1, known.n)
         mask_file = find([file.parent], "test_mask.csv.gz")
-        masks = None if mask_file is None else packed_numbers(mask_file, SPLITS, known.n)
+        masks = None if mask_file is None else packed_numbers(mask_file, NUM_SPLITS, known.n)
         return Table(
             name=self.name,
             x=np.ascontiguousarray(values[:, :-1]),

@@ -1,4 +1,4 @@
-"""Numbers of published sets: zipped text, separated by commas, without a header."""
+"""Reading of published sets: gzipped numbers, separated by commas, without a header."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def packed_numbers(path: Path, columns: int, rows: int | None = None) -> Floats:
 
     Args:
         path: of the file.
-        columns: expected.
-        rows: expected; None: any number of them.
+        columns: expected number of columns.
+        rows: expected number of rows; None: any.
 
     Raises:
         DataError: the file is damaged, or has another size.

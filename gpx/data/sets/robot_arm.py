@@ -1,4 +1,4 @@
-"""The embedded default: forward kinematics of an eight-link robot arm."""
+"""The default data set: simulated forward kinematics of an eight-link robot arm."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from gpx.data.source import DataSource
 from gpx.data.table import Table
 from gpx.tensor_checks import check_at_least, check_not_negative
 
-LINKS = 8
+NUM_LINKS = 8
 TARGET = (0.6, 0.1, 0.1)
-"""The point the distance is measured from, in arm lengths from the shoulder."""
+"""Point to which the distance is measured, in arm lengths from the shoulder."""
 
 
 class RobotArm(DataSource):
-    """Distance of a robot arm's hand from a fixed point, as a function of its joint angles.
+    """Distance of the hand of a robot arm from a fixed point, as a function of its joint angles.
 
-    The same kind of problem as kin40k: eight revolute joints, angles uniform over half a turn, a
-    smooth and strongly nonlinear target, little noise. Links have equal length and joints turn
-    alternately about the vertical and the horizontal axis, so that the arm moves in space. The
-    outstretched arm has length one.
+    It resembles kin40k: eight revolute joints with angles uniform over half a turn, and a smooth,
+    strongly nonlinear target with little noise. Links have equal lengths, joints turn alternately
+    about the vertical and the horizontal axis, and the stretched arm has length one.
 
     Args:
         num_points: rows to draw.
-        noise: standard deviation of the Gaussian noise on the distance, in arm lengths. The default
-            is about 0.08 of the target's standard deviation.
+        noise: standard deviation of the noise on the distance, in arm lengths; the default is about
+            0.08 standard deviations of the target.
         seed: of angles and noise; not the seed of training.
         split, test_fraction, root, split_seed: as for every source (``root`` is not used).
 
@@ -52,15 +51,15 @@ class RobotArm(DataSource):
         self.seed = seed
 
     def table(self) -> Table:
-        """Draws all rows; about 20 ms for 40,000."""
+        """Draw all rows."""
         random = np.random.Generator(np.random.PCG64(self.seed))
-        angles = random.uniform(-np.pi / 2, np.pi / 2, size=(self.num_points, LINKS))
+        angles = random.uniform(-np.pi / 2, np.pi / 2, size=(self.num_points, NUM_LINKS))
         distance = np.linalg.norm(hand_position(angles) - np.array(TARGET), axis=1)
         return Table(
             name="robot_arm",
             x=angles,
             y=distance + self.noise * random.standard_normal(self.num_points),
-            input_names=tuple(f"joint{i + 1}" for i in range(LINKS)),
+            input_names=tuple(f"joint{i + 1}" for i in range(NUM_LINKS)),
             target_name="distance",
             notes=f"simulated; noise standard deviation {self.noise:g} arm lengths",
             origin="robot arm simulator",
@@ -68,21 +67,21 @@ class RobotArm(DataSource):
 
 
 def hand_position(angles: Floats) -> Floats:
-    """Position of the arm's hand.
+    """Position of the hand.
 
     Args:
-        angles (n, 8): joint angles from the shoulder on, in radians; all zero is the arm stretched
-            along the first axis.
+        angles (n, 8): joint angles from the shoulder on, in radians; at zero angles the arm is
+            stretched along the first axis.
 
     Returns:
         (n, 3), in arm lengths from the shoulder.
 
-    Cost: O(n) per joint: the hand's position is carried back from the last link to the first.
+    Cost: O(n) per joint.
     """
     position = np.zeros((len(angles), 3))
     for joint in reversed(range(angles.shape[1])):
         position[:, 0] += 1.0 / angles.shape[1]
-        across = 1 + joint % 2  # turn in the plane of axes 0 and 1, then in that of 0 and 2
+        across = 1 + joint % 2  # rotate in the plane of axes 0 and 1, or of axes 0 and 2
         cosine, sine = np.cos(angles[:, joint]), np.sin(angles[:, joint])
         along, side = position[:, 0].copy(), position[:, across].copy()
         position[:, 0] = cosine * along - sine * side

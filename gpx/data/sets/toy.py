@@ -1,4 +1,4 @@
-"""A function of one variable, for pictures."""
+"""A toy data set with one input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpx.data.table import Table
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 GAP = (1.0, 2.5)
-"""No inputs are drawn in here, so that a picture shows what a model says where it has no data."""
+"""Interval without inputs, so that figures show predictions without data."""
 
 
 class Toy1D(DataSource):
@@ -44,7 +44,7 @@ class Toy1D(DataSource):
         self.seed = seed
 
     def table(self) -> Table:
-        """Draws all rows."""
+        """Draw all rows."""
         random = np.random.Generator(np.random.PCG64(self.seed))
         x = random.uniform(-4.0, 4.0 - (GAP[1] - GAP[0]), size=self.num_points)
         x[x > GAP[0]] += GAP[1] - GAP[0]

@@ -22,16 +22,17 @@ from gpx.errors import ConfigError, DataError
 logger = logging.getLogger(__name__)
 
 COLLECTION = f"https://raw.githubusercontent.com/treforevans/uci_datasets/{REVISION}/uci_datasets"
-"""Where files come from: ``<COLLECTION>/<name>/<file>``."""
+"""Address of the collection; files are ``<COLLECTION>/<name>/<file>``."""
 
 URL_VARIABLE = "GPX_DATA_URL"
+"""Environment variable with the address of a mirror."""
 
 
 def resolve_name(name: str) -> str:
-    """The collection's name of a set given by that name or one used in papers.
+    """Name of a set in the collection, from that name or one used in papers.
 
     Raises:
-        ConfigError: unknown; names the nearest.
+        ConfigError: the set is unknown; names the nearest.
     """
     plain = str(name).strip().lower()
     plain = ALIASES.get(plain, plain)
@@ -45,17 +46,17 @@ def resolve_name(name: str) -> str:
 class UCI(DataSource):
     """One set of the collection ``treforevans/uci_datasets``.
 
-    Files are looked for in ``root``, $GPX_DATA and the cache folder (each as ``<name>/`` and
-    ``uci/<name>/``) and otherwise downloaded to the cache, size and SHA-256 checked.
+    Files are looked for in ``root``, $GPX_DATA and the cache folder (as ``<name>/`` and
+    ``uci/<name>/``), and otherwise downloaded to the cache, with a check of size and SHA-256.
 
     Args:
         name: as in the collection or as in papers (pol or poletele).
         split: 0 to 9, a column of the published test masks.
         root: folder to look in first.
         base_url: mirror of the collection; default $GPX_DATA_URL, then ``COLLECTION``.
-        train_fraction: None for the published splits; otherwise split k is a random one that trains
-            on the whole number of rows below this share (0.67 in the comparison of CGLB, SGPR and
-            iterative GPs), drawn from k and ``split_seed`` alone.
+        train_fraction: None: the published splits. Otherwise split k is random, drawn from k and
+            ``split_seed``, with this share of training rows, rounded down (0.67 in the comparison
+            of CGLB, SGPR and iterative GPs).
         split_seed: see ``train_fraction``.
 
     Raises:
@@ -74,8 +75,8 @@ class UCI(DataSource):
         super().__init__(split=split, root=root, split_seed=split_seed)
         if train_fraction is not None and not 0.0 < train_fraction < 1.0:
             raise ConfigError(
-                f"train_fraction={train_fraction} is not between 0 and 1; None takes the "
-                "published splits"
+                f"train_fraction={train_fraction} is not between 0 and 1; None uses the published "
+                "splits"
             )
         self.train_fraction = train_fraction
         self.name = resolve_name(name)
@@ -84,10 +85,10 @@ class UCI(DataSource):
         self.base_url = chosen.rstrip("/")
 
     def table(self) -> Table:
-        """All rows; downloads what is not on this machine.
+        """All rows; downloads missing files.
 
         Raises:
-            DataError: missing and out of reach, damaged, or not the published size.
+            DataError: files cannot be downloaded, are damaged, or do not have the published size.
         """
         files = [self._file(file) for file in self.known.files]
         *parts, mask_file = files
@@ -110,7 +111,7 @@ class UCI(DataSource):
         )
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
-        """As in ``DataSource``, or random rows where ``train_fraction`` is given."""
+        """As in ``DataSource``, or random rows if ``train_fraction`` is given."""
         if self.train_fraction is None:
             return super().split_rows(table)
         if self.split < 0:
@@ -124,13 +125,13 @@ class UCI(DataSource):
         return train, test
 
     def fetch(self, folder: Path) -> list[Path]:
-        """Download this set's files into ``folder/<name>``, keeping what is there already.
+        """Download missing files of the set into ``folder/<name>``.
 
         Returns:
-            The files.
+            the files.
 
         Raises:
-            DataError: out of reach or damaged, or a set whose data file has no pinned checksum.
+            DataError: files cannot be downloaded or are damaged, or have no known checksum.
         """
         target = folder / self.name
         return [find([target], file) or self._download(file, target) for file in self.known.files]
@@ -149,8 +150,8 @@ class UCI(DataSource):
         )
         if pinned is None:
             raise DataError(
-                f"data set {self.name}: {file} is not on this machine, and it is not downloaded "
-                f"because no checksum of it is known; {advice}"
+                f"data set {self.name}: {file} is not on this machine, and is not downloaded as "
+                f"its checksum is not known; {advice}"
             )
         logger.info("data set %s: %s is not on this machine, downloading", self.name, file)
         try:

@@ -1,7 +1,7 @@
-"""The UCI regression sets that the Gaussian process literature uses: sizes, aliases, checksums.
+"""The UCI regression sets of the Gaussian process literature: sizes, aliases and checksums.
 
-The sets are listed in ``uci_sets.csv`` beside this file. Checksums are of the files in the public
-collection https://github.com/treforevans/uci_datasets (MIT licence) at ``REVISION``.
+They are listed in ``uci_sets.csv``. Checksums are of the files in the public collection
+https://github.com/treforevans/uci_datasets (MIT licence) at ``REVISION``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ REVISION = "f0737523712fe66a1640e4b980b927e8490b58eb"
 
 
 class Pinned(NamedTuple):
-    """What one file must be: size in bytes and SHA-256."""
+    """Size in bytes and SHA-256 of a file."""
 
     size: int
     sha256: str
@@ -26,12 +26,12 @@ class UCISet(NamedTuple):
 
     Attributes:
         n, d: rows and inputs.
-        mask: the ten published test masks.
-        data: the numbers; None for the five largest sets, which are not downloaded because no
-            checksum of them is pinned.
-        parts: files that hold the rows, one after the other.
+        mask: file of the ten published test masks.
+        data: file of the numbers; None for the five largest sets, whose checksums are not known,
+            and which are not downloaded.
+        parts: names of the files of rows, in order.
         aliases: names used in papers.
-        notes: traps.
+        notes: peculiarities of the set.
     """
 
     n: int
@@ -44,7 +44,7 @@ class UCISet(NamedTuple):
 
     @property
     def files(self) -> dict[str, Pinned | None]:
-        """Every file of the set, the masks last, and what is pinned of it."""
+        """Size and checksum of every file of the set, the masks last."""
         return {**dict.fromkeys(self.parts, self.data), MASK_FILE: self.mask}
 
 
@@ -66,4 +66,4 @@ def _known(row: dict[str, str]) -> UCISet:
 UCI_SETS: dict[str, UCISet] = _read(Path(__file__).with_name("uci_sets.csv"))
 
 ALIASES: dict[str, str] = {a: name for name, known in UCI_SETS.items() for a in known.aliases}
-"""Names used in papers, and the names of the collection."""
+"""Names in the collection by names used in papers."""

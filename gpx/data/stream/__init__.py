@@ -1,4 +1,4 @@
-"""Data that do not fit in memory: rows of files, read as batches ask for them."""
+"""Data that do not fit in memory: rows in files, read in batches."""
 
 from gpx.data.stream.source import Stream
 

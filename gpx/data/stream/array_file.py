@@ -1,7 +1,7 @@
-"""One array in a .npy file, of which ranges of rows are read without holding the rest.
+"""Reading of ranges of rows from the array in a .npy file.
 
-Rows are read, not mapped: pages of a mapped file count as memory of the process until the operating
-system takes them back, so that the peak would grow with the file.
+The file is not mapped: mapped pages count as memory of the process, whose peak would grow with the
+file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ NUMBERS = "biuf"
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """A .npy file as its header describes it, its length checked against that.
+    """A .npy file, described by its header.
 
     Attributes:
         path: of the file.
-        rows, width: of the array; one of a single axis has width 1.
+        rows, width: shape of the array; the width is 1 for a single axis.
         dtype: of its numbers.
-        offset: bytes before the first row.
+        offset: position of the first row in bytes.
         flat: whether the array has a single axis.
     """
 
@@ -43,7 +43,7 @@ class ArrayFile:
         """Read the header.
 
         Raises:
-            DataError: no .npy file, not rows of numbers, or fewer rows than the header says.
+            DataError: not a .npy file, not rows of numbers, or fewer rows than in the header.
         """
         try:
             with open(path, "rb") as file:
@@ -57,10 +57,9 @@ class ArrayFile:
                 offset = file.tell()
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from error
-        except Exception as error:  # NumPy's readers can raise anything on foreign bytes
+        except Exception as error:  # NumPy may raise anything on arbitrary bytes
             raise DataError(
-                f"{path} is not an array of NumPy or its header is damaged; write it with "
-                "numpy.save"
+                f"{path} is not a NumPy array, or its header is damaged; write it with numpy.save"
             ) from error
         if dtype.kind not in NUMBERS:
             raise DataError(f"{path} has dtype {dtype}, expected real numbers")
@@ -68,21 +67,21 @@ class ArrayFile:
             raise DataError(f"{path} has shape {shape}, expected (n, d) or (n,)")
         if by_columns and len(shape) == 2 and 1 not in shape:
             raise DataError(
-                f"{path} is stored column by column, so that a row lies all over the file; write "
-                "it with numpy.save(path, numpy.ascontiguousarray(array))"
+                f"{path} is stored column by column, and rows cannot be read from it; write it "
+                "with numpy.save(path, numpy.ascontiguousarray(array))"
             )
         width = shape[1] if len(shape) == 2 else 1
         found = path.stat().st_size - offset
         row_bytes = width * dtype.itemsize
         if found < shape[0] * row_bytes:
             raise DataError(
-                f"{path} is cut short in row {found // row_bytes + 1}: its header says {shape[0]} "
+                f"{path} is truncated in row {found // row_bytes + 1}: its header says {shape[0]} "
                 f"rows and it holds {found // row_bytes}; write it again"
             )
         return cls(path, shape[0], width, dtype, offset, len(shape) == 1)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 (stop - start, width) in the file's own dtype.
+        """Read rows start..stop-1 (stop - start, width) in the dtype of the file.
 
         Raises:
             DataError: they cannot be read, or the file has become shorter.
@@ -96,7 +95,7 @@ class ArrayFile:
         if len(values) < count:
             raise DataError(
                 f"{self.path} has become shorter while it was read: it ends in row "
-                f"{start + len(values) // self.width + 1} of {self.rows}; restore it and go on "
+                f"{start + len(values) // self.width + 1} of {self.rows}; restore it and resume "
                 "from the last checkpoint"
             )
         return values.reshape(stop - start, self.width)

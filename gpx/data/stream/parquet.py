@@ -1,9 +1,8 @@
-"""Parquet files of a stream, unpacked once into arrays that rows can be read from.
+"""Parquet files of a stream, converted once into arrays from which rows can be read.
 
-Rows of a Parquet file are packed column by column in groups of up to a million, and to have one of
-them a whole group is unpacked: batches of rows from all over the file would unpack it again and
-again. So each file is unpacked once, some rows at a time, into an array in the cache folder, which
-takes 4 or 8 bytes of disk per number and stays there for further runs.
+Parquet files are compressed column by column in groups of up to a million rows, so reading random
+batches would decompress whole groups again and again. Each file is therefore converted once into a
+.npy file in the cache folder, which takes 4 or 8 bytes per number and is kept for further runs.
 """
 
 from __future__ import annotations
@@ -25,37 +24,37 @@ from gpx.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-UNPACKED_ROWS = 65_536
-"""Rows in memory at a time."""
+CHUNK_ROWS = 65_536
+"""Rows in memory at a time during conversion."""
 SINGLE = ("float", "halffloat", "int8", "int16", "uint8", "uint16", "bool")
-"""Arrow's names of the types that float32 holds exactly."""
+"""Arrow's names of types that float32 represents exactly."""
 DOUBLE = ("double", "int32", "int64", "uint32", "uint64")
-"""Those that are kept in float64."""
+"""Types that are converted to float64."""
 
 
 def parquet_parts(files: Sequence[Path], target: Target) -> Parts:
-    """Parts made of Parquet files, whose columns have names.
+    """Parts of Parquet files.
 
     Args:
-        files: in their order.
+        files: in order.
         target: name or number of the target's column, or a list of several; None: the last.
 
     Raises:
         BackendUnavailable: the package pyarrow is missing.
-        DataError: a damaged file, columns that differ from part to part or hold no numbers, or no
-            such target.
+        DataError: a damaged file, columns that differ between files or are not numbers, or no such
+            target.
 
-    Cost: one reading of files that were not unpacked before.
+    Cost: one pass over files that were not converted before.
     """
     layouts = [parquet_layout(file) for file in files]
     first, names = layouts[0], layouts[0].names
     for layout in layouts:
         if layout.names != names:
             odd = sorted(set(layout.names) ^ set(names))
-            which = f"{odd[0]!r} is in one of them only" if odd else "their order differs"
+            which = f"{odd[0]!r} is only in one of them" if odd else "their order differs"
             raise DataError(
-                f"{layout.path} and {first.path} have different columns ({which}): all parts of a "
-                "stream have the same"
+                f"{layout.path} and {first.path} have different columns ({which}): all files of a "
+                "stream must have the same"
             )
     asked = as_list(-1 if target is None else target)
     targets = [names[find_column(first, column)] for column in asked]
@@ -63,14 +62,14 @@ def parquet_parts(files: Sequence[Path], target: Target) -> Parts:
         raise DataError(f"{first.path}: target={target} names a column twice")
     inputs = [name for name in names if name not in targets]
     if not inputs:
-        raise DataError(f"{first.path} has no column beside target={target}, expected inputs")
+        raise DataError(f"{first.path} has no column besides target={target}, expected inputs")
     order = [*inputs, *targets]
-    parts = [Part(_unpacked(file, order), shown=file) for file in files]
+    parts = [Part(_converted(file, order), shown=file) for file in files]
     return Parts(parts, len(inputs), inputs, targets)
 
 
-def _unpacked(path: Path, columns: list[str]) -> ArrayFile:
-    """The array of a file, written where it is not there yet."""
+def _converted(path: Path, columns: list[str]) -> ArrayFile:
+    """The array of a Parquet file, which is converted unless that was done before."""
     content = open_parquet(path)
     kinds = {name: str(content.schema_arrow.field(name).type) for name in columns}
     for name, kind in kinds.items():
@@ -84,7 +83,7 @@ def _unpacked(path: Path, columns: list[str]) -> ArrayFile:
         return ArrayFile.of(kept)
     rows = content.metadata.num_rows
     dtype = np.float32 if all(kind in SINGLE for kind in kinds.values()) else np.float64
-    logger.info("%s: %d rows are unpacked into %s", path, rows, kept)
+    logger.info("%s: converting %d rows into %s", path, rows, kept)
     header = {
         "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
         "fortran_order": False,
@@ -94,15 +93,15 @@ def _unpacked(path: Path, columns: list[str]) -> ArrayFile:
     with atomic_file(kept) as file:
         np.lib.format.write_array_header_1_0(file, header)
         try:
-            for batch in content.iter_batches(UNPACKED_ROWS, columns=columns):
+            for batch in content.iter_batches(CHUNK_ROWS, columns=columns):
                 block = np.empty((batch.num_rows, len(columns)), dtype=dtype)
                 for place, name in enumerate(columns):
-                    # nulls become NaN, which the survey of the stream refuses with their row
+                    # nulls become NaN, which are refused later with their row
                     block[:, place] = batch.column(name).to_numpy(zero_copy_only=False)
                 file.write(block.tobytes())
                 done += len(block)
         except OSError as error:
-            # a full disk has a number, a damaged page of the file has none
+            # errors of the disk have a number, errors of the file do not
             if error.errno is not None:
                 raise
             raise DataError(f"{path} is damaged after row {done}: {error}") from error

@@ -1,4 +1,4 @@
-"""The files of a stream as one long table: inputs and targets, row after row, part after part."""
+"""The files of a stream as one long table of inputs and targets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Target = int | str | Sequence[int | str] | None
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that lie in one file, or in a file of inputs and one of targets beside it.
+    """Rows of one file, or of a file of inputs and a file of targets.
 
     Attributes:
         inputs: file of the inputs, or of all columns.
         targets: file of the targets; None: they are columns of ``inputs``.
-        columns: those of ``inputs`` that are taken, inputs first, then targets; None: all.
-        shown: file that messages name, where ``inputs`` was made from another.
+        columns: columns of ``inputs`` to use, inputs first, then targets; None: all.
+        shown: file to name in messages, if ``inputs`` was converted from another file.
     """
 
     inputs: ArrayFile
@@ -39,7 +39,7 @@ class Part:
 
     @property
     def files(self) -> tuple[ArrayFile, ...]:
-        """One or two."""
+        """The file, or the two files."""
         return (self.inputs,) if self.targets is None else (self.inputs, self.targets)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -52,7 +52,7 @@ class Part:
         return np.concatenate([values, self.targets.read(start, stop)], axis=1)
 
     def file_of(self, column: int) -> Path:
-        """Where a column of ``read`` comes from."""
+        """File of a column of ``read``."""
         if self.shown is not None:
             return self.shown
         beside = self.targets is not None and column >= self.inputs.width
@@ -60,15 +60,15 @@ class Part:
 
 
 class Parts:
-    """All parts in a row.
+    """All parts of a stream, in order.
 
     Args:
-        parts: at least one, of equal columns.
-        num_inputs: d; the further columns are targets.
+        parts: at least one, with equal columns.
+        num_inputs: d; further columns are targets.
         input_names, target_names: of the columns.
 
     Raises:
-        DataError: columns or lengths that do not agree, or no rows.
+        DataError: columns or lengths do not match, or there are no rows.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Parts:
                 if file.width != like.width:
                     raise DataError(
                         f"{file.path} has {file.width} columns and {like.path} has {like.width}: "
-                        "all parts of a stream have the same columns"
+                        "all files of a stream must have the same columns"
                     )
             if part.targets is not None and part.targets.rows != part.rows:
                 raise DataError(
                     f"{part.inputs.path} has {part.rows} rows and {part.targets.path} has "
-                    f"{part.targets.rows}; inputs and targets belong together row by row"
+                    f"{part.targets.rows}; expected a target for each row of inputs"
                 )
         self.starts = np.cumsum([0, *(part.rows for part in self.parts)])
         if len(self) == 0:
@@ -125,7 +125,7 @@ class Parts:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def place(self, row: int, column: int) -> str:
-        """File, row in it and column of a number, for messages; both count from one."""
+        """Description of a number for messages: file, row and column, counted from one."""
         number = int(np.searchsorted(self.starts, row, side="right")) - 1
         name = (*self.input_names, *self.target_names)[column]
         inside = row - int(self.starts[number]) + 1

@@ -1,4 +1,4 @@
-"""Training rows that lie in files: standardised blocks of them are read as batches ask for rows."""
+"""Training rows in files: standardised blocks of rows are read when batches need them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpx.data.stream.parts import Parts
 from gpx.lazy_rows import LazyRows
 
 NEAR_BLOCKS = 4
-"""Consecutive blocks that a batch order takes together: where it begins inside a block, it reads
-one block more than it takes rows of."""
+"""Number of consecutive blocks whose rows batches take together. A piece of so many rows that
+begins within a block extends over one more block."""
 
 
 @dataclass(frozen=True)
 class NumberCoding:
-    """How numbers of the files become inputs and targets.
+    """Standardisation of numbers in the files, and encoding of classes.
 
     Attributes:
-        shift, scale (d + p,): subtracted, then divided by; of inputs, then targets.
-        labels, codes (C,): ascending labels of a class and what a likelihood takes in their place;
-            None where targets are numbers.
+        shift, scale (d + p,): subtracted from, and divided by, columns of inputs, then targets.
+        labels, codes (C,): ascending labels of classes and their codes; None if targets are
+            numbers.
     """
 
     shift: NDArray[np.float64]
@@ -35,7 +35,7 @@ class NumberCoding:
     codes: NDArray[np.float64] | None = None
 
     def __call__(self, read: NDArray[Any]) -> NDArray[np.float64]:
-        """Rows (n, d + p) as read, coded."""
+        """Standardise and encode rows (n, d + p)."""
         values = read.astype(np.float64)
         if self.labels is not None and self.codes is not None:
             values[:, -1] = self.codes[np.searchsorted(self.labels, values[:, -1])]
@@ -46,7 +46,7 @@ class NumberCoding:
 
 @dataclass
 class ReadingRecord:
-    """Rows read from files so far, and the seconds that took."""
+    """Number of rows read from files so far, and seconds spent."""
 
     rows: int = 0
     seconds: float = 0.0
@@ -54,19 +54,19 @@ class ReadingRecord:
 
 @dataclass
 class BlockCache:
-    """Blocks of training rows in memory, the oldest given up for new ones.
+    """Cache of blocks of training rows; the oldest blocks are replaced first.
 
     Args:
         parts: the files.
         coding: of their numbers.
-        blocks (B,): numbers of the blocks that are trained on, ascending; the stream is cut into
-            blocks of ``block_rows`` rows, of which the last may be shorter.
+        blocks (B,): ascending numbers of the training blocks. The stream is divided into blocks of
+            ``block_rows`` rows; the last may be shorter.
         block_rows: rows of a block.
-        num_rows: training rows, all blocks together.
-        room: blocks that are kept.
-        dtype: of what is kept.
-        record: of what is read.
-        alike: caches of the same rows by precision.
+        num_rows: number of training rows in all blocks.
+        room: number of blocks in memory.
+        dtype: of the rows in memory.
+        record: counts the rows read.
+        alike: caches of the same rows by dtype.
     """
 
     parts: Parts
@@ -86,11 +86,11 @@ class BlockCache:
         self._slots: dict[int, int] = {}  # block -> place in ``_held``, the oldest first
 
     def to(self, dtype: torch.dtype) -> BlockCache:
-        """The cache of the same rows in another precision, one for all who ask."""
+        """The cache of the same rows in another dtype, created once."""
         return self.alike.get(dtype) or replace(self, dtype=dtype)
 
     def rows(self, rows: NDArray[np.int64]) -> Tensor:
-        """Training rows (b,) as coded: (b, d + p), a new tensor."""
+        """Training rows with indices (b,), encoded: a new tensor (b, d + p)."""
         wanted = rows // self.block_rows
         asked, inverse = np.unique(wanted, return_inverse=True)
         if len(asked) <= self.room:
@@ -111,7 +111,7 @@ class BlockCache:
         return self._held[torch.from_numpy(places)]
 
     def _load(self, asked: NDArray[np.int64]) -> None:
-        """Have the blocks (at most ``room``) in memory."""
+        """Read those of the blocks (at most ``room``) that are not in memory."""
         missing = [int(block) for block in asked if int(block) not in self._slots]
         if not missing:
             return
@@ -125,12 +125,12 @@ class BlockCache:
             else:
                 self._slots[block] = self._slots.pop(next(leaving))
         numbers = self.blocks[missing]
-        # neighbours in the file are read at once
+        # consecutive blocks are read together
         for run in np.split(np.arange(len(missing)), np.flatnonzero(np.diff(numbers) != 1) + 1):
             self._read([missing[i] for i in run])
 
     def _read(self, blocks: list[int]) -> None:
-        """Read blocks that follow one another in the files."""
+        """Read consecutive blocks."""
         start = int(self.blocks[blocks[0]]) * self.block_rows
         stop = min(start + len(blocks) * self.block_rows, len(self.parts))
         began = time.perf_counter()
@@ -147,9 +147,9 @@ class StreamedRows(LazyRows):
     """Inputs, or targets, of the training rows of a stream.
 
     Args:
-        cache: where rows come from; inputs and targets of one batch share what is read.
-        columns: of the cache that these are; a number for a single target.
-        device: where rows go.
+        cache: of the rows; shared by inputs and targets.
+        columns: of the cache; a number for a single target.
+        device: that rows are moved to.
     """
 
     def __init__(
@@ -160,11 +160,11 @@ class StreamedRows(LazyRows):
         self.shape = torch.Size((cache.num_rows, *width))
         self.dtype, self.device = cache.dtype, torch.device(device)
         self.near = NEAR_BLOCKS * cache.block_rows
-        # a chunk of ``near`` rows lies in up to one block more
+        # ``near`` rows may extend over one more block
         self.together = max(1, cache.room // (NEAR_BLOCKS + 1)) * self.near
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> StreamedRows:
-        """The same rows on another device or in another precision; nothing is read."""
+        """The same rows on another device or in another dtype; nothing is read."""
         return StreamedRows(self.cache.to(dtype or self.dtype), self.columns, device)
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Training rows in files that do not fit in memory: ``data=stream``."""
+"""Training rows in files that do not fit in memory (``data=stream``)."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from gpx.tensor_checks import check_at_least
 logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 256
-"""Rows that are read, and split, together; fewer where the stream is short."""
-LEAST_BLOCKS = 64
-"""Blocks that even a short stream is cut into."""
+"""Rows of a block, which is read, and assigned to training or testing, as a whole; fewer if the
+stream is short."""
+MIN_BLOCKS = 64
+"""Fewest blocks of a stream."""
 
 
 class Stream(DataSource):
-    """Rows of .npy or Parquet files, read in batches: memory does not grow with their number.
+    """Rows of .npy or Parquet files, read in batches; memory does not grow with their number.
 
-    The stream is cut into blocks of 256 rows that follow one another. A fold of the split is a
-    random tenth of the blocks, of which at most ``max_test_rows`` rows are tested; the rest of the
-    fold is trained on. Blocks, not rows: rows that follow one another in a file are often alike,
-    and a test row between two training rows would flatter.
+    The stream is divided into blocks of 256 consecutive rows. A fold is a random tenth of the
+    blocks; at most ``max_test_rows`` of its rows are tested, and its other blocks are trained on.
+    Whole blocks are held out because consecutive rows are often similar, so that test rows between
+    training rows would give too small errors.
 
-    A batch takes its rows from a buffer of ``buffer_rows`` rows that holds pieces of the stream of
-    four blocks each, drawn at random; an epoch visits every piece once and begins at a random row.
-    So every row is in a batch with equal probability, as unbiased estimates need; rows of one batch
-    are not independent, but come from at most ``buffer_rows`` / 1024 places, which matters where
-    the files are ordered (raise ``buffer_rows``, or shuffle them). A stream that the buffer holds
-    is shuffled completely. All that grows with the stream is one number per 256 rows (3 MB at 10^8
-    rows).
+    Batches are drawn from a buffer of ``buffer_rows`` rows with random pieces of four blocks each;
+    an epoch visits every piece once and begins at a random row. Every row is in a batch with equal
+    probability, as unbiased estimates require. Rows of a batch are not independent: they come from
+    at most ``buffer_rows`` / 1024 places. If the files are ordered, raise ``buffer_rows`` or
+    shuffle them. A stream that fits into the buffer is shuffled completely. Memory grows by one
+    number per 256 rows (3 MB at 10^8 rows).
 
     Args:
-        path: of a .npy file or a folder of them; see ``gpx.data.stream.layout.find_parts``.
-        target: number of the target's column, in Parquet files its name too, or a list of several;
-            a .npy file of targets beside ``path``; None: the last column, or y of pairs.
-        test_path: files of their own to test on, laid out like ``path``; None: a fold of blocks.
-        max_test_rows: rows of the test set in memory, at most.
-        sample_rows: random training rows in memory, at most: hyperparameters, inducing points and
-            the variational distribution start at them, and the baselines are fitted to them.
+        path: of a .npy or .parquet file, or a folder; see ``gpx.data.stream.layout.find_parts``.
+        target: number of the target's column, or for Parquet files its name, or a list of several;
+            or a .npy file of targets beside ``path``; None: the last column, or y of pairs.
+        test_path: separate files to test on, in the format of ``path``; None: a fold of blocks.
+        max_test_rows: most test rows in memory.
+        sample_rows: most random training rows in memory, for the start of hyperparameters, inducing
+            points and variational distribution, and for the baselines.
         buffer_rows: training rows in memory from which batches are drawn.
         split, test_fraction, split_seed, root: as for every source.
 
@@ -90,22 +90,22 @@ class Stream(DataSource):
         self.buffer_rows = buffer_rows
 
     def table(self) -> Table:
-        """Refused: the rows are not held.
+        """Not available, as the rows are not in memory.
 
         Raises:
             DataError: always.
         """
-        raise DataError(f"{self.path} is a stream, of which there is no table in memory")
+        raise DataError(f"{self.path} is a stream, whose rows are not in memory as a table")
 
     def dataset(self, task: Task) -> Dataset:
-        """The training rows as they lie in the files, test rows and a sample in memory.
+        """The data set: training rows in files, test rows and a sample in memory.
 
         Raises:
-            DataError: files, rows or columns that are missing or malformed, in one sentence.
+            DataError: files, rows or columns are missing or malformed.
         """
         parts = find_parts(under(self.root, self.path), self.target)
         total = len(parts)
-        size = max(1, min(BLOCK_ROWS, total // LEAST_BLOCKS))
+        size = max(1, min(BLOCK_ROWS, total // MIN_BLOCKS))
         trained = np.ones(-(-total // size), dtype=bool)
         if self.test_path is None:
             trained[self._test_blocks(total, size, str(self.path))] = False
@@ -133,7 +133,7 @@ class Stream(DataSource):
         if self.test_path is not None:
             tested, checksums["test"] = self._own_test(parts, coding, task)
         pieces = -(-self.buffer_rows // (NEAR_BLOCKS * size))
-        # a piece of NEAR_BLOCKS blocks that begins inside one lies in one more
+        # a piece that begins within a block extends over one more
         room = pieces * (NEAR_BLOCKS + 1)
         cache = BlockCache(parts, coding, blocks, size, num_train, room, torch.float64)
         d = parts.num_inputs
@@ -165,7 +165,7 @@ class Stream(DataSource):
         )
 
     def _test_blocks(self, rows: int, size: int, where: str) -> NDArray[np.int64]:
-        """Numbers of the blocks that are tested: of the fold, as many as hold the rows asked."""
+        """Numbers of the test blocks: those of the fold, up to ``max_test_rows`` rows."""
         folds, blocks = round(1.0 / self.test_fraction), -(-rows // size)
         if not 0 <= self.split < folds:
             raise DataError(
@@ -181,18 +181,18 @@ class Stream(DataSource):
         return fold[: max(1, self.max_test_rows // size)]
 
     def _own_test(self, parts: Parts, coding: NumberCoding, task: Task) -> tuple[Tensor, str]:
-        """Rows of the files that are only tested, coded like training, and their checksum."""
+        """Encoded rows of ``test_path``, and the checksum of its files."""
         assert self.test_path is not None
         target = self.target
         if isinstance(target, str) and target.endswith(".npy"):
             raise DataError(
-                f"test_path={self.test_path} needs the layout of path=, and target={target} names "
-                "a single file; put inputs and targets in folders, as x.npy and y.npy"
+                f"test_path={self.test_path} cannot be used with target={target}, a single file; "
+                "put inputs and targets in folders, as x.npy and y.npy"
             )
         if under(self.root, self.test_path).resolve() == under(self.root, self.path).resolve():
             raise DataError(
-                f"test_path={self.test_path} is path= itself, whose rows are trained on; leave it "
-                "out, and a fold of blocks is tested"
+                f"test_path={self.test_path} is the same as path=, whose rows are trained on; "
+                "leave it out to test on a fold of blocks"
             )
         own = find_parts(under(self.root, self.test_path), target)
         if (own.num_inputs, own.width) != (parts.num_inputs, parts.width):
@@ -226,7 +226,7 @@ class Stream(DataSource):
     def _coding(
         self, parts: Parts, found: Survey, task: Task
     ) -> tuple[NumberCoding, Standardiser, tuple[Label, ...]]:
-        """How numbers are coded, the same as a standardiser, and the labels of classes."""
+        """The coding of numbers, the equivalent standardiser, and the labels of classes."""
         d, outputs = parts.num_inputs, len(parts.target_names)
         mean, std = found.mean.copy(), found.std.copy()
         if task != "regression":
@@ -256,7 +256,7 @@ class Stream(DataSource):
 
 
 def _drawn(rows: int, most: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Ascending numbers of at most ``most`` different rows, drawn uniformly; all of them if few."""
+    """Ascending indices of all rows, or of at most ``most`` rows drawn uniformly."""
     if rows <= most:
         return np.arange(rows)
     return np.unique(generator.integers(0, rows, most))

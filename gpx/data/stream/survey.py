@@ -1,9 +1,8 @@
-"""One pass over a stream before training: is every number sound, and what are the statistics?
+"""One pass over a stream before training: checks, statistics and checksum.
 
-Statistics come from all training rows, not from a sample: the pass has to be made anyway, since a
-number that is missing in row nine million should be told before training rather than after an hour
-of it, and since a resumed run must know the data again by their checksum. It keeps nothing that
-grows with the stream.
+The pass finds invalid numbers before training begins, and its checksum identifies the data when a
+run is resumed. Statistics are therefore those of all training rows. Memory does not grow with the
+stream.
 """
 
 from __future__ import annotations
@@ -23,29 +22,28 @@ from gpx.errors import DataError
 from gpx.likelihoods.base import of_classes
 
 CHUNK_BYTES = 2**22
-"""Bytes of the files that are looked at together."""
-GAPS = (
-    "; rows that are read in batches lack no input and no target: leave such rows out, or take a "
-    "table that is read as a whole (data=CSVFile(), NPZFile(), ParquetFile()), where missing= and "
-    "several targets say what becomes of them"
+"""Bytes of the files that are read at a time."""
+MISSING_ADVICE = (
+    "; rows that are read in batches must not lack values: remove such rows, or use a table that "
+    "is read as a whole (data=CSVFile(), NPZFile(), ParquetFile()) and its missing="
 )
-"""What to do about a missing value."""
-MOST_LABELS = 1000
-"""Different values of a target beyond which it is no class."""
+"""Advice in the error for a missing value."""
+MAX_LABELS = 1000
+"""A target with more different values is not accepted as a class."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What one pass has found.
+    """Results of the pass.
 
     Attributes:
         mean, std (d + p,): of the training rows, inputs then targets; population standard
             deviation, one for a constant column.
         constant (d + p,): columns that are constant to rounding over the training rows.
-        kept (k, d + p): the rows that were asked for, as in the files.
-        values: different values of the target, ascending, where it is a class; otherwise empty.
+        kept (k, d + p): the requested rows, as in the files.
+        values: different values of the target, ascending, if it is a class; otherwise empty.
         checksum: SHA-256 of all rows.
-        read_seconds: time of reading alone.
+        read_seconds: time spent reading.
     """
 
     mean: NDArray[np.float64]
@@ -64,20 +62,20 @@ def survey(
     keep: NDArray[np.int64],
     task: Task,
 ) -> Survey:
-    """Read all rows once, in their order.
+    """Read all rows once, in order.
 
     Args:
         parts: the files.
-        trained (blocks,): which blocks of ``block_rows`` rows statistics are taken of.
+        trained (blocks,): mask of the blocks of ``block_rows`` rows that statistics are taken of.
         block_rows: rows of a block.
-        keep: ascending numbers of rows to hand back.
-        task: what the target is; of numbers no different values are collected.
+        keep: ascending indices of rows to return.
+        task: of the likelihood.
 
     Raises:
-        DataError: a number that is not finite or too large to be squared, a count that is none, or
-            too many classes: with file, row and column.
+        DataError: a number that is not finite or too large to be squared, an invalid count or
+            proportion, or too many classes; with file, row and column.
 
-    Cost: one reading of the files, O(d) operations a row; memory free of their length.
+    Cost: one pass over the files, O(d) operations per row.
     """
     total, step = len(parts), max(1, CHUNK_BYTES // parts.row_bytes // block_rows) * block_rows
     moments, digest, seconds = _Moments(parts.width), hashlib.sha256(), 0.0
@@ -92,11 +90,11 @@ def survey(
         _check(parts, rows, start, task)
         if of_classes(task):
             values = np.union1d(values, rows[:, parts.num_inputs :])
-            if len(values) > MOST_LABELS:
+            if len(values) > MAX_LABELS:
                 raise DataError(
-                    f"{parts.place(start, parts.num_inputs)}: the target has taken more than "
-                    f"{MOST_LABELS} different values by then, which are no classes; choose another "
-                    "likelihood="
+                    f"{parts.place(start, parts.num_inputs)}: the target has more than "
+                    f"{MAX_LABELS} different values up to here, too many for classes; choose "
+                    "another likelihood="
                 )
         first, last = np.searchsorted(keep, (start, stop))
         kept.append(rows[keep[first:last] - start])
@@ -107,13 +105,14 @@ def survey(
 
 
 def _check(parts: Parts, rows: NDArray[np.float64], start: int, task: Task) -> None:
-    """Raise DataError where a number cannot be used, with its place."""
+    """Raise DataError for a number that cannot be used, with its place."""
     sound = np.abs(rows) <= SAFE  # False for NaN
     if not sound.all():
         row, column = map(int, np.argwhere(~sound)[0])
         raise DataError(
             f"{parts.place(start + row, column)}: found {rows[row, column]:g}, expected a finite "
-            f"number of at most {SAFE:g} in size" + (GAPS if np.isnan(rows[row, column]) else "")
+            f"number of at most {SAFE:g} in size"
+            + (MISSING_ADVICE if np.isnan(rows[row, column]) else "")
         )
     y = rows[:, parts.num_inputs]
     bad, expected = misfits(y, task)
@@ -126,9 +125,9 @@ def _check(parts: Parts, rows: NDArray[np.float64], start: int, task: Task) -> N
 
 
 class _Moments:
-    """Mean, spread and range of columns, chunk by chunk.
+    """Mean, variance and range of columns, updated chunk by chunk.
 
-    Source: Chan, Golub and LeVeque 1979, the merging of two samples.
+    Source: Chan, Golub and LeVeque 1979 (merging of two samples).
     """
 
     def __init__(self, width: int) -> None:
@@ -137,7 +136,7 @@ class _Moments:
         self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
 
     def add(self, rows: NDArray[np.float64]) -> None:
-        """Take rows (b, width) in."""
+        """Add rows (b, width)."""
         count = len(rows)
         if not count:
             return
@@ -150,12 +149,12 @@ class _Moments:
         self.high = np.maximum(self.high, rows.max(0))
 
     def statistics(self) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.bool_]]:
-        """Mean, standard deviation and constancy, by the rules of ``Standardiser``."""
+        """Mean, standard deviation and mask of constant columns, as in ``Standardiser``."""
         if not self.count:
             return self.mean, np.ones_like(self.mean), np.zeros(len(self.mean), bool)
         largest = np.maximum(np.abs(self.low), np.abs(self.high))
         std = np.sqrt(self.squares / self.count)
-        # the square of a very small spread may be zero
+        # the square of a very small deviation may underflow to zero
         constant = ((self.high - self.low) <= EPS * largest) | (std == 0)
         mean = np.where(constant, self.low, self.mean)
         return mean, np.where(constant, 1.0, std), constant

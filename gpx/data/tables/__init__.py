@@ -1,4 +1,4 @@
-"""Tables of your own in files, and the tables that are predicted for."""
+"""Tables in files: data to train on, inputs to predict, and predictions."""
 
 from gpx.data.tables.npz_file import NPZFile
 from gpx.data.tables.parquet_file import ParquetFile

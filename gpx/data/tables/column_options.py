@@ -1,4 +1,4 @@
-"""How the columns of a table become inputs, targets and what else a table has."""
+"""Conversion of the columns of a file into a ``Table``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from gpx.data.columns.numbers import Floats, Mask
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 
-TARGET_HINT = (
-    "remove the row or choose missing=drop, which does; what is to be learnt is never filled in"
-)
+TARGET_HINT = "remove the row, or choose missing=drop, which removes it; targets are not filled in"
 
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """What is said of the columns of a table before they are read.
+    """Options for the columns of a table.
 
     Attributes:
-        policies: a ``Coding`` of no columns yet.
-        categories, dates: names of the columns that hold these; None: told from their values.
-        date_format: of dates that are not written as ISO 8601 has it, as ``datetime.strptime``
-            takes it.
+        policies: a ``Coding`` without columns.
+        categories, dates: names of the columns that hold these; None: found from their values.
+        date_format: of dates that are not in ISO 8601, as for ``datetime.strptime``.
     """
 
     policies: Coding
@@ -41,7 +38,7 @@ class ColumnOptions:
             raise ConfigError(f"the column {name!r} is among both categories= and dates=")
 
     def column(self, frame: Frame, place: int) -> Column:
-        """What one column of a frame holds."""
+        """The kind of one column of a frame."""
         name = frame.names[place]
         return column_of(
             name,
@@ -54,13 +51,13 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Inputs, targets and further columns of some rows of a table, as they are given.
+    """Inputs, targets and further columns of some rows of a table, as given.
 
     Attributes:
         inputs: at least one column.
         targets: one column or several.
-        noise, weights: one column: known noise variances of the target, and how many rows each one
-            stands for; None: there are none.
+        noise, weights: one column each: known noise variances of the target, and the number of
+            observations that each row stands for; None: none.
     """
 
     inputs: Frame
@@ -76,17 +73,17 @@ def table_of(
     test_masks: Mask | None = None,
     **about: Any,
 ) -> Table:
-    """A table of columns of any kind.
+    """The table of columns of any kind.
 
     Args:
-        rows: that are split, or trained on where there are others to test on.
+        rows: to split, or to train on if ``test`` is given.
         test: rows to test on, with the same columns.
-        options: policies.
-        test_masks (n, k): which of ``rows`` are tested, where ``test`` is None.
+        options: for the columns.
+        test_masks (n, k): which of ``rows`` to test on, if ``test`` is None.
         about: name, origin and checksums of the table.
 
     Raises:
-        DataError: a value that is not what its column holds, or is missing where that is refused.
+        DataError: a value is not of the kind of its column, or is missing and that is refused.
     """
     columns = [options.column(rows.inputs, i) for i in range(len(rows.inputs.names))]
     several = len(rows.targets.names) > 1
@@ -116,7 +113,7 @@ def table_of(
         if test_masks is not None and len(test_masks) == len(lacks):
             test_masks = test_masks[~lacks]
     classes = targets[0].texts
-    if classes:  # of some all rows may have been left out
+    if classes:  # all rows of a class may have been left out
         there = np.unique(y[:, 0]).astype(int)
         classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
     coding = replace(options.policies, columns=tuple(map(CodedColumn, columns)))
@@ -142,16 +139,15 @@ def table_of(
 def _numbers(
     rows: GivenRows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value.
+    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN for missing values.
 
-    The cells of several targets may be empty whatever ``missing`` says of the other columns.
+    If there are several targets, some may be missing in any case.
     """
     dropped = options.policies.missing == "drop"
     allowed = options.policies.missing != "refuse"
     none = np.empty((len(rows.targets), 0))
     x = _stacked(rows.inputs, columns, allowed) if columns else none
-    kept = len(targets) > 1  # those of a row that has another
-    y = _stacked(rows.targets, targets, dropped or kept, TARGET_HINT)
+    y = _stacked(rows.targets, targets, dropped or len(targets) > 1, TARGET_HINT)
     if targets[0].kind == "category" and (y[:, 0] == UNSEEN).any():
         row, frame = int((y[:, 0] == UNSEEN).argmax()), rows.targets
         raise DataError(
@@ -173,14 +169,14 @@ def _stacked(frame: Frame, columns: Sequence[Column], missing: bool, hint: str =
 
 
 def noise_variances(frame: Frame, missing: bool = False) -> Floats:
-    """The only column of a frame as variances (n,).
+    """The single column of a frame as noise variances (n,).
 
     Args:
         frame: of one column.
         missing: whether values may be missing; they become NaN.
 
     Raises:
-        DataError: no numbers, or a negative one.
+        DataError: a value is not a number, or negative.
     """
     found = _stacked(frame, [Column(frame.names[0])], missing, TARGET_HINT)[:, 0]
     expected = "a noise variance (0 or more, in the squared unit of the target)"

@@ -1,4 +1,4 @@
-"""Tables in NumPy archives."""
+"""Tables in NumPy archives (``data=npz``)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from gpx.errors import DataError
 
 
 class NPZFile(DataSource):
-    """A NumPy archive: inputs (n, d) and targets (n,) or (n, p), or an array for every column.
+    """A NumPy archive with inputs (n, d), or an array for every column, and targets (n,) or (n, p).
 
     Args:
         path: of the .npz file.
-        x: name of the array of inputs, real numbers (n, d); or the names of arrays (n,), one for
-            each column, of numbers, texts or dates (datetime64).
+        x: name of the array of inputs, real numbers (n, d); or names of arrays (n,), one for each
+            column, of numbers, texts or dates (datetime64).
         y: name of the array of targets; texts are classes.
-        test: name of an array (n,) or (n, k) that marks test rows, one column for each split; None
-            cuts the rows into random folds.
-        input_names: of the d columns of x; None calls them x1, x2, ..., or as the arrays are.
-        target_name: None takes the name of the array of targets.
-        target_names: of the p > 1 columns of y; None calls them y1, y2, ...
-        split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
-            for in ``root`` when that is given.
-        noise, weights: names of arrays (n,): known noise variances of the targets, and how many
-            rows each one stands for; as for ``TableFile``.
+        test: name of an array (n,) or (n, k) that marks test rows, one column for each split; None:
+            random folds.
+        input_names: of the d columns of x; None: x1, x2, ..., or the names of the arrays.
+        target_name: None: the name of the array of targets.
+        target_names: of the p > 1 columns of y; None: y1, y2, ...
+        split, test_fraction, root, split_seed: as for every source; ``path`` is relative to
+            ``root`` if that is given.
+        noise, weights: names of arrays (n,): known noise variances of the targets, and the number
+            of observations that each row stands for; as for ``TableFile``.
         missing, categories, dates, date_format, unseen, max_categories, target_transform: as for
             ``TableFile``, with columns by name; NaN, NaT and empty texts are missing values.
     """
@@ -142,7 +142,7 @@ class NPZFile(DataSource):
         return _frame(path, names, [plain_values(y, self.y)])
 
     def _of_rows(self, path: Path, name: str, rows: int, option: str) -> Frame:
-        """An array with a number for each row."""
+        """An array with a number for each row, as a frame."""
         values = read_array(path, name, option)
         if values.shape != (rows,):
             raise DataError(
@@ -156,19 +156,19 @@ class NPZFile(DataSource):
         marks = read_array(path, self.test, "test")
         if marks.ndim not in (1, 2) or not np.isin(marks, (0.0, 1.0)).all():
             raise DataError(
-                f"{path}: array {self.test!r} of shape {marks.shape} must mark test rows by 1 "
-                "and the others by 0, one column for each split"
+                f"{path}: array {self.test!r} of shape {marks.shape} must be 1 for test rows and 0 "
+                "for others, with one column for each split"
             )
         return marks.reshape(len(marks), -1).astype(bool)
 
 
 def _frame(path: Path, names: Sequence[str], columns: Sequence[Values]) -> Frame:
-    """Columns and their names; raises DataError where they do not fit."""
+    """A frame of columns; raises DataError if lengths or number of names do not match."""
     lengths = sorted({len(column) for column in columns})
     if len(names) != len(columns) or len(lengths) != 1:
         raise DataError(
             f"{path}: {len(columns)} columns of {lengths} rows have {len(names)} names; expected "
-            "some columns, of equal lengths and with a name each"
+            "columns of equal length with a name each"
         )
     where = str(path)
     return Frame(tuple(names), tuple(columns), where, places(where, names, "data row"))

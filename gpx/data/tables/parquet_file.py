@@ -1,4 +1,4 @@
-"""Tables in Parquet files, which the optional package pyarrow reads."""
+"""Tables in Parquet files, read by the optional package pyarrow."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpx.errors import BackendUnavailable, ConfigError, DataError, DTypeError
 class ParquetFile(TableFile):
     """A Parquet file: one row per observation; options as for ``TableFile``, without ``header``.
 
-    Columns hold numbers, truth values, texts (plain or coded by a dictionary), dates or times; null
-    is a missing value. Times with a time zone are taken in UTC.
+    Columns hold numbers, booleans, texts (also dictionary-encoded), dates or times; nulls are
+    missing values. Times with a time zone are converted to UTC.
 
-    Cost: the columns that are asked for are read into memory.
+    Cost: the columns that are used are read into memory.
     """
 
     def layout(self, path: Path) -> Layout:
@@ -36,7 +36,7 @@ class ParquetFile(TableFile):
         return parquet_layout(path)
 
     def frame(self, layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
-        """Some columns, each of its own type."""
+        """Some columns; ``texts`` is ignored, as columns have types."""
         return parquet_frame(layout, columns)
 
 
@@ -45,33 +45,33 @@ def open_parquet(path: Path) -> Any:
 
     Raises:
         BackendUnavailable: the package pyarrow is missing.
-        DataError: no Parquet file, or a damaged one.
+        DataError: not a Parquet file, or a damaged one.
     """
     try:
         from pyarrow import parquet  # optional
     except ImportError as error:
         raise BackendUnavailable(
-            f"{path} is a Parquet file, and the package pyarrow, which reads it, is missing: "
-            "pip install 'gpx-torch[parquet]', or write the rows in another format"
+            f"{path} is a Parquet file, which needs the package pyarrow: pip install "
+            "'gpx-torch[parquet]', or write the rows in another format"
         ) from error
     try:
         return parquet.ParquetFile(path)
-    except Exception as error:  # the reader can raise anything on foreign bytes
-        raise DataError(f"{path} is no Parquet file, or is damaged or cut short") from error
+    except Exception as error:  # the reader may raise anything on arbitrary bytes
+        raise DataError(f"{path} is not a Parquet file, or is damaged or truncated") from error
 
 
 def parquet_layout(path: str | Path) -> Layout:
-    """Names of the columns of a file, as of a text with a header."""
+    """Names of the columns, as the layout of a text file with a header."""
     found = existing_file(path)
     names = tuple(open_parquet(found).schema_arrow.names)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{found} has two columns of the name {twice!r}, expected different names")
+        raise DataError(f"{found} has two columns named {twice!r}, expected different names")
     return Layout(found, None, 1, names)
 
 
 def parquet_frame(layout: Layout, columns: Sequence[int]) -> Frame:
-    """Some columns of a file."""
+    """Some columns of a file as a frame."""
     kept = list(columns)
     names = tuple(layout.names[i] for i in kept)
     try:
@@ -79,7 +79,7 @@ def parquet_frame(layout: Layout, columns: Sequence[int]) -> Frame:
     except (BackendUnavailable, DataError):
         raise
     except Exception as error:  # as above: damaged pages are read here
-        raise DataError(f"{layout.path} is damaged or cut short ({error})") from error
+        raise DataError(f"{layout.path} is damaged or truncated ({error})") from error
     if table.num_rows == 0:
         raise DataError(f"{layout.path} has no rows")
     where = str(layout.path)

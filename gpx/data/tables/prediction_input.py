@@ -1,4 +1,4 @@
-"""Rows to predict for, from files."""
+"""Reading of rows to predict from files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 
 class NewRows(NamedTuple):
-    """Rows to predict for.
+    """Rows to predict.
 
     Attributes:
-        frame: the columns of training, in their order.
-        identifiers: texts (n,) that name the rows; None where the table has none.
-        noise (n,): known noise variances, in the squared unit of the target; None where the table
-            has none.
+        frame: the columns of training, in order.
+        identifiers: names of the rows (n,); None if the table has none.
+        noise (n,): known noise variances, in the squared unit of the target; None if the table has
+            none.
     """
 
     frame: Frame
@@ -47,20 +47,20 @@ class NewRows(NamedTuple):
 
 
 def read_rows(path: str | Path, coding: Coding) -> NewRows:
-    """Rows of new points, for columns of any kind.
+    """Read rows to predict, with columns of any kind.
 
-    With a header line columns are matched by name: their order is free and others (such as the
-    target) are ignored. Without one there must be exactly d columns, in the order of training. A
-    column of the name of ``coding.identifier`` is read as texts and one of that of ``coding.noise``
-    as variances; they need not be there. An archive gives its array ``x``, rows or, for a model of
-    images, these as they are; or an array for each column.
+    With a header line, columns are matched by name, in any order, and further ones (such as the
+    target) are ignored. Without one there must be exactly d columns in the order of training.
+    Columns named ``coding.identifier`` and ``coding.noise`` are read as names and noise variances
+    if they exist. An archive must have an array ``x`` of rows or images, or an array for each
+    column.
 
     Args:
         path: delimited text, gzipped or not, .parquet or .npz.
         coding: of the columns, as in training.
 
     Raises:
-        DataError: missing columns, ragged rows; what cells hold is judged by ``coding``.
+        DataError: missing columns, or rows of different lengths; cells are checked by ``coding``.
     """
     found, names = existing_file(path), coding.names
     if found.suffix == ".npz":
@@ -83,7 +83,7 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
 
 
 def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
-    """Inputs (n, d) of new points in the data's own units, columns in the order of training.
+    """Read inputs (n, d) to predict, in the data's own units, with columns as in training.
 
     Args:
         path: see ``read_rows``.
@@ -97,7 +97,7 @@ def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
 
 
 def _matched(layout: Layout, names: Sequence[str], others: Sequence[str]) -> list[int]:
-    """Where a file has the columns of training; ``others`` are used, too."""
+    """Indices of the columns of training in a file; logs columns that are ignored."""
     if not layout.header_line:
         if layout.width != len(names):
             raise DataError(
@@ -114,7 +114,7 @@ def _matched(layout: Layout, names: Sequence[str], others: Sequence[str]) -> lis
 
 
 def _sniffed(path: Path, coding: Coding) -> Layout:
-    """Columns of delimited text, of which the first line may be a row of texts and numbers."""
+    """Layout of delimited text, whose first line may be a row of categories and numbers."""
     try:
         return sniff(path)
     except DataError:
@@ -125,7 +125,7 @@ def _sniffed(path: Path, coding: Coding) -> Layout:
 
 
 def _archived(path: Path, coding: Coding) -> Frame:
-    """Columns of any kind in an archive: its array ``x``, or an array for each of them."""
+    """The columns in an archive: its array ``x``, or an array for each column."""
     where, names = str(path), coding.names
     if coding.plain or ("x" in array_names(path) and "x" not in names):
         try:
@@ -137,7 +137,7 @@ def _archived(path: Path, coding: Coding) -> Frame:
     columns = tuple(plain_values(read_array(path, name, "x", ANY), name) for name in names)
     shapes = {column.shape for column in columns}
     if len(shapes) > 1 or len(columns[0].shape) != 1:
-        raise DataError(f"{path}: its columns have the shapes {sorted(shapes)}, expected (n,)")
+        raise DataError(f"{path}: the columns have shapes {sorted(shapes)}, expected (n,)")
     return Frame(tuple(names), columns, where, places(where, names, "data row"))
 
 

@@ -1,4 +1,4 @@
-"""Files of predictions: comma-separated text."""
+"""Writing of predictions as comma-separated text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpx.atomic_file import atomic_file
 from gpx.errors import DataError, ShapeError
 
 PARTS = ("mean", "std", "lower", "upper")
-"""Columns of a prediction."""
+"""Names of the columns of a prediction."""
 
 
 def write_predictions(
@@ -29,20 +29,20 @@ def write_predictions(
     target_names: Sequence[str] = (),
     before: Mapping[str, ArrayLike] | None = None,
 ) -> None:
-    """Write one line per point: mean, standard deviation, interval, in the data's own units.
+    """Write one line per row: mean, standard deviation and interval, in the data's own units.
 
-    The file appears complete or not at all; a name ending in ``.gz`` is zipped.
+    The file is written atomically; it is gzipped if its name ends in ``.gz``.
 
     Args:
-        path: file to write; its folder is made.
+        path: file to write; its folder is created.
         mean, std, lower, upper (n,), or (n, p) for several outputs: predictions.
-        target_names: for several outputs, p names: the columns are ``mean_strength`` and so on, the
-            four of one output beside each other. Otherwise empty.
-        before: further columns (n,) to write first, by name, such as what the rows are called.
+        target_names: for several outputs, p names: columns are named ``mean_strength`` and so on,
+            with the four columns of an output side by side. Otherwise empty.
+        before: further columns (n,) to write first, by name, such as names of the rows.
 
     Raises:
         DataError: the folder cannot be written to.
-        ShapeError: the four do not have one length.
+        ShapeError: the columns differ in length.
     """
     names, columns = list(PARTS), [mean, std, lower, upper]
     if target_names:
@@ -57,13 +57,13 @@ def write_table(path: str | Path, names: Sequence[str], columns: Sequence[ArrayL
     """Write named columns of numbers (ten digits) or texts; see ``write_predictions``.
 
     Args:
-        path: file to write; its folder is made.
+        path: file to write; its folder is created.
         names: of the columns, for the first line.
         columns: each (n,).
 
     Raises:
         DataError: the folder cannot be written to.
-        ShapeError: the columns do not have one length.
+        ShapeError: the columns differ in length.
     """
     arrays = [np.asarray(c) for c in columns]
     if any(a.ndim != 1 or a.shape != arrays[0].shape for a in arrays):
@@ -78,7 +78,7 @@ def write_table(path: str | Path, names: Sequence[str], columns: Sequence[ArrayL
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(names)
             writer.writerows(zip(*cells, strict=True))
-            text.detach()  # flushed, and left open
+            text.detach()  # flushes without closing
     except OSError as error:
         raise DataError(f"cannot write to {target}: {error.strerror}") from error
 

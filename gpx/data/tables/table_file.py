@@ -1,4 +1,4 @@
-"""Tables in files, one row per observation, columns by name or number."""
+"""Tables in files, with one row per observation and columns by name or number."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ AUTO, KERNEL = "auto", "kernel"
 
 
 class TableFile(DataSource):
-    """A table in a file; a subclass says how such a file is read.
+    """A table in a file; a subclass reads files of one format.
 
-    Inputs that are texts become one input per category, dates become days since 1970-01-01 (UTC,
-    ``gpx.data.columns.dates``); what the training rows say of them is kept with the trained model.
+    Texts become one input per category, and dates become days since 1970-01-01 (UTC,
+    ``gpx.data.columns.dates``). The conversion is fitted to the training rows and stored with the
+    trained model.
 
     Args:
         path: of the file.
-        target: name of the target's column, or its number counting from 0, negative from the end
-            (-1 is the last), or a list of several; None is the last. Texts are classes.
-        inputs: name or number of the input column, or a list of them, in this order; None is all
-            but the targets and ``id``.
-        header: whether the first line names the columns; None finds out.
-        split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
-            for in ``root`` when that is given.
+        target: name or number of the target's column (from 0; negative from the end), or a list of
+            several; None: the last column. Texts are classes.
+        inputs: name or number of an input column, or an ordered list of them; None: all columns but
+            the targets, ``id``, ``noise`` and ``weights``.
+        header: whether the first line names the columns; None: found from the line.
+        split, test_fraction, root, split_seed: as for every source; ``path`` is relative to
+            ``root`` if that is given.
         test_path: a file of rows to test on, with the same columns; None: a fold of the rows.
-        missing: what becomes of missing values: ``refuse``, ``drop`` (the row is left out) or
-            ``mean`` (the training mean, and an input that says so); see ``Coding``. Cells of
-            several targets may be empty unless it is ``drop``: they stay missing (NaN), and rows
-            without any target are left out.
+        missing: treatment of missing values: ``refuse``, ``drop`` (drop the row) or ``mean`` (the
+            training mean, with an indicator input); see ``Coding``. With several targets some may
+            be missing unless it is ``drop``; rows without any target are left out.
         categories: columns of categories; ``auto``: those whose cells are texts; ``kernel``: the
-            same, which the kernel of a run then compares (``gpx.runs.categorical_kernel``).
-        dates: columns of dates; ``auto``: those most of whose cells look like ISO dates.
+            same columns, compared by a separate kernel (``gpx.runs.categorical_kernel``).
+        dates: columns of dates; ``auto``: those where most cells look like ISO dates.
         date_format: of other dates, as for ``datetime.strptime``.
-        unseen: a category that no training row has: ``apart`` or ``refuse``; see ``Coding``.
-        max_categories: different texts that a column may have in training rows.
-        id: name or number of a column that names the rows: no input, and carried through to
+        unseen: treatment of categories without training rows: ``apart`` or ``refuse``; see
+            ``Coding``.
+        max_categories: most categories that a column may have in training rows.
+        id: name or number of a column that names the rows; it is not an input, and is copied to
             predictions.
-        noise: column of the variance of each target's noise, in its squared unit, where that is
-            known (0: none beyond what is learned for all rows). ``ExactGP`` and ``SubsetOfData``
-            take it.
-        weights: column of how many rows each one stands for: its noise variance is the learned one
-            over that. The same models take it.
-        target_transform: what a target is modelled through: ``log``, ``boxcox``, ``quantile`` or
-            None; see ``gpx.data.target_transform.TargetTransform``.
+        noise: column of known noise variances of the target, in its squared unit, added to the
+            learned noise variance.
+        weights: column of the number of observations that each row stands for: the learned noise
+            variance is divided by it.
+        target_transform: transform through which the target is modelled: ``log``, ``boxcox``,
+            ``quantile`` or None; see ``gpx.data.target_transform.TargetTransform``.
 
     Raises:
-        ConfigError: options that are none or contradict each other.
+        ConfigError: invalid or contradictory options.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TableFile(DataSource):
         self.header = header
         self.test_path = test_path
         if test_path is not None and split != 0:
-            raise ConfigError(f"split={split}: test_path= gives the test rows, there is one split")
+            raise ConfigError(f"split={split}: with test_path= there is only one split, split=0")
         self.categories = None if categories in (AUTO, KERNEL) else as_list(categories)
         self.dates = None if dates == AUTO else as_list(dates)
         self.id, self.noise, self.weights = id, noise, weights
@@ -105,13 +105,13 @@ class TableFile(DataSource):
 
     @abstractmethod
     def frame(self, layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
-        """Some of its columns; ``texts``: as they are written, not as numbers."""
+        """Some of the columns; ``texts``: as text even if they hold numbers."""
 
     def table(self) -> Table:
         """All rows.
 
         Raises:
-            DataError: one sentence with file, line and column; see the tests for every case.
+            DataError: malformed content, with file, line and column.
         """
         layout = self.layout(under(self.root, self.path))
         if layout.width < 2:
@@ -140,9 +140,9 @@ class TableFile(DataSource):
             other = self.layout(under(self.root, self.test_path))
             if other.path.resolve() == layout.path.resolve():
                 warnings.warn(
-                    f"test_path={self.test_path} is path= itself: its rows are trained on and "
-                    "tested on, so that metrics say nothing of new rows; give other rows, or leave "
-                    "it out for a fold of these",
+                    f"test_path={self.test_path} is the same file as path=: metrics on training "
+                    "rows say nothing about new rows; give other rows, or leave it out to test on "
+                    "a fold of these",
                     stacklevel=2,
                 )
             there = {role: _same_columns(layout, other, columns) for role, columns in roles.items()}
@@ -159,7 +159,7 @@ class TableFile(DataSource):
         )
 
     def _options(self, layout: Layout, roles: Mapping[str, list[int]]) -> ColumnOptions:
-        """The policies with columns by the names they have in the file."""
+        """The options, with names of columns in place of numbers."""
 
         def named(columns: list[Choice] | None) -> tuple[str, ...] | None:
             if columns is None:
@@ -192,40 +192,37 @@ class TableFile(DataSource):
 
 
 class CSVFile(TableFile):
-    """A delimited text file, gzipped or not: one row per observation; options as for ``TableFile``.
+    """A delimited text file, possibly gzipped; options as for ``TableFile``.
 
-    Comma, semicolon, tab or white space between columns and a header line are recognised. The words
-    true and false count as 1 and 0.
+    The delimiter (comma, semicolon, tab or white space) and a header line are recognised. The words
+    true and false are read as 1 and 0.
     """
 
     def layout(self, path: Path) -> Layout:
-        """Delimiter and names."""
+        """Delimiter and names of the columns."""
         return sniff(path, self.header)
 
     def frame(self, layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
-        """Some columns, line by line where they are no plain numbers."""
+        """Some columns; read line by line unless they are plain numbers."""
         return read_frame(layout, columns, texts)
 
 
 def _require_different(layout: Layout, roles: Mapping[str, list[int]]) -> None:
-    """Raise DataError where a column is to be two things."""
+    """Raise DataError if a column is used twice."""
     taken: set[int] = set()
     for role in ("inputs", "target", "id", "noise", "weights"):
         for column in roles.get(role, ()):
             if column in taken:
-                said = (
-                    "is asked for twice among inputs= and target="
-                    if role in ("inputs", "target")
-                    else f"is {role}= and something else too"
-                )
+                twice = "inputs= and target=" if role in ("inputs", "target") else f"{role}="
                 raise DataError(
-                    f"{layout.path}: {layout.column(column)} {said}, expected different columns"
+                    f"{layout.path}: {layout.column(column)} is used twice, in {twice} and "
+                    "elsewhere; expected different columns"
                 )
             taken.add(column)
 
 
 def _same_columns(layout: Layout, other: Layout, columns: list[int]) -> list[int]:
-    """Where another file has columns of the first: by name, or by number without names."""
+    """Indices in another file of columns of the first: by name, or by number without names."""
     if layout.header_line and other.header_line:
         return [find_column(other, layout.names[i]) for i in columns]
     if bool(layout.header_line) != bool(other.header_line) or layout.width != other.width:

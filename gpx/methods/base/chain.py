@@ -45,7 +45,8 @@ class Chain(OwnSteps[ModelT]):
         wanted, self.burn_in = self.burn_in, step
         self.thin = max(1, min(self.thin, step // (self.iterations // self.thin)))
         self.cut = True
-        return f"burn-in, after {step} of {wanted} steps (then every {self.thin}. is a sample),"
+        kept = "every step" if self.thin == 1 else f"one step in {self.thin}"
+        return f"burn-in, after {step} of {wanted} steps ({kept} from here on is kept as a sample),"
 
     def schedule_state(self) -> dict[str, Any]:
         """Burn-in and thinning if they were shortened; part of ``state_dict``."""

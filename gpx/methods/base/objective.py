@@ -164,8 +164,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         if all(missing):
             wanted = f"{cls.made_for}, or a model" if cls.made_for else "a model"
             raise ConfigError(
-                f"objective {cls.__name__} needs {wanted} {' or '.join(missing)}, "
-                f"got {type(model).__name__}; choose another objective= or model="
+                f"objective {cls.__name__} needs {wanted} {' or '.join(missing)}, got "
+                f"{type(model).__name__}; choose another objective= or model="
             )
 
     def check(self, model: ModelT) -> None:

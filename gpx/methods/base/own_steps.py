@@ -54,7 +54,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             self.load_state_dict(session.pending)
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
         self.bind(session.model, session.x, session.seed)
-        session.max_steps = self.max_steps(session.limit)
+        session.limit = session.max_steps = self.max_steps(session.limit)
         out_of_time = warned = False
         try:
             while session.step < session.max_steps and not self.converged and not out_of_time:

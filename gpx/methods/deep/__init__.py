@@ -1,4 +1,4 @@
-"""Networks with Gaussian process layers: deep and convolutional ones, by random features."""
+"""Deep and convolutional networks with Gaussian process layers."""
 
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
 from gpx.methods.deep.cnn import CNN

@@ -1,4 +1,4 @@
-"""Additive Gaussian processes of one feature each on a grid, mixed linearly."""
+"""Linear mixtures of Gaussian processes of one feature each, on grids."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
 
-MARGIN = 2
-"""Grid cells beyond the range of features, for the stencil of cubic interpolation."""
+MARGIN_CELLS = 2
+"""Grid cells outside the range of features, for the stencil of cubic interpolation."""
 
 
 class AdditiveGridLayer(OutputLayer):
-    """F = g A with g_j(x) = w(x_j) . u_j: J functions of a squashed feature each, u_j on a grid.
+    """F = g A with g_j(x) = w(x_j) . u_j: J functions of one feature each, with u_j on a grid.
 
-    Features are squashed to (-1, 1) by tanh(x / 2), where a grid has G points beyond which nothing
-    lies; w(x_j) are its four cubic interpolation weights. u_j = L_j v_j with q(v_j) Gaussian and
-    L_j L_j^T the covariance of the j-th lengthscale at the grid. The variance that u_j leaves
-    between grid points is not counted, which a fine grid makes small.
+    Features are squashed to (-1, 1) by tanh(x / 2) and interpolated from a grid of G points by four
+    cubic weights w(x_j). u_j = L_j v_j with q(v_j) Gaussian, and L_j L_j^T the covariance with the
+    j-th lengthscale at the grid. The conditional variance between grid points is neglected, which
+    is small for a fine grid.
 
     Args:
-        kernel: stationary; made for J features, with a lengthscale for each.
+        kernel: stationary; resized to J features with one lengthscale each.
         num_inputs: J.
         num_outputs: p, columns of the mixing matrix A.
         grid_size: G.
-        jitter: of the covariances, relative to their mean diagonal; more is tried and reported.
+        jitter: added to the covariances, relative to their mean diagonal; more is tried on failure
+            and reported.
 
     Raises:
         ConfigError: another kernel, sizes below one, or too small a grid.
 
     Attributes:
-        report: the factorisation at the last pass; None before the first.
+        report: of the factorisation in the last pass; None before the first.
 
-    Cost of a pass: O(J G^3 + n J G^2). Source: Wilson, Hu, Salakhutdinov and Xing, "Stochastic
+    Cost per pass: O(J G^3 + n J G^2). Source: Wilson, Hu, Salakhutdinov and Xing, "Stochastic
     variational deep kernel learning", NeurIPS 2016.
     """
 
@@ -69,17 +70,17 @@ class AdditiveGridLayer(OutputLayer):
         assert isinstance(made, Stationary)
         self.kernel = made
         self.num_inputs, self.num_outputs, self.jitter = num_inputs, num_outputs, jitter
-        self.axis = RegularAxis.covering(-1.0, 1.0, grid_size, margin=MARGIN)
+        self.axis = RegularAxis.covering(-1.0, 1.0, grid_size, margin=MARGIN_CELLS)
         self.q = FullCholesky().start(grid_size, num_inputs)
         self.mixing = nn.Parameter(torch.zeros(num_inputs, num_outputs))
 
     @property
     def analytic(self) -> bool:
-        """As in ``OutputLayer``: several outputs share the functions that they mix."""
+        """As in ``OutputLayer``: several outputs are dependent, as they mix the same functions."""
         return self.num_outputs == 1
 
     def draw_start(self, generator: torch.Generator) -> None:
-        """Mixing weights from N(0, 1 / J)."""
+        """Draw the mixing weights from N(0, 1 / J)."""
         noise = torch.randn(self.mixing.shape, generator=generator, device=generator.device)
         with torch.no_grad():
             self.mixing.copy_(noise / self.num_inputs**0.5)
@@ -88,16 +89,16 @@ class AdditiveGridLayer(OutputLayer):
         """Covariance of u_j for every feature (J, G, G) in float64, differentiable."""
         points = self.axis.points(self.mixing.double())
         repeated = points.unsqueeze(1).expand(-1, self.num_inputs)
-        # of every feature one coordinate, or two on a circle, which follow those of all features
+        # the first coordinate of all J features, then for periodic kernels the second of all
         at = self.kernel.coordinates(repeated).unflatten(1, (-1, self.num_inputs))
         r2 = (at.unsqueeze(1) - at).square().sum(2).movedim(2, 0)
         same = torch.eye(len(points), dtype=torch.bool, device=points.device)
-        # a square root has an infinite derivative at zero
+        # the diagonal is masked, as a square root has an infinite derivative at zero
         profile = self.kernel.of_squared_distance(r2.masked_fill(same, 1.0)).masked_fill(same, 1.0)
         return self.kernel.outputscale.double() * profile
 
     def _factor(self) -> Tensor:
-        """L (J, G, G) in float64."""
+        """L_j of all features (J, G, G) in float64."""
         covariance = self.grid_covariance()
         factor, self.report = cholesky(
             covariance,
@@ -124,12 +125,12 @@ class AdditiveGridLayer(OutputLayer):
         return Marginals(mean.mT, (projections @ self.q.root()).square().sum(2).mT)
 
     def marginals(self, x: Tensor) -> Marginals:
-        """Mean and variance (n, p) of each F_c; different ones are dependent."""
+        """Mean and variance (n, p) of each output; outputs are dependent."""
         mean, variance = self.functions(x)
         return Marginals(mean @ self.mixing, variance @ self.mixing.square())
 
     def forward(self, x: Tensor) -> Tensor:
-        """F(x) under q, drawn: (n, J) -> (n, p)."""
+        """A draw of F(x) under q: (n, J) -> (n, p)."""
         if not self.draws.shared:
             return self.sample(x, 1)[0]
         noise = self.draws.normals((*self.q.mean.shape, 1), self.q.mean)
@@ -139,7 +140,7 @@ class AdditiveGridLayer(OutputLayer):
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
-        return self.drawn(self.functions(x), num) @ self.mixing
+        return self.draw_from(self.functions(x), num) @ self.mixing
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)), exact."""
@@ -147,7 +148,7 @@ class AdditiveGridLayer(OutputLayer):
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Factorise once for many passes."""
+        """As in ``RandomLayer``: factorise once for many passes."""
         self._roots = self._factor().to(self.mixing.dtype)
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Convolutional networks below a head, by their names."""
+"""Convolutional backbones, by their names."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ Backbone = Literal[
 ``alexnet_quarter``: a quarter of the channels of ``alexnet``; the others are published ones."""
 
 
-LEAST = 4
-"""Pixels of height and width that two halvings need; smaller images get zeros around them."""
+MIN_SIDE = 4
+"""Height and width that two halvings need; smaller images are padded with zeros."""
 
 
 def shape_of_images(num_inputs: int, given: Sequence[int] | None = None) -> ImageShape:
-    """The shape of images of ``num_inputs`` pixels; where none is given, that of square ones.
+    """The shape of images with ``num_inputs`` pixels.
 
     Args:
         num_inputs: d = channels height width.
-        given: (height, width) or (channels, height, width); None: square, of one channel or three.
+        given: (height, width) or (channels, height, width); None: square, with one or three
+            channels.
 
     Raises:
-        ConfigError: the pixels do not make such an image.
+        ConfigError: the number of pixels does not fit the shape.
     """
     if given is None:
         for channels in (1, 3):
@@ -54,7 +55,7 @@ def shape_of_images(num_inputs: int, given: Sequence[int] | None = None) -> Imag
             if channels * side * side == num_inputs:
                 return ImageShape(channels, side, side)
         raise ConfigError(
-            f"{num_inputs} inputs are no square image of one or three channels; give their shape, "
+            f"{num_inputs} inputs are no square image of one or three channels; give the shape, "
             "such as image_shape=[3, 20, 30]"
         )
     sizes = tuple(int(size) for size in given)
@@ -69,7 +70,7 @@ def shape_of_images(num_inputs: int, given: Sequence[int] | None = None) -> Imag
 
 
 def _norm(radius: int, alpha: float) -> nn.Module:
-    # torch divides alpha by the number of channels that it sums over
+    # torch divides alpha by the size of the window
     size = 2 * radius + 1
     return nn.LocalResponseNorm(size, alpha=alpha * size, beta=0.75, k=1.0)
 
@@ -81,17 +82,18 @@ def _halve(size: int) -> nn.Module:
 def convolutional_features(
     name: Backbone, shape: ImageShape, keep: float = 1.0, *, penalty: bool = False, blocks: int = 5
 ) -> tuple[nn.Sequential, int]:
-    """Rows of pixels (n, d) -> features (n, h), and their number h.
+    """A network from rows of pixels (n, d) to features (n, h), and h.
 
     Args:
         name: ``lenet_small``, ``lenet_mnist`` (images padded to 32 x 32, 4,096 features there),
             ``lenet_cifar`` (4,096 features of 32 x 32 images), ``lenet_3conv`` (1,024),
             ``resnet`` (64), ``alexnet`` (4,096), ``alexnet_quarter`` (1,024).
         shape: of the images.
-        keep: probability that an activation before a convolution is kept; the first convolution
-            sees the whole image.
+        keep: probability that dropout keeps an activation before a convolution; there is no dropout
+            before the first.
         penalty: whether filters and biases have a prior N(0, I).
-        blocks: b, of each of the three stages of ``resnet``, which has 6 b + 1 convolutions.
+        blocks: number b of blocks in each of the three stages of ``resnet``, which has 6 b + 1
+            convolutions.
 
     Raises:
         ConfigError: no such network, or no block.
@@ -109,25 +111,24 @@ def convolutional_features(
     else:
         layers = _lenet(name, shape, keep, penalty)
     network = nn.Sequential(*layers)
-    with torch.no_grad(), draws_of(network, torch.Generator()):  # no draw of torch's own generator
+    with torch.no_grad(), draws_of(network, torch.Generator()):  # leaves the global generator alone
         pixels = torch.zeros(1, shape.channels * shape.height * shape.width)
         return network, network(pixels).shape[1]
 
 
 def _lenet(name: Backbone, shape: ImageShape, keep: float, penalty: bool) -> list[nn.Module]:
-    # rectified behind the pooling, a quarter of the units: the rectified largest of some units is
-    # the largest of the rectified
+    # ReLU after max pooling gives the same as before it, for a quarter of the units
     convolution = partial(DroppedConvolution, penalty=penalty)
     if name in ("lenet_small", "lenet_mnist"):
         size = 3 if name == "lenet_small" else 5
         return [
-            Images(shape, LEAST if name == "lenet_small" else 32),
+            Images(shape, MIN_SIDE if name == "lenet_small" else 32),
             *(convolution((shape.channels, 32), size, 1.0), nn.MaxPool2d(2), nn.ReLU()),
             *(convolution((32, 64), size, keep), nn.MaxPool2d(2), nn.ReLU()),
             nn.Flatten(),
         ]
     layers = [
-        *(Images(shape, LEAST), convolution((shape.channels, 64), 5, 1.0)),
+        *(Images(shape, MIN_SIDE), convolution((shape.channels, 64), 5, 1.0)),
         *(_halve(3), nn.ReLU(), _norm(4, 0.001 / 9)),
     ]
     for _ in range(2 if name == "lenet_3conv" else 1):
@@ -137,7 +138,7 @@ def _lenet(name: Backbone, shape: ImageShape, keep: float, penalty: bool) -> lis
 
 def _resnet(shape: ImageShape, keep: float, penalty: bool, blocks: int) -> list[nn.Module]:
     first = DroppedConvolution((shape.channels, 16), 3, 1.0, penalty=penalty, xavier=True)
-    layers: list[nn.Module] = [Images(shape, LEAST), first, BatchNorm(16), nn.ReLU()]
+    layers: list[nn.Module] = [Images(shape, MIN_SIDE), first, BatchNorm(16), nn.ReLU()]
     width = 16
     for channels in (16, 32, 64):
         for _ in range(blocks):

@@ -1,4 +1,4 @@
-"""Convolutional networks without a Gaussian process: the plain one, and Monte Carlo dropout."""
+"""Convolutional networks without a Gaussian process, plain or with Monte Carlo dropout."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from gpx.tensor_checks import check_at_least
 
 
 class HiddenDense(nn.Module):
-    """A dense hidden layer with rectified linear units, of a head without Gaussian processes."""
+    """A dense hidden layer with rectified linear units."""
 
     def __init__(self, weights: DroppedWeights) -> None:
         super().__init__()
         self.weights = weights
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, d) -> (n, p), none negative."""
+        """(n, d) -> (n, p), non-negative."""
         return torch.relu(self.weights(x))
 
 
 class CNN(NetworkModel):
-    """A convolutional network with a dense layer and an output layer for a head.
+    """A convolutional network with a dense hidden layer and an output layer.
 
-    With ``dropout`` it is the Bayesian network of Monte Carlo dropout: masks, not rescaled, on the
-    inputs of every layer but the first, at training and at prediction, under a prior N(0, I) of all
+    With ``dropout`` it is a Bayesian network by Monte Carlo dropout: masks, not rescaled, on the
+    inputs of every layer but the first, in training and prediction, and a prior N(0, I) on all
     weights. Without it there are neither masks nor priors.
 
     Args:
@@ -39,15 +39,15 @@ class CNN(NetworkModel):
         num_inputs: d, pixels of an image.
         image_shape: (height, width) or (channels, height, width); None: square.
         backbone, blocks: see ``gpx.methods.deep.backbones``.
-        num_features: rectified linear units of the dense layer; None: as many as features of the
-            convolutions.
+        num_features: rectified linear units of the dense layer; None: the number of convolutional
+            features.
         dropout: whether weights are random.
         keep: probability that a mask keeps an activation.
-        predict_samples: masks that a prediction averages.
-        seed: of the masks of predictions.
+        predict_samples: number of masks that a prediction averages.
+        seed: of the masks in predictions.
 
     Raises:
-        ConfigError: options out of range, or pixels that make no image.
+        ConfigError: options out of range, or a number of pixels that does not fit the shape.
 
     Source: Gal and Ghahramani, "Bayesian convolutional neural networks with Bernoulli approximate
     variational inference", 2016.

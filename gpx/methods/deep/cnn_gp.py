@@ -1,4 +1,4 @@
-"""Convolutional networks with a Gaussian process for a head."""
+"""Convolutional networks with Gaussian process layers on top."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpx.tensor_checks import check_at_least
 
 
 class CNNGP(NetworkModel):
-    """Convolutional features below Gaussian process layers by random features, trained end to end.
+    """Gaussian process layers by random features on a convolutional network, trained end to end.
 
     F = phi(c(x)) W with features c of a convolutional network, W ~ N(0, I) and filters ~ N(0, I).
-    Filters, frequencies and weights have the posterior of Monte Carlo dropout: masks, not rescaled,
-    on the inputs of every convolution but the first, of the frequencies and of the weights, at
-    training and at prediction. Predictions average class probabilities over masks.
+    Filters, frequencies and weights have Monte Carlo dropout: masks, not rescaled, on the inputs of
+    every convolution but the first, of the frequencies and of the weights, in training and
+    prediction. Predictions average class probabilities over masks.
 
     Args:
         likelihood: any.
@@ -33,20 +33,20 @@ class CNNGP(NetworkModel):
         kernel: of the features c; None: ``ArcCosine(1)``, rectified linear units.
         image_shape: (height, width) or (channels, height, width); None: square.
         backbone, blocks: see ``gpx.methods.deep.backbones``.
-        depth: Gaussian process layers; each later one also sees c.
-        width: outputs of hidden ones; None: the number of features c.
+        depth: number of Gaussian process layers; later ones also get c.
+        width: outputs of hidden layers; None: the number of features c.
         num_features: random features of a layer; None: the number of features c.
-        frequencies, directions, covariance: of the head, see ``GPLayer``.
-        learn_kernel: train lengthscales and outputscale; with trained frequencies it is unstable.
+        frequencies, directions, covariance: see ``GPLayer``.
+        learn_kernel: train lengthscales and outputscale; unstable with trained frequencies.
         keep: probability that a mask keeps an activation.
-        predict_samples: masks that a prediction averages.
-        seed: of frequencies, and of the masks of predictions.
+        predict_samples: number of masks that a prediction averages.
+        seed: of frequencies, and of the masks in predictions.
 
     Raises:
-        ConfigError: options out of range, or pixels that make no image.
+        ConfigError: options out of range, or a number of pixels that does not fit the shape.
 
-    Where masks of a rate of a half are too many, as in narrow networks, the model is
-    under-confident, with many data as with few: raise ``keep``.
+    In narrow networks ``keep=0.5`` makes predictions underconfident, however many data there are;
+    raise it there.
     Source: Tran, Bonilla, Cunningham, Michiardi and Filippone, "Calibrating deep convolutional
     Gaussian processes", AISTATS 2019.
     """

@@ -1,4 +1,4 @@
-"""Convolutions whose masks are their own q, and what networks are made of besides."""
+"""Convolutions with Monte Carlo dropout, and other building blocks of convolutional networks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gpx.errors import ConfigError
-from gpx.methods.deep.weights import MaskedLayer, checked_keep, masked, truncated_normal
+from gpx.methods.deep.weights import MaskedLayer, apply_mask, check_keep, truncated_normal
 
-START = 0.1
-"""Deviation of the normals that filters and biases start from."""
+INITIAL_DEVIATION = 0.1
+"""Standard deviation of the normals from which initial filters and biases are drawn."""
 
 
 class DroppedConvolution(MaskedLayer):
-    """A convolution that keeps the size, whose input activations are dropped and not rescaled.
+    """A size-preserving convolution with dropout of its input activations, not rescaled.
 
-    The masks make its filters random: q of Monte Carlo dropout, prior N(0, I) of filters and
-    biases. They stay on at prediction.
+    Filters and biases have a prior N(0, I), and q of Monte Carlo dropout. Masks are also used in
+    predictions.
 
     Args:
-        channels: in and out.
+        channels: numbers of input and output channels.
         size: of the filters, odd.
         keep: probability that an activation is kept; 1: no masks.
-        penalty: whether ``kl`` counts; without it the filters have no prior.
-        stride: of the filters; with 2 the height and the width are halved, rounded up.
-        groups: parts of the channels that do not see each other.
-        xavier: start filters at a deviation by the number of their inputs and outputs, biases at
-            zero.
+        penalty: whether filters and biases have a prior, which ``kl`` accounts for.
+        stride: of the filters; 2 halves height and width, rounded up.
+        groups: number of groups of channels that are convolved separately.
+        xavier: initialise filters by their numbers of inputs and outputs, and biases at zero.
 
     Raises:
         ConfigError: a probability out of range, or an even size.
@@ -52,25 +51,25 @@ class DroppedConvolution(MaskedLayer):
         super().__init__()
         if size % 2 == 0:
             raise ConfigError(f"size={size} of the filters must be odd")
-        self.keep, self.penalty = checked_keep(keep), penalty
+        self.keep, self.penalty = check_keep(keep), penalty
         self.stride, self.groups, self.xavier = stride, groups, xavier
         self.weight = nn.Parameter(torch.zeros(channels[1], channels[0] // groups, size, size))
         self.bias = nn.Parameter(torch.zeros(channels[1]))
 
     def draw_start(self, generator: torch.Generator) -> None:
-        """Filters and biases from a normal of deviation 0.1, cut at two of them, or by Xavier."""
+        """Draw filters and biases from truncated normals of deviation 0.1, or by Xavier."""
         if self.xavier:
             area = self.weight[0, 0].numel()
             fans = area * (self.weight.shape[1] + self.weight.shape[0])
             truncated_normal(self.weight, (2.0 / fans) ** 0.5, generator)
             return
-        truncated_normal(self.weight, START, generator)
-        truncated_normal(self.bias, START, generator)
+        truncated_normal(self.weight, INITIAL_DEVIATION, generator)
+        truncated_normal(self.bias, INITIAL_DEVIATION, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c, h, w) -> (n, c', h, w)."""
         if self.keep < 1.0:
-            x = masked(self, x, self.keep)
+            x = apply_mask(self, x, self.keep)
         padding = self.weight.shape[2] // 2
         return functional.conv2d(x, self.weight, self.bias, self.stride, padding, 1, self.groups)
 
@@ -90,20 +89,19 @@ class ImageShape(NamedTuple):
 
 
 class Images(nn.Module):
-    """Rows of pixels (n, d) as images (n, channels, height, width), with zeros around small ones.
+    """Reshapes rows of pixels (n, d) to images (n, channels, height, width), padding small ones.
 
-    On a CPU the channels of a pixel lie side by side in memory, which the layers behind it keep:
-    the largest of four pixels is then taken for many channels at once, 15 times as fast.
+    On a CPU images are in channels-last layout, which makes max pooling many times faster.
 
     Args:
         shape: of the images.
-        least: height and width that are padded to, where they are smaller.
+        min_side: smaller heights and widths are padded with zeros to this.
     """
 
-    def __init__(self, shape: ImageShape, least: int = 1) -> None:
+    def __init__(self, shape: ImageShape, min_side: int = 1) -> None:
         super().__init__()
         self.shape = shape
-        height, width = (max(0, least - side) for side in shape[1:])
+        height, width = (max(0, min_side - side) for side in shape[1:])
         self.padding = (width // 2, width - width // 2, height // 2, height - height // 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,14 +113,14 @@ class Images(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation by the batch where gradients are taken, else by running statistics.
+    """Batch normalisation that uses batch statistics only when gradients are computed.
 
-    A posterior, or the bound of all the data, must not depend on which rows come together, and must
-    not move the statistics: both are evaluated without gradients. Scales and shifts have no prior.
+    Otherwise it uses running statistics and leaves them unchanged: predictions, and the bound of
+    all data, must not depend on how rows are batched. Scales and shifts have no prior.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(n, c, h, w), each channel of mean zero and variance one before scale and shift."""
+        """Normalise each channel of (n, c, h, w)."""
         learning = self.training and torch.is_grad_enabled()
         if learning:
             return super().forward(input)
@@ -132,13 +130,13 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 class ResidualBlock(nn.Module):
-    """x + convolution(ReLU(norm(convolution(ReLU(norm(x)))))): a block with pre-activations.
+    """x + convolution(ReLU(norm(convolution(ReLU(norm(x)))))): a pre-activation residual block.
 
-    Where channels are doubled, the size is halved, and the shortcut is the average of 2 x 2 pixels
-    with channels of zeros, half of them in front.
+    If the number of channels grows, height and width are halved; the shortcut then averages 2 x 2
+    pixels and pads with channels of zeros on both sides.
 
     Args:
-        channels: in and out.
+        channels: numbers of input and output channels.
         keep, penalty: of both convolutions, see ``DroppedConvolution``.
 
     Source: He et al., "Identity mappings in deep residual networks", 2016.
@@ -168,7 +166,7 @@ class ResidualBlock(nn.Module):
 
 
 class GlobalAverage(nn.Module):
-    """(n, c, h, w) -> (n, c): the mean over all pixels."""
+    """Mean over all pixels: (n, c, h, w) -> (n, c)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """As the class says."""

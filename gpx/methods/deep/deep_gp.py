@@ -27,12 +27,12 @@ from gpx.methods.deep.network import Network
 from gpx.tensor_checks import check_at_least
 
 START_CHUNK = 4096
-"""Rows whose features are held at once where q starts at its optimum."""
+"""Rows whose features are in memory at once when computing the optimal start of q."""
 
 
-def beside(left: Tensor, right: Tensor) -> Tensor:
-    """Columns of (n, a), then of (n, b): (n, a + b)."""
-    if torch.compiler.is_exporting():  # there torch.cat of a batch takes n for a constant
+def concatenate_columns(left: Tensor, right: Tensor) -> Tensor:
+    """Concatenate (n, a) and (n, b) to (n, a + b)."""
+    if torch.compiler.is_exporting():  # torch.cat would fix n as a constant in the export
         return F.pad(left, (0, right.shape[1])) + F.pad(right, (left.shape[1], 0))
     return torch.cat([left, right], 1)
 
@@ -41,8 +41,9 @@ class DeepBody(nn.Module):
     """Hidden layers F_1(x), F_l([F_{l-1}, x]): a skip connection feeds the inputs to every layer.
 
     Args:
-        layers: the first of d inputs, each later one of the width before it, plus d with ``skip``.
-        skip: whether later layers, and the head, see the inputs.
+        layers: the first has d inputs, each later one as many as its predecessor has outputs, plus
+            d with ``skip``.
+        skip: whether later layers and the head also get the inputs.
     """
 
     def __init__(self, layers: Sequence[nn.Module], skip: bool) -> None:
@@ -51,11 +52,11 @@ class DeepBody(nn.Module):
         self.skip = skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, d) -> (n, width + d) with skip connections, (n, width) without; x where no layer."""
+        """(n, d) -> (n, width + d) with skip connections, (n, width) without; x without layers."""
         f = x
         for layer in self.layers:
             f = layer(f)
-            f = beside(f, x) if self.skip else f
+            f = concatenate_columns(f, x) if self.skip else f
         return f
 
 
@@ -71,11 +72,11 @@ def feature_layers(
     seed: int,
     **options: Any,
 ) -> tuple[list[GPLayer], GPLayer]:
-    """Hidden layers of a ``DeepBody``, and the last layer; each draws from a seed of its own.
+    """Hidden layers of a ``DeepBody`` and the last layer, each with its own seed.
 
     Args:
-        kernel, num_inputs, num_outputs, num_features, options: of ``GPLayer``.
-        depth, width, skip, seed: of ``DeepGP``.
+        kernel, num_inputs, num_outputs, num_features, options: as in ``GPLayer``.
+        depth, width, skip, seed: as in ``DeepGP``.
     """
     later = width + num_inputs if skip else width
     sizes = [num_inputs, *[later] * (depth - 1)]
@@ -88,8 +89,8 @@ def feature_layers(
 
 
 @torch.no_grad()
-def take_lengthscales(source: nn.Module, target: nn.Module, num_inputs: int) -> None:
-    """Kernel parameters of the first layer for a later one; hidden units have their own."""
+def copy_kernel_parameters(source: nn.Module, target: nn.Module, num_inputs: int) -> None:
+    """Copy kernel parameters to a later layer; lengthscales only of the inputs it also sees."""
     for name, value in source.named_parameters():
         own = target.get_parameter(name)
         if own.shape == value.shape:
@@ -101,30 +102,30 @@ def take_lengthscales(source: nn.Module, target: nn.Module, num_inputs: int) -> 
 class DeepGP(NetworkModel):
     """A chain of Gaussian process layers by random features, trained on mini-batches.
 
-    f = F_L([F_{L-1}, x]), F_l = phi_l(.) W_l with W_l ~ N(0, I): depth one is the weight-space
-    Gaussian process of its features. A prediction averages draws of the hidden layers, and the
-    marginals of the last one given them.
+    f = F_L([F_{L-1}, x]), F_l = phi_l(.) W_l with W_l ~ N(0, I). With depth one it is the
+    weight-space Gaussian process of its features. A prediction averages the marginals of the last
+    layer over draws of the hidden layers.
 
     Args:
-        kernel: of every layer at the start; each has its own, with as many lengthscales as the
-            layer has inputs where ``kernel`` has one for each of its own.
-        likelihood: any; the last layer has as many outputs as it has latent functions.
+        kernel: initial kernel of every layer; each layer gets a copy, with one lengthscale per
+            input of the layer if ``kernel`` has one per input.
+        likelihood: any; the last layer has one output for each of its latent functions.
         num_inputs: d.
         depth: number of layers L.
-        width: outputs of hidden layers.
+        width: number of outputs of a hidden layer.
         num_features: m, of every layer; even for stationary kernels.
         frequencies, directions, covariance, keep: see ``GPLayer``.
         skip: feed the inputs to every layer.
-        warm_start: with a Gaussian likelihood, q of the last layer and the noise start at their
-            optimum given the others, which see nothing yet: training starts at a Gaussian process
-            of one layer.
-        predict_samples: draws that a prediction averages.
-        seed: of frequencies, and of the draws of predictions.
+        warm_start: with a Gaussian likelihood, start q of the last layer and the noise variance at
+            their optimum given the untrained hidden layers, so that training starts near a
+            single-layer Gaussian process.
+        predict_samples: number of draws that a prediction averages.
+        seed: of frequencies, and of the draws in predictions.
 
     Raises:
         ConfigError: sizes below one, or options that do not fit ``GPLayer``.
 
-    Cost: O(L B m (width + d)) a step. Source: Cutajar, Bonilla, Michiardi and Filippone, "Random
+    Cost: O(L B m (width + d)) per step. Source: Cutajar, Bonilla, Michiardi and Filippone, "Random
     feature expansions for deep Gaussian processes", ICML 2017; skip connections: Duvenaud et al.,
     "Avoiding pathologies in very deep networks", 2014.
     """
@@ -175,7 +176,7 @@ class DeepGP(NetworkModel):
 
     @property
     def layers(self) -> list[GPLayer]:
-        """All layers, the first one first."""
+        """All layers in order."""
         body, head = self.network.body, self.network.head
         assert isinstance(body, DeepBody)
         assert isinstance(head, GPLayer)
@@ -189,19 +190,19 @@ class DeepGP(NetworkModel):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Give later layers the first one's lengthscales of the inputs; draw and fit starts."""
+        """Copy the first layer's kernel parameters to later ones; draw and fit initial values."""
         first, *others = self.layers
         for layer in others:
-            take_lengthscales(first.kernel, layer.kernel, x.shape[1])
+            copy_kernel_parameters(first.kernel, layer.kernel, x.shape[1])
         super().initialise(x, y, generator=generator)
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             self._start_head(x, y, generator)
 
     def _start_head(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
-        """q of the last layer at its optimum given draws of the layers before it.
+        """Start q of the last layer at its optimum given draws of the layers before it.
 
-        The noise variance is raised to its best there, never lowered: what is noise to this layer
-        is more than a Gaussian process fitted to a subset of the data has left.
+        The noise variance is set to its optimum if that is larger. It usually is: its initial value
+        comes from an exact Gaussian process on a subset of the data, which fits better.
         """
         assert isinstance(self.likelihood, Gaussian)
         head = self.network.head

@@ -1,4 +1,4 @@
-"""Deep Gaussian processes with inducing points in every layer, doubly stochastic."""
+"""Deep Gaussian processes with inducing points in every layer (doubly stochastic)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters
-from gpx.methods.deep.deep_gp import DeepBody, take_lengthscales
+from gpx.methods.deep.deep_gp import DeepBody, copy_kernel_parameters
 from gpx.methods.deep.feature_model import few_rows
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.network import Network
 from gpx.tensor_checks import check_at_least
 
-MOST_WIDTH = 30
-"""Functions of a hidden layer where none are asked for, at most."""
+MAX_DEFAULT_WIDTH = 30
+"""Largest default number of functions of a hidden layer."""
 
-DEVIATION = 1e-5**0.5
-"""Of q(v) of hidden layers at the start."""
+HIDDEN_DEVIATION = 1e-5**0.5
+"""Initial standard deviation of q(v) of hidden layers."""
 
 
 class LinearMap(nn.Module):
     """x -> x P with a fixed matrix P (d, p): the prior mean of a hidden layer.
 
-    The identity with zeros in front where p >= d; otherwise the projection to the p principal
-    components of the inputs, once ``measure`` has seen them.
+    If p >= d, the identity after columns of zeros; otherwise the projection to the p principal
+    components of the inputs given to ``measure``.
     """
 
     matrix: Tensor
@@ -45,7 +45,7 @@ class LinearMap(nn.Module):
 
     @torch.no_grad()
     def measure(self, x: Tensor) -> None:
-        """Principal components of x (n, d), where there are fewer outputs than inputs."""
+        """Set P to the principal components of x (n, d), if there are fewer outputs than inputs."""
         inputs, outputs = self.matrix.shape
         if outputs < inputs:
             centred = (x - x.mean(0)).double()
@@ -54,30 +54,30 @@ class LinearMap(nn.Module):
 
 
 class DeepSVGP(NetworkModel):
-    """A chain of sparse variational Gaussian processes, each with a q(u) of its own.
+    """A chain of sparse variational Gaussian processes, each with its own q(u).
 
-    f = F_L(... F_1(x)): the marginals of every layer at a row need that row of the layer before
-    alone, so that draws pass through it row by row. Hidden layers have a linear prior mean, and
-    start as that mean; the last layer then starts as ``SVGP`` does. Depth one is ``SVGP``.
+    f = F_L(... F_1(x)). The marginals of a layer at a row depend only on the same row of the layer
+    before, so that draws pass through the layers row by row. Hidden layers have a linear prior mean
+    and start close to it; the last layer starts as in ``SVGP``. Depth one is ``SVGP``.
 
     Args:
-        kernel: of every layer at the start; each has its own.
+        kernel: initial kernel of every layer; each layer gets a copy.
         mean: of the last layer.
         likelihood: any.
         num_inputs: d.
-        num_data: n when known; caps the number of inducing points at n.
+        num_data: n if known; limits the number of inducing points to n.
         depth: number of layers L.
-        width: functions of hidden layers; None: d, or 30 where that is less.
+        width: number of functions of a hidden layer; None: d, at most 30.
         num_inducing: M of every layer.
         warm_start: with a Gaussian likelihood, start q(u) of the last layer at its optimum.
         jitter: as in ``SVGP``.
-        predict_samples: draws of the hidden layers that a prediction averages.
-        seed: of the draws of predictions.
+        predict_samples: number of draws of the hidden layers that a prediction averages.
+        seed: of the draws in predictions.
 
     Raises:
         ConfigError: sizes below one.
 
-    Cost: O(L (M^3 + p M^2 B)) a step. Source: Salimbeni and Deisenroth, "Doubly stochastic
+    Cost: O(L (M^3 + p M^2 B)) per step. Source: Salimbeni and Deisenroth, "Doubly stochastic
     variational inference for deep Gaussian processes", NeurIPS 2017.
     """
 
@@ -97,7 +97,7 @@ class DeepSVGP(NetworkModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        middle = min(num_inputs, MOST_WIDTH) if width is None else width
+        middle = min(num_inputs, MAX_DEFAULT_WIDTH) if width is None else width
         check_at_least(1, depth=depth, width=middle, num_inducing=num_inducing)
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         sizes = [num_inputs, *[middle] * (depth - 1)]
@@ -121,7 +121,7 @@ class DeepSVGP(NetworkModel):
 
     @property
     def layers(self) -> list[InducingLayer]:
-        """All layers, the first one first."""
+        """All layers in order."""
         body, head = self.network.body, self.network.head
         assert isinstance(body, DeepBody)
         return [m for m in (*body.layers, head) if isinstance(m, InducingLayer)]
@@ -134,17 +134,17 @@ class DeepSVGP(NetworkModel):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Place inducing points where the linear maps take the data; start every q(u)."""
+        """Place the inducing points of each layer among the linearly mapped data; start q(u)."""
         first, *others = self.layers
         for layer in others:
-            take_lengthscales(first.kernel, layer.kernel, x.shape[1])
+            copy_kernel_parameters(first.kernel, layer.kernel, x.shape[1])
         *hidden, head = self.layers
         few = few_rows(x, generator)
         for layer in hidden:
             assert isinstance(layer.mean, LinearMap)
             layer.mean.measure(few)
             layer.place(few, generator=generator)
-            factor = DEVIATION * layer.q.factor()
+            factor = HIDDEN_DEVIATION * layer.q.factor()
             layer.q.assign(layer.q.mean, factor)
             few = layer.mean(few)
         head.place(few, generator=generator)

@@ -1,4 +1,4 @@
-"""Deep kernel learning: a network's features as the inputs of a sparse Gaussian process."""
+"""Deep kernel learning: a sparse Gaussian process on the features of a network."""
 
 from __future__ import annotations
 
@@ -22,32 +22,33 @@ from gpx.tensor_checks import check_at_least
 
 
 class DKL(FeatureModel):
-    """Sparse variational GP on the features of a network, trained together.
+    """Sparse variational GP on the features of a network, both trained together.
 
     f = GP(c(x)) with q(u) over inducing points in the space of the features c; the p latent
-    functions of a likelihood share kernel and points. With a convolutional backbone it is GPDNN,
-    and with ``keep`` below 1 its filters have the posterior of Monte Carlo dropout.
+    functions of a likelihood share kernel and points. With a convolutional backbone it is GPDNN.
+    With ``keep`` below 1 the network has Monte Carlo dropout.
 
     Args:
-        kernel, mean: of the features; a stationary kernel is made for their number.
+        kernel, mean: of the features; a stationary kernel is resized to their number.
         likelihood: any.
         num_inputs: d.
-        num_data: n when known; caps the number of inducing points at n.
+        num_data: n if known; limits the number of inducing points to n.
         backbone, hidden, num_features, image_shape, blocks, keep: see ``feature_body``.
         num_inducing: M.
-        selector: where inducing points start among the features; None: ``KMeans``.
-        pretrain_steps: of Adam, of the backbone below a linear layer, before the Gaussian process
-            takes its place; without them the Gaussian process tends to explain nothing.
-        warm_start, refit: with a Gaussian likelihood, as in ``SVGP``: start q(u), and predict with
-            it, at its optimum given all else; ``refit`` needs ``keep=1``.
+        selector: places the inducing points among the features; None: ``KMeans``.
+        pretrain_steps: steps of Adam for the backbone with a linear output layer, before the
+            Gaussian process replaces that layer; without them the Gaussian process often stays at
+            its prior.
+        warm_start, refit: with a Gaussian likelihood, as in ``SVGP``: start q(u) at its optimum,
+            and predict with the optimal q(u); ``refit`` needs ``keep=1``.
         jitter: as in ``SVGP``.
-        predict_samples: masks that a prediction averages, where there are any.
-        seed: of the masks of predictions.
+        predict_samples: number of masks that a prediction averages, with dropout.
+        seed: of the masks in predictions.
 
     Raises:
         ConfigError: options out of range.
 
-    Cost: the network's and O(M^3 + p M^2 B) a step. Source: Wilson, Hu, Salakhutdinov and Xing,
+    Cost: the network's, and O(M^3 + p M^2 B) per step. Source: Wilson, Hu, Salakhutdinov and Xing,
     "Deep kernel learning", AISTATS 2016; Bradshaw, Matthews and Ghahramani, "Adversarial examples,
     uncertainty, and transfer testing robustness in Gaussian process hybrid deep networks", 2017.
     """
@@ -121,7 +122,7 @@ class DKL(FeatureModel):
     def _parts(
         self, x: Tensor, y: Tensor, generator: torch.Generator | None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Features, targets and ``row_scale`` of all rows, some rows at a time."""
+        """Features, targets and ``row_scale`` of all rows, in blocks."""
         assert isinstance(self.likelihood, GAUSSIAN)
         scale = row_scale(self.row_noise, self.likelihood)
         features = self.body.features(x, generator)
@@ -133,7 +134,7 @@ class DKL(FeatureModel):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
-        """The posterior of q(u), which is the optimal one with ``refit``."""
+        """The posterior process of q(u), or of the optimal q(u) with ``refit``."""
         posterior = self.new_posterior()
         if self.refit and isinstance(self.likelihood, GAUSSIAN) and not is_random(self.body):
             layer = posterior.network.head

@@ -1,4 +1,4 @@
-"""Where the random layers of a network take their numbers from, without a global switch."""
+"""Random layers of networks, and control of where they take their random numbers from."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class Draws(NamedTuple):
     """Randomness of one pass through a network.
 
     Attributes:
-        generator: source; None: torch's global one, as its own dropout has.
-        shared: one draw of all weights for all rows, so that the pass is a function; otherwise
-            rows are drawn independently of one another, which has less noise in training.
-        joint: with ``shared``, whether values at several rows must have the joint law of q. A layer
-            of weights has it; one of inducing points is as far from its mean at every row, in
-            standard deviations, where that is not asked: then its marginals are exact.
-        record: takes down all numbers in the order drawn; None: nobody wants them.
-        known: numbers so taken down, which are given again; None: new ones are drawn.
+        generator: source of random numbers; None: torch's global generator.
+        shared: one draw of all weights for all rows, so that the pass is a function of x; otherwise
+            rows are drawn independently, which gives less noisy gradients.
+        joint: with ``shared``, whether values at several rows must have the joint distribution of
+            q. Layers of weights always have it. Layers with inducing points otherwise deviate from
+            their mean by the same number of standard deviations at every row, so that only the
+            marginals are exact.
+        record: list to which all random numbers are appended; None: not recorded.
+        known: recorded numbers to use instead of new ones; None: new ones are drawn.
     """
 
     generator: torch.Generator | None = None
@@ -34,26 +35,26 @@ class Draws(NamedTuple):
     known: Iterator[Tensor] | None = None
 
     def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Standard normals in the dtype and on the device of ``like``."""
-        return self._drawn(lambda: self._normals(shape, like))
+        """Standard normals with the dtype and device of ``like``."""
+        return self._draw(lambda: self._normals(shape, like))
 
     def _normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         return self._empty(shape, like).normal_(generator=self.generator).to(like.device)
 
-    def kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
-        """Ones with ``probability``, else zeros, in the dtype and on the device of ``like``."""
-        return self._drawn(lambda: self._kept(shape, probability, like))
+    def mask(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
+        """Ones with ``probability``, otherwise zeros, with the dtype and device of ``like``."""
+        return self._draw(lambda: self._mask(shape, probability, like))
 
-    def _kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
+    def _mask(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         images = len(shape) == 4
-        if images:  # channels last, as images lie on a CPU; on every device, for the same draws
+        if images:  # channels last, the layout of images on CPUs; the draws are then the same
             shape = (shape[0], *shape[2:], shape[1])
-        # a quarter of the time of torch.bernoulli
+        # four times as fast as torch.bernoulli
         uniform = self._empty(shape, like).uniform_(generator=self.generator)
-        kept = uniform.lt_(probability).to(like.device)
-        return kept.permute(0, 3, 1, 2) if images else kept
+        mask = uniform.lt_(probability).to(like.device)
+        return mask.permute(0, 3, 1, 2) if images else mask
 
-    def _drawn(self, new: Callable[[], Tensor]) -> Tensor:
+    def _draw(self, new: Callable[[], Tensor]) -> Tensor:
         if self.known is not None:
             return next(self.known)
         found = new()
@@ -67,51 +68,52 @@ class Draws(NamedTuple):
 
 
 class RandomLayer(nn.Module, ABC):
-    """A layer with a distribution q over its weights, random at training and at prediction.
+    """A layer with a distribution q over its weights, random in training and prediction.
 
-    ``eval()`` does not silence it. It goes into any torch network; ``draws_of`` says where a pass
-    takes its random numbers from, and without that they are torch's global ones, row by row.
+    ``eval()`` does not disable the randomness. The layer can be used in any torch network.
+    ``draws_of`` sets where a pass takes its random numbers from; by default it is torch's global
+    generator, independently for each row.
     """
 
     draws = Draws()
     known_kl = True
-    """Whether ``kl`` is the divergence itself, and not one up to a constant or none at all."""
+    """Whether ``kl`` is the divergence itself, not only up to a constant."""
 
     @property
     def random(self) -> bool:
-        """Whether draws differ: not where nothing is masked, and there is no q."""
+        """Whether draws differ; False without masks and without q."""
         return True
 
     def hold(self) -> None:
-        """Keep what all passes at the same parameters need, until ``release``; see ``held``."""
+        """Cache what is the same in all passes until ``release``; see ``held``."""
 
     def release(self) -> None:
-        """Drop what ``hold`` kept."""
+        """Drop what ``hold`` has cached."""
 
     def draw_start(self, generator: torch.Generator) -> None:
-        """Draw where its parameters begin. Default: they are where the constructor put them."""
+        """Draw initial parameters; by default they stay as constructed."""
 
-    def drawn(self, law: Marginals, *leading: int) -> Tensor:
+    def draw_from(self, marginals: Marginals, *leading: int) -> Tensor:
         """Independent draws of normals of any shape, with further ``leading`` dimensions."""
-        noise = self.draws.normals((*leading, *law.mean.shape), law.mean)
-        return law.mean + deviation(law.variance) * noise
+        noise = self.draws.normals((*leading, *marginals.mean.shape), marginals.mean)
+        return marginals.mean + deviation(marginals.variance) * noise
 
     @abstractmethod
     def kl(self) -> Tensor:
-        """KL(q || p) of its own weights in nats, up to a constant where its class says so; ()."""
+        """KL(q || p) of its own weights in nats (), up to a constant unless ``known_kl``."""
 
 
 def deviation(variance: Tensor) -> Tensor:
     """Square roots of variances, any shape.
 
-    Their gradient is zero where a variance is zero, as rounding leaves it at inducing points of a
-    narrow q: the square root's own is infinite there, and makes NaN of what it is multiplied by.
+    Their gradient is zero where a variance is zero, which happens by rounding at inducing points of
+    a narrow q. There the gradient of the plain square root is infinite and would give NaN.
     """
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
 def repeated(network: nn.Module, x: Tensor, num: int) -> Tensor:
-    """``num`` passes of x (n, d), in which rows are independent of one another: (num, n, p)."""
+    """``num`` passes of x (n, d) with independent rows: (num, n, p)."""
     found: Tensor = network(x.repeat(num, 1))
     return found.view(num, len(x), -1)
 
@@ -128,7 +130,7 @@ def is_random(network: nn.Module) -> bool:
 
 @contextmanager
 def held(network: nn.Module) -> Iterator[None]:
-    """Inside, parameters stay and no gradients are taken: layers factorise once, not at a pass."""
+    """A context without gradients or parameter changes, in which layers factorise only once."""
     layers = random_layers(network)
     try:
         for layer in layers:
@@ -155,9 +157,9 @@ def draws_of(
     record: list[Tensor] | None = None,
     known: Iterator[Tensor] | None = None,
 ) -> Iterator[None]:
-    """Inside, the random layers of ``network`` draw from ``generator``; see ``Draws``.
+    """A context in which the random layers of ``network`` draw from ``generator``; see ``Draws``.
 
-    With ``shared`` and a generator of the same seed every pass is the same function.
+    With ``shared``, passes with generators of the same seed are the same function.
     """
     layers = random_layers(network)
     before = [layer.draws for layer in layers]

@@ -1,4 +1,4 @@
-"""The evidence lower bound of any model that can draw its latent functions."""
+"""The evidence lower bound of models that can sample their latent functions."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gpx.tensor_checks import check_at_least
 
 @runtime_checkable
 class Sampled(Protocol):
-    """What the bound asks of a model, whatever its q is over."""
+    """What ``SampledELBO`` requires of a model."""
 
     likelihood: Likelihood
 
     def sample_marginals(
         self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
     ) -> Marginals:
-        """Gaussian marginals of f given draws of all below: (num, B), or (num, B, p), each."""
+        """Gaussian marginals of f given draws of lower layers: (num, B) or (num, B, p) each."""
 
     @property
     def kl_known(self) -> bool:
-        """Whether ``kl`` is a divergence, and not one up to a constant."""
+        """Whether ``kl`` is exact, not only up to a constant."""
 
     def sample_latents(
         self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
@@ -40,18 +40,18 @@ class Sampled(Protocol):
 
 
 class SampledELBO(Objective[Sampled]):
-    """(n / B) sum over the batch of the mean of log p(y | f) over draws of f, minus KL(q || p).
+    """(n / B) sum over a batch of log p(y | f), averaged over draws of f, minus KL(q || p).
 
-    An unbiased estimate, over uniformly drawn batches and draws of f, of a lower bound of the log
-    marginal likelihood. Where the divergence is known up to a constant only (Monte Carlo dropout),
-    so is the bound, whose kind is then an estimate.
+    An unbiased estimate, over uniformly drawn batches and draws of f, of a lower bound on the log
+    marginal likelihood. If the divergence is known only up to a constant (Monte Carlo dropout), so
+    is the bound, and its kind is "estimate".
 
     Args:
         num_data: n, the number of training points.
         num_samples: draws of f at each row of a batch.
-        expected: take the expectation over the Gaussian marginals of the last layer as the
-            likelihood does, in closed form or by quadrature, at draws of all below it alone. It has
-            less noise; of several classes it takes latent functions for independent.
+        expected: draw only the lower layers, and take the expectation over the Gaussian marginals
+            of the last layer in closed form or by quadrature. This has less noise; for several
+            classes it treats latent functions as independent.
 
     Raises:
         ConfigError: numbers below one.
@@ -68,7 +68,7 @@ class SampledELBO(Objective[Sampled]):
     def __init__(self, num_data: int, num_samples: int = 1, *, expected: bool = False) -> None:
         super().__init__()
         check_at_least(1, num_data=num_data, num_samples=num_samples)
-        self.total, self.num_samples, self.expected = num_data, num_samples, expected
+        self.num_rows, self.num_samples, self.expected = num_data, num_samples, expected
 
     def evidence(
         self,
@@ -87,9 +87,9 @@ class SampledELBO(Objective[Sampled]):
         Raises:
             ConfigError: the model knows something of each row, and some came without.
         """
-        noise = resolve_row_noise(model, noise, len(x), self.total)
+        noise = resolve_row_noise(model, noise, len(x), self.num_rows)
         fit = self._fit(model, Batch(x, y, noise=noise), generator)
-        return _evidence(model, fit * (self.total / x.shape[0]))
+        return _evidence(model, fit * (self.num_rows / x.shape[0]))
 
     def evidence_of(
         self, model: Sampled, batch: Batch, *, generator: torch.Generator | None = None
@@ -122,8 +122,8 @@ class SampledELBO(Objective[Sampled]):
         return _evidence(model, fit)
 
     def num_data(self, x: Tensor) -> int:
-        """n, whatever the batch."""
-        return self.total
+        """n, for any batch."""
+        return self.num_rows
 
 
 def _evidence(model: Sampled, fit: Tensor) -> Evidence:

@@ -1,4 +1,4 @@
-"""Networks that give a Gaussian process its inputs: dense, convolutional, or the inputs as are."""
+"""Networks whose features are the inputs of a Gaussian process: dense, convolutional, identity."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ FeatureNetwork = Literal["identity", "dense"] | Backbone
 """The inputs themselves; a dense network; the convolutional ones of ``gpx.methods.deep``."""
 
 CHUNK = 1024
-"""Rows whose features are made at once outside of training."""
+"""Rows whose features are computed at once outside of training."""
 
 
 class Standardised(nn.Module):
-    """Features less their mean, over their deviation, as they were when training began.
+    """Standardises features with the mean and standard deviation measured before training.
 
-    Nothing is changed before ``measure``.
+    The identity before ``measure`` is called.
 
     Args:
         size: number of features.
-        by_number: divide by the root of their number as well: two inputs are then about as far
-            apart whatever the number, which suits a kernel of all features and a lengthscale of
-            one.
+        by_number: also divide by the square root of their number, so that distances do not grow
+            with it; this suits a kernel of all features with a lengthscale of one.
     """
 
     mean: Tensor
@@ -49,7 +48,7 @@ class Standardised(nn.Module):
 
     @torch.no_grad()
     def measure(self, x: Tensor) -> None:
-        """Take mean and deviation from features x (n, h); constant ones count as of one."""
+        """Measure mean and deviation of features x (n, h); constant features get deviation one."""
         self.mean.copy_(x.mean(0))
         spread = x.std(0, correction=0)
         spread = torch.where(spread > 0, spread, torch.ones_like(spread))
@@ -57,10 +56,10 @@ class Standardised(nn.Module):
 
 
 class FeatureBody(nn.Module):
-    """Rows of inputs (n, d) -> standardised features (n, h).
+    """Maps inputs (n, d) to standardised features (n, h).
 
     Args:
-        network: None: the inputs themselves, which are left as they are.
+        network: maps (n, d) to (n, h); None: the inputs themselves, unchanged.
         size: h.
         by_number: see ``Standardised``.
     """
@@ -78,14 +77,14 @@ class FeatureBody(nn.Module):
 
     @torch.no_grad()
     def features(self, x: Tensor, generator: torch.Generator | None) -> Iterator[Tensor]:
-        """Features of all rows, some rows at a time."""
+        """Features of all rows, in blocks."""
         for rows in x.split(CHUNK):
             with draws_of(self, generator):
                 found = self(rows)
             yield found
 
     def measure(self, x: Tensor, generator: torch.Generator) -> None:
-        """Standardise the features of x (n, d) as they are now."""
+        """Measure the present features of x (n, d) for standardisation."""
         if self.network is not None:
             self.standardised.measure(torch.cat(list(self.features(x, generator))))
 
@@ -101,18 +100,18 @@ def feature_body(
     keep: float = 1.0,
     narrow: bool = False,
 ) -> FeatureBody:
-    """A body by its name.
+    """Make a feature body by its name.
 
     Args:
-        name: ``identity``; ``dense``: rectified linear units, and a linear layer of outputs; or a
-            convolutional network, whose features are those below its dense layers.
+        name: ``identity``; ``dense``: rectified linear units and a linear output layer; or a
+            convolutional network without its dense layers.
         num_inputs: d.
-        hidden, num_features: units of the hidden layers, and outputs, of ``dense``.
+        hidden, num_features: units of the hidden layers and number of outputs of ``dense``.
         image_shape, blocks: of convolutional networks.
-        keep: probability that a mask keeps an activation, in front of every layer of weights but
-            the first; below 1 weights have priors N(0, I), at 1 they are parameters.
-        narrow: for functions of one feature each: a convolutional network has a linear layer of
-            ``num_features`` outputs, and features are not divided by the root of their number.
+        keep: probability that dropout keeps an activation, before every layer but the first; below
+            1 weights have priors N(0, I), at 1 they are plain parameters.
+        narrow: for functions of one feature each: adds a linear layer of ``num_features`` outputs
+            to convolutional networks, and does not divide by the root of the number of features.
 
     Raises:
         ConfigError: no such network, or sizes below one.

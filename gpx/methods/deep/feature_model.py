@@ -1,4 +1,4 @@
-"""A Gaussian process on the features of a network: what the models of that kind share."""
+"""Base class of models with a Gaussian process on the features of a network."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from gpx.methods.deep.pretraining import pretrain
 from gpx.sampling.batches import some_rows
 from gpx.tensor_checks import check_at_least
 
-MOST_ROWS = 20_000
-"""Rows whose features are clustered and standardised."""
+MAX_START_ROWS = 20_000
+"""Most rows whose features are used to standardise and to place inducing points."""
 
 
 class FeatureModel(NetworkModel):
     """A head of Gaussian processes on the standardised features of a backbone.
 
-    A subclass gives body and head, and places what the head has among the features
-    (``initialise_watched``).
+    Subclasses pass body and head, and initialise the head in ``initialise_watched``.
 
     Args:
         body: the backbone.
-        head: of ``body.size`` inputs.
-        likelihood, num_inputs, predict_samples, seed: of ``NetworkModel``.
-        pretrain_steps: of Adam, of the backbone below a linear layer, before the head takes its
-            place.
+        head: a layer with ``body.size`` inputs.
+        likelihood, num_inputs, predict_samples, seed: as in ``NetworkModel``.
+        pretrain_steps: steps of Adam for the backbone with a linear output layer, before the head
+            replaces that layer.
 
     Raises:
         ConfigError: a negative number of steps.
@@ -64,13 +63,13 @@ class FeatureModel(NetworkModel):
         return self.network.body
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Pretrain the backbone, standardise its features, and start the head among them."""
+        """Pretrain the backbone, standardise its features, and initialise the head."""
         self.initialise_watched(x, y, generator=generator, watch=Unwatched())
 
     def initialise_watched(
         self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
     ) -> None:
-        """As ``initialise``; the steps of pretraining are told."""
+        """As ``initialise``; reports the steps of pretraining to ``watch``."""
         super().initialise(x, y, generator=generator)
         body = self.body
         if self.pretrain_steps and any(p.requires_grad for p in body.parameters()):
@@ -88,14 +87,14 @@ class FeatureModel(NetworkModel):
         body.measure(few_rows(x, generator), generator)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Those of ``NetworkModel``, with the backbone's apart as ``network``."""
+        """As in ``NetworkModel``, with the parameters of the backbone as ``network``."""
         groups = super().parameter_groups()
-        held = {id(p) for p in self.body.parameters()}
-        rest = [p for p in groups["variational"] if id(p) not in held]
+        of_body = {id(p) for p in self.body.parameters()}
+        rest = [p for p in groups["variational"] if id(p) not in of_body]
         network = [p for p in self.body.parameters() if p.requires_grad]
         return {**groups, "variational": rest, **({"network": network} if network else {})}
 
 
 def few_rows(x: Tensor, generator: torch.Generator) -> Tensor:
-    """x (n, d), or ``MOST_ROWS`` of its rows."""
-    return x if len(x) <= MOST_ROWS else x[some_rows(x, MOST_ROWS, generator)]
+    """x (n, d), or ``MAX_START_ROWS`` random rows of it."""
+    return x if len(x) <= MAX_START_ROWS else x[some_rows(x, MAX_START_ROWS, generator)]

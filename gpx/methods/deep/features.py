@@ -1,4 +1,4 @@
-"""Random features of a layer: frequencies that stay, or that have a posterior of their own."""
+"""Random features of a layer, with fixed frequencies or a posterior over them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
 
 Frequency = Literal["fixed", "learned", "dropout", "fixed_signs", "learned_signs"]
-"""Drawn once; a Gaussian posterior for each entry; Monte Carlo dropout of the inputs; products of
-Hadamard matrices and signs that stay, or whose deviations have Monte Carlo dropout."""
+"""Drawn once; with a Gaussian posterior for each entry; with Monte Carlo dropout of the inputs;
+products of Hadamard matrices and signs, which are fixed or have Monte Carlo dropout."""
 
 FOURIER: dict[Directions, type[RandomFourier]] = {
     "independent": RandomFourier,
@@ -35,11 +35,11 @@ FOURIER: dict[Directions, type[RandomFourier]] = {
 
 
 class LearnedFeatures(nn.Module):
-    """Features whose frequencies w_r / lengthscale have a posterior q(w), prior w_r ~ N(0, I).
+    """Features with a posterior q(w) over frequencies w_r / lengthscale with prior w_r ~ N(0, I).
 
-    sqrt(2 outputscale / m) (cos(w_r . u), sin(w_r . u)) for an RBF kernel and its
-    max(0, w_r . u)^n, u = x / lengthscale, for an arc-cosine kernel of order n. The posterior is
-    over whitened frequencies, so that its divergence does not depend on the lengthscales.
+    sqrt(2 outputscale / m) times (cos(w_r . u), sin(w_r . u)) for an RBF kernel, or times
+    max(0, w_r . u)^n for an arc-cosine kernel of order n, with u = x / lengthscale. The posterior
+    is over w, so that its divergence from the prior does not depend on the lengthscales.
 
     Args:
         kernel: RBF or arc-cosine.
@@ -65,7 +65,7 @@ class LearnedFeatures(nn.Module):
         self.frequencies = frequencies
 
     def forward(self, x: Tensor) -> Tensor:
-        """phi(x): (n, d) -> (n, m) at drawn frequencies."""
+        """phi(x): (n, d) -> (n, m) for a draw of the frequencies."""
         kernel = self.kernel
         scale = (2.0 / self.num_basis * cast(Tensor, kernel.outputscale)).sqrt()
         if isinstance(kernel, ArcCosine):
@@ -87,10 +87,10 @@ def layer_features(
     seed: int,
     keep: float = 0.5,
 ) -> Basis | LearnedFeatures:
-    """The features of a layer, with learned frequencies at a draw of their prior.
+    """The features of a layer; learned frequencies start at a draw from their prior.
 
     Raises:
-        ConfigError: options that are none, or a kernel that they do not fit.
+        ConfigError: an unknown option, or one that does not fit the kernel.
     """
     for name, given, known in (
         ("frequencies", frequencies, get_args(Frequency)),
@@ -103,10 +103,10 @@ def layer_features(
             f"num_features={num_features}: Fourier features come in pairs of a cosine and a sine, "
             "so their number must be even"
         )
-    if frequencies == "fixed":  # apart from the lengthscales
+    if frequencies == "fixed":
         if isinstance(kernel, ArcCosine):
             return ArcCosineFeatures(kernel, num_features, num_inputs, seed, directions)
-        # one block: all of them are wanted at once
+        # block size num_features // 2: all frequencies are used at once
         return FOURIER[directions](kernel, num_features, seed, num_features // 2)
     if not isinstance(kernel, (RBF, ArcCosine)):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A layer of Gaussian processes with inducing points, for any network."""
+"""A Gaussian process layer with inducing points, for any network."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from gpx.tensor_checks import check_at_least, check_not_negative
 
 
 class InducingLayer(OutputLayer):
-    """p functions of one kernel with q(u) over their values at M inducing points of the layer.
+    """p functions with one kernel, and q(u) over their values at M inducing points.
 
-    u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian, as in ``SVGP``. It is a module like any
-    other, behind a backbone or between layers; its inducing points are in the space of its inputs.
+    u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian, as in ``SVGP``. The layer can be used
+    anywhere in a torch network; its inducing points are in the space of its inputs.
 
     Args:
-        kernel: copied; a stationary or arc-cosine one is made for ``num_inputs``.
+        kernel: copied; a stationary or arc-cosine one is resized to ``num_inputs``.
         num_inputs: d.
         num_outputs: p.
         num_inducing: M.
-        mean: prior mean: a function of gpx for all outputs, or a module (n, d) -> (n, p); None:
-            zero. A module is taken over, not copied.
-        jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
+        mean: prior mean: a gpx mean function for all outputs, or a module (n, d) -> (n, p); None:
+            zero. A module is not copied.
+        jitter: added to K_zz, relative to its mean diagonal; more is tried on failure and reported.
 
     Raises:
         ConfigError: sizes below one, or a negative jitter.
 
     Attributes:
-        report: the factorisation of K_zz at the last pass; None before the first.
+        report: of the factorisation of K_zz in the last pass; None before the first.
 
-    Cost of a pass: O(M^3 + n p M^2). Source: Salimbeni and Deisenroth, "Doubly stochastic
+    Cost per pass: O(M^3 + n p M^2). Source: Salimbeni and Deisenroth, "Doubly stochastic
     variational inference for deep Gaussian processes", NeurIPS 2017.
     """
 
@@ -87,7 +87,7 @@ class InducingLayer(OutputLayer):
         return InducingVariables(self.kernel, self.inducing, self.jitter)
 
     def _offset(self, x: Tensor) -> Tensor:
-        """Prior mean (n, p), or (n, 1) for all outputs."""
+        """Prior mean (n, p), or (n, 1) if shared by all outputs."""
         found: Tensor = self.mean(x)
         return found.unsqueeze(1) if found.ndim == 1 else found
 
@@ -105,20 +105,19 @@ class InducingLayer(OutputLayer):
         return Marginals(mean.mT + self._offset(x), variance.mT)
 
     def forward(self, x: Tensor) -> Tensor:
-        """f(x) under q, drawn: (n, d) -> (n, p); see ``Draws`` for what rows have in common."""
+        """A draw of f(x) under q: (n, d) -> (n, p); see ``Draws`` for the dependence of rows."""
         if self.draws.joint:
             return self._path(x)
-        law = self.marginals(x)
+        marginals = self.marginals(x)
         if not self.draws.shared:
-            return self.drawn(law)
-        return law.mean + deviation(law.variance) * self.draws.normals(
-            (self.num_outputs,), law.mean
-        )
+            return self.draw_from(marginals)
+        noise = self.draws.normals((self.num_outputs,), marginals.mean)
+        return marginals.mean + deviation(marginals.variance) * noise
 
     def _path(self, x: Tensor) -> Tensor:
-        """One function of q at x, by random features of the prior; the same at every row."""
+        """One sampled function of q at x, by pathwise conditioning of random features."""
         device = None if self.draws.generator is None else self.draws.generator.device
-        number = torch.randint(2**62, (), generator=self.draws.generator, device=device)
+        seed = torch.randint(2**62, (), generator=self.draws.generator, device=device)
         inverse = self._inverse
         if inverse is None:
             inverse = inverse_lower(self.variables.whitening().cholesky).to(x.dtype)
@@ -129,7 +128,7 @@ class InducingLayer(OutputLayer):
             self.q.mean,
             self.q.factor(),
             1,
-            generator=torch.Generator(x.device).manual_seed(int(number)),
+            generator=torch.Generator(x.device).manual_seed(int(seed)),
         )
         with torch.no_grad():
             drawn = values(x).mT
@@ -137,7 +136,7 @@ class InducingLayer(OutputLayer):
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
-        return self.drawn(self.marginals(x), num)
+        return self.draw_from(self.marginals(x), num)
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)), exact."""
@@ -145,7 +144,7 @@ class InducingLayer(OutputLayer):
 
     @torch.no_grad()
     def hold(self) -> None:
-        """Factorise K_zz once for many passes."""
+        """As in ``RandomLayer``: factorise K_zz once for many passes."""
         white = self.variables.whitening()
         self._inverse = inverse_lower(white.cholesky).to(self.inducing.dtype)
 
@@ -157,7 +156,7 @@ class InducingLayer(OutputLayer):
     def place(
         self, x: Tensor, *, generator: torch.Generator, selector: Selector | None = None
     ) -> None:
-        """Choose inducing points among the layer's inputs x (n, d); q goes back to the prior."""
+        """Choose inducing points for the layer's inputs x (n, d), and reset q to the prior."""
         chosen = KMeans() if selector is None else selector
         self.inducing.copy_(chosen(x, self.kernel, len(self.inducing), generator=generator))
         size = len(self.inducing)
@@ -178,12 +177,13 @@ class InducingLayer(OutputLayer):
         """Set q to its optimum given Z, the kernel and Gaussian noise.
 
         Args:
-            parts: pieces (x, y, scale) of all rows, x (b, d) inputs of the layer and scale (b,) as
-                in ``whitened_sums``.
-            num_data: n, rows of all pieces.
-            likelihood: whose noise is raised to that of highest bound first, with ``noise``.
+            parts: blocks (x, y, scale) of all rows, with x (b, d) inputs of the layer and scale
+                (b,) as in ``whitened_sums``.
+            num_data: n, rows of all blocks.
+            likelihood: with ``noise``, its noise variance is first raised to the optimum of the
+                bound.
 
-        Cost: O(n M^2), memory of one piece.
+        Cost: O(n M^2), memory of one block.
         """
         assert isinstance(self.mean, Mean)
         sums = None

@@ -20,33 +20,33 @@ from gpx.methods.deep.weights import (
     FullWeights,
     MeanFieldWeights,
     RandomWeights,
-    checked_keep,
+    check_keep,
 )
 from gpx.tensor_checks import check_at_least
 
 Covariance = Literal["mean_field", "full", "dropout"]
-"""What q of the weights is; see ``gpx.methods.deep.weights``."""
+"""The family of q over the weights; see ``gpx.methods.deep.weights``."""
 
 
 class GPLayer(nn.Module):
-    """p functions f_j(x) = phi(x) . W_:j with W_ij ~ N(0, 1): Gaussian processes of one kernel.
+    """p functions f_j(x) = phi(x) . W_:j with W_ij ~ N(0, 1): Gaussian processes with one kernel.
 
-    Their covariance is phi(x) . phi(z), that of the kernel on average over the frequencies.
-    It is a module like any other, behind a backbone or between layers::
+    Their covariance is phi(x) . phi(z), which equals the kernel in expectation over the
+    frequencies. The layer can be used anywhere in a torch network::
 
         network = nn.Sequential(backbone, GPLayer(RBF(), num_inputs=64, num_outputs=10))
 
-    The loss is minus the log-likelihood of all n data plus ``total_kl(network)``.
+    The loss is the negative log-likelihood of all n data plus ``total_kl(network)``.
 
     Args:
-        kernel: stationary or arc-cosine; copied, and made for ``num_inputs``.
+        kernel: stationary or arc-cosine; copied, and resized to ``num_inputs``.
         num_inputs: d.
         num_outputs: p.
         num_features: m; even for stationary kernels.
-        frequencies: ``fixed``: drawn once, apart from the lengthscales (learned by default);
-            ``learned``: with a Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs;
-            ``fixed_signs`` and ``learned_signs``: products of Hadamard matrices and random signs
-            (``SignFrequencies``), which need O(m) numbers and no product of d by m.
+        frequencies: ``fixed``: drawn once (lengthscales are still learned); ``learned``: with a
+            Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs; ``fixed_signs`` and
+            ``learned_signs``: products of Hadamard matrices and random signs
+            (``SignFrequencies``), which need only O(m) numbers.
         directions: of the frequencies: ``independent``, ``orthogonal``, ``structured`` by Hadamard
             matrices, ``fastfood``.
         covariance: q(W): ``mean_field``, ``full`` or ``dropout``.
@@ -54,9 +54,9 @@ class GPLayer(nn.Module):
         seed: of the frequencies.
 
     Raises:
-        ConfigError: an option that is none, sizes below one, or a kernel without such features.
+        ConfigError: an unknown option, sizes below one, or a kernel without such features.
 
-    Cost of a pass: O(n m (d + p)), and O(n m^2 p) for a full covariance.
+    Cost per pass: O(n m (d + p)), and O(n m^2 p) for a full covariance.
     Source: Cutajar et al., "Random feature expansions for deep Gaussian processes", ICML 2017.
     """
 
@@ -79,7 +79,7 @@ class GPLayer(nn.Module):
             raise ConfigError(
                 f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"
             )
-        checked_keep(keep)
+        check_keep(keep)
         self.num_inputs = num_inputs
         self.features = layer_features(
             for_inputs(kernel, num_inputs),
@@ -99,20 +99,20 @@ class GPLayer(nn.Module):
 
     @property
     def kernel(self) -> nn.Module:
-        """The covariance function, at the hyperparameters of this layer."""
+        """The covariance function of this layer."""
         kernel: nn.Module = self.features.kernel
         return kernel
 
     def forward(self, x: Tensor) -> Tensor:
-        """f(x) under q, drawn: (n, d) -> (n, p); see ``RandomLayer``."""
+        """A draw of f(x) under q: (n, d) -> (n, p); see ``RandomLayer``."""
         check_columns(self, x, self.num_inputs)
         found: Tensor = self.weights(self.features(x))
         return found
 
     def marginals(self, x: Tensor) -> Marginals:
-        """Mean and variance (n, p) of f(x) under q(W), at drawn frequencies where q has some.
+        """Mean and variance (n, p) of f(x) under q(W), given a draw of random frequencies.
 
-        Under dropout of the weights they are drawn, and the variance is zero.
+        With dropout of the weights, these are drawn too and the variance is zero.
         """
         check_columns(self, x, self.num_inputs)
         return self.weights.marginals(self.features(x))
@@ -123,6 +123,6 @@ class GPLayer(nn.Module):
 
     @torch.no_grad()
     def prior_covariance(self, x: Tensor) -> Tensor:
-        """phi(x) phi(x)^T (n, n), dense: the prior of each output, at drawn frequencies."""
+        """phi(x) phi(x)^T (n, n), the prior covariance of each output given the frequencies."""
         features = self.features(x)
         return features @ features.mT

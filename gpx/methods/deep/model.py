@@ -1,4 +1,4 @@
-"""A network with random layers as a model: what the dense and the convolutional ones share."""
+"""A network with random layers as a model."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from gpx.tensor_checks import check_at_least
 
 
 class NetworkModel(Model):
-    """Latent functions that a random network gives, under any likelihood.
+    """A random network whose outputs are the latent functions of any likelihood.
 
-    It has no single kernel: what a Gaussian process layer has is its own. Any network with random
-    layers of ``gpx.methods.deep`` will do::
+    There is no kernel of the inputs; every Gaussian process layer has its own. Any network with
+    random layers of ``gpx.methods.deep`` can be used::
 
         body = nn.Sequential(nn.Linear(8, 32), nn.Tanh())
         model = NetworkModel(Network(body, GPLayer(RBF(), 32)), Gaussian(), num_inputs=8)
 
     Args:
-        network: its head has as many outputs as the likelihood has latent functions.
+        network: its head has one output for each latent function of the likelihood.
         likelihood: any.
         num_inputs: d.
-        predict_samples: draws of the network that a prediction averages; one where the head alone
-            is random and knows its marginals.
-        seed: of the draws of predictions.
+        predict_samples: number of draws of the network that a prediction averages; a single one is
+            used if only the head is random and has closed-form marginals.
+        seed: of the draws in predictions.
 
     Raises:
         ConfigError: sizes below one.
@@ -66,7 +66,7 @@ class NetworkModel(Model):
 
     @property
     def num_outputs(self) -> int:
-        """As many as the likelihood has."""
+        """Number of outputs of the likelihood."""
         return self.likelihood.num_outputs
 
     def sample_latents(
@@ -74,7 +74,7 @@ class NetworkModel(Model):
     ) -> Tensor:
         """Draws of f at x (B, d) under q: (num, B), or (num, B, p) for p latent functions.
 
-        Rows and draws are independent of one another: right at each row, not jointly.
+        Rows are drawn independently: the marginals are those of q, not the joint distribution.
         """
         with draws_of(self.network, generator):
             f = self.network.samples(x, num)
@@ -83,7 +83,7 @@ class NetworkModel(Model):
     def sample_marginals(
         self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
     ) -> Marginals:
-        """Marginals of f at x (B, d) given draws of all below: (num, B), or (num, B, p), each."""
+        """Marginals of f at x (B, d) given draws of lower layers: (num, B) or (num, B, p) each."""
         with draws_of(self.network, generator):
             found = self.network.sample_marginals(x, num)
         if self.likelihood.num_latents > 1:
@@ -96,12 +96,12 @@ class NetworkModel(Model):
 
     @property
     def kl_known(self) -> bool:
-        """Whether ``kl`` is that divergence, and not known up to a constant only (dropout)."""
+        """Whether ``kl`` is exact; with dropout it is known only up to a constant."""
         return all(layer.known_kl for layer in random_layers(self.network))
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
-        """The posterior process of q as trained; the data are ignored."""
+        """The posterior process of the trained q; the data are not used."""
         return self.new_posterior()
 
     def new_posterior(self) -> NetworkPosterior:
@@ -115,10 +115,10 @@ class NetworkModel(Model):
         )
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """By role.
+        """Parameters by role.
 
-        ``hyperparameters``: of kernels, mean functions and likelihood; ``inducing``: points of
-        layers that have some; ``variational``: the network's rest.
+        ``hyperparameters``: of kernels, mean functions and likelihood; ``inducing``: inducing
+        points, if any; ``variational``: all other parameters of the network.
         """
         hyper: list[nn.Parameter] = []
         inducing: list[nn.Parameter] = []
@@ -128,8 +128,8 @@ class NetworkModel(Model):
             elif isinstance(layer, InducingLayer):
                 hyper += [*layer.kernel.parameters(), *layer.mean.parameters()]
                 inducing.append(layer.inducing)
-        held = {id(p) for p in (*hyper, *inducing)}
-        rest = [p for p in self.network.parameters() if id(p) not in held]
+        grouped = {id(p) for p in (*hyper, *inducing)}
+        rest = [p for p in self.network.parameters() if id(p) not in grouped]
         return {
             "variational": rest,
             **({"inducing": inducing} if inducing else {}),
@@ -140,7 +140,7 @@ class NetworkModel(Model):
         }
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Draw where layers begin; learned frequencies are at a draw of their prior already."""
+        """Draw initial parameters; learned frequencies already are a draw from their prior."""
         self.likelihood.start(y)
         modules = list(self.network.modules())
         placed = {id(m.frequencies) for m in modules if isinstance(m, LearnedFeatures)}

@@ -1,4 +1,4 @@
-"""A network with random layers: any body below a head of latent functions."""
+"""A network with random layers: any body, and a head of latent functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpx.methods.deep.output_layer import OutputLayer
 
 
 class Network(nn.Module):
-    """A body, any torch module, and a head that knows the marginals of its outputs.
+    """A body, which is any torch module, and a head that can give the marginals of its outputs.
 
     Args:
         body: x (n, d) -> (n, h).
@@ -23,22 +23,22 @@ class Network(nn.Module):
         self.body, self.head = body, head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Latent functions (n, p) at a draw of the network."""
+        """Latent functions (n, p) for a draw of the network."""
         found: Tensor = self.head(self.body(x))
         return found
 
     def marginals(self, x: Tensor) -> Marginals:
-        """Of the latent functions (n, p), given a draw of everything below the head's weights."""
+        """Marginals of the latent functions (n, p), given a draw of the layers below the head."""
         return self.head.marginals(self.body(x))
 
     def samples(self, x: Tensor, num: int) -> Tensor:
-        """``num`` independent draws at each row: (num, n, p); what is not random is passed once."""
+        """``num`` independent draws at each row: (num, n, p); a fixed body is evaluated once."""
         if is_random(self.body):
             return repeated(self, x, num)
         return self.head.sample(self.body(x), num)
 
     def sample_marginals(self, x: Tensor, num: int) -> Marginals:
-        """``marginals`` at ``num`` independent draws at each row: (num, n, p) each."""
+        """``marginals`` given ``num`` independent draws for each row: (num, n, p) each."""
         if is_random(self.body):
             parts = self.marginals(x.repeat(num, 1))
             return Marginals(*(part.view(num, len(x), -1) for part in parts))

@@ -1,4 +1,4 @@
-"""What the last layer of a network is: latent functions with marginals given what is below."""
+"""Base class of the last layer of a network: latent functions with marginals."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class OutputLayer(RandomLayer):
 
     @property
     def analytic(self) -> bool:
-        """Whether ``marginals`` are those of q, and not of a draw, and outputs are independent."""
+        """Whether ``marginals`` are exact for q (not given a draw) and outputs are independent."""
         return True
 
     @abstractmethod
     def marginals(self, x: Tensor) -> Marginals:
-        """Mean and variance (n, p) at x (n, d), as far as q has no other randomness."""
+        """Mean and variance (n, p) at x (n, d), given a draw of what has no closed form."""
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """``num`` draws at each row of x (n, d), independent of one another: (num, n, p)."""

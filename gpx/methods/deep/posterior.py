@@ -27,16 +27,16 @@ PREDICT_CHUNK = 512
 
 
 class NetworkPosterior(Posterior):
-    """Posterior process of q: draws of the network, the same ones at every prediction.
+    """Posterior process of q as an average over draws of the network, the same in every prediction.
 
-    Each draw is one function of x, from a seed of its own, so that nothing but the seed is stored,
-    and the number of draws may be changed (``num_samples``). Given a draw of all below it, the head
-    has Gaussian marginals, which are averaged and not drawn.
+    Each draw is a function of x with its own seed, so that only the seed is stored and the number
+    of draws (``num_samples``) may be changed. Given a draw of the layers below, the head has
+    Gaussian marginals, which are averaged without drawing them.
 
     Args:
-        network: taken over, not copied.
+        network: not copied.
         num_inputs, num_latents: d, p.
-        num_samples: draws; one where nothing below the weights of the head is random.
+        num_samples: number of draws; a single one is used if only the head is random.
         seed: of the draws.
     """
 
@@ -53,51 +53,51 @@ class NetworkPosterior(Posterior):
         self.network = network.requires_grad_(False)
         self.num_latents, self.num_samples, self.seed = num_latents, num_samples, seed
         self._num_inputs = num_inputs
-        self._fixed: list[list[Tensor]] | None = None
-        self._together: list[Tensor] | None = None
+        self._recorded: list[list[Tensor]] | None = None
+        self._stacked: list[Tensor] | None = None
 
     def fix(self) -> None:
-        """As in ``Posterior``: the numbers of every draw are taken down, and layers factorised.
+        """As in ``Posterior``: records the random numbers of every draw and factorises layers.
 
-        Where the network allows it, all draws make one pass of a program that is traced from then
-        on: it has the operations of one, and not of each, and holds the features of all draws.
+        If ``torch.vmap`` can take the network, an exported program then evaluates all draws in one
+        pass. It is smaller than with one pass per draw, but holds the features of all draws.
         """
         for layer in random_layers(self.network):
             layer.hold()
-        some = next(self.network.parameters()).new_zeros(1, self._num_inputs)
-        fixed: list[list[Tensor]] = []
+        example = next(self.network.parameters()).new_zeros(1, self._num_inputs)
+        recorded: list[list[Tensor]] = []
         with torch.no_grad():
             for number in range(self.draws_needed):
-                fixed.append([])
+                recorded.append([])
                 generator = self._generator(number)
-                with draws_of(self.network, generator, shared=True, record=fixed[-1]):
-                    self.network.marginals(some)
-        self._fixed, self._together = fixed, None
-        if not fixed[0]:
+                with draws_of(self.network, generator, shared=True, record=recorded[-1]):
+                    self.network.marginals(example)
+        self._recorded, self._stacked = recorded, None
+        if not recorded[0]:
             return
-        stacked = [torch.stack(numbers) for numbers in zip(*fixed, strict=True)]
+        stacked = [torch.stack(numbers) for numbers in zip(*recorded, strict=True)]
         try:
-            self._all_draws(some, stacked)
-        except (RuntimeError, ValueError):  # of layers that torch.func.vmap cannot take
+            self._all_draws(example, stacked)
+        except (RuntimeError, ValueError):  # from layers that torch.vmap cannot take
             return
-        self._together = stacked
+        self._stacked = stacked
 
-    def _pair(self, rows: Tensor) -> Tensor:
-        """Mean and variance (2, n, p) of the draw that layers make."""
+    def _mean_and_variance(self, rows: Tensor) -> Tensor:
+        """Mean and variance (2, n, p) of the head for the current draw."""
         return torch.stack(tuple(self.network.marginals(rows)))
 
     @torch.no_grad()
     def _all_draws(self, x: Tensor, stacked: list[Tensor]) -> Tensor:
-        """``_pair`` of all draws at once, (2, S, n, p), from their numbers (S, ...)."""
+        """``_mean_and_variance`` of all draws, (2, S, n, p), from their random numbers (S, ...)."""
 
-        def of_one(rows: Tensor, *numbers: Tensor) -> tuple[Tensor, Tensor]:
+        def one_draw(rows: Tensor, *numbers: Tensor) -> tuple[Tensor, Tensor]:
             with draws_of(self.network, None, shared=True, known=iter(numbers)):
                 mean, variance = self.network.marginals(rows)
                 return mean, variance
 
-        # rows of every draw: joined to what is drawn, shared ones would fix n in a traced program
+        # x is expanded for every draw: a shared x would fix n in an exported program
         rows = x.expand(len(stacked[0]), *x.shape)
-        return torch.stack(torch.vmap(of_one)(rows, *stacked))
+        return torch.stack(torch.vmap(one_draw)(rows, *stacked))
 
     @property
     def num_inputs(self) -> int:
@@ -106,7 +106,7 @@ class NetworkPosterior(Posterior):
 
     @property
     def draws_needed(self) -> int:
-        """Draws that a prediction averages: one where the marginals of the head are all of it."""
+        """Number of draws that a prediction averages; one if only an analytic head is random."""
         head = self.network.head
         weights = head.weights if isinstance(head, GPLayer) else head
         known = weights if weights.analytic else None
@@ -114,25 +114,25 @@ class NetworkPosterior(Posterior):
         return self.num_samples if any(layer.random for layer in layers) else 1
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``: how many draws, and the largest relative jitter of any K_zz."""
+        """As in ``Posterior``: number of draws, and the largest relative jitter of any K_zz."""
         layers = [m for m in self.network.modules() if isinstance(m, InducingLayer)]
         reports = [layer.variables.whitening().report for layer in layers]
         found: dict[str, bool | int | float | str] = {"draws": self.draws_needed}
         return found | ({"jitter": max(r.relative for r in reports)} if reports else {})
 
     def _generator(self, number: int) -> torch.Generator:
-        # on the CPU: the same draws on every device
+        # on the CPU, for the same draws on every device
         return torch.Generator().manual_seed((self.seed << 20) + number)
 
     def _over_rows(
         self, x: Tensor, number: int, of: Callable[[Tensor], Tensor], *, joint: bool = False
     ) -> Tensor:
-        """``of`` each piece of rows of x at draw ``number``, as one tensor (..., n, p)."""
-        if self._fixed is not None and not joint:  # of all rows at once, without a generator
-            known = iter(self._fixed[number])
+        """``of`` of the rows of x for draw ``number``, in blocks: (..., n, p)."""
+        if self._recorded is not None and not joint:
+            known = iter(self._recorded[number])
             with draws_of(self.network, None, shared=True, known=known):
                 return of(x)
-        if not len(x):  # layers need not take nothing at all
+        if not len(x):  # not every layer accepts an empty batch
             return self._over_rows(x.new_zeros(1, x.shape[1]), number, of)[..., :0, :]
         parts = []
         for rows in x.split(PREDICT_CHUNK):
@@ -142,32 +142,32 @@ class NetworkPosterior(Posterior):
 
     @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
-        """Mean and variance of f at each draw: (S, n), or (S, n, p).
+        """Mean and variance of f for each draw: (S, n), or (S, n, p).
 
         Cost: S passes through the network.
         """
-        # elsewhere one by one: together they hold S times the memory and leave the cache
-        if self._together is not None and torch.compiler.is_exporting():
-            found = self._all_draws(x, self._together)
+        # all draws at once only when exporting: they need S times the memory and are slower
+        if self._stacked is not None and torch.compiler.is_exporting():
+            found = self._all_draws(x, self._stacked)
         else:
-            draws = range(self.draws_needed)
-            with held(self.network) if self._fixed is None else nullcontext():
-                found = torch.stack([self._over_rows(x, n, self._pair) for n in draws], 1)
+            draws, of = range(self.draws_needed), self._mean_and_variance
+            with held(self.network) if self._recorded is None else nullcontext():
+                found = torch.stack([self._over_rows(x, n, of) for n in draws], 1)
         if self.num_latents == 1:
             found = found.squeeze(3)
         return Marginals(found[0], found[1])
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
-        """First two moments of the mixture over draws at x (n, d): (n,) or (n, p)."""
+        """Mean and variance of the mixture over draws at x (n, d): (n,) or (n, p)."""
         return mixture_moments(self.components(x))
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Mixture over draws of the law of y at x (n, d).
+        """Mixture over draws of the distribution of y at x (n, d).
 
-        Of classes it has the averaged probabilities (not those of averaged latent functions); of
-        more than two classes without an order these are at drawn latent functions.
+        For classes the probabilities are averaged (not the latent functions); for three or more
+        unordered classes over drawn latent functions.
         """
         if self.draws_needed == 1:
             return super().predictive(x, likelihood)
@@ -175,9 +175,9 @@ class NetworkPosterior(Posterior):
             return Categorical(probs=self._class_probabilities(x, likelihood))
         mean, variance = self.components(x)
         if likelihood.task == "ordinal":
-            law = likelihood.predictive(mean, variance)
-            assert isinstance(law, Categorical)
-            return Categorical(probs=law.probs.mean(0))
+            predictive = likelihood.predictive(mean, variance)
+            assert isinstance(predictive, Categorical)
+            return Categorical(probs=predictive.probs.mean(0))
         if isinstance(likelihood, Bernoulli):
             if likelihood.probability == "median":
                 return super().predictive(x, likelihood)
@@ -196,7 +196,7 @@ class NetworkPosterior(Posterior):
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
-        """As in ``Posterior``: the mixture over draws, as ``predictive``."""
+        """As in ``Posterior``: the mixture over draws, as in ``predictive``."""
         if self.draws_needed == 1:
             return super().predictive_of_rows(x, likelihood, noise)
         mean, variance = self.components(x)
@@ -238,7 +238,7 @@ class NetworkPosterior(Posterior):
 def _mixture_of_outputs(
     mean: Tensor, variance: Tensor, likelihood: NoisyOutputs, noise: RowNoise | None
 ) -> Independent:
-    """Of each output the mixture over draws, from latent moments (s, n, q)."""
+    """The mixture over draws for each output, from latent moments (s, n, q)."""
     mean, variance = likelihood.outputs(mean, variance)
     deviation = (variance + likelihood.noise_of_rows(noise)).sqrt()
     parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))

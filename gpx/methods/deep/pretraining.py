@@ -1,4 +1,4 @@
-"""A network trained with a linear output layer before a Gaussian process takes its place."""
+"""Pretraining of a backbone with a linear output layer, before a Gaussian process replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.network import Network
 from gpx.methods.deep.weights import DroppedWeights
 
-RATE, BATCH = 0.001, 100
+LEARNING_RATE, BATCH_SIZE = 0.001, 100
 """Of Adam."""
 
 
@@ -34,22 +34,22 @@ def pretrain(
     generator: torch.Generator,
     watch: StartWatch,
 ) -> None:
-    """Train ``body`` below a linear layer of its own by Adam; likelihood and layer are forgotten.
+    """Train ``body`` with a linear output layer by Adam; layer and likelihood are then discarded.
+
+    Gaussian processes on untrained features often collapse to the prior.
 
     Args:
         body: x (n, d) -> (n, size).
         size: outputs of the body.
         likelihood: of the targets; copied.
         x (n, d), y (n,): all training data.
-        noise: what is known of the noise of each row; None: nothing.
+        noise: known noise of each row; None: unknown.
         steps: of Adam.
-        generator: of batches and masks, on the data's device.
-        watch: told of every step.
+        generator: for batches and masks, on the data's device.
+        watch: is told every step.
 
     Raises:
-        DidNotConverge: the last loss is no number.
-
-    Gaussian processes on features that nothing has trained collapse to the prior.
+        DidNotConverge: the last loss is NaN or infinite.
     """
     head = DroppedWeights(size, likelihood.num_latents, 1.0, bias=True, penalty=False).to(x)
     head.draw_start(generator)
@@ -58,8 +58,8 @@ def pretrain(
     )
     model.row_noise = noise
     objective = SampledELBO(len(x))
-    optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
-    rows = min(BATCH, len(x))
+    optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    rows = min(BATCH_SIZE, len(x))
     step, earlier, loss = 0, watch.earlier(), x.new_zeros(())
     if earlier is not None:
         step = earlier["step"]

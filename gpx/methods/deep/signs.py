@@ -1,4 +1,4 @@
-"""Frequencies by Hadamard matrices and random signs, which stay or have a posterior (SORF)."""
+"""Frequencies from Hadamard matrices and random signs (SORF), fixed or with a posterior."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from gpx.bases.counter_random import standard_normals
 from gpx.bases.random_directions import hadamard_transform, padded, random_signs
 from gpx.errors import ConfigError
 from gpx.methods.deep.draws import RandomLayer
-from gpx.methods.deep.weights import checked_keep
+from gpx.methods.deep.weights import check_keep
 from gpx.tensor_checks import check_at_least
 
-DEVIATION = 0.1
-"""Of the prior of a sign about where it was drawn: its square is the published 0.01."""
+PRIOR_DEVIATION = 0.1
+"""Prior standard deviation of the deviations of signs; the published variance is 0.01."""
 START_STREAM = 0x44454C54
-"""Second key word of where deviations start, which makes them independent of other draws."""
+"""Key of the random stream of initial deviations, which keeps them independent of other draws."""
 
 
 class SignFrequencies(RandomLayer):
-    """x -> sqrt(D) H D_1 H D_2 H D_3 x, H the orthonormal Walsh-Hadamard matrix of size D.
+    """x -> sqrt(D) H D_1 H D_2 H D_3 x with the orthonormal Walsh-Hadamard matrix H of size D.
 
-    D is the power of two from max(d, r) on; x gets zeros up to it, and the first r results stay.
-    The D_i are diagonals of signs drawn once. Learned, they are d*_i + z_i delta_i with Monte Carlo
-    dropout z_i of the deviations delta_i, whose prior is N(0, deviation^2): a penalty on the signs
-    themselves would pull them to zero.
+    D is the smallest power of two that is at least max(d, r); x is padded with zeros, and the first
+    r results are used. The D_i are diagonal matrices of random signs drawn once. If learned, they
+    are signs plus deviations delta_i with prior N(0, deviation^2) and Monte Carlo dropout. (A zero
+    mean prior on the signs themselves would pull them to zero.)
 
     Args:
         num_inputs, num_outputs: d, r.
-        learned: whether signs have deviations.
+        learned: whether signs have learned deviations.
         keep: probability that a deviation is kept.
         seed: of signs and deviations.
-        deviation: of the prior, and of the deviations at the start.
+        deviation: standard deviation of the prior, and of the initial deviations.
 
     Raises:
         ConfigError: sizes below one, a probability or a deviation out of range.
 
-    Cost: O(n D log D) a pass, 3 D numbers. Source: Tran et al., "Calibrating deep convolutional
+    Cost: O(n D log D) per pass, 3 D numbers. Source: Tran et al., "Calibrating deep convolutional
     Gaussian processes", AISTATS 2019; Yu et al., "Orthogonal random features", NeurIPS 2016.
     """
 
@@ -53,14 +53,14 @@ class SignFrequencies(RandomLayer):
         learned: bool = False,
         keep: float = 0.5,
         seed: int = 0,
-        deviation: float = DEVIATION,
+        deviation: float = PRIOR_DEVIATION,
     ) -> None:
         super().__init__()
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs)
         if not deviation > 0.0:
             raise ConfigError(f"deviation={deviation} must be above 0")
         self.num_inputs, self.num_outputs = num_inputs, num_outputs
-        self.keep, self.deviation = checked_keep(keep), deviation
+        self.keep, self.deviation = check_keep(keep), deviation
         self.size = padded(max(num_inputs, num_outputs))
         signs = random_signs(seed, torch.zeros(1, dtype=torch.long), 3, self.size)[0]
         self.register_buffer("signs", signs.to(torch.get_default_dtype()), persistent=False)
@@ -76,28 +76,28 @@ class SignFrequencies(RandomLayer):
 
     @property
     def known_kl(self) -> bool:  # type: ignore[override]
-        """Whether ``kl`` is the divergence: where signs stay there is none."""
+        """Whether ``kl`` is exact, which holds for fixed signs only."""
         return self.deviations is None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, d) -> (n, r): products with frequencies; a mask for each row, or one for all."""
+        """Products with the frequencies: (n, d) -> (n, r)."""
         x = functional.pad(x, (0, self.size - self.num_inputs))
         for number in (2, 1, 0):
             x = hadamard_transform(x * self._diagonal(number, len(x))) / math.sqrt(self.size)
         return math.sqrt(self.size) * x[:, : self.num_outputs]
 
     def _diagonal(self, number: int, rows: int) -> Tensor:
-        """Diagonal D_i at a draw: (D,), or (n, D)."""
+        """Diagonal of D_i: (D,), or (n, D) with a mask for each row."""
         if self.deviations is None:
             return self.signs[number]
         delta = self.deviations[number]
         if self.keep < 1.0:
             shape = (self.size,) if self.draws.shared else (rows, self.size)
-            delta = delta * self.draws.kept(shape, self.keep, delta)
+            delta = delta * self.draws.mask(shape, self.keep, delta)
         return self.signs[number] + delta
 
     def kl(self) -> Tensor:
-        """keep / (2 deviation^2) times the squares of all deviations, up to a constant."""
+        """keep / (2 deviation^2) times the sum of squared deviations: KL up to a constant."""
         if self.deviations is None:
             return self.signs.new_zeros(())
         return 0.5 * self.keep / self.deviation**2 * self.deviations.square().sum()

@@ -1,4 +1,4 @@
-"""Stochastic variational deep kernel learning: additive processes of a network's features."""
+"""Stochastic variational deep kernel learning: additive processes on a network's features."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from gpx.methods.deep.feature_model import FeatureModel
 
 
 class SVDKL(FeatureModel):
-    """Functions of one feature each on a grid, above a network, mixed into the latent functions.
+    """Gaussian processes of one network feature each, on grids, mixed into the latent functions.
 
     Args:
-        kernel: of every feature, squashed to (-1, 1); stationary, made for their number.
+        kernel: of every feature, squashed to (-1, 1); stationary, resized to their number.
         likelihood: any.
         num_inputs: d.
-        backbone, hidden, num_features, image_shape, blocks, keep: see ``feature_body``; of
-            ``num_features`` a convolutional network has a linear layer.
+        backbone, hidden, num_features, image_shape, blocks, keep: see ``feature_body``; a
+            convolutional network gets a linear layer of ``num_features`` outputs.
         grid_size: points of each grid.
-        pretrain_steps: of Adam, of the backbone below a linear layer, before the grids take its
-            place.
+        pretrain_steps: steps of Adam for the backbone with a linear output layer, before the grids
+            replace that layer.
         jitter: see ``AdditiveGridLayer``.
-        predict_samples: draws that a prediction averages, of several classes or where ``keep`` is
-            below 1.
-        seed: of the draws of predictions.
+        predict_samples: number of draws that a prediction averages, for several classes or with
+            ``keep`` below 1.
+        seed: of the draws in predictions.
 
     Raises:
         ConfigError: options out of range.
 
-    Cost: the network's and O(J G^3 + n J G^2) a step for J features and G points. Source: Wilson,
-    Hu, Salakhutdinov and Xing, "Stochastic variational deep kernel learning", NeurIPS 2016.
+    Cost: the network's, and O(J G^3 + n J G^2) per step for J features and G points.
+    Source: Wilson, Hu, Salakhutdinov and Xing, "Stochastic variational deep kernel learning",
+    NeurIPS 2016.
     """
 
     def __init__(

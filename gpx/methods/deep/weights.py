@@ -1,4 +1,4 @@
-"""Matrices of random weights with standard normal priors, each family with its own q."""
+"""Weight matrices with standard normal priors, one class for each family of q."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.tensor_checks import check_at_least
 
-DEVIATION = 0.1
-"""Of Gaussian entries at the start, in units of their prior's."""
+INITIAL_DEVIATION = 0.1
+"""Initial standard deviation of Gaussian weights under q; that of the prior is one."""
 
 
 class RandomWeights(OutputLayer):
@@ -38,25 +38,25 @@ class RandomWeights(OutputLayer):
 
     @abstractmethod
     def marginals(self, x: Tensor) -> Marginals:
-        """Mean and variance (n, p) of x W given x (n, m), as far as q has no other randomness."""
+        """Mean and variance (n, p) of x W for x (n, m), given a draw of what has no closed form."""
 
     @abstractmethod
-    def sampled(self) -> Tensor:
+    def sample_weights(self) -> Tensor:
         """One draw of W (m, p), differentiable in the parameters of q."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x (n, m) -> x W (n, p) with W ~ q.
 
-        Rows that need not share W are drawn from the marginals of x W, which is the same law at
-        less noise (local reparameterisation; Kingma, Salimans and Welling 2015).
+        If rows need not share W, each is drawn from the marginals of x W, which gives gradients
+        with less noise (local reparameterisation; Kingma, Salimans and Welling 2015).
         """
         if self.draws.shared:
-            return x @ self.sampled()
-        return self.drawn(self.marginals(x))
+            return x @ self.sample_weights()
+        return self.draw_from(self.marginals(x))
 
     @torch.no_grad()
     def start(self, mean: Tensor, precision: Tensor) -> None:
-        """Move q to that of a Gaussian posterior of mean (m, p) and precision (m, m)."""
+        """Set q to its best fit to a Gaussian posterior of mean (m, p) and precision (m, m)."""
         self.mean.copy_(mean)
 
 
@@ -66,19 +66,19 @@ class MeanFieldWeights(RandomWeights):
     Args:
         num_inputs, num_outputs: of ``RandomWeights``.
 
-    Cost: O(n m p) a pass, 2 m p parameters.
+    Cost: O(n m p) per pass, 2 m p parameters.
     """
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__(num_inputs, num_outputs)
-        start = torch.full((num_inputs, num_outputs), DEVIATION)
+        start = torch.full((num_inputs, num_outputs), INITIAL_DEVIATION)
         self.log_deviation = nn.Parameter(start.log())
 
     def marginals(self, x: Tensor) -> Marginals:
         """As in ``RandomWeights``; exact."""
         return Marginals(x @ self.mean, x.square() @ (2.0 * self.log_deviation).exp())
 
-    def sampled(self) -> Tensor:
+    def sample_weights(self) -> Tensor:
         """As in ``RandomWeights``."""
         noise = self.draws.normals(tuple(self.mean.shape), self.mean)
         return self.mean + self.log_deviation.exp() * noise
@@ -90,36 +90,36 @@ class MeanFieldWeights(RandomWeights):
 
     @torch.no_grad()
     def start(self, mean: Tensor, precision: Tensor) -> None:
-        """As in ``RandomWeights``: the mean-field Gaussian of largest bound."""
+        """As in ``RandomWeights``: the mean-field Gaussian with the largest bound."""
         super().start(mean, precision)
         deviation = -0.5 * precision.diagonal().log()
         self.log_deviation.copy_(deviation.unsqueeze(1).expand_as(self.log_deviation))
 
 
 class FullWeights(RandomWeights):
-    """q(W_:j) = N(mean_j, L_j L_j^T): one full covariance for each column.
+    """q(W_:j) = N(mean_j, L_j L_j^T): a full covariance for each column.
 
     Args:
         num_inputs, num_outputs: of ``RandomWeights``.
 
-    Cost: O(n m^2 p) a pass, p m (m + 1) / 2 parameters in m^2 p numbers.
+    Cost: O(n m^2 p) per pass, p m (m + 1) / 2 parameters stored in m^2 p numbers.
     """
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__(num_inputs, num_outputs)
         eye = torch.eye(num_inputs).expand(num_outputs, -1, -1)
-        self.raw_root = nn.Parameter(DEVIATION * eye)
+        self.raw_root = nn.Parameter(INITIAL_DEVIATION * eye)
 
     @property
     def root(self) -> Tensor:
-        """L (p, m, m), lower triangular; signs of its diagonal are of no consequence."""
+        """L (p, m, m), lower triangular; its diagonal may have any signs."""
         return self.raw_root.tril()
 
     def marginals(self, x: Tensor) -> Marginals:
         """As in ``RandomWeights``; exact."""
         return Marginals(x @ self.mean, (x @ self.root).square().sum(-1).mT)
 
-    def sampled(self) -> Tensor:
+    def sample_weights(self) -> Tensor:
         """As in ``RandomWeights``."""
         noise = self.draws.normals((self.num_outputs, self.num_inputs, 1), self.mean)
         return self.mean + (self.root @ noise).squeeze(2).mT
@@ -135,7 +135,7 @@ class FullWeights(RandomWeights):
     def start(self, mean: Tensor, precision: Tensor) -> None:
         """As in ``RandomWeights``: that Gaussian itself."""
         super().start(mean, precision)
-        # with rows and columns in reverse the precision is L L^T, and L^-T reversed back is the
+        # factorise the precision with rows and columns reversed, L L^T; L^-T reversed back is the
         # lower triangular root of the covariance
         factor, _ = cholesky(precision.flip(0, 1), name="the precision of a layer's weights")
         root = inverse_lower(factor).flip(0, 1).mT
@@ -143,10 +143,10 @@ class FullWeights(RandomWeights):
 
 
 class MaskedLayer(RandomLayer):
-    """A layer whose inputs are masked, at training and at prediction: Monte Carlo dropout.
+    """A layer with Monte Carlo dropout of its inputs, in training and prediction.
 
     Attributes:
-        keep: probability that an input is kept; 1: nothing is masked.
+        keep: probability that an input is kept; 1 disables masks.
         penalty: whether its weights have a prior.
     """
 
@@ -155,26 +155,26 @@ class MaskedLayer(RandomLayer):
 
     @property
     def random(self) -> bool:
-        """Whether anything is masked."""
+        """Whether inputs are masked."""
         return self.keep < 1.0
 
     @property
     def known_kl(self) -> bool:  # type: ignore[override]
-        """Whether there is nothing but parameters: neither masks nor priors."""
+        """Whether ``kl`` is exact: only if there are neither masks nor priors."""
         return not (self.penalty or self.random)
 
 
 class DroppedWeights(MaskedLayer, RandomWeights):
     """W = diag(z) M with z_r ~ Bernoulli(keep): Monte Carlo dropout of the inputs.
 
-    The masks are not rescaled by 1 / keep, and stay on at prediction.
+    Masks are not rescaled by 1 / keep, and are also used in predictions.
 
     Args:
         num_inputs, num_outputs: of ``RandomWeights``.
         keep: probability that an input is kept, in (0, 1].
-        bias: add a vector b with prior N(0, I) and a point mass for a posterior.
-        scale: standard deviation of the entries of M at the start.
-        penalty: whether ``kl`` counts; without it the layer has no prior.
+        bias: add a vector b with prior N(0, I) and a point estimate as posterior.
+        scale: initial standard deviation of the entries of M.
+        penalty: whether the weights have a prior, which ``kl`` accounts for.
 
     Raises:
         ConfigError: a probability out of range.
@@ -193,44 +193,44 @@ class DroppedWeights(MaskedLayer, RandomWeights):
         penalty: bool = True,
     ) -> None:
         super().__init__(num_inputs, num_outputs)
-        self.keep = checked_keep(keep)
+        self.keep = check_keep(keep)
         self.scale, self.penalty = scale, penalty
         self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
 
     @property
     def analytic(self) -> bool:
-        """As in ``OutputLayer``: masks are drawn."""
+        """As in ``OutputLayer``: False, since masks are drawn."""
         return False
 
     def draw_start(self, generator: torch.Generator) -> None:
-        """M from a normal of deviation ``scale``, cut at two of them."""
+        """Draw M from a normal of standard deviation ``scale``, truncated at two of them."""
         truncated_normal(self.mean, self.scale, generator)
 
     def marginals(self, x: Tensor) -> Marginals:
-        """x W at drawn masks, with a variance of zero."""
+        """x W for drawn masks, with a variance of zero."""
         found = self(x)
         return Marginals(found, torch.zeros_like(found))
 
-    def sampled(self) -> Tensor:
+    def sample_weights(self) -> Tensor:
         """As in ``RandomWeights``."""
-        return self.draws.kept((self.num_inputs, 1), self.keep, self.mean) * self.mean
+        return self.draws.mask((self.num_inputs, 1), self.keep, self.mean) * self.mean
 
     def forward(self, x: Tensor) -> Tensor:
-        """As in ``RandomWeights``; rows that need not share W have a mask each."""
+        """As in ``RandomWeights``; if rows need not share W, each has its own mask."""
         if self.keep < 1.0:
-            x = masked(self, x, self.keep)
+            x = apply_mask(self, x, self.keep)
         return x @ self.mean if self.bias is None else torch.addmm(self.bias, x, self.mean)
 
     def kl(self) -> Tensor:
-        """keep / 2 |M|^2 + |b|^2 / 2: KL(q || p) up to a constant, for narrow components."""
+        """keep / 2 |M|^2 + |b|^2 / 2: KL(q || p) up to a constant, for narrow components of q."""
         if not self.penalty:
             return self.mean.new_zeros(())
         found = 0.5 * self.keep * self.mean.square().sum()
         return found if self.bias is None else found + 0.5 * self.bias.square().sum()
 
 
-def checked_keep(keep: float) -> float:
-    """``keep``; raises ConfigError unless it is a probability above zero."""
+def check_keep(keep: float) -> float:
+    """Return ``keep``; raises ConfigError unless it is a probability above zero."""
     if not 0.0 < keep <= 1.0:
         raise ConfigError(
             f"keep={keep}: an input must be kept with a probability above 0 and at most 1 (a "
@@ -239,15 +239,15 @@ def checked_keep(keep: float) -> float:
     return keep
 
 
-def masked(layer: RandomLayer, x: Tensor, keep: float) -> Tensor:
-    """x (n, ...) with entries set to zero; one mask for all rows where draws are shared."""
+def apply_mask(layer: RandomLayer, x: Tensor, keep: float) -> Tensor:
+    """Set random entries of x (n, ...) to zero; with one mask for all rows if draws are shared."""
     shape = tuple(x.shape[1:]) if layer.draws.shared else tuple(x.shape)
-    return x * layer.draws.kept(shape, keep, x)
+    return x * layer.draws.mask(shape, keep, x)
 
 
 @torch.no_grad()
 def truncated_normal(parameter: Tensor, deviation: float, generator: torch.Generator) -> None:
-    """Fill with normals of that deviation, cut at two of them, by their quantiles."""
+    """Fill with normals of this standard deviation, truncated at two of them."""
     ends = torch.special.ndtr(torch.tensor([-2.0, 2.0], dtype=torch.float64))
     share = torch.rand(
         parameter.shape, generator=generator, dtype=torch.float64, device=generator.device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,7 +16,11 @@ from gpx.bases.grid_eigenfunctions.data_pass import (
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.sufficient_statistics import FittedWeights
 from gpx.constants import LOG_TWO_PI
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
+from gpx.means.base import Mean
+from gpx.methods.base.objective import Evidence, Facts, Objective
 
 
 class EigenfunctionTerms(NamedTuple):
@@ -78,9 +82,9 @@ def eigenfunction_evidence(
         d / ds   = (u^T u - tr(B^{-1} F E F^T)) / 2   (+ sum_i (1 - |f_i|^2) d / dD_i)
         d / dr_i = -E_i e_i
 
-    The gradient takes a second pass over the data, with features formed anew. It adds up the
-    derivative in the numbers that describe the one-dimensional functions, and takes that total
-    through the small eigenproblems once (``EigenfunctionPass``).
+    The gradient takes a second pass over the data, which recomputes the features. It accumulates
+    the derivative with respect to the one-dimensional functions, and differentiates through the
+    small eigenproblems once (``EigenfunctionPass``).
 
     Args:
         basis: its grid is placed.
@@ -90,7 +94,7 @@ def eigenfunction_evidence(
     Returns:
         (): in nats, float64, and its terms without a graph.
 
-    Exactness: exact for the kernel that the basis stands for.
+    Exactness: exact for the kernel F^T F (+ correction).
     Cost: 1.5 n p^2 + p^3 multiply-adds with the gradient, a third of the first without; memory
     O(p^2 + block) beside the data.
     Source: Evans thesis, algorithm 4.2; the gradient is derived from it.
@@ -120,12 +124,12 @@ def _gradients(
     weights: FittedWeights,
     correction: bool,
 ) -> list[Tensor]:
-    """Of the evidence in residual, noise, outputscale and the kernel's parameters."""
+    """Gradients by residual, noise, outputscale and the kernel's parameters."""
     scale = basis.factors.outputscale.double()
     s = scale.to(x.dtype)
     u = (weights.mean / scale.sqrt()).to(x.dtype)
     inverse = torch.cholesky_inverse(weights.factor)
-    # s B^{-1}, divided by the noise at once where all points have the same
+    # s B^{-1}, divided by the noise if it is the same for all points
     solve = (s * inverse if correction else scale / noise.double() * inverse).to(x.dtype)
     functions = EigenfunctionPass(basis, modes, x, gradient=True)
     residual_gradient = torch.empty_like(residual)
@@ -159,6 +163,52 @@ def _gradients(
     if correction:
         scale_gradient = scale_gradient + gap_gradient
     else:
-        # from the sums and tr(I - B^{-1}) alone
+        # from the sums and tr(I - B^{-1})
         noise_gradient = 0.5 * (weights.fit - squared + effective - len(x)) / noise.double()
     return [residual_gradient, noise_gradient, scale_gradient, *functions.gradients()]
+
+
+@runtime_checkable
+class EigenfunctionModel(Protocol):
+    """What the evidence needs of a model on eigenfunctions of a grid."""
+
+    basis: GridEigenfunctions
+    mean: Mean
+    likelihood: Gaussian
+    correction: bool
+
+    def facts(self) -> Facts:
+        """Facts for metrics.json."""
+
+
+class EigenfunctionEvidence(Objective[EigenfunctionModel]):
+    """Log marginal likelihood of ``GRIEF``: exact for the kernel of its eigenfunctions.
+
+    Exactness: an estimate, but no bound, of the log marginal likelihood under the kernel itself.
+    Cost and source: ``eigenfunction_evidence``.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models = (EigenfunctionModel,)
+    made_for = "GRIEF"
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def evidence(
+        self,
+        model: EigenfunctionModel,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Evidence in nats, in float64; parts are those of ``EigenfunctionTerms``."""
+        self.check(model)
+        value, terms = eigenfunction_evidence(
+            model.basis,
+            x,
+            y - model.mean(x),
+            model.likelihood.noise_variance,
+            correction=model.correction,
+        )
+        return Evidence(value, self.kind, terms._asdict(), None, model.facts())

@@ -23,52 +23,48 @@ from gpx.methods.eigenfunctions.evidence import fitted_weights
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.eigenfunctions.trial import best_start, set_scales
 
-CLEAR_GAIN = 50.0
-"""Gain of the search, in nats, from which no trial is run: training from where the search began is
-not expected to make up for so much."""
+MAX_TRIAL_GAIN = 50.0
+"""Gain of the search, in nats, above which its result is taken without a trial."""
 
 CHEAP_FUNCTIONS = 1000
-"""Eigenfunctions below which evaluations are cheap, so that a trial takes more of them."""
+"""Number of eigenfunctions below which evaluations are cheap and trials take more of them."""
 
 NEGLIGIBLE_GAIN = 1e-4
-"""Rounds end when the choice stays as it is and the evidence rose by less than this per point."""
+"""Rounds end if the selection is unchanged and the evidence per point rose by less than this."""
 
 
 class GRIEF(Model):
     """Gaussian process regression with grid-structured eigenfunctions (Evans and Nair 2018).
 
     f(x) = sum_j v_j phi_j(x) over the p leading Nystrom eigenfunctions of the kernel on a product
-    grid of inducing points (10^33 of them are nothing special), v ~ N(0, I).
+    grid of inducing points (of any size, such as 10^33), v ~ N(0, I).
 
     Args:
-        kernel, mean, likelihood: the kernel must factor over the columns (``ProductFactors``), the
-            likelihood must be Gaussian.
+        kernel, mean, likelihood: the kernel must be a product over the inputs
+            (``ProductFactors``), the likelihood Gaussian.
         num_inputs: d.
         num_eigenfunctions: p, at most.
         grid: how the inducing grid is built from the training inputs.
         factor_jitter: on every one-dimensional covariance.
         noise_first: whether ``initialise`` raises lengthscales that the grid cannot resolve to its
-            spacing, and then moves noise variance and outputscale to where the evidence of the p
-            eigenfunctions is largest. Hyperparameters of an exact process give too little noise
-            for what p eigenfunctions cannot explain: a first line search from there may step far
-            away.
-        search_sweeps: how often ``noise_first`` also goes over the inputs and doubles and halves
-            their lengthscales, with the eigenfunctions chosen anew each time, see
-            ``search_lengthscales``; 0 keeps the lengthscales.
-        trial_evaluations: where the search gained less than 50 nats, both its result and its start
-            are trained for so many evaluations of the evidence on at most 8 p rows, and the model
-            goes on from the better one: the search compares evidences before training, which
-            sometimes leads away from the better optimum. Up to five times as many where p < 1000
-            makes them cheap. 0 takes what the search found.
-        correction: whether the variance that the eigenfunctions miss at a point is added back, as
-            independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
-        reselect: how often the p eigenfunctions are chosen anew at the kernel found so far, with
-            training after each. In between the choice is fixed, because the evidence jumps where
-            it changes, which ends a line search. A round that does not raise the evidence is undone
-            and is the last. Often none does: the kernel has adapted to the first choice.
+            spacing, and then sets noise variance and outputscale to the maximum of the evidence of
+            the p eigenfunctions. (The noise of an exact process is too small for p eigenfunctions,
+            and the first line search from there may step far away.)
+        search_sweeps: most rounds over the inputs in which ``noise_first`` also doubles and halves
+            lengthscales and selects the eigenfunctions again, see ``search_lengthscales``; 0: none.
+        trial_evaluations: if the search gained less than 50 nats, its result and its start are both
+            trained for so many evaluations of the evidence on at most 8 p rows, and the better one
+            is kept, as the evidence before training does not always indicate the better optimum. Up
+            to five times as many for p < 1000. 0: the result of the search is kept.
+        correction: whether to add the prior variance that the eigenfunctions miss at every point,
+            k(x, x) - k~(x, x), as independent noise of f.
+        reselect: how often the p eigenfunctions are selected again at the trained kernel, with
+            training after each. (In between the selection is fixed, since the evidence jumps when
+            it changes.) A round that does not raise the evidence is undone and ends training, which
+            is often the first.
 
     Raises:
-        ConfigError: a kernel that does not factor, another likelihood, options out of range.
+        ConfigError: an unsuitable kernel or likelihood, or options out of range.
 
     Attributes:
         basis: the eigenfunctions.
@@ -118,10 +114,10 @@ class GRIEF(Model):
         return self.basis.kernel
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: nothing to settle, but p functions must fit into memory.
+        """As in ``Model``: no choices, but checks memory.
 
         Raises:
-            ConfigError: they do not.
+            ConfigError: sums of p x p do not fit into memory.
         """
         self.basis.place(x)
         require_sums("num_eigenfunctions", self.basis.num_basis, x.device)
@@ -138,7 +134,7 @@ class GRIEF(Model):
     def initialise_watched(
         self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
     ) -> None:
-        """As ``initialise``; search and trial end early where the run has no more time for them."""
+        """As ``initialise``; search and trial end early when time is up."""
         deadline = Deadline(watch)
         residual = y - self.mean(x)
         ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
@@ -155,12 +151,12 @@ class GRIEF(Model):
         )
         if deadline.passed:
             watch.cut_short("the search for lengthscales")
-        elif self.noise_first and self.trial_evaluations and gain < CLEAR_GAIN:
-            self._try(begin, x, y, generator, watch)
+        elif self.noise_first and self.trial_evaluations and gain < MAX_TRIAL_GAIN:
+            self._compare_starts(begin, x, y, generator, watch)
         if self.noise_first:
             self.note += set_scales(self.basis, self.likelihood, x, y - self.mean(x))
 
-    def _try(
+    def _compare_starts(
         self,
         begin: dict[str, Tensor],
         x: Tensor,
@@ -168,7 +164,7 @@ class GRIEF(Model):
         generator: torch.Generator,
         watch: StartWatch,
     ) -> None:
-        """Train what the search found and what it began with for a while; keep the better."""
+        """Train the result of the search and its start briefly; keep the better."""
 
         def without_search() -> None:
             self.kernel.load_state_dict(begin)
@@ -178,7 +174,7 @@ class GRIEF(Model):
         found = {name: value.clone() for name, value in self.kernel.state_dict().items()}
         without_search()
         if all(torch.equal(found[k], v) for k, v in self.kernel.state_dict().items()):
-            return  # no search, or it moved nothing
+            return  # the search changed nothing
         most = max(LEAST_ROWS, ROWS_PER_FUNCTION * self.basis.num_basis)
         rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
         cheap = CHEAP_FUNCTIONS / self.basis.num_basis
@@ -196,7 +192,7 @@ class GRIEF(Model):
         )
         if deadline.passed:
             watch.cut_short("the trial of both starts")
-            self.note += f", {('kept', 'undone')[best]} after as much of a trial as there was time"
+            self.note += f", {('kept', 'undone')[best]} after a trial that ended when time was up"
             return
         self.note += (
             f"; evidence/point of {len(rows)} rows after {evaluations} evaluations "
@@ -208,18 +204,18 @@ class GRIEF(Model):
 
     @property
     def num_rounds(self) -> int:
-        """The first optimisation and those of ``reselect``."""
+        """As in ``Model``: one, and those of ``reselect``."""
         return 1 + self.reselect
 
     def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
-        """Choose the eigenfunctions anew at the current kernel; see ``reselect``."""
+        """As in ``Model``: select the eigenfunctions again; see ``reselect``."""
         self._round += 1
         if self.reselect == 0 or self._round > self.num_rounds:
             return False
         if self._best is not None and not loss < self._best[0]:
             self.load_state_dict(self._best[1])
-            self._round = self.num_rounds  # what is left of the evaluations goes to this choice
-            self.note = "choosing the eigenfunctions anew did not raise the evidence and was undone"
+            self._round = self.num_rounds  # no further rounds
+            self.note = "selecting eigenfunctions again did not raise the evidence and was undone"
             return False
         gained = math.inf if self._best is None else self._best[0] - loss
         state = {name: value.detach().clone() for name, value in self.state_dict().items()}
@@ -233,7 +229,7 @@ class GRIEF(Model):
         return bool(new) or gained > NEGLIGIBLE_GAIN
 
     def rounds_state(self) -> dict[str, Any]:
-        """As in ``Model``: rounds done, and the best state so far with its loss."""
+        """As in ``Model``: rounds done, and the best state with its loss."""
         best = {} if self._best is None else {"loss": self._best[0], "model": self._best[1]}
         return {"done": self._round, **best}
 
@@ -243,7 +239,7 @@ class GRIEF(Model):
         self._best = (state["loss"], state["model"]) if "loss" in state else None
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for records: the size of the grid and of the basis."""
+        """Facts for metrics.json: size of the grid and of the basis."""
         return {
             "log10_inducing": self.basis.log10_grid_size,
             "num_eigenfunctions": self.basis.num_basis,
@@ -264,5 +260,5 @@ class GRIEF(Model):
         return posterior
 
     def new_posterior(self) -> GRIEFPosterior:
-        """As in ``Model``; the training data are not part of the posterior."""
+        """As in ``Model``."""
         return GRIEFPosterior(self.basis, self.mean, self.correction)

@@ -50,7 +50,7 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
         self._modes: GridModes | None = None
 
     def fill(self, modes: GridModes, weights: WeightPosterior) -> None:
-        """Take eigenfunctions and the posterior of their weights."""
+        """Store eigenfunctions and the posterior of their weights."""
         self.transforms, self.index = modes.transforms, modes.plan.index
         self.scale, self.weights, self.factor = weights.scale.clone(), weights.mean, weights.factor
         self._modes = modes
@@ -61,7 +61,7 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
 
     @property
     def modes(self) -> GridModes:
-        """The eigenfunctions, with the order in which their products are formed."""
+        """The eigenfunctions with their product plan."""
         if self._modes is None:
             self._modes = GridModes(self.transforms, ProductPlan(self.index))
         return self._modes
@@ -94,8 +94,7 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t): draws of the p weights.
 
-        The correction's variance is that of independent noise at every point, which no function
-        has; it is left out.
+        Without ``correction``, which is independent noise at every point.
 
         Cost: num p^2 / 2 multiply-adds once, O(num p) per row.
         """

@@ -1,4 +1,4 @@
-"""Which of several starts to train: each is trained briefly on a few rows, and the best goes on."""
+"""Comparison of starts for training: each is trained briefly on a few rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.eigenfunctions.evidence import eigenfunction_evidence
 
-SETTLED = 1e-7
-"""A start counts as trained when an iteration raises the evidence by less than this share."""
+TRIAL_TOLERANCE = 1e-7
+"""Relative gain of an iteration at which a trial ends."""
 
 
-class _Spent(Exception):
-    """Ends an optimisation where it is."""
+class _TimeUp(Exception):
+    """Ends an optimisation because time is up."""
 
 
 def best_start(
@@ -42,27 +42,25 @@ def best_start(
     correction: bool = False,
     spent: Spent = never,
 ) -> tuple[int, list[float]]:
-    """Train each start briefly; go on from the one whose evidence is then the largest.
+    """Train each start briefly, and set the model to the one with the largest evidence.
 
-    The evidence before training does not say which optimum is near, and a search that raises it may
-    lead away from a better one. Starts are trained as the model will be: the eigenfunctions are
-    chosen at the start and then fixed.
+    The evidence before training does not always indicate the better optimum. Starts are trained
+    as the model will be, with eigenfunctions selected at the start and then fixed.
 
     Args:
-        basis, mean, likelihood: of the model; end at the best of what was trained, the basis with
-            the choice that belongs to it.
+        basis, mean, likelihood: of the model; set to the best parameters and selection found.
         x (n, d), y (n,): the rows to train on.
-        starts: each moves the kernel to a start.
+        starts: functions that set the kernel to a start.
         evaluations: of evidence and gradient, for each start (a line search may add a few).
         correction: of the model.
-        spent: asked before every evaluation but the first of each; what was trained is then
-            compared as it is, and no further start begins.
+        spent: returns True when time is up; called before every evaluation but the first of each
+            start. Then the results so far are compared, and no further start is tried.
 
     Returns:
-        which was the best, and the evidence per point that each came to.
+        index of the best start, and the evidence per point reached by each.
 
     Cost: 1.5 n p^2 + p^3 multiply-adds per evaluation.
-    Source: ours; the evidence is that of Evans thesis, algorithm 4.2.
+    Source: Evans thesis, algorithm 4.2 (evidence).
     """
     modules = nn.ModuleList([basis.kernel, mean, likelihood])
     x, y = x.double(), y.double()
@@ -90,7 +88,7 @@ def _copied(modules: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def set_scales(basis: GridEigenfunctions, likelihood: Gaussian, x: Tensor, residual: Tensor) -> str:
-    """Move outputscale and noise variance to where the evidence is largest; see ``scales_for``."""
+    """Set outputscale and noise variance to the maximum of the evidence; see ``scales_for``."""
     sums = feature_sums(basis, basis.modes(), x, residual)
     outputscale, noise, remark = scales_for(sums, x.shape[1])
     basis.factors.set_outputscale(outputscale)
@@ -107,7 +105,7 @@ def _train(
     correction: bool,
     spent: Spent,
 ) -> float:
-    """Evidence per point at the best parameters met, which are the ones kept."""
+    """Train; returns the evidence per point at the best parameters, which are set."""
     parameters = [p for p in modules.parameters() if p.requires_grad]
     _, mean, likelihood = modules
     assert isinstance(likelihood, Gaussian)
@@ -116,7 +114,7 @@ def _train(
     def loss(point: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, place
         if best > -math.inf and spent():
-            raise _Spent
+            raise _TimeUp
         vector = torch.from_numpy(point).to(place)
         vector_to_parameters(vector, parameters)
         with torch.enable_grad():
@@ -136,14 +134,14 @@ def _train(
     sizes = [p.numel() for p in parameters]
     limits = np.repeat(lower_limits(modules, parameters), sizes)
     first = np.maximum(place.double().cpu().numpy(), limits)
-    with suppress(NotPositiveDefinite, _Spent):  # of too long a line search: the best is kept
+    with suppress(NotPositiveDefinite, _TimeUp):  # the best is kept
         minimize(
             loss,
             first,
             jac=True,
             method="L-BFGS-B",
             bounds=Bounds(limits, np.inf),
-            options={"maxfun": evaluations, "ftol": SETTLED},
+            options={"maxfun": evaluations, "ftol": TRIAL_TOLERANCE},
         )
     vector_to_parameters(place, parameters)
     return best

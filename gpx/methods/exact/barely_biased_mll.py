@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -11,30 +11,26 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import PreconditionedKernel
-from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import probe_vectors
-from gpx.linalg.trace import FixedProbes
-from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.base.objective import Evidence, Facts
 from gpx.methods.exact.barely_biased import (
     Estimate,
     barely_biased_gradient,
     barely_biased_log_marginal_likelihood,
 )
+from gpx.methods.exact.iterative_mll import ProbedMLL, ProbeKind
 from gpx.methods.exact.model import ExactModel
 from gpx.tensor_checks import check_at_least
 
 
-class BarelyBiasedMLL(Objective[ExactModel]):
+class BarelyBiasedMLL(ProbedMLL):
     """Log marginal likelihood of an ``ExactGP`` whose expectation is within ``bias`` nats.
 
     Args:
         bias: epsilon, nats; 1 to 100 in the publication.
         estimate: "below", as published, or "middle" of the bracket, which needs fewer steps for the
             same bias but may exceed the evidence in expectation.
-        probes: L; one suffices for training, two or more give a standard error.
-        kind_of_probes: "rademacher" or "gaussian".
-        resample: as for ``IterativeMLL``.
+        probes, kind_of_probes, resample: see ``ProbedMLL``; one probe suffices for training, two
+            or more give a standard error.
         max_steps: most Lanczos steps; if they do not suffice, ``report.converged`` is False.
 
     Exactness: an estimate whose expectation lies in [evidence - bias, evidence] ("below"), or
@@ -42,33 +38,23 @@ class BarelyBiasedMLL(Objective[ExactModel]):
     ``barely_biased_log_marginal_likelihood``.
     """
 
-    batching = "full"
-    kind = "estimate"
-    models = (ExactModel,)
-    made_for = "ExactGP"
-    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
-
     def __init__(
         self,
         bias: float = 1.0,
         probes: int = 4,
-        kind_of_probes: Literal["rademacher", "gaussian"] = "rademacher",
+        kind_of_probes: ProbeKind = "rademacher",
         resample: bool = True,
         max_steps: int = 200,
         estimate: Estimate = "below",
     ) -> None:
-        super().__init__()
+        super().__init__(probes, kind_of_probes, resample)
         if not (bias > 0.0 and math.isfinite(bias)):
             raise ConfigError(f"bias={bias}: expected a positive number of nats")
-        check_at_least(1, probes=probes, max_steps=max_steps)
-        if kind_of_probes not in ("rademacher", "gaussian"):
-            raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
+        check_at_least(1, max_steps=max_steps)
         if estimate not in get_args(Estimate):
             raise ConfigError(f"estimate={estimate}: expected below or middle")
-        self.bias, self.probes, self.max_steps = bias, probes, max_steps
+        self.bias, self.max_steps = bias, max_steps
         self.estimate: Estimate = estimate
-        self.kind_of_probes = kind_of_probes
-        self.draws = FixedProbes(resample)
 
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -82,13 +68,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
             system = PreconditionedKernel(
                 model.kernel, x, noise, model.iterative, exact_products=True
             )
-            w = probe_vectors(
-                x.shape[0],
-                self.probes,
-                kind=self.kind_of_probes,
-                generator=self.draws.generator(x.device, generator),
-                device=x.device,
-            )
+            w = self.draw_probes(x, generator)
             found = barely_biased_log_marginal_likelihood(
                 system,
                 residual,

@@ -143,14 +143,16 @@ def complete_log_density(
     if weight is None:
         return terms, None
     weight.addmm_(solved * (0.5 * outputs.variances), solved.mT)
-    of_kernel = KernelGradient(kernel, x)
-    of_kernel.add_symmetric(row_blocks(n, n, x), lambda rows, columns: 2.0 * weight[rows, columns])
+    kernel_gradient = KernelGradient(kernel, x)
+    kernel_gradient.add_symmetric(
+        row_blocks(n, n, x), lambda rows, columns: 2.0 * weight[rows, columns]
+    )
     unmix = outputs.unmix
     inner = solved.mT @ gram @ solved - torch.stack(gram_traces).diag()
     alpha = solved @ unmix.mT
     of_noise = alpha.square().sum(0) - unmix.square() @ torch.stack(traces)
     of_between = 0.5 * unmix @ inner @ unmix.mT
-    return terms, OutputsGradient(-alpha, of_between, 0.5 * of_noise, of_kernel)
+    return terms, OutputsGradient(-alpha, of_between, 0.5 * of_noise, kernel_gradient)
 
 
 @torch.no_grad()

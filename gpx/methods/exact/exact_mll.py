@@ -83,14 +83,14 @@ def matrix_gradient(
         report: of the factorisation of K.
     """
     n = x.shape[0]
-    of_kernel, trace = KernelGradient(kernel, x), diagonal.sum()
-    of_kernel.add_symmetric(row_blocks(n, n, x), twice_gradient)
+    kernel_gradient, trace = KernelGradient(kernel, x), diagonal.sum()
+    kernel_gradient.add_symmetric(row_blocks(n, n, x), twice_gradient)
     if report.relative:  # the jitter is a multiple of the mean of K's diagonal
-        of_kernel.add_diagonal(slice(0, n), (trace * report.relative / n).expand(n))
+        kernel_gradient.add_diagonal(slice(0, n), (trace * report.relative / n).expand(n))
     of_noise = (
         diagonal + trace * report.relative / n if noise.ndim else trace * (1.0 + report.relative)
     )
-    return LogDensityGradient(residual, of_noise, of_kernel)
+    return LogDensityGradient(residual, of_noise, kernel_gradient)
 
 
 class LogDensity(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from gpx.methods.exact.preconditioned_gradient import preconditioned_gradient
 from gpx.tensor_checks import check_at_least
 
 Criterion = Literal["evidence", "residual_per_row"]
+ProbeKind = Literal["rademacher", "gaussian"]
 
 
 class IterativeTerms(NamedTuple):
@@ -172,18 +173,50 @@ def iterative_gradient(
     )
 
 
-class IterativeMLL(Objective[ExactModel]):
+class ProbedMLL(Objective[ExactModel]):
+    """Base class of stochastic estimates of the log marginal likelihood of an ``ExactGP``.
+
+    Args:
+        probes: L, probe vectors of the log-determinant.
+        kind_of_probes: "rademacher" or "gaussian".
+        resample: with a first-order optimiser, draw new probes at every step. Otherwise, and always
+            with L-BFGS-B, the probes are fixed for the run and the objective is deterministic.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models = (ExactModel,)
+    made_for = "ExactGP"
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(self, probes: int, kind_of_probes: ProbeKind, resample: bool) -> None:
+        super().__init__()
+        check_at_least(1, probes=probes)
+        if kind_of_probes not in get_args(ProbeKind):
+            raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
+        self.probes, self.kind_of_probes = probes, kind_of_probes
+        self.draws = FixedProbes(resample)
+
+    def draw_probes(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Probes (n, L) for inputs x (n, d)."""
+        return probe_vectors(
+            x.shape[0],
+            self.probes,
+            kind=self.kind_of_probes,
+            generator=self.draws.generator(x.device, generator),
+            device=x.device,
+        )
+
+
+class IterativeMLL(ProbedMLL):
     """Log marginal likelihood of an ``ExactGP`` without a factorisation, with error bars.
 
     Args:
-        probes: L, columns of the stochastic log-determinant; the standard error falls as 1/sqrt(L).
-        kind_of_probes: "rademacher" or "gaussian".
+        probes, kind_of_probes, resample: see ``ProbedMLL``; standard error ~ 1 / sqrt(probes).
         tolerance: nats per column ("evidence"), or residual norm per row ("residual_per_row").
         criterion: "evidence" stops on the certified bound r^T Q^{-1} r / 2 and subtracts it from
             the fit; "residual_per_row" is the published baseline, whose fit errs upwards by an
             amount that depends on the hyperparameters (see ``fit_gap``).
-        resample: with a first-order optimiser, draw new probes at every step. Otherwise, and always
-            with L-BFGS-B, the probes are fixed for the run and the objective is deterministic.
         max_iterations: of one solve.
         warm_start: with a first-order optimiser and ``resample``, start the solve for the data from
             the solution of the previous step (the error bound holds from any start). Otherwise
@@ -193,39 +226,30 @@ class IterativeMLL(Objective[ExactModel]):
     ``preconditioned_gradient``; memory a few n (L + m) numbers.
     """
 
-    batching = "full"
-    kind = "estimate"
-    models = (ExactModel,)
-    made_for = "ExactGP"
     shared = "evidence"
-    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     data_sized = ("previous",)
     previous: Tensor
 
     def __init__(
         self,
         probes: int = 10,
-        kind_of_probes: Literal["rademacher", "gaussian"] = "rademacher",
+        kind_of_probes: ProbeKind = "rademacher",
         tolerance: float = 0.1,
         criterion: Criterion = "evidence",
         resample: bool = True,
         max_iterations: int = 500,
         warm_start: bool = False,
     ) -> None:
-        super().__init__()
-        check_at_least(1, probes=probes, max_iterations=max_iterations)
-        if kind_of_probes not in ("rademacher", "gaussian"):
-            raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
+        super().__init__(probes, kind_of_probes, resample)
+        check_at_least(1, max_iterations=max_iterations)
         if criterion == "evidence":
             self.stop: StoppingRule = EvidenceBound(tolerance)
         elif criterion == "residual_per_row":
             self.stop = AbsoluteResidual(tolerance, per_row=True)
         else:
             raise ConfigError(f"criterion={criterion}: expected evidence or residual_per_row")
-        self.probes, self.kind_of_probes = probes, kind_of_probes
         self.corrected = criterion == "evidence"
         self.max_iterations = max_iterations
-        self.draws = FixedProbes(resample)
         self.warm_start = warm_start
         if warm_start:
             self.register_data_sized()
@@ -242,13 +266,7 @@ class IterativeMLL(Objective[ExactModel]):
         start = self.previous if warm and self.previous.shape == residual.shape else None
         with torch.no_grad():
             system = PreconditionedKernel(model.kernel, x, noise, model.iterative)
-            xi = probe_vectors(
-                x.shape[0],
-                self.probes,
-                kind=self.kind_of_probes,
-                generator=self.draws.generator(x.device, generator),
-                device=x.device,
-            )
+            xi = self.draw_probes(x, generator)
             terms, solved, z = iterative_log_marginal_likelihood(
                 system,
                 residual,

@@ -55,15 +55,15 @@ def preconditioned_gradient(
         noise = (left * right).sum()
         noise += 0.5 * (correction.square().sum() - trace_q + probes.square().sum() / count)
     if system.eigenfunctions is None:
-        of_kernel = _greedy_point_gradient(system, kernel, x, weighted)
+        kernel_gradient = _greedy_point_gradient(system, kernel, x, weighted)
     else:
-        of_kernel = KernelGradient(kernel, x)
+        kernel_gradient = KernelGradient(kernel, x)
         basis = system.eigenfunctions.under(kernel)
         found = eigenfunction_gradient(basis, x, 2.0 * weighted)
-        of_kernel.add_found(dict(zip(*found, strict=True)))
+        kernel_gradient.add_found(dict(zip(*found, strict=True)))
     products = NoisyKernel(kernel, x, system.noise)
-    of_kernel.add_found(products.derivative(left.to(x.dtype), right.to(x.dtype)))
-    return LogDensityGradient(residual, noise, of_kernel)
+    kernel_gradient.add_found(products.derivative(left.to(x.dtype), right.to(x.dtype)))
+    return LogDensityGradient(residual, noise, kernel_gradient)
 
 
 def _greedy_point_gradient(
@@ -76,8 +76,8 @@ def _greedy_point_gradient(
         inner = torch.linalg.solve_triangular(lower.mT, factor @ weighted, upper=True)
         inner = torch.linalg.solve_triangular(lower, inner, upper=False, left=False)
         cross = torch.linalg.solve_triangular(lower, weighted, upper=False, left=False)
-    of_kernel = KernelGradient(kernel, x, x[pivots])
+    kernel_gradient = KernelGradient(kernel, x, x[pivots])
     for rows in row_blocks(x.shape[0], pivots.shape[0], x):
-        of_kernel.add_cross(rows, 2.0 * cross[rows].to(x.dtype))
-    of_kernel.add_inducing(-0.5 * (inner + inner.mT).to(x.dtype))
-    return of_kernel
+        kernel_gradient.add_cross(rows, 2.0 * cross[rows].to(x.dtype))
+    kernel_gradient.add_inducing(-0.5 * (inner + inner.mT).to(x.dtype))
+    return kernel_gradient

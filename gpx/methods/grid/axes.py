@@ -1,4 +1,4 @@
-"""The Cartesian grid that rows of inputs lie on, found from the rows alone."""
+"""The Cartesian grid that rows of inputs lie on, found from the rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,10 @@ from gpx.linalg import allowed_memory, flatten_index, split_index
 from gpx.methods.grid.circle import continue_axis
 
 GRID_VECTORS = 25
-"""Vectors over the whole grid that finding it, a solve and a gradient hold at once, at most.
-
-Peaks of resident memory at 130^3 cells in float64, beyond the rows themselves: 15.7 without gaps,
-17.1 at a tenth, 16.7 at half, 24.5 at 85 % gaps.
-"""
+"""Upper bound on the vectors over the whole grid held when finding it, in solves and gradients."""
 
 AXIS_MATRICES = 11
-"""Matrices of an axis by itself held at once: its covariance with what a gradient of it keeps,
-eigenvectors and what finding them takes (measured at 2500 points: 10.9)."""
+"""Upper bound on the m_l x m_l matrices held per axis (covariance, eigenvectors, gradient)."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +31,8 @@ class CartesianGrid:
     Attributes:
         axes: per axis the points (m_l, d_l), in ascending (lexicographic) order.
         groups: per axis the input columns its points live in; together all columns once.
-        inner: per axis 0; or, for a long regular axis that was continued on both sides and closed
-            to a circle (``continue_axis``), its number of points before. Empty: 0 everywhere.
+        inner: per axis 0 or, for an axis extended to a circle (``continue_axis``), its original
+            number of points. Empty: there are no circles.
     """
 
     axes: tuple[Tensor, ...]
@@ -51,26 +46,26 @@ class CartesianGrid:
 
     @property
     def size(self) -> int:
-        """M, how many cells: a Python integer of any size."""
+        """M, the number of cells."""
         return math.prod(self.shape)
 
     def circular(self, axis: int) -> bool:
-        """Whether an axis closes to a circle."""
+        """Whether an axis is a circle."""
         return bool(self.inner) and self.inner[axis] > 0
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
-        """Points per axis without those that close a circle."""
+        """Points per axis, without those that extend it to a circle."""
         kept = self.inner or (0,) * len(self.axes)
         return tuple(i or m for i, m in zip(kept, self.shape, strict=True))
 
     @property
     def inner_size(self) -> int:
-        """Cells without those that close a circle."""
+        """Number of cells, without those that extend axes to circles."""
         return math.prod(self.inner_shape)
 
     def describe(self) -> str:
-        """For messages: "344 x 403 = 138,632 cells"."""
+        """Size in words, such as "344 x 403 = 138,632 cells"."""
         sizes = " x ".join(f"{m:,}" for m in self.inner_shape)
         size = self.inner_size
         return f"{sizes} = {size:,} cells" if size < 10**15 else f"{sizes} cells"
@@ -106,16 +101,16 @@ class GriddedRows:
     gaps: Tensor
 
     @property
-    def gappiness(self) -> float:
-        """Share of cells without a row; those that close a circle do not count."""
+    def gap_share(self) -> float:
+        """Share of cells without a row, not counting cells that extend axes to circles."""
         return 1.0 - self.cells.shape[0] / self.grid.inner_size
 
     @cached_property
     def clustering(self) -> float:
-        """Correlation of being observed between neighbouring cells, the largest over the axes.
+        """Correlation of "observed" between neighbouring cells, the largest over the axes.
 
-        Near zero for gaps scattered at random, near one for blocks, and zero without gaps; cells
-        that close a circle do not count.
+        Near zero for randomly scattered gaps, near one for blocks, zero without gaps. Cells that
+        extend axes to circles do not count.
         """
         shape = self.grid.shape
         whole = self.cells.new_zeros(self.grid.size, dtype=torch.float32)
@@ -123,7 +118,7 @@ class GriddedRows:
         whole = whole.view(shape)
         for axis, inner in enumerate(self.grid.inner_shape):
             whole = whole.narrow(axis, (shape[axis] - inner) // 2, inner)
-        share = 1.0 - self.gappiness
+        share = 1.0 - self.gap_share
         variance = share * (1.0 - share)
         if variance <= 0.0:
             return 0.0
@@ -138,10 +133,10 @@ class GriddedRows:
 def column_groups(
     num_inputs: int, axes: Sequence[Sequence[int]] | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Input columns per axis: each its own axis where ``axes`` is None.
+    """Input columns per axis; with ``axes=None`` each column is an axis.
 
     Raises:
-        ConfigError: a column is missing, out of range or in two axes, or no list of groups.
+        ConfigError: a column is missing, out of range or in two axes, or axes is no list of lists.
     """
     if axes is None:
         return tuple((i,) for i in range(num_inputs))
@@ -161,22 +156,22 @@ def find_grid(
     times: int = 2,
     memory_budget: int | str | None = None,
 ) -> GriddedRows:
-    """The smallest grid that holds all rows, and where each of them lies on it.
+    """The smallest grid that contains all rows, and the cell of each row.
 
-    Cells that no row could ever lie in (a point of an axis without any observation) change neither
-    evidence nor predictions of an exact Gaussian process, so the axes need not be given.
+    Points of an axis without any observation change neither evidence nor predictions of an exact
+    Gaussian process, so axes need not be given.
 
     Args:
         x (n, d): inputs.
         axes: groups of columns, see ``column_groups``.
-        continued: (axis, points) -> whether that axis is to be closed to a circle where it is
+        continued: (axis, number of points) -> whether to extend that axis to a circle, if it is
             regular; None: never.
         times: see ``continue_axis``.
-        memory_budget: what vectors over the grid may hold; None: what is free.
+        memory_budget: of vectors over the grid; None: all free memory.
 
     Raises:
         DataError: no rows, or two rows in one cell.
-        ConfigError: the product is too large for memory.
+        ConfigError: the grid is too large for memory.
 
     Cost: O(n log n) per axis; memory a few n and M flags.
     Source: Evans thesis, section 3.2.
@@ -187,7 +182,7 @@ def find_grid(
     points, index, inner = [], [], []
     for axis, group in enumerate(groups):
         column = x.detach()[:, list(group)]
-        if len(group) == 1:  # along a dimension torch compares whole rows, which is far slower
+        if len(group) == 1:  # torch.unique without dim is far faster
             found, inverse = torch.unique(column, return_inverse=True)
             found, inverse = found.unsqueeze(1), inverse.squeeze(1)
         else:
@@ -212,14 +207,13 @@ def find_grid(
 def widened(rows: GriddedRows, memory_budget: int | str | None = None) -> GriddedRows:
     """The same rows on a grid whose circles are at least twice as long.
 
-    Points beyond the data then lie no nearer to the other end of the data round the circle: those
-    up to (a - m) steps beyond an axis of m points, for a circle of a points before, lie within half
-    the new circle of all points of the axis.
+    For predictions beyond the data: points up to (a - m) steps beyond an axis of m points on a
+    circle of a points are then within half the new circle of all points of the axis.
 
     Raises:
         ConfigError: too large for memory.
 
-    Cost: O(M) flags.
+    Cost: O(M).
     """
     grid = rows.grid
     index, axes = list(split_index(rows.cells, grid.shape)), list(grid.axes)
@@ -249,7 +243,7 @@ def unobserved(cells: Tensor, size: int) -> Tensor:
 def require_memory(
     grid: CartesianGrid, like: Tensor, memory_budget: int | str | None = None
 ) -> None:
-    """Raise ConfigError where vectors over the grid, or a factor's eigenvectors, do not fit."""
+    """Raise ConfigError if vectors over the grid or matrices of an axis exceed memory."""
     allowed, limit = allowed_memory(memory_budget, like.device)
     dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
     longest = max(dense, default=0)

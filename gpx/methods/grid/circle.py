@@ -1,4 +1,4 @@
-"""A long regular axis closed to a circle, where a stationary covariance is circulant."""
+"""Extension of a regular axis to a circle, on which stationary covariances are circulant."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor
 from gpx.linalg import running_sum
 from gpx.linalg.fft_products import fast_length
 
-MOST_MISSING = 4
-"""A regular axis has at most this many points for every one that was observed."""
+MAX_POINTS_PER_OBSERVED = 4
+"""Most points of a regular axis per observed point."""
 
-OFF_STEP = 1e-4
-"""Distance of a point from its place on a regular axis, in steps, that counts as rounding."""
+MAX_STEP_DEVIATION = 1e-4
+"""Largest deviation of points from a regular axis, in steps, that counts as rounding."""
 
 
 class Circle(NamedTuple):
-    """A regular axis continued on both sides.
+    """A regular axis extended on both sides to a circle.
 
     Attributes:
-        points (a,): ascending, the axis in the middle.
-        place (m,): where the given points lie among them.
-        inner: points from the first given one to the last, missing ones included.
+        points (a,): ascending, with the axis in the middle.
+        place (m,): indices of the given points among them.
+        inner: number of points of the axis, missing ones included.
     """
 
     points: Tensor
@@ -32,33 +32,33 @@ class Circle(NamedTuple):
 
 
 def regular_places(points: Tensor) -> tuple[Tensor, float] | None:
-    """Whole steps (m,) of ascending points (m,) from the first, and the step; None if irregular."""
+    """Positions (m,) of ascending points in whole steps, and the step; None if irregular."""
     exact = points.double()
     if exact.shape[0] < 2:
         return None
     gaps = exact.diff()
-    # round to whole steps between neighbours: the smallest gap is only an approximate step
+    # round between neighbours, as the smallest gap is only an approximate step
     place = torch.cat([gaps.new_zeros(1), running_sum((gaps / gaps.min()).round())])
     count = float(place[-1])
-    if count + 1.0 > MOST_MISSING * exact.shape[0]:
+    if count + 1.0 > MAX_POINTS_PER_OBSERVED * exact.shape[0]:
         return None
     step = float(exact[-1] - exact[0]) / count
     off = float((exact - exact[0] - place * step).abs().max()) / step
     rounding = 4.0 * torch.finfo(points.dtype).eps * float(exact.abs().max()) / step
-    if off > OFF_STEP + rounding or rounding > 0.1:
+    if off > MAX_STEP_DEVIATION + rounding or rounding > 0.1:
         return None
     return place.long(), step
 
 
 def continue_axis(points: Tensor, times: int = 2) -> Circle | None:
-    """Ascending points (m,) on a circle of a >= 2 m points; None where they are not regular.
+    """Extend ascending points (m,) to a circle of a >= 2 m points; None if they are irregular.
 
-    Covariances of the given points stay what they are; the rest of the circle are cells without
-    data. The covariance round the circle, k at the shorter way between two points, is one where it
-    is convex (Matern 1/2) or has died out halfway.
+    The additional points are cells without data, so covariances of the given points do not change.
+    The covariance on the circle, k of the shorter distance, is positive semi-definite if k is
+    convex (Matern 1/2) or negligible at half the circle.
 
     Args:
-        times: the circle has at least so many times the points of the axis, 2 or more.
+        times: smallest ratio of the points of the circle to those of the axis, at least 2.
     """
     found = regular_places(points)
     if found is None:
@@ -69,15 +69,15 @@ def continue_axis(points: Tensor, times: int = 2) -> Circle | None:
     before = (size - inner) // 2
     steps = torch.arange(-before, size - before, dtype=torch.float64, device=points.device)
     whole = (float(points[0]) + step * steps).to(points.dtype)
-    whole[place + before] = points  # to the last bit
+    whole[place + before] = points  # exactly, without rounding
     return Circle(whole, place + before, inner)
 
 
 def circle_lags(points: Tensor, size: int) -> Tensor:
-    """Distances (a / 2 + 1,) from a point to others, up to halfway round a circle of a = size.
+    """Distances (a / 2 + 1,) from a point to others, up to half a circle of a = size points.
 
     Args:
-        points: any regular ones, which give the step.
+        points: regular points, which define the step.
     """
     step = (points[-1].double() - points[0].double()) / (points.shape[0] - 1)
     lags = torch.arange(size // 2 + 1, dtype=torch.float64, device=points.device) * step

@@ -1,4 +1,4 @@
-"""A kernel over grid rows taken apart into one small covariance matrix per axis."""
+"""A kernel as a product over the axes of a grid, with one small covariance matrix per axis."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ class AxisKernels:
     """k(x, x') = prod scales * prod_l k_l(x_l, x'_l).
 
     Attributes:
-        scales: kernels whose outputscale (scale, constant) multiplies the product; read at every
-            evaluation, since it is learned.
-        parts: per axis the kernels to multiply and whether each carries its own scale.
-        prior_scale (): a fixed factor beside them; None: one.
+        scales: kernels whose outputscale (scale, constant) multiplies the product.
+        parts: per axis the kernels to multiply, and whether their own scale is included.
+        prior_scale (): a further, fixed factor; None: one.
     """
 
     scales: list[Kernel] = field(default_factory=list)
@@ -43,21 +42,19 @@ class AxisKernels:
         first = like.new_ones(()) if self.prior_scale is None else self.prior_scale.to(like)
         return reduce(torch.mul, values, first)
 
-    def matrices(self, grid: CartesianGrid, points: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """Per axis k_l(points_l, axis_l) (q_l, m_l); the first carries the scale.
+    def matrices(self, grid: CartesianGrid) -> list[Tensor]:
+        """Covariance (m_l, m_l) of each axis; the first includes the scale.
 
-        An axis closed to a circle gives the first column (m_l,) of its circulant covariance instead
-        where ``points`` is None. Differentiable in the kernel's parameters. Cost: sum_l q_l m_l
-        kernel evaluations.
+        For a circle the first column (m_l,) of its circulant covariance. Differentiable in the
+        kernel's parameters. Cost: sum_l m_l^2 kernel evaluations.
         """
         found = []
         for axis in range(len(self.parts)):
-            columns = grid.embedded(axis)
-            if points is None and grid.circular(axis):
+            if grid.circular(axis):
                 found.append(self.circulant(grid, axis))
                 continue
-            rows = columns if points is None else grid.embedded(axis, points[axis])
-            found.append(self.matrix(axis, rows, columns))
+            points = grid.embedded(axis)
+            found.append(self.matrix(axis, points, points))
         found[0] = found[0] * self.scale(found[0])
         return found
 
@@ -83,10 +80,10 @@ class AxisKernels:
             kernel.lengthscale = found
 
     def circulant(self, grid: CartesianGrid, axis: int, times: int | None = None) -> Tensor:
-        """First column (a,) of k_l round the circle of an axis, without the scale.
+        """First column (a,) of k_l on the circle of an axis, without the scale.
 
         Args:
-            times: of another circle, at least so many times as long as the axis; None: its own.
+            times: for a circle of at least so many times the axis; None: that of the grid.
         """
         points = grid.axes[axis].squeeze(1)
         size = points.shape[0] if times is None else fast_length(times * grid.inner[axis])
@@ -97,18 +94,18 @@ class AxisKernels:
         ends = grid.embedded(axis, lags.unsqueeze(1))
         start = torch.zeros_like(ends)
         found = lags.new_ones(lags.shape[0])
-        # by pairs: distances in a matrix lose digits on an axis of many lengthscales
+        # by pairs: squared distances in a matrix lose digits on long axes
         for kernel, whole in self.parts[axis]:
             value = kernel.pairs(start, ends)
             found = found * (value if whole else value / _scale_of(kernel))
         return found
 
     def stationary(self, axis: int) -> bool:
-        """Whether the covariance along an axis is a function of the distance alone."""
+        """Whether the covariance along an axis depends on the distance only."""
         return all(isinstance(kernel, Stationary) for kernel, _ in self.parts[axis])
 
     def diagonals(self, grid: CartesianGrid, points: Sequence[Tensor]) -> list[Tensor]:
-        """Per axis k_l(p, p) (q_l,); the first carries the scale."""
+        """Per axis k_l(p, p) (q_l,); the first includes the scale."""
         found = []
         for axis, kernels in enumerate(self.parts):
             rows = grid.embedded(axis, points[axis])
@@ -132,13 +129,13 @@ def _scale_of(kernel: Kernel) -> Tensor:
 def split_kernel(
     kernel: Kernel, groups: Sequence[Sequence[int]], prior_scale: Tensor | None = None
 ) -> AxisKernels:
-    """Take a kernel apart over groups of columns.
+    """Write a kernel as a product over groups of columns.
 
-    Products and multiples are taken apart; an RBF over several groups is the product of RBFs over
-    each; any kernel that looks at the columns of one group only belongs to that group.
+    Products and scalings are split; an RBF (or periodic kernel) over several groups is the product
+    of RBFs over each; a kernel on columns of a single group belongs to that group.
 
     Raises:
-        ConfigError: the kernel does not factor over the groups; names the part.
+        ConfigError: a part does not factor over the groups.
 
     Source: Evans thesis, section 3.2 (requirement on the kernel).
     """

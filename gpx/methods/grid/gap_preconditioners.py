@@ -1,4 +1,4 @@
-"""Preconditioners of solves with gaps: eigenpairs of the whole grid, or the prior on long gaps."""
+"""Preconditioners for solves with gaps: eigenpairs of the grid, or the prior on long gaps."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from gpx.linalg.preconditioners import Preconditioner
 from gpx.methods.grid.system import GridSystem
 from gpx.operators import Selection
 
-DENSE_FACTOR = 2**30
-"""Most bytes of a preconditioner's factor that is kept, within the memory budget; a larger one is
-applied as a Kronecker product."""
+MAX_DENSE_FACTOR_BYTES = 2**30
+"""Most bytes of a stored preconditioner factor; larger ones are applied as Kronecker products."""
 
-MOST_RANK = 1000
-"""Largest rank of a preconditioner where none was asked for."""
+MAX_DEFAULT_RANK = 1000
+"""Largest default rank of a preconditioner."""
 
-LONG_RUN = 64
-"""Cells in a row without data that make a long gap, most of which the data say little about."""
+LONG_GAP_CELLS = 64
+"""Consecutive cells without data that count as a long gap, where the prior dominates."""
 
 
 def ignore_preconditioner(
@@ -32,24 +31,25 @@ def ignore_preconditioner(
     """Leading eigenpairs of the whole grid at the observed cells, for K_XX + sigma^2 I.
 
     Args:
-        rank: p; None: as many as lie above the noise variance, at most ``MOST_RANK``.
-        memory_budget: bytes that the factor may hold, see ``budget_in_bytes``; None:
-            ``DENSE_FACTOR``, which it never exceeds.
+        rank: p; None: the number of eigenvalues above the noise variance, at most
+            ``MAX_DEFAULT_RANK``.
+        memory_budget: of the factor, see ``budget_in_bytes``; at most (and with None)
+            ``MAX_DENSE_FACTOR_BYTES``.
 
     Returns:
-        None for rank 0, and where an axis is closed to a circle and no rank is asked for.
+        None for rank 0, and for grids with circles if no rank is given.
 
     Raises:
-        ConfigError: a rank is asked for where an axis is closed to a circle.
+        ConfigError: a rank is given for a grid with circles.
 
-    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) where that is much.
+    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) if that exceeds the budget.
     """
     if system.circular:
         refuse_eigenpairs(rank or 0)
         return None
     if rank is None:
         above = int((system.spectrum.shifted > 2.0 * system.noise).sum())
-        rank = min(max(above, 1), MOST_RANK, system.num_observed)
+        rank = min(max(above, 1), MAX_DEFAULT_RANK, system.num_observed)
     if rank == 0:
         return None
     return observed_grid_preconditioner(
@@ -63,7 +63,7 @@ def ignore_preconditioner(
 
 
 def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
-    """Raise ConfigError where selected eigenpairs are asked of a grid with an axis by FFT."""
+    """Raise ConfigError for options that need eigenpairs, on a grid with FFT products."""
     if not rank and not variance:
         return
     option = "variance=rank_reduced" if variance else f"precondition_rank={rank}"
@@ -76,16 +76,16 @@ def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
 def fill_preconditioner(
     system: GridSystem, rank: int | None, memory_budget: int | str | None = None
 ) -> Callable[[Tensor], Tensor] | None:
-    """The ``rank`` smallest eigenpairs with a spectral shift, for F = C[Z, Z]; seldom pays.
+    """The ``rank`` smallest eigenpairs with a spectral shift, for F = C[Z, Z]; rarely useful.
 
     Args:
         memory_budget: as for ``ignore_preconditioner``.
 
     Returns:
-        Without a rank ``LongGaps`` where an axis is closed to a circle, else None.
+        Without a rank ``LongGaps`` for grids with circles, else None.
 
     Raises:
-        ConfigError: a rank is asked for where an axis is closed to a circle.
+        ConfigError: a rank is given for a grid with circles.
     """
     if not rank:
         return LongGaps(system) if system.circular else None
@@ -104,8 +104,8 @@ def fill_preconditioner(
 def _form(
     system: GridSystem, entries: int, memory_budget: int | str | None
 ) -> Literal["dense", "kronecker"]:
-    """Whether a factor of so many entries is kept, or applied as a Kronecker product."""
-    most = DENSE_FACTOR
+    """Whether to store a factor of so many entries, or apply it as a Kronecker product."""
+    most = MAX_DENSE_FACTOR_BYTES
     if memory_budget is not None:
         most = min(most, budget_in_bytes(memory_budget))
     return "dense" if entries * system.spectrum.shifted.element_size() <= most else "kronecker"
@@ -114,12 +114,12 @@ def _form(
 class LongGaps:
     """An approximate inverse of F = C[Z, Z]: K + sigma^2 I on long gaps, elsewhere sigma^2 I.
 
-    F^{-1} is the covariance of the gaps' targets given the data: that of the prior far inside a
-    stretch without data, such as what closes an axis to a circle, and little more than the noise
-    variance at scattered gaps. Filling then takes tens of steps instead of hundreds.
+    F^{-1} is the covariance of the gaps' targets given the data: close to the prior inside long
+    gaps, such as the cells that close an axis to a circle, and to the noise variance at scattered
+    gaps. It reduces hundreds of solver steps to tens.
 
     Args:
-        system: with at least one axis closed to a circle, along which gaps are measured.
+        system: with at least one circle; gaps are measured along circles.
 
     Cost: one Kronecker product per application; memory O(L).
     """
@@ -133,7 +133,7 @@ class LongGaps:
         for axis in range(len(shape)):
             if system.rows.grid.circular(axis):
                 outside = shape[axis] - system.rows.grid.inner_shape[axis]
-                long |= _runs(~observed, shape, axis, min(LONG_RUN, outside))
+                long |= _runs(~observed, shape, axis, min(LONG_GAP_CELLS, outside))
         self.inside = long[system.rows.gaps].nonzero().squeeze(1)
         cells = system.rows.gaps[self.inside]
         self.covariance = Selection(system.kronecker, rows=cells, columns=cells).bare_product()
@@ -146,7 +146,7 @@ class LongGaps:
 
 
 def _runs(flags: Tensor, shape: tuple[int, ...], axis: int, least: int) -> Tensor:
-    """Which true flags (M,) lie in at least ``least`` true ones in a row along a circular axis."""
+    """Flags (M,) that are part of at least ``least`` consecutive ones along a circular axis."""
     m = shape[axis]
     rows = flags.view(math.prod(shape[:axis]), m, -1)
     starts = _windows(rows, least) == least  # a run begins here, going forwards

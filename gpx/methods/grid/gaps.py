@@ -1,7 +1,8 @@
-"""Three ways to solve with the covariance of a grid's observed cells: fill, ignore, penalise."""
+"""Solves with the covariance of the observed cells of a grid: fill, ignore or penalise gaps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -18,11 +19,11 @@ from gpx.operators import KroneckerPlusDiagonal
 Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
 OnFailure = Literal["raise", "warn", "return"]
 
-MOST_GAPS_FILLED = 0.9
-"""Share of missing cells up to which "auto" fills the gaps: the faster way up to there."""
+MAX_FILLED_SHARE = 0.9
+"""Largest share of missing cells at which "auto" fills the gaps."""
 
-NO_SOLUTION = 0.1
-"""Relative residual above which the result of a solve that did not converge is an error."""
+MAX_FAILED_RESIDUAL = 0.1
+"""Relative residual above which a solve that did not converge raises an error."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,18 @@ class GapOptions:
     """How systems with gaps are solved.
 
     Attributes:
-        gaps: "fill" (infer the targets of the gaps, a well-conditioned system of L unknowns; the
-            default up to 90 % gaps), "ignore" (N unknowns, needs a preconditioner), "penalize"
-            (huge noise at the gaps, M unknowns: a comparator, error O(1 / penalty)), "full" (there
-            are no gaps) or "auto".
+        gaps: "fill" (infer the targets of the gaps, a well-conditioned system of L unknowns; for up
+            to 90 % gaps), "ignore" (N unknowns, needs a preconditioner), "penalize" (huge noise at
+            the gaps, M unknowns, error O(1 / penalty); for comparison), "full" (there are no gaps)
+            or "auto".
         tolerance: relative residual of conjugate gradients.
         max_iterations: most steps of one solve.
-        precondition_rank: eigenpairs of the preconditioner; None: for "ignore" as many as lie above
-            the noise variance, at most 1000, for "fill" none.
-        precondition_power: of the diagonal that "penalize" divides by, 1 or 0.5.
-        penalty: noise variance added at the gaps under "penalize", in squared units of targets.
-        memory_budget: what vectors over the grid, dense factors and samples may hold, as in
-            ``gpx.linalg.budget_in_bytes``; None: what is free.
+        precondition_rank: eigenpairs of the preconditioner; None: for "ignore" the number above the
+            noise variance, at most 1000, for "fill" none.
+        precondition_power: exponent of the diagonal preconditioner of "penalize", 1 or 0.5.
+        penalty: noise variance added at the gaps by "penalize", in squared units of targets.
+        memory_budget: of vectors over the grid, dense factors and samples, see
+            ``gpx.linalg.budget_in_bytes``; None: all free memory.
     """
 
     gaps: Gaps = "auto"
@@ -73,16 +74,38 @@ class GapOptions:
         if self.memory_budget is not None and budget_in_bytes(self.memory_budget) < 1:
             raise ConfigError(f"memory_budget={self.memory_budget} must be positive (bytes)")
 
+    def conjugate_gradients(
+        self,
+        matrix: Callable[[Tensor], Tensor],
+        right: Tensor,
+        preconditioner: Callable[[Tensor], Tensor] | None = None,
+        *,
+        start: Tensor | None = None,
+        verify: bool = True,
+        on_failure: OnFailure = "warn",
+    ) -> CGResult:
+        """``gpx.linalg.conjugate_gradients`` with tolerance and steps of these options."""
+        return conjugate_gradients(
+            matrix,
+            right,
+            preconditioner=preconditioner,
+            x0=start,
+            stop=RelativeResidual(self.tolerance),
+            max_iterations=self.max_iterations,
+            verify=verify,
+            on_failure=on_failure,
+        )
+
 
 def choose_gaps(options: GapOptions, rows: GriddedRows) -> tuple[Gaps, str]:
-    """What "auto" means for rows on a grid, never "auto", and why.
+    """Resolve ``gaps="auto"``, and why.
 
-    Cells that close an axis to a circle are gaps, but do not count in their share.
+    Cells that close an axis to a circle are gaps, but do not count in the share of gaps.
 
     Raises:
-        ConfigError: "full" where there are gaps.
+        ConfigError: ``gaps="full"``, but there are gaps.
     """
-    num_gaps, share, inner = len(rows.gaps), rows.gappiness, rows.grid.inner_size
+    num_gaps, share, inner = len(rows.gaps), rows.gap_share, rows.grid.inner_size
     if options.gaps == "full" and num_gaps:
         raise ConfigError(
             f"gaps=full, but {num_gaps:,} of {rows.grid.size:,} cells ({share:.1%}) have no row; "
@@ -93,9 +116,9 @@ def choose_gaps(options: GapOptions, rows: GriddedRows) -> tuple[Gaps, str]:
     if options.gaps != "auto":
         return options.gaps, "as asked"
     found = f"{share:.1%} of {inner:,} cells are gaps"
-    if share <= MOST_GAPS_FILLED:
-        return "fill", f"{found}, at most {MOST_GAPS_FILLED:.0%}"
-    return "ignore", f"{found}, more than {MOST_GAPS_FILLED:.0%}"
+    if share <= MAX_FILLED_SHARE:
+        return "fill", f"{found}, at most {MAX_FILLED_SHARE:.0%}"
+    return "ignore", f"{found}, more than {MAX_FILLED_SHARE:.0%}"
 
 
 @dataclass(frozen=True)
@@ -103,15 +126,15 @@ class GridSolve:
     """Solutions alpha of (K_XX + sigma^2 I) alpha_X = y_X, placed on the whole grid.
 
     Attributes:
-        alpha (M,) or (M, c): the mean at any inputs is their covariance with the whole grid times
-            it. Under "fill" its entries at the gaps vanish only with the residual and must be kept.
-        fit (c,) or (): y_X^T (K_XX + sigma^2 I)^{-1} y_X as the strategy sees it: from above under
-            "fill", from below under "ignore", up to O(1 / penalty) under "penalize".
-        error (c,) or (): a bound on the error of ``fit``: ||r||^2 over the smallest
-            eigenvalue of the system, 1 / (lambda_max + sigma^2) under "fill" and sigma^2 under
-            "ignore". Certified and pessimistic; infinite under "penalize".
-        state: unknowns from which a solve at similar hyperparameters may start.
-        report: of conjugate gradients, with the true residual; None where no iteration was needed.
+        alpha (M,) or (M, c): weights of the mean, k(x, grid) alpha. With "fill" the entries at the
+            gaps are of the size of the residual, and needed.
+        fit (c,) or (): y_X^T (K_XX + sigma^2 I)^{-1} y_X: an upper bound with "fill", a lower bound
+            with "ignore", up to O(1 / penalty) with "penalize".
+        error (c,) or (): certified, pessimistic bound on the error of ``fit``: ||r||^2 over the
+            smallest eigenvalue of the system, 1 / (lambda_max + sigma^2) with "fill" and sigma^2
+            with "ignore"; infinite with "penalize".
+        state: solution from which a solve at similar hyperparameters may start.
+        report: of conjugate gradients, with the true residual; None if no iteration was needed.
     """
 
     alpha: Tensor
@@ -137,8 +160,8 @@ def solve_gaps(
         on_failure: as for ``conjugate_gradients``.
 
     Raises:
-        NotPositiveDefinite: "ignore" or "penalize" ended far from any solution, and the caller
-            wanted a warning (precision too low for so small a noise variance, or too few steps).
+        NotPositiveDefinite: with ``on_failure="warn"``, "ignore" or "penalize" ended far from a
+            solution (noise variance too small for the precision, or too few steps).
 
     Cost: per step two Kronecker products (fill) or one (ignore, penalize) per column.
     Source: Evans thesis, sections 3.3.1 to 3.3.4 (penalty on the gaps, not on the data; the whole
@@ -170,23 +193,16 @@ def _fill(
     preconditioner = fill_preconditioner(system, options.precondition_rank, options.memory_budget)
 
     def solved(x0: Tensor | None, verify: bool) -> tuple[CGResult, Tensor, Tensor, Tensor]:
-        found = conjugate_gradients(
-            system.missing,
-            rhs,
-            x0=x0,
-            preconditioner=preconditioner,
-            stop=RelativeResidual(options.tolerance),
-            max_iterations=options.max_iterations,
-            verify=verify,
-            on_failure=on_failure,
+        found = options.conjugate_gradients(
+            system.missing, rhs, preconditioner, start=x0, verify=verify, on_failure=on_failure
         )
         filled = system.on_grid(target)
         filled[gaps] = found.solution
         alpha = system.inverse(None, None, filled)
         return found, filled, alpha, torch.linalg.vector_norm(alpha[gaps].double(), dim=0)
 
-    # the weights at the gaps are minus the true residual, at no cost; the residual that the solver
-    # updates drifts from it where the precision is low for so small a noise variance
+    # the weights at the gaps are minus the true residual; the residual that the solver updates
+    # deviates from it if the noise variance is small for the precision
     found, filled, alpha, residual = solved(start, verify=False)
     scale = torch.linalg.vector_norm(rhs.double(), dim=0)
     steps = found.report.iterations
@@ -206,19 +222,12 @@ def _ignore(
     start: Tensor | None,
     on_failure: OnFailure,
 ) -> GridSolve:
-    found = conjugate_gradients(
-        system.observed,
-        target,
-        x0=start,
-        preconditioner=ignore_preconditioner(
-            system, options.precondition_rank, options.memory_budget
-        ),
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
-        on_failure=on_failure,
+    preconditioner = ignore_preconditioner(system, options.precondition_rank, options.memory_budget)
+    found = options.conjugate_gradients(
+        system.observed, target, preconditioner, start=start, on_failure=on_failure
     )
     _require_solution(found, system, options, on_failure)
-    # 2 a^T y - a^T A a = a^T (y + r): the best lower bound that a gives
+    # lower bound of y^T A^{-1} y: 2 a^T y - a^T A a = a^T (y + r)
     fit = _dot(found.solution, target + found.residual)
     error = _dot(found.residual, found.residual) / system.noise.double()
     return GridSolve(system.on_grid(found.solution), fit, error, found.solution, found.report)
@@ -239,13 +248,11 @@ def _penalize(
     def preconditioner(v: Tensor) -> Tensor:
         return weights * v if v.ndim == 1 else weights.unsqueeze(1) * v
 
-    found = conjugate_gradients(
+    found = options.conjugate_gradients(
         KroneckerPlusDiagonal(system.kronecker, diagonal).bare_product(),
         system.on_grid(target),
-        x0=start,
-        preconditioner=preconditioner,
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
+        preconditioner,
+        start=start,
         on_failure=on_failure,
     )
     _require_solution(found, system, options, on_failure)
@@ -257,13 +264,17 @@ def _penalize(
 def _require_solution(
     found: CGResult, system: GridSystem, options: GapOptions, on_failure: OnFailure
 ) -> None:
-    """Raise an error where a solve failed and its residual is large.
+    """Raise NotPositiveDefinite if a solve failed with a large residual.
 
-    The quadratic form of a poor solution is too small, so the evidence too large: an optimiser
-    would move to where solves fail. The error makes its line search step back.
+    The quadratic form of a poor solution is too small, so the evidence too large, and an optimiser
+    would be attracted by failing solves. The error makes its line search step back.
     """
-    # written so that NaN fails
-    if on_failure != "warn" or found.report.converged or found.report.residual <= NO_SOLUTION:
+    # NaN must fail
+    if (
+        on_failure != "warn"
+        or found.report.converged
+        or found.report.residual <= MAX_FAILED_RESIDUAL
+    ):
         return
     dtype = str(found.solution.dtype).removeprefix("torch.")
     raise NotPositiveDefinite(
@@ -276,21 +287,21 @@ def _require_solution(
 
 
 class Bracket(NamedTuple):
-    """Certified ends of a quantity."""
+    """Certified lower and upper bound of a quantity."""
 
     lower: Tensor
     upper: Tensor
 
 
 def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> Bracket:
-    """Bracket of the data fit y_X^T (K_XX + sigma^2 I)^{-1} y_X, (), from any values for the gaps.
+    """Bounds of the data fit y_X^T (K_XX + sigma^2 I)^{-1} y_X, (), from any values for the gaps.
 
-    Above: y^T C y over the grid completed with ``filled`` (least at the posterior mean). Below:
-    2 a^T y - a^T (K_XX + sigma^2 I) a at a = (C y)_X, the best of which is the exact fit.
+    Upper: y^T C y over the grid completed with ``filled`` (minimal at the posterior mean). Lower:
+    2 a^T y - a^T (K_XX + sigma^2 I) a at a = (C y)_X (its maximum over a is the exact fit).
 
     Args:
         target (N,): at the observed cells.
-        filled (L,): any; the ends meet, quadratically, at the posterior mean of the targets.
+        filled (L,): any values; the bounds coincide at the posterior mean of the targets.
 
     Cost: three Kronecker products.
     Source: Evans thesis, section 3.3.3, and the variational form of both quadratics.

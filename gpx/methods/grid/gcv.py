@@ -1,4 +1,4 @@
-"""Generalised cross-validation of a Gaussian process on a grid: no likelihood, one more solve."""
+"""Generalised cross-validation of a Gaussian process on a grid, an objective like an evidence."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpx.methods.grid.gaps import GapOptions, solve_gaps
 from gpx.methods.grid.logdet import (
     dense_function,
     inner_spectral_sum,
+    least_converged_report,
     require_dense,
-    spectrum_will_do,
-    worst_report,
+    spectrum_is_representative,
 )
 from gpx.methods.grid.mll import GridModel, GridObjective, grid_facts
 from gpx.methods.grid.system import DENSE_POINTS, FactorGradient, GridSystem, blocks
@@ -29,13 +29,13 @@ TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
 
 
 class InverseTrace(NamedTuple):
-    """Tr (K_XX + sigma^2 I)^{-1}.
+    """Tr (K_XX + sigma^2 I)^{-1} with its gradient.
 
     Attributes:
         value ().
         gradient: with respect to the factors and the noise variance.
-        standard_error (): of the stochastic route, else 0.
-        report: of its solves.
+        standard_error (): of "hutchinson", else 0.
+        report: of the solves of "hutchinson".
     """
 
     value: Tensor
@@ -89,27 +89,27 @@ def inverse_trace(
             reports.append(solved.report)
     mean, error = mean_and_error(torch.cat(samples))
     gradient = (-1.0 / probes) * reduce(operator.add, gradients)
-    return InverseTrace(mean, gradient, error, worst_report(reports) if reports else None)
+    return InverseTrace(mean, gradient, error, least_converged_report(reports) if reports else None)
 
 
 class GCV(GridObjective):
     """-N / 2 log GCV of a ``GridGP``, GCV = N ||alpha||^2 / (Tr (K_XX + sigma^2 I)^{-1})^2.
 
-    GCV is the mean squared residual over the squared mean of I - H, H the hat matrix; it estimates
-    the leave-one-out error and does not change when K and sigma^2 are scaled together: keep the
-    outputscale fixed (kernel.outputscale=null), its gradient and the noise's cancel. For the same
-    reason it knows no scale of variances: ``for_prediction`` multiplies K and sigma^2 by the fact
-    ``variance_scale`` = y^T (K_XX + sigma^2 I)^{-1} y / N, the scale of greatest likelihood. The
-    logarithm puts it on the scale of an evidence.
+    GCV is the mean squared residual over the squared mean diagonal of I - H, H the hat matrix, an
+    estimate of the leave-one-out error. It is invariant to scaling K and sigma^2 together, so keep
+    the outputscale fixed (kernel.outputscale=null). As it does not determine the scale of
+    variances, ``for_prediction`` multiplies K and sigma^2 by the fact ``variance_scale`` =
+    y^T (K_XX + sigma^2 I)^{-1} y / N, the maximum likelihood estimate. The logarithm gives values
+    comparable to an evidence.
 
     Args:
-        trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact where it is
-            cheap, else "nystrom" where gaps are scattered, "hutchinson" where they hang together.
+        trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact if cheap, else
+            "nystrom" for scattered gaps and "hutchinson" for gaps in blocks.
         probes: of "hutchinson"; fixed for a run.
 
     Exactness: an estimate of predictive error, no evidence. Cost: two solves, else as ``GridMLL``.
-    Source: Evans thesis, appendix B, with the numerator ||alpha||^2 (the printed y^T alpha has
-    another unit).
+    Source: Evans thesis, appendix B, with the numerator ||alpha||^2 instead of the printed
+    y^T alpha, whose unit does not fit.
     """
 
     route_fact = "trace"
@@ -123,7 +123,7 @@ class GCV(GridObjective):
     def prepare(
         self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
+        """As in ``GridObjective``; raises ConfigError if "dense" does not fit into memory."""
         super().prepare(model, x, y, generator=generator)
         rows = model.gridded(x)
         if self.trace == "dense" and rows.gaps.shape[0]:
@@ -139,10 +139,10 @@ class GCV(GridObjective):
     ) -> Evidence:
         """-N / 2 log GCV; parts: its residual and its trace term. Facts: GCV, variance_scale."""
         self.check(model)
-        target, rows, factors = self.posed(model, x, y)
+        target, rows, factors = self.prepare_system_inputs(model, x, y)
         noise = model.likelihood.noise_variance
         n = x.shape[0]
-        wanted = torch.is_grad_enabled()
+        needs_gradient = torch.is_grad_enabled()
         with torch.no_grad():
             system = model.system(rows, factors)
             cells = rows.cells
@@ -161,7 +161,7 @@ class GCV(GridObjective):
             parts = {"residual": -0.5 * n * (n * square).log(), "trace": n * trace.log()}
         value = parts["residual"] + parts["trace"]
         second: SolveReport | None = None
-        if wanted:
+        if needs_gradient:
             with torch.no_grad():
                 # d ||alpha||^2 = -2 eta^T dK alpha + 2 eta^T dy, eta = (K + sigma^2 I)^{-1} alpha
                 again = solve_gaps(system, alpha, model.options)
@@ -187,18 +187,18 @@ class GCV(GridObjective):
 
     @torch.no_grad()
     def for_prediction(self, model: GridModel, x: Tensor, y: Tensor) -> GridModel:
-        """A copy of the model at the scale of greatest likelihood; cost: one solve.
+        """A copy of the model at the maximum likelihood scale of variances; cost: one solve.
 
         Raises:
-            ConfigError: there is none, all targets being equal to the mean.
+            ConfigError: that scale is zero, as all targets equal the mean.
         """
         self.check(model)
-        target, rows, factors = self.posed(model, x, y)
+        target, rows, factors = self.prepare_system_inputs(model, x, y)
         solve = model.solve(model.system(rows, factors), target, remember=False)
         return model.scaled(float(solve.fit) / x.shape[0])
 
     def sampled_route(self, rows: GriddedRows) -> str:
-        """Hutchinson's."""
+        """As in ``GridObjective``."""
         return "hutchinson"
 
     def _route(self, rows: GriddedRows) -> str:
@@ -208,4 +208,4 @@ class GCV(GridObjective):
             return self.trace
         if rows.cells.shape[0] <= DENSE_POINTS:
             return "dense"
-        return "nystrom" if spectrum_will_do(rows) else "hutchinson"
+        return "nystrom" if spectrum_is_representative(rows) else "hutchinson"

@@ -11,47 +11,44 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.linalg import (
     CGResult,
-    RelativeResidual,
     SolveReport,
     allowed_memory,
     cholesky,
-    conjugate_gradients,
     kronecker_vector,
     probe_vectors,
     quadrature_of_solve,
 )
-from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.grid.axes import GRID_VECTORS, GriddedRows
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
-from gpx.methods.grid.gaps import MOST_GAPS_FILLED, GapOptions
+from gpx.methods.grid.gaps import MAX_FILLED_SHARE, GapOptions
 from gpx.methods.grid.system import (
     FactorGradient,
     GridSystem,
     blocks,
     dense_is_cheap,
+    factorises_observed,
     missing_matrix,
     observed_covariance,
-    over_observed,
 )
 from gpx.operators.circulant import FourierVectors
 
 LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
 
 PROBE_VECTORS = 8
-"""Vectors over the grid that a solve holds for every probe (measured: 5.4 at half gaps)."""
+"""Upper bound on the vectors over the grid that a solve holds per probe."""
 
-SCATTERED = 0.1
-"""Largest ``GriddedRows.clustering`` of gaps that count as scattered at random."""
+MAX_SCATTERED_CLUSTERING = 0.1
+"""Largest ``GriddedRows.clustering`` of gaps that count as randomly scattered."""
 
 
 class GridLogdet(NamedTuple):
-    """log|K_XX + sigma^2 I| in nats.
+    """log|K_XX + sigma^2 I| in nats, with its gradient.
 
     Attributes:
         value ().
         gradient: with respect to the factors and the noise variance.
-        route: which of ``LogdetName``, or "full".
+        route: one of ``LogdetName`` other than "auto", or "full".
         exact: whether it is exact up to rounding.
         standard_error (): of stochastic routes, else 0.
         report: of the solves of stochastic routes.
@@ -66,32 +63,32 @@ class GridLogdet(NamedTuple):
 
 
 def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:
-    """What "auto" means, never "auto": full grid, exact where small, else by what is missing."""
+    """Resolve "auto": "full" without gaps, exact if cheap, else by the pattern of the gaps."""
     if not rows.gaps.shape[0]:
         return "full"
     if name != "auto":
         return name
     if dense_is_cheap(rows.cells.shape[0], rows.gaps.shape[0]):
         return "dense"
-    return "nystrom" if spectrum_will_do(rows) else sampled_logdet(rows)
+    return "nystrom" if spectrum_is_representative(rows) else sampled_logdet(rows)
 
 
-def spectrum_will_do(rows: GriddedRows) -> bool:
-    """Whether the scaled spectrum of the whole grid is near that of the observed cells.
+def spectrum_is_representative(rows: GriddedRows) -> bool:
+    """Whether the scaled spectrum of the whole grid approximates that of the observed cells.
 
-    It is where gaps are scattered at random. Where they form blocks, the observed cells keep the
-    correlation of their neighbours and are only fewer, and the spectrum is another.
+    It does if gaps are randomly scattered. If they form blocks, neighbouring observed cells stay as
+    correlated as on the full grid, and the scaled spectrum is wrong.
     """
-    return rows.clustering <= SCATTERED
+    return rows.clustering <= MAX_SCATTERED_CLUSTERING
 
 
 def sampled_logdet(rows: GriddedRows) -> str:
-    """The stochastic route for these gaps: quadrature of K_XX where the observed cells are fewer.
+    """The stochastic route for these gaps: quadrature of K_XX if most cells are missing, else of F.
 
-    They are where nearly everything is missing, and on circles, half of which has no data.
+    On circles at least half of the cells are missing.
     """
-    share = rows.gappiness
-    return "slq_ignore" if any(rows.grid.inner) or share > MOST_GAPS_FILLED else "slq_fill"
+    share = rows.gap_share
+    return "slq_ignore" if any(rows.grid.inner) or share > MAX_FILLED_SHARE else "slq_fill"
 
 
 def grid_logdet(
@@ -105,11 +102,10 @@ def grid_logdet(
     """The log-determinant by ``route`` (``choose_logdet``).
 
     * full: all eigenvalues, exact. nystrom: sum over the N largest of log(N / M lambda_i +
-      sigma^2), an estimate without an error: below a percent at 50 % scattered gaps for smooth
-      kernels, of any size where gaps hang together. On an axis
-      closed to a circle the circle's eigenvalues stand for those of the axis, and the strong Szego
-      theorem adds what its ends change: without gaps the error vanishes exponentially with its
-      length in lengthscales.
+      sigma^2), an estimate without an error bound: below one percent off at 50 % scattered gaps
+      with smooth kernels, but arbitrarily wrong for gaps in blocks. For an axis that is a circle,
+      the circle's eigenvalues are used, with a correction for the ends of the axis by the strong
+      Szego theorem; without gaps the error decays exponentially with the length of the axis.
     * dense: exact, by factorising K_XX or, where the gaps are fewer, by the identity
       log|K_XX + sigma^2 I| = log|K + sigma^2 I| + log|F|, F = C[Z, Z].
     * slq_fill: that identity with log|F| by stochastic Lanczos quadrature (F is well conditioned);
@@ -122,12 +118,12 @@ def grid_logdet(
     if route in ("full", "nystrom"):
         value, gradient = inner_spectral_sum(system, torch.log, torch.reciprocal)
         if system.circular:
-            edge, slope = edge_term(system)
+            edge, slope = szego_edge_term(system)
             value, gradient = value + edge, gradient + slope
         exact = n == size
         return GridLogdet(value, gradient, route, exact, torch.zeros_like(value))
     if route == "dense":
-        smaller = over_observed(n, system.num_gaps)
+        smaller = factorises_observed(n, system.num_gaps)
         value, gradient = _dense_observed(system) if smaller else _dense_gaps(system)
         return GridLogdet(value, gradient, route, True, torch.zeros_like(value))
     if route == "slq_fill":
@@ -138,10 +134,9 @@ def grid_logdet(
 def require_dense(
     count: int, axes: int, like: Tensor, option: str, memory_budget: int | str | None = None
 ) -> None:
-    """Raise ConfigError where a dense route over ``count`` cells does not fit memory.
+    """Raise ConfigError if a dense route over ``count`` cells does not fit into memory.
 
-    To be asked once, before the first evaluation: memory that is kept for the next one does not
-    count as free.
+    To be called once, before the first evaluation, as memory cached later does not count as free.
     """
     copies = axes + 4  # covariances of the axes between the cells, and four more
     needed = copies * count**2 * like.element_size()
@@ -157,9 +152,9 @@ def require_dense(
 def require_probes(
     rows: GriddedRows, probes: int, like: Tensor, memory_budget: int | str | None = None
 ) -> None:
-    """Raise ConfigError where the solves of a stochastic route do not fit memory.
+    """Raise ConfigError if the solves of a stochastic route do not fit into memory.
 
-    To be asked once, as ``require_dense``; the record takes such a route wherever none is exact.
+    To be called once, as ``require_dense``. The final evidence uses such a route, or is exact.
     """
     allowed, limit = allowed_memory(memory_budget, like.device)
     size = rows.grid.size
@@ -171,7 +166,7 @@ def require_probes(
     needed = like.element_size() * size * (GRID_VECTORS + PROBE_VECTORS * columns)
     if needed > allowed:
         raise ConfigError(
-            f"an evidence with a stated error takes solves of {columns} probe(s) at a time over "
+            f"an evidence with a standard error takes solves of {columns} probe(s) at a time over "
             f"{size:,} cells, about {needed / 2**30:,.1f} GiB, and {limit}; "
             f"thin an axis, take dtype=float32 or fewer "
             f"than probes={probes}"
@@ -181,7 +176,7 @@ def require_probes(
 def inner_spectral_sum(
     system: GridSystem, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, FactorGradient]:
-    """``spectral_sum`` for the N observed cells; circles count by their share that is the axis."""
+    """``spectral_sum`` for the N observed cells; circles are scaled down to their axes."""
     inner = system.rows.grid.inner_size
     count = round(system.num_observed * system.size / inner)
     value, gradient = system.spectral_sum(function, slope, count)
@@ -189,12 +184,12 @@ def inner_spectral_sum(
     return (value, gradient) if inner == system.size else (scale * value, scale * gradient)
 
 
-def edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
-    """What the two ends of an axis add to the mean logarithm over its circle, with gradient.
+def szego_edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
+    """Correction of the log-determinant for the ends of an axis that is a circle, with gradient.
 
     log|T_m| = m L_0 + sum_k k L_k^2 + o(1) for a Toeplitz matrix T_m whose symbol has a logarithm
-    with Fourier coefficients L_k; summed over the eigenvalues of the other axes. Zero where two
-    axes or more are circles.
+    with Fourier coefficients L_k; summed over the eigenvalues of the other axes. Zero if several
+    axes are circles.
 
     Cost: one FFT of the grid and its derivative. Source: the strong Szego limit theorem.
     """
@@ -221,7 +216,7 @@ def edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
 
 
 def _whole_logdet(system: GridSystem) -> tuple[Tensor, FactorGradient]:
-    """log|K + sigma^2 I| over the whole grid, what closes a circle included."""
+    """log|K + sigma^2 I| over the whole grid, circles included."""
     return system.spectral_sum(torch.log, torch.reciprocal)
 
 
@@ -273,7 +268,7 @@ def _slq_fill(
     z = _probes(system, system.num_gaps, probes, generator)
     samples, reports = [], []
     for block in blocks(probes, system.size):
-        solved = _solved(system.missing, z[:, block], None, options)
+        solved = options.conjugate_gradients(system.missing, z[:, block], verify=False)
         samples.append(_samples(z[:, block], solved))
         reports.append(solved.report)
         for j in range(block.stop - block.start):
@@ -281,7 +276,9 @@ def _slq_fill(
             right = system.inverse(gaps, None, z[:, block.start + j])
             gradient = gradient + (-1.0 / probes) * system.bilinear_gradient(left, right)
     mean, error = mean_and_error(torch.cat(samples))
-    return GridLogdet(value + mean, gradient, "slq_fill", False, error, worst_report(reports))
+    return GridLogdet(
+        value + mean, gradient, "slq_fill", False, error, least_converged_report(reports)
+    )
 
 
 def _slq_ignore(
@@ -293,7 +290,7 @@ def _slq_ignore(
     for block in blocks(probes, system.size):
         part = z[:, block]
         rhs = part if q is None else q.root_matmul(part)
-        solved = _solved(system.observed, rhs, q, options)
+        solved = options.conjugate_gradients(system.observed, rhs, q, verify=False)
         samples.append(_samples(part, solved))
         reports.append(solved.report)
         rights = part if q is None else q.inverse_root_matmul(part, transpose=True)
@@ -303,33 +300,16 @@ def _slq_ignore(
     assert gradient is not None
     mean, error = mean_and_error(torch.cat(samples))
     value = mean if q is None else mean + q.logdet()
-    return GridLogdet(value, gradient, "slq_ignore", False, error, worst_report(reports))
-
-
-def _solved(
-    matrix: Callable[[Tensor], Tensor],
-    rhs: Tensor,
-    preconditioner: Preconditioner | None,
-    options: GapOptions,
-) -> CGResult:
-    return conjugate_gradients(
-        matrix,
-        rhs,
-        preconditioner=preconditioner,
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
-        verify=False,
-        on_failure="warn",
-    )
+    return GridLogdet(value, gradient, "slq_ignore", False, error, least_converged_report(reports))
 
 
 def _samples(z: Tensor, solved: CGResult) -> Tensor:
-    """z^T log(A) z per column, by the quadrature that the solve went through."""
+    """z^T log(A) z per column, by the Lanczos quadrature of the solve."""
     return quadrature_of_solve(solved, z.square().sum(0))[1]
 
 
-def worst_report(reports: Sequence[SolveReport]) -> SolveReport:
-    """Of several solves the one that did not converge, else the longest."""
+def least_converged_report(reports: Sequence[SolveReport]) -> SolveReport:
+    """The report of a solve that did not converge, else that of the longest."""
     return max(reports, key=lambda r: (not r.converged, r.iterations))
 
 

@@ -1,4 +1,4 @@
-"""Objectives of a Gaussian process on a grid with gaps: what all share, and the evidence."""
+"""Objectives of a Gaussian process on a grid with gaps: base class, and the evidence."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from gpx.methods.grid.logdet import (
     require_probes,
     sampled_logdet,
 )
-from gpx.methods.grid.system import FactorGradient, GridSystem, over_observed
+from gpx.methods.grid.system import FactorGradient, GridSystem, factorises_observed
 
-CUT_SHORT: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
-"""What a solve that did not converge makes of an otherwise exact evidence."""
+KIND_WHEN_UNCONVERGED: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
+"""Kind of an otherwise exact evidence after a solve that did not converge."""
 
 
 @runtime_checkable
 class GridModel(Protocol):
-    """What the objectives of Gaussian processes on grids ask of a model."""
+    """What the objectives of Gaussian processes on grids need of a model."""
 
     kernel: Kernel
     mean: Mean
@@ -55,20 +55,20 @@ class GridModel(Protocol):
         """The kernels of the axes."""
 
     def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
-        """The covariances of the grid with these factors, and the noise."""
+        """K + sigma^2 I with these covariances of the axes."""
 
     def solve(self, system: GridSystem, target: Tensor, *, remember: bool = True) -> GridSolve:
-        """The weights of the mean for residuals (N,), and whether the next solve starts there."""
+        """Solve for residuals (N,); ``remember`` the solution as start of the next solve."""
 
     def scaled(self, factor: float) -> GridModel:
-        """A copy of ``factor`` times the prior and noise variances."""
+        """A copy with prior and noise variances multiplied by ``factor``."""
 
 
 class GridObjective(Objective[GridModel]):
     """Full-batch objective of a ``GridGP`` with probes that are fixed for a run.
 
     Args:
-        probes: of the stochastic routes.
+        probes: number of probes of stochastic routes.
     """
 
     batching = "full"
@@ -77,7 +77,7 @@ class GridObjective(Objective[GridModel]):
     made_for = "GridGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     route_fact: ClassVar[str]
-    """The fact that names the route of the term that may be an estimate."""
+    """Name of the fact that says by which route the log-determinant or trace was computed."""
 
     def __init__(self, probes: int) -> None:
         super().__init__()
@@ -89,11 +89,11 @@ class GridObjective(Objective[GridModel]):
     def prepare(
         self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Choose the fixed probes of the run.
+        """Draw the fixed probes of the run.
 
         Raises:
             DataError: targets that are not finite.
-            ConfigError: solves for the probes would not fit memory.
+            ConfigError: solves for the probes would not fit into memory.
         """
         require_finite(y)
         require_probes(model.gridded(x), self.probes, x, model.options.memory_budget)
@@ -108,16 +108,16 @@ class GridObjective(Objective[GridModel]):
         generator: torch.Generator | None,
         route: str | None,
     ) -> Evidence:
-        """As ``evidence``, by the ``route`` given; None: as the options say."""
+        """``evidence`` by the ``route`` given; None: as the options say."""
 
     @abstractmethod
     def sampled_route(self, rows: GriddedRows) -> str:
-        """The stochastic route for these gaps, which states its standard error."""
+        """The stochastic route for these gaps, which has a standard error."""
 
     def evidence(
         self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """As ``evaluate`` by the route of the options, with gradient."""
+        """As in ``Objective``, by the route of the options."""
         return self.evaluate(model, x, y, generator, None)
 
     @torch.no_grad()
@@ -130,10 +130,10 @@ class GridObjective(Objective[GridModel]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """Evidence for the record, never an estimate of unknown error.
+        """As in ``Objective``, never an estimate of unknown error.
 
-        Where "nystrom" was taken the stochastic route is evaluated beside it: its value, which has
-        a standard error, goes on record, and ``nystrom_error`` is what the other is away from it.
+        If the route is "nystrom", the stochastic route, which has a standard error, is evaluated as
+        well and recorded; the fact ``nystrom_error`` is the difference between the two.
         """
         found = self.evaluate(model, x, y, generator, None)
         if found.facts[self.route_fact] != "nystrom":
@@ -142,11 +142,11 @@ class GridObjective(Objective[GridModel]):
         return self.on_record(model.gridded(x), found, sampled)
 
     def on_record(self, rows: GriddedRows, estimate: Evidence, sampled: Evidence) -> Evidence:
-        """What the record says of an estimate without an error and of one with a standard error."""
+        """The evidence to record, given one by "nystrom" and one by the stochastic route."""
         away = float(estimate.value - sampled.value)
         return replace(sampled, facts=sampled.facts | {"nystrom_error": away})
 
-    def posed(
+    def prepare_system_inputs(
         self, model: GridModel, x: Tensor, y: Tensor
     ) -> tuple[Tensor, GriddedRows, list[Tensor]]:
         """Residuals y - m(x) (N,), the rows on their grid, and the covariances of the axes."""
@@ -157,9 +157,9 @@ class GridObjective(Objective[GridModel]):
 
 
 def grid_facts(model: GridModel, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
-    """How gaps were treated, and what every solve did, under its own name."""
+    """Facts on the treatment of gaps, and on every solve under its own name."""
     gaps, _ = choose_gaps(model.options, rows)
-    found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gappiness}
+    found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gap_share}
     for name, report in reports.items():
         if report is not None:
             found[f"{name}_iterations"] = report.iterations
@@ -171,10 +171,10 @@ def grid_facts(model: GridModel, rows: GriddedRows, **reports: SolveReport | Non
 def grid_log_marginal_likelihood(
     system: GridSystem, solve: GridSolve, logdet: GridLogdet, *, gradient: bool
 ) -> tuple[LogDensityTerms, FactorGradient | None]:
-    """Terms of log N(y_X; 0, K_XX + sigma^2 I) and their gradient, no graph through the solve.
+    """Terms of log N(y_X; 0, K_XX + sigma^2 I) and their gradient in closed form.
 
-    The fit's derivative is alpha^T d(K + sigma^2 I) alpha / 2 over the whole grid: the filled
-    targets are a minimiser, so their own derivative drops out.
+    The derivative of the fit is alpha^T d(K + sigma^2 I) alpha / 2 over the whole grid: the filled
+    targets minimise it, so their own derivative vanishes.
 
     Cost: (3 d - 2) / d Kronecker products for the gradient.
     Source: Evans thesis, section 3.4.
@@ -196,20 +196,20 @@ class GridMLL(GridObjective):
 
     Args:
         logdet: "nystrom" (an estimate from the whole grid's spectrum), "dense" (exact, small
-            problems), "slq_fill", "slq_ignore" (unbiased, a solve per probe) or "auto": exact where
-            it is cheap, else "nystrom" where gaps are scattered as if at random, and the stochastic
-            route where they hang together. See ``grid_logdet``.
-        probes: of the stochastic routes; fixed for a run, so that the loss is a function.
-        bracket: also bound the error of the data fit, for three more products per evaluation; only
-            with gaps that are filled.
+            problems), "slq_fill", "slq_ignore" (unbiased, a solve per probe) or "auto": exact if
+            cheap, else "nystrom" for randomly scattered gaps, and a stochastic route for gaps in
+            blocks. See ``grid_logdet``.
+        probes: of the stochastic routes; fixed for a run, so that the loss is deterministic.
+        bracket: whether to bound the error of the data fit, for three more products per evaluation;
+            only if gaps are filled.
 
     Exactness: with "dense", or without gaps, exact to the tolerance of the solve (the fit then errs
-    downwards); otherwise an estimate through the log-determinant, whose route is in the facts with
-    the standard error of a stochastic one. "nystrom" has none: it is for training, and
-    ``full_evidence`` puts a stochastic value beside it on record.
+    downwards); otherwise an estimate because of the log-determinant. Facts name its route, and the
+    standard error of a stochastic one. "nystrom" has none: it is for training, and
+    ``full_evidence`` records a stochastic value.
     Cost: sum_l 9 m_l^3 for eigendecompositions, two Kronecker products per step of the solve and
-    four more; memory: ``GRID_VECTORS`` vectors over the grid at most, with probes
-    ``PROBE_VECTORS`` more for each that is solved for at once. Source: Evans thesis, section 3.4.
+    four more; memory: at most ``GRID_VECTORS`` vectors over the grid, and ``PROBE_VECTORS`` more
+    for each probe solved for at a time. Source: Evans thesis, section 3.4.
     """
 
     route_fact = "logdet"
@@ -226,12 +226,12 @@ class GridMLL(GridObjective):
     def prepare(
         self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
+        """As in ``GridObjective``; raises ConfigError if "dense" does not fit into memory."""
         super().prepare(model, x, y, generator=generator)
         rows = model.gridded(x)
         n, gaps = x.shape[0], rows.gaps.shape[0]
         if self.logdet == "dense" and gaps:
-            count = n if over_observed(n, gaps) else gaps
+            count = n if factorises_observed(n, gaps) else gaps
             require_dense(count, len(rows.grid.axes), x, "logdet", model.options.memory_budget)
 
     def evaluate(
@@ -245,13 +245,13 @@ class GridMLL(GridObjective):
         """Evidence in nats, in float64; parts are those of ``LogDensityTerms``.
 
         Facts: route of the log-determinant, its standard error, steps, residual and outcome of the
-        solves, and the width of the certified bracket of the fit where asked for. A solve cut short
-        makes an exact evidence a lower (fill) or an upper (ignore) bound.
+        solves, and with ``bracket`` the width of the certified bracket of the fit. After a solve
+        that did not converge, an exact evidence is a lower (fill) or upper (ignore) bound.
         """
         self.check(model)
-        target, rows, factors = self.posed(model, x, y)
+        target, rows, factors = self.prepare_system_inputs(model, x, y)
         noise = model.likelihood.noise_variance
-        wanted = torch.is_grad_enabled()
+        needs_gradient = torch.is_grad_enabled()
         with torch.no_grad():
             system = model.system(rows, factors)
             solve = model.solve(system, target.detach())
@@ -263,7 +263,9 @@ class GridMLL(GridObjective):
                 probes=self.probes,
                 generator=self.draws.generator(x.device, generator),
             )
-            terms, gradient = grid_log_marginal_likelihood(system, solve, logdet, gradient=wanted)
+            terms, gradient = grid_log_marginal_likelihood(
+                system, solve, logdet, gradient=needs_gradient
+            )
         value = terms.total()
         if gradient is not None:
             value = with_gradient(
@@ -280,21 +282,22 @@ class GridMLL(GridObjective):
             facts["evidence_fit_gap"] = max(0.5 * float(ends.upper - ends.lower), 0.0)
         kind: Kind = "estimate"
         if logdet.exact and facts["gaps"] != "penalize":
-            cut_short = solve.report is not None and not solve.report.converged
-            kind = CUT_SHORT[str(facts["gaps"])] if cut_short else "exact"
+            unconverged = solve.report is not None and not solve.report.converged
+            kind = KIND_WHEN_UNCONVERGED[str(facts["gaps"])] if unconverged else "exact"
         return Evidence(value, kind, terms._asdict(), solve.report, facts)
 
     def sampled_route(self, rows: GriddedRows) -> str:
-        """Stochastic Lanczos quadrature, of F or of K_XX."""
+        """As in ``GridObjective``: stochastic Lanczos quadrature of F or of K_XX."""
         return sampled_logdet(rows)
 
     def on_record(self, rows: GriddedRows, estimate: Evidence, sampled: Evidence) -> Evidence:
-        """As in ``GridObjective``; without gaps on an axis closed to a circle the estimate stays.
+        """As in ``GridObjective``; without gaps (circles only) the estimate is recorded.
 
-        Its error vanishes exponentially with the axis there, and the other's scatter does not: the
-        fact ``logdet_error`` is a pessimistic one, their difference and two standard errors.
+        Its error decays exponentially with the length of the axis, below the scatter of the
+        stochastic route. The fact ``logdet_error`` bounds it pessimistically, by their difference
+        plus two standard errors.
         """
-        if rows.gappiness > 0.0:
+        if rows.gap_share > 0.0:
             return super().on_record(rows, estimate, sampled)
         away = abs(float(estimate.value - sampled.value))
         error = away + 2.0 * float(sampled.facts["logdet_standard_error"])

@@ -27,54 +27,58 @@ from gpx.methods.grid.gap_preconditioners import refuse_eigenpairs
 from gpx.methods.grid.gaps import GapOptions, GridSolve, choose_gaps, solve_gaps
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.grid.system import GridSystem
-from gpx.methods.grid.variance import EXACT_POINTS, VarianceName, VarianceOptions, choose_variance
+from gpx.methods.grid.variance import (
+    MAX_SOLVED_POINTS,
+    VarianceName,
+    VarianceOptions,
+    choose_variance,
+)
 from gpx.operators import Circulant
 
 LONG_AXIS = 4000
-"""An axis of so many points goes by FFT where it can; else the cost of its eigenvectors is told."""
+"""Axes with at least so many points use FFTs if possible, else their cost is reported."""
 
-CIRCLES = (2, 4, 8, 16)
-"""Sizes of a circle that are tried, in multiples of the points of the axis, smallest first."""
+CIRCLE_FACTORS = (2, 4, 8, 16)
+"""Sizes of the circle that are tried, in multiples of the points of the axis."""
 
-LONG_TRANSFORMS = 200
-"""Rough number of FFTs of the grid per evaluation, for messages: 20 to 30 solver steps of four
-transforms each, and as many in the log-determinant and the gradient."""
+FFTS_PER_EVALUATION = 200
+"""Rough number of FFTs of the grid per evaluation, for messages."""
 
-HARDLY_A_GRID = 0.99
-"""Share of missing cells above which the user is told that the rows are hardly a grid."""
+MAX_GAP_SHARE_OF_A_GRID = 0.99
+"""Share of missing cells above which a message says that the rows are hardly a grid."""
 
 FLOAT32_TOLERANCE = 1e-4
 """Relative residual that solves in float32 reach."""
 
-START_SHARE = 1e-2
-"""Initial lengthscale, as a share of the axis, in place of one too long for the axis to close."""
+INITIAL_LENGTHSCALE_SHARE = 1e-2
+"""Initial lengthscale, relative to the axis, if the given one is too long for a circle."""
 
 
 class GridGP(Model):
-    """Gaussian process regression, exact, for inputs on a grid: n in the tens of millions.
+    """Exact Gaussian process regression for inputs on a grid, for tens of millions of rows.
 
     The axes are found from the rows. The kernel must be a product over them (an RBF is), and the
-    likelihood Gaussian. Nothing larger than a few vectors over the grid is kept.
+    likelihood Gaussian. Memory is a few vectors over the grid.
 
     Args:
         kernel, mean, likelihood: as above.
-        axes: groups of input columns that are one axis together (stations by longitude and
-            latitude); None: every column is an axis.
-        solver: how systems with gaps are solved, and the memory that all of it may hold. None: the
-            defaults of ``GapOptions``.
+        axes: groups of input columns that form one axis (stations by longitude and latitude);
+            None: every column is an axis.
+        solver: how systems with gaps are solved, and the memory budget. None: the defaults of
+            ``GapOptions``.
         variance, variance_samples, variance_error, variance_rank: see ``VarianceOptions``.
-        fft_points: a regular axis of at least so many points under a stationary kernel is closed to
-            a circle, whose covariance is circulant: products go by FFT and no matrix between its
+        fft_points: a regular axis of at least so many points with a stationary kernel is extended
+            to a circle, whose covariance is circulant: products use FFTs, and no matrix between its
             points is formed. None: never. Solves stay exact; the log-determinant may be an
             estimate.
 
     Attributes:
-        warm: where the next solve starts: the last one's unknowns.
-        prior_scale (): factor of the kernel, one unless ``scaled`` set it.
+        warm: solution of the last solve, from which the next one starts.
+        prior_scale (): factor of the kernel, one unless set by ``scaled``.
 
     Raises:
-        ConfigError: options out of range; at ``settle`` a kernel that does not factor, a grid
-            too large. DataError there: two rows in one cell.
+        ConfigError: options out of range; in ``settle``, a kernel that is no product over axes, or
+            a grid too large for memory. DataError: two rows in one cell.
 
     Cost: see ``GridMLL``. Source: Evans thesis, chapter 3.
     """
@@ -116,13 +120,13 @@ class GridGP(Model):
             raise ConfigError(f"fft_points={fft_points} must be at least 2, or None")
         self.fft_points = fft_points
         self.register_buffer("warm", torch.zeros(0))
-        # of a copy made for prediction; checkpoints of training have no use for it
+        # only set in a copy for prediction, so not part of checkpoints
         self.register_buffer("prior_scale", torch.ones(()), persistent=False)
         self._prepared = Prepared()
         self._workspace: KroneckerWorkspace | None = None
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: finds the grid, fixes how gaps are treated and what float32 reaches."""
+        """As in ``Model``: finds the grid; chooses the treatment of gaps and the tolerance."""
         rows = self.gridded(x)
         if rows.grid.inner:
             refuse_eigenpairs(
@@ -139,7 +143,7 @@ class GridGP(Model):
             chosen, reason = choose_gaps(self.options, rows)
             self.options = dataclasses.replace(self.options, gaps=chosen)
             self._fit_warm(rows)
-            if rows.gappiness > HARDLY_A_GRID:
+            if rows.gap_share > MAX_GAP_SHARE_OF_A_GRID:
                 reason += (
                     "; so few rows are hardly a grid: round coordinates that differ by noise only, "
                     "group columns that vary together (axes=), or take model=ExactGP() or SVGP()"
@@ -148,28 +152,28 @@ class GridGP(Model):
             for axis in circular:
                 points, kept = rows.grid.shape[axis], rows.grid.inner_shape[axis]
                 reason += (
-                    f"; axis {axis} is regular: its {kept:,} points are closed to a circle of "
-                    f"{points:,} and go by FFT, about {LONG_TRANSFORMS} of them per evaluation "
-                    f"over {rows.grid.size:,} cells, where its eigenvectors would take "
-                    f"{8e-9 * kept**2:.1f} GB (fft_points=None)"
+                    f"; axis {axis} is regular: its {kept:,} points are extended to a circle of "
+                    f"{points:,} for products by FFT, about {FFTS_PER_EVALUATION} FFTs over "
+                    f"{rows.grid.size:,} cells per evaluation (its eigenvectors would take "
+                    f"{8e-9 * kept**2:.1f} GB, fft_points=None)"
                 )
             dense = [m for a, m in enumerate(rows.grid.shape) if a not in circular]
             longest = max(dense, default=0)
             if longest > LONG_AXIS:
                 reason += (
                     f"; every evaluation decomposes a {longest:,} x {longest:,} covariance, about "
-                    f"{9e-12 * longest**3:.1f} x 10^12 operations: where that axis is regular, two "
+                    f"{9e-12 * longest**3:.1f} x 10^12 operations: if that axis is regular, two "
                     "columns in its place (such as day and hour) are far cheaper"
                 )
             settled["solver.gaps"] = (chosen, f"grid of {rows.grid.describe()}; {reason}")
         return settled
 
     def _fit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """Reduce the samples of predictive variances to as many as fit memory."""
+        """Reduce the number of samples for predictive variances to what fits into memory."""
         allowed, limit = allowed_memory(self.options.memory_budget, x.device)
         counts = x.shape[0], rows.gaps.shape[0]
         gaps = "fill" if rows.gaps.shape[0] else "full"
-        chosen = choose_variance(self.variance, gaps, EXACT_POINTS + 1, *counts)
+        chosen = choose_variance(self.variance, gaps, MAX_SOLVED_POINTS + 1, *counts)
         if allowed is None or chosen != "sampled":
             return {}
         room = allowed // (x.element_size() * rows.grid.size) - GRID_VECTORS
@@ -180,18 +184,18 @@ class GridGP(Model):
         size = asked * x.element_size() * rows.grid.size / 2**30
         reason = (
             f"{asked} vectors over {rows.grid.size:,} cells would take {size:.1f} GiB, "
-            f"and {limit}; what gaps add to variances may keep a relative "
-            f"error of {(2.0 / fewer) ** 0.5:.0%}"
+            f"and {limit}; the part of variances due to gaps may have a "
+            f"relative error of {(2.0 / fewer) ** 0.5:.0%}"
         )
         return {"variance_samples": (fewer, reason)} if fewer < asked else {}
 
     def gridded(self, x: Tensor) -> GriddedRows:
-        """Grid and cells of the rows x (n, d); found once for the same tensor.
+        """Grid and cells of the rows x (n, d); cached for the same tensor.
 
         Raises:
             DataError, ConfigError: see ``find_grid`` and ``split_kernel``.
         """
-        # a kernel that does not factor is known before anything is sorted
+        # raises for a kernel that does not factor, before rows are sorted
         kernels = split_kernel(self.kernel, column_groups(x.shape[1], self.axes))
 
         def continued(axis: int, points: int) -> bool:
@@ -203,7 +207,7 @@ class GridGP(Model):
             "rows", [x], lambda: find_grid(x, self.axes, continued, memory_budget=budget)
         )
         times = self._circle(rows.grid, kernels)
-        if times > CIRCLES[0]:
+        if times > CIRCLE_FACTORS[0]:
             with contextlib.suppress(ConfigError):  # no memory: GridSystem raises the error
                 rows = self._prepared.get(
                     f"rows, {times} times",
@@ -215,59 +219,62 @@ class GridGP(Model):
 
     @torch.no_grad()
     def _circle(self, grid: CartesianGrid, kernels: AxisKernels) -> int:
-        """How many times its axis a circle must be long at the present hyperparameters.
+        """The smallest of ``CIRCLE_FACTORS`` for which circulants are positive semi-definite.
 
-        The first of ``CIRCLES`` where no eigenvalue is negative; where all have one the smallest,
-        and GridSystem then raises the error.
+        At the current hyperparameters; if there is none, the first, and GridSystem raises an error.
         """
         axes = [axis for axis in range(len(grid.axes)) if grid.circular(axis)]
-        for times in CIRCLES:
-            if all(closes(kernels, grid, axis, times) for axis in axes):
+        for times in CIRCLE_FACTORS:
+            if all(circle_is_definite(kernels, grid, axis, times) for axis in axes):
                 return times
-        return CIRCLES[0]
+        return CIRCLE_FACTORS[0]
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Shorten lengthscales that reach over the whole of an axis that goes by FFT.
+        """Shorten lengthscales that are too long for the circle of an axis with FFT products.
 
-        A fit to a random subset of the rows cannot see what happens between them, and may take a
-        long axis for noise about a constant.
+        Initial hyperparameters come from a random subset of the rows, which may be too sparse along
+        a long axis to show its variation.
         """
         grid, shortened = self.gridded(x).grid, []
         kernels = split_kernel(self.kernel, grid.groups)
         for axis, points in enumerate(grid.axes):
-            if not grid.circular(axis) or closes(kernels, grid, axis, CIRCLES[-1]):
+            if not grid.circular(axis) or circle_is_definite(
+                kernels, grid, axis, CIRCLE_FACTORS[-1]
+            ):
                 continue
             step = float(points[-1] - points[0]) / (points.shape[0] - 1)
-            start = START_SHARE * step * grid.inner[axis]
+            start = INITIAL_LENGTHSCALE_SHARE * step * grid.inner[axis]
             kept = {name: value.clone() for name, value in self.kernel.state_dict().items()}
             kernels.set_lengthscale(axis, grid.groups[axis][0], start)
-            if not closes(kernels, grid, axis, CIRCLES[-1]):  # a periodic kernel, say
+            if not circle_is_definite(
+                kernels, grid, axis, CIRCLE_FACTORS[-1]
+            ):  # a periodic kernel, say
                 self.kernel.load_state_dict(kept)
                 continue
             shortened.append(f"lengthscale of axis {axis} set to {start:.3g}")
         if shortened:
-            self.note = f"{', '.join(shortened)}: it reached over the whole axis"
+            self.note = f"{', '.join(shortened)}: it was too long for products by FFT"
 
     def axis_kernels(self, rows: GriddedRows) -> AxisKernels:
-        """The kernel taken apart over the axes."""
+        """The kernel as a product over the axes."""
         return split_kernel(self.kernel, rows.grid.groups, self.prior_scale)
 
     def scaled(self, factor: float) -> GridGP:
-        """A copy with ``factor`` times the prior covariance and times the noise variance.
+        """A copy with prior covariance and noise variance multiplied by ``factor``.
 
-        Means stay what they are and variances are multiplied. A noise variance never falls below
-        its floor (``likelihood.noise_floor``), where means then change a little.
+        Predictive means stay the same and variances are multiplied, unless the noise variance
+        reaches its lower bound (``likelihood.noise_floor``).
 
         Raises:
             ConfigError: the factor is not positive and finite.
         """
         if not 0.0 < factor < math.inf:
             raise ConfigError(
-                f"the scale of a prior was to be multiplied by {factor:.3g}; it must be positive "
-                "and finite (are all targets equal?)"
+                f"the scale of the prior cannot be multiplied by {factor:.3g}: it must be "
+                "positive and finite (are all targets equal?)"
             )
-        shared = (self._prepared, self._workspace)  # a copy finds the same rows
+        shared = (self._prepared, self._workspace)  # not copied
         other = copy.deepcopy(self, {id(kept): kept for kept in shared})
         other.prior_scale.mul_(factor)
         noise = factor * other.likelihood.noise_variance.detach()
@@ -277,7 +284,7 @@ class GridGP(Model):
         return other
 
     def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
-        """K + sigma^2 I for given covariances of the axes; shares this model's buffers."""
+        """K + sigma^2 I for given covariances of the axes; uses this model's buffers."""
         shape = rows.grid.shape
         if self._workspace is None or self._workspace.sizes != shape:
             self._workspace = KroneckerWorkspace(shape)
@@ -285,7 +292,7 @@ class GridGP(Model):
 
     @torch.no_grad()
     def solve(self, system: GridSystem, target: Tensor, *, remember: bool = True) -> GridSolve:
-        """Solve for target (N,) from where the last solve ended, and ``remember`` its end."""
+        """Solve for target (N,), starting from ``warm``, which ``remember`` updates."""
         start = self.warm.to(target) if self.warm.shape[0] else None
         found = solve_gaps(system, target, self.options, start=start)
         if remember and found.state is not None and bool(torch.isfinite(found.state).all()):
@@ -307,7 +314,7 @@ class GridGP(Model):
     def condition(self, x: Tensor, y: Tensor) -> GridPosterior:
         """Posterior given x (n, d) on a grid and y (n,).
 
-        Cost: one solve, see ``solve_gaps``. A solve cut short is warned of and in its facts.
+        Cost: one solve, see ``solve_gaps``. A solve that does not converge is a warning.
 
         Raises:
             DataError: targets that are not finite, two rows in one cell.
@@ -323,10 +330,10 @@ class GridGP(Model):
         return posterior
 
     def new_posterior(self) -> GridPosterior:
-        """As in ``Model``; the size of the grid is read from the loaded state."""
+        """As in ``Model``."""
         return GridPosterior(self.kernel, self.mean, self.likelihood, self.options, self.variance)
 
 
-def closes(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:
-    """Whether covariances round a circle of ``times`` the axis are positive semi-definite."""
+def circle_is_definite(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:
+    """Whether covariances on a circle of ``times`` the axis are positive semi-definite."""
     return Circulant(kernels.circulant(grid, axis, times)).definite

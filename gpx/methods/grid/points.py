@@ -1,4 +1,4 @@
-"""Covariances between any points and a whole grid, axis by axis; of long axes row by row."""
+"""Covariances between any points and a whole grid, as products over the axes."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from torch import Tensor
 
 from gpx.linalg import flatten_index, kronecker_matmul
 from gpx.methods.grid.axes import CartesianGrid
-from gpx.methods.grid.circle import OFF_STEP
+from gpx.methods.grid.circle import MAX_STEP_DEVIATION
 from gpx.methods.grid.factors import AxisKernels
 from gpx.operators import Circulant, KhatriRao
 from gpx.operators.circulant import FourierVectors
 
-DIED_OUT = 1e-8
-"""Correlation with the nearest point of an axis below which a point counts as out of its reach."""
+NEGLIGIBLE_CORRELATION = 1e-8
+"""Correlation with the nearest point of an axis below which a point does not reach it."""
 
-NOTHING = 1e-20
-"""Correlation below which covariances are not evaluated but set to zero."""
+ZERO_CORRELATION = 1e-20
+"""Correlation below which covariances are set to zero without evaluation."""
 
 BLOCK_NUMBERS = 2**21
-"""Most numbers in one block of rows that is evaluated or contracted."""
+"""Most entries of a block of rows that is evaluated or contracted."""
 
 
 class GridPoints:
-    """Rows of inputs seen from a grid: g(x) = k(grid, x) is a Kronecker product of small vectors.
+    """Covariances g(x) = k(grid, x) of points with a grid, Kronecker products of small vectors.
 
     Points that share coordinates (another grid, held-out cells) are contracted together, as a
-    rectangular Kronecker product over their distinct coordinates, where that is less work than one
-    after the other.
+    rectangular Kronecker product over their distinct coordinates, if that is less work.
 
     Args:
         grid, kernels: of the model.
         x (t, d): inputs, on the grid, between its points or beyond it.
 
     Attributes:
-        cross (q_l, m_l): per axis, covariances of the distinct coordinates with the axis; rows on
-            demand where the axis is closed to a circle.
-        place (t,): per axis, which of them each point has.
+        cross (q_l, m_l): per axis, covariances of the distinct coordinates with the axis; for
+            circles rows are computed on demand.
+        place (t,): per axis, index of the coordinate of each point.
         prior (t,): k(x, x).
-        within (t,): whether each is within half the circle of every point of an axis that is closed
-            to one; elsewhere its covariances with the cells beyond the axis fit no process there.
-        reached (t,): whether its covariances with the data have not died out along such an axis.
+        within (t,): whether a point is within half the circle of all points of every axis that is a
+            circle. If not, its covariances with all cells of the circle are not positive
+            semi-definite.
+        reached (t,): whether the covariances with the data along such axes are not negligible.
 
     Source: Evans thesis, section 3.4.
     """
@@ -72,9 +72,9 @@ class GridPoints:
         self._grid_size = grid.size
 
     def squared(self, vectors: Sequence[Tensor | FourierVectors]) -> GridPoints:
-        """The same points with the elementwise squares of cross_l Q_l per axis.
+        """The same points with elementwise squares of cross_l Q_l in place of cross_l.
 
-        To be contracted with functions of the eigenvalues only.
+        For contractions with functions of the eigenvalues.
         """
         found: list[CrossFactor] = []
         for g, q in zip(self.cross, vectors, strict=True):
@@ -89,21 +89,21 @@ class GridPoints:
         return other
 
     def covariance(self, rows: slice) -> KhatriRao:
-        """k(x, grid) of some points, (rows, M), never expanded."""
+        """k(x, grid) of some points, (rows, M), as an operator."""
         return KhatriRao(*[g[i[rows]] for g, i in zip(self.cross, self.place, strict=True)])
 
     def observed(self, rows: slice, cells: Tensor) -> Tensor:
-        """k(x, cells) of some points, (rows, N), without the rest of the grid.
+        """k(x, cells) of some points, (rows, N).
 
-        Cost: d rows (N + m_l) operations and numbers.
+        Cost: d rows (N + m_l) operations and memory.
         """
         return self.covariance(rows)[:, cells].to_dense()
 
     def contract(self, vectors: Tensor) -> Tensor:
         """g(x)^T vectors, (t,) or (t, c), for vectors over the grid, (M,) or (M, c).
 
-        Cost per vector: as a product over the distinct coordinates, or t M. Memory of several
-        vectors: a few times theirs.
+        Cost per vector: a product over the distinct coordinates, or t M. Memory: a few times that
+        of ``vectors``.
         """
         count = self.place[0].shape[0]
         if not count:
@@ -120,29 +120,27 @@ class GridPoints:
 
 
 class CircleRows:
-    """k(points, axis) (q, a) for an axis closed to a circle, never formed as a whole.
+    """k(points, axis) (q, a) for an axis that is a circle, as an operator.
 
-    Points of the axis take their rows from the circulant covariance, others are evaluated. As long
-    as no observed point lies further than halfway round the circle, covariances with its cells go
-    the shorter way round, as one process on the circle has them; beyond, they are those of the
-    line, which the data see.
+    Points of the axis have rows of the circulant covariance, others are evaluated. For a point
+    within half the circle of all points of the original axis, covariances are those of the shorter
+    distance on the circle; for points further away, those of the distance on the line.
 
     Args:
         axis (a,): points of the circle, ascending.
-        points (q,): anywhere.
-        kernels, grid, number: the kernel over the axes, the grid, and which of its axes this is.
-        scale: of the covariances; None: one.
+        points (q,): any points.
+        kernels, grid, number: the kernel over the axes, the grid, and the index of this axis.
+        scale: factor of the covariances; None: one.
 
     Attributes:
         circulant: k(axis, axis).
-        within (q,): whether no point of the axis itself is further than halfway round the circle.
-        reached (q,): whether the covariance with the nearest of these has not died out.
-        place (q,), on (q,): the nearest point of the circle, and whether that is the point itself;
-            false where it is not ``within``.
+        within (q,): whether all points of the original axis are within half the circle.
+        reached (q,): whether the covariance with the nearest of them is not negligible.
+        place (q,), on (q,): the nearest point of the circle, and whether it equals the point (False
+            if not ``within``).
 
-    Cost: a product with (a, c): two FFTs per column for all points of the axis, and 2 a c
-    operations for every other point; only covariances that have not died out are evaluated. Memory
-    O(a c).
+    Cost: a product with (a, c) takes two FFTs per column for all points of the axis, and 2 a c
+    operations for every other point. Memory O(a c).
     """
 
     def __init__(
@@ -167,19 +165,19 @@ class CircleRows:
         step = float(axis[-1].double() - axis[0].double()) / (size - 1)
         first = (size - inner) // 2
         self._around = size * step
-        reach = (0.5 * size + OFF_STEP) * step
+        reach = (0.5 * size + MAX_STEP_DEVIATION) * step
         self.within = (points - axis[first] <= reach) & (axis[first + inner - 1] - points <= reach)
         nearest_end = torch.maximum(axis[first] - points, points - axis[first + inner - 1])
-        alive = (column[: size // 2 + 1].abs() > NOTHING * column[0]).nonzero().max()
-        width = min(2 * int(alive) + 5, size)  # a step on both sides for points between
+        alive = (column[: size // 2 + 1].abs() > ZERO_CORRELATION * column[0]).nonzero().max()
+        width = min(2 * int(alive) + 5, size)  # one more on both sides, for points between cells
         self._near = torch.arange(width, device=axis.device) - width // 2
         lags = torch.cat([points.new_zeros(1), nearest_end.clamp_(min=0.0)])
         near = kernels.at_lags(grid, number, lags)
-        self.reached = ~(near[1:].abs() <= DIED_OUT * near[0])
-        self.on = self.within & ((points - axis[self.place]).abs() <= OFF_STEP * step)
+        self.reached = ~(near[1:].abs() <= NEGLIGIBLE_CORRELATION * near[0])
+        self.on = self.within & ((points - axis[self.place]).abs() <= MAX_STEP_DEVIATION * step)
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """Rows (k, a) of some points; only for few of them at once."""
+        """Rows (k, a) of a few points, dense."""
         size, points = self.shape[1], self.points[index].unsqueeze(1)
         cells = (self.place[index].unsqueeze(1) + self._near) % size
         lags = (points - self.axis[cells]).abs_()
@@ -200,7 +198,7 @@ class CircleRows:
     def _by_parts(
         self, right: Tensor, on_axis: Callable[[], Tensor], elsewhere: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Rows of a product at points of the axis, and from rows of k elsewhere."""
+        """A product from ``on_axis`` for points of the axis and ``elsewhere`` for others."""
         found = right.new_empty(self.shape[0], right.shape[1])
         if bool(self.on.any()):
             found[self.on] = on_axis()
@@ -211,10 +209,10 @@ class CircleRows:
 
 
 class SquaredCircleRows:
-    """The elementwise square of k(points, axis) Q, where both of a frequency weigh the same.
+    """The elementwise square of k(points, axis) Q, for products with functions of eigenvalues.
 
-    At points of the axis a cosine's and a sine's square sum to the same everywhere: all rows are
-    the squared eigenvalues over a.
+    The cosine and the sine of a frequency have the same eigenvalue and thus the same weight, and
+    their squares add to a constant: at points of the axis all rows are squared eigenvalues over a.
     """
 
     def __init__(self, rows: CircleRows) -> None:
@@ -223,15 +221,15 @@ class SquaredCircleRows:
 
     def matmul(self, right: Tensor) -> Tensor:
         """The product with (a, c): (q, c)."""
-        everywhere = self._values.square() @ right / self.shape[1]
+        on_axis = self._values.square() @ right / self.shape[1]
 
         def elsewhere(rows: Tensor) -> Tensor:
             return self._of_rows(rows) @ right
 
-        return self._source._by_parts(right, lambda: everywhere, elsewhere)
+        return self._source._by_parts(right, lambda: on_axis, elsewhere)
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """Rows (k, a) of some points; only for few of them at once."""
+        """Rows (k, a) of a few points, dense."""
         return self._of_rows(self._source[index])
 
     def _of_rows(self, rows: Tensor) -> Tensor:
@@ -246,7 +244,7 @@ CrossFactor: TypeAlias = Tensor | CircleRows | SquaredCircleRows
 def cross_factors(
     grid: CartesianGrid, kernels: AxisKernels, points: Sequence[Tensor]
 ) -> list[CrossFactor]:
-    """Per axis k_l(points_l, axis_l) (q_l, m_l), dense or on demand; the scale is in the first."""
+    """Per axis k_l(points_l, axis_l) (q_l, m_l), dense or lazy; the first includes the scale."""
     found: list[CrossFactor] = []
     for number, place in enumerate(points):
         axis = grid.axes[number]

@@ -36,16 +36,16 @@ from gpx.methods.grid.variance import (
 class GridPosterior(Posterior):
     """Posterior process of ``GridGP``; predicts on the grid, between its points and beyond it.
 
-    Its state is the axes, which cells were observed, and the weights alpha over the whole grid:
-    O(M). What variances need is rebuilt at the first prediction after loading.
+    The state holds the axes, the observed cells, and the weights alpha over the whole grid: O(M).
+    Factors and samples for variances are recomputed at the first prediction after loading.
 
     Attributes:
         points (sum_l m_l d_l,), axis_shapes (d, 3), columns (sum_l d_l,): the axes, flattened; the
-            shapes are m_l, d_l and the points before an axis was closed to a circle, or 0.
+            shapes are m_l, d_l and, for a circle, its number of points on the axis, else 0.
         cells (N,): observed cells in the order of the training rows.
         residual (N,), alpha (M,): y - m(x) and the weights of the mean.
         prior_scale (): factor of the kernel.
-        report: of the solve; None for a posterior read back from a file.
+        report: of the solve; None after loading from a file.
     """
 
     data_sized = ("points", "axis_shapes", "columns", "cells", "residual", "alpha")
@@ -93,7 +93,7 @@ class GridPosterior(Posterior):
         alpha: Tensor,
         report: SolveReport | None,
     ) -> None:
-        """Take over what a solve found."""
+        """Store the rows and the result of a solve."""
         grid = rows.grid
         device = alpha.device
         self.points = torch.cat([a.reshape(-1) for a in grid.axes]).to(alpha)
@@ -104,28 +104,28 @@ class GridPosterior(Posterior):
         self.cells, self.residual = rows.cells.clone(), residual.detach().clone()
         self.alpha, self.report = alpha, report
 
-    # -- what is rebuilt --------------------------------------------------------------------------
+    # -- derived from the state -------------------------------------------------------------------
 
     @property
     def grid(self) -> CartesianGrid:
         """The axes."""
         axes, groups, inner, at, column = [], [], [], 0, 0
         for m, d, *kept in self.axis_shapes.tolist():
-            inner.append(kept[0] if kept else 0)  # posteriors once were written without
+            inner.append(kept[0] if kept else 0)  # absent in states of earlier versions
             axes.append(self.points[at : at + m * d].view(m, d))
             groups.append(tuple(self.columns[column : column + d].tolist()))
             at, column = at + m * d, column + d
         return CartesianGrid(tuple(axes), tuple(groups), tuple(inner) if any(inner) else ())
 
     def axis_kernels(self) -> AxisKernels:
-        """The kernel taken apart over the axes."""
+        """The kernel as a product over the axes."""
         return split_kernel(self.kernel, self.grid.groups, self.prior_scale)
 
     def system(self, *, wide: bool = False) -> GridSystem:
-        """K + sigma^2 I; eigendecompositions are made once.
+        """K + sigma^2 I; cached.
 
         Args:
-            wide: on circles twice as long (``widened``).
+            wide: with circles twice as long (``widened``).
         """
         self._systems = self._systems or {}
         if wide not in self._systems:
@@ -137,7 +137,7 @@ class GridPosterior(Posterior):
         return self._systems[wide]
 
     def at(self, x: Tensor, grid: CartesianGrid | None = None) -> GridPoints:
-        """The points x (t, d) seen from the grid, or another; raises ShapeError for another d."""
+        """Covariances of points x (t, d) with the grid; raises ShapeError for a wrong d."""
         if x.ndim != 2 or x.shape[1] != self.columns.shape[0]:
             raise ShapeError(f"expected inputs (t, {self.columns.shape[0]}), got {tuple(x.shape)}")
         return GridPoints(self.grid if grid is None else grid, self.axis_kernels(), x)
@@ -145,10 +145,10 @@ class GridPosterior(Posterior):
     # -- predictions ------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``; of variances those of the last prediction.
+        """As in ``Posterior``; facts on variances are those of the last prediction.
 
-        ``variance_error`` is the relative standard error of sampled predictive variances (noise
-        included) at the worst point.
+        ``variance_error`` is the largest relative standard error of sampled predictive variances
+        (noise included).
         """
         found: dict[str, bool | int | float | str] = {
             "gaps": self.options.gaps,
@@ -167,8 +167,8 @@ class GridPosterior(Posterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
-        Cost: mean one rectangular Kronecker product where the points share coordinates, else t M;
-        variance as ``VarianceOptions`` says.
+        Cost: for the mean one rectangular Kronecker product if the points share coordinates, else
+        t M; for the variance see ``VarianceOptions``.
         """
         points = self.at(x)
         mean = self.mean(x) + points.contract(self.alpha)
@@ -193,11 +193,11 @@ class GridPosterior(Posterior):
         return Marginals(mean, variance.clamp_(min=0.0))
 
     def _factorised(self, system: GridSystem) -> str:
-        """ "dense", its factor made; or what solves instead, where "auto" finds no factor."""
+        """Compute the dense factor; returns the rule to use, a solver if "auto" finds no factor."""
         if self._dense is None:
             try:
                 self._dense = DenseVariance(system)
-            except NotPositiveDefinite:  # entries in float32, a noise variance below their rounding
+            except NotPositiveDefinite:  # float32 with a noise variance below rounding
                 if self.variance.variance == "dense":
                     raise
                 return "ignore" if self.options.gaps == "ignore" else "fill"
@@ -205,18 +205,18 @@ class GridPosterior(Posterior):
 
     @torch.no_grad()
     def predict_mean(self, x: Tensor) -> Tensor:
-        """The mean alone, (t,)."""
+        """The mean (t,) without variances."""
         return self.mean(x) + self.at(x).contract(self.alpha)
 
     @torch.no_grad()
     def variance_bracket(self, x: Tensor) -> Bracket:
-        """Certified ends of the latent variance at x (t, d); two solves per point."""
+        """Certified bounds of the latent variance at x (t, d); two solves per point."""
         return variance_bracket(self.system(), self.at(x), self.options)
 
     def _sampled_variance(self, points: GridPoints, x: Tensor) -> Tensor:
-        """Beyond the data from wider circles, on which the points have covariances of a process.
+        """Sampled variances; points beyond the data use wider circles (see ``GridPoints.within``).
 
-        The few that reach further still are solved for.
+        Points further away, for which wider circles do not suffice, are solved for.
         """
         if bool(points.within.all()):
             return self._sample(False, points)
@@ -238,18 +238,18 @@ class GridPosterior(Posterior):
         return found
 
     def _wide(self) -> GridSystem | None:
-        """The system on wider circles, where memory and kernel admit one."""
+        """The system on wider circles; None if memory or the kernel do not allow it."""
         with contextlib.suppress(ConfigError, NotPositiveDefinite):
             return self.system(wide=True)
         return None
 
     def _sample(self, wide: bool, points: GridPoints) -> Tensor:
-        """Sampled variances of points (t,), their error and number among the facts."""
+        """Sampled variances of points (t,); records their error and number for ``facts``."""
         self._samples = self._samples or {}
         if wide not in self._samples:
             system, most = self.system(wide=wide), self.variance.samples
             allowed, _ = allowed_memory(self.options.memory_budget, self.alpha.device)
-            # how many fit was found out for the circles of training
+            # the number of samples in the options was limited for the circles of training only
             if wide and allowed is not None:
                 room = allowed // (self.alpha.element_size() * system.size) - GRID_VECTORS
                 most = min(most, max(2, room))
@@ -264,12 +264,12 @@ class GridPosterior(Posterior):
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
 
-        Exact at the points of the grid. Between them the functions are their own interpolation by
-        the kernel: the variance that the whole grid leaves unexplained is missing there. Where the
-        covariances with an axis that goes by FFT have died out they are the mean.
+        Exact at the points of the grid. Between them, functions are interpolated by the kernel,
+        without the variance that remains given the whole grid. Beyond an axis with FFT products,
+        where covariances with it are negligible, they equal the mean.
 
         Raises:
-            ConfigError: at points further beyond such an axis, where they have not.
+            ConfigError: a point beyond the circle of such an axis has non-negligible covariances.
 
         Cost: one solve with ``num`` right-hand sides; per call ``num`` products as for means.
         """
@@ -288,8 +288,8 @@ class GridPosterior(Posterior):
             points = self.at(x, system.rows.grid)
             if bool((points.reached & ~points.within).any()):
                 raise ConfigError(
-                    "sample paths were asked for further beyond an axis that goes by FFT than its "
-                    "circle is long, and its kernel reaches so far; set fft_points=None"
+                    "sample paths were asked for beyond the circle of an axis that goes by FFT, "
+                    "where its kernel is not negligible; set fft_points=None"
                 )
             found = points.contract(weights) * points.reached.unsqueeze(1)
             return found.mT + self.mean(x)
@@ -297,6 +297,6 @@ class GridPosterior(Posterior):
         return paths
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # posteriors once were written without
+        # absent in states of earlier versions
         state_dict.setdefault(f"{prefix}prior_scale", torch.ones_like(self.prior_scale))
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.linalg import RelativeResidual, conjugate_gradients
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner
 from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
@@ -17,22 +16,22 @@ from gpx.methods.grid.system import GridSystem, blocks
 from gpx.methods.grid.variance import full_variance
 
 SEED = 2017
-"""Seed of sampled variances, fixed so that a posterior always predicts the same."""
+"""Seed of sampled variances, fixed so that predictions are reproducible."""
 
 SAMPLE_BLOCK = 32
 """Samples drawn together; after each block their error is estimated again."""
 
 SAMPLE_TOLERANCE = 1e-3
-"""Largest relative residual of solves for samples: far below the scatter of the samples."""
+"""Largest relative residual of solves for samples, far below their scatter."""
 
 
 class Sampled(NamedTuple):
-    """Variances from samples.
+    """Variances estimated from samples.
 
     Attributes:
         variance (t,).
-        error: relative standard error of variance plus noise variance at the worst point.
-        samples: how many were used.
+        error: largest relative standard error of variance plus noise variance.
+        samples: number of samples used.
     """
 
     variance: Tensor
@@ -41,31 +40,32 @@ class Sampled(NamedTuple):
 
 
 class SampledVariance:
-    """Random vectors over the grid whose squared means estimate the term of a variance that has no
-    closed form, at any points.
+    """Variances at any points, with the term that has no closed form estimated from random vectors.
 
-    Filling ("fill"): v = v_full + E[(g^T C V^T F^{-1/2} z)^2], the second term what the gaps add to
-    the variance of the full grid, which has a closed form. Draws F^{-1/2} z are F^{-1} w_Z with
-    w ~ N(0, C). Else: v = E[(f(x) - its prediction from noisy f_X)^2] over draws f of the prior.
+    With "fill", v = v_full + E[(g^T C V^T F^{-1/2} z)^2], where v_full is the closed form of the
+    full grid; draws F^{-1/2} z are F^{-1} w_Z with w ~ N(0, C). With "ignore",
+    v = E[(f(x) - its prediction from noisy f_X)^2] over draws f of the prior.
 
-    Every draw is Gaussian, so S of them leave the sampled term a relative standard error of
-    sqrt(2 / S), and blocks are drawn until that is small beside the whole variance.
+    Draws are Gaussian, so S of them give the sampled term a relative standard error of sqrt(2 / S).
+    Blocks are drawn until that is small relative to the whole variance.
 
     Args:
-        most: samples, at most; what is kept are so many vectors over the grid.
+        most: most samples, each a vector over the grid that is kept.
 
-    Exactness: unbiased up to the choice of when to end.
+    Exactness: unbiased up to the stopping rule.
     Cost: one solve per sample, in blocks; memory ``most`` vectors over the grid.
     """
 
     def __init__(self, system: GridSystem, options: GapOptions, most: int) -> None:
         gaps, _ = choose_gaps(options, system.rows)
-        self.system, self.options, self.most = system, options, most
+        tolerance = max(options.tolerance, sample_tolerance(system))
+        self.system, self.most = system, most
+        self.solve_options = replace(options, tolerance=tolerance)
         self.filling = gaps in ("fill", "penalize")
         self._blocks: list[Tensor] = []
 
     def block(self, number: int) -> Tensor:
-        """Vectors (M, c) of one block, always the same ones."""
+        """Vectors (M, c) of one block; drawn once."""
         while len(self._blocks) <= number:
             self._blocks.append(self._drawn(len(self._blocks)))
         return self._blocks[number]
@@ -88,22 +88,17 @@ class SampledVariance:
         return vectors
 
     def _filled(self, normals: Tensor, generator: torch.Generator) -> Tensor:
-        system, options = self.system, self.options
-        solved = conjugate_gradients(
+        system, options = self.system, self.solve_options
+        solved = options.conjugate_gradients(
             system.missing,
             system.inverse_root(system.rows.gaps, normals),
-            preconditioner=fill_preconditioner(
-                system, options.precondition_rank, options.memory_budget
-            ),
-            stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
-            max_iterations=options.max_iterations,
+            fill_preconditioner(system, options.precondition_rank, options.memory_budget),
             verify=False,
-            on_failure="warn",
         )
         return system.inverse(system.rows.gaps, None, solved.solution)
 
     def _ignored(self, normals: Tensor, generator: torch.Generator) -> Tensor:
-        system, options = self.system, self.options
+        system = self.system
         prior = system.root(normals)
         noise = torch.randn(
             system.num_observed,
@@ -113,12 +108,11 @@ class SampledVariance:
             device=normals.device,
         )
         targets = prior[system.rows.cells] + system.noise.sqrt() * noise
-        tolerance = max(options.tolerance, sample_tolerance(system))
-        solved = solve_gaps(system, targets, replace(options, tolerance=tolerance))
+        solved = solve_gaps(system, targets, self.solve_options)
         return prior_weights(system, normals) - solved.alpha
 
     def variance(self, points: GridPoints, error: float) -> Sampled:
-        """At points (t,), to a relative standard ``error``; cost S products as for means."""
+        """Variances at points (t,) to a relative standard ``error``; cost: as S means."""
         system = self.system
         if self.filling:
             known = full_variance(system, points)
@@ -139,27 +133,27 @@ class SampledVariance:
 
 
 def sample_tolerance(system: GridSystem) -> float:
-    """Relative residual of sampled solves: 1e-3, less where the noise is far below the prior.
+    """Relative residual of sampled solves: 1e-3, smaller if the noise is far below the prior.
 
-    A residual of r times the targets may leave r^2 k / sigma^2 of the prior variance k, per cell.
+    A relative residual r may give an error of r^2 k / sigma^2 relative to the prior variance k.
     """
     prior = math.prod(float(f.diagonal().max()) for f in system.kronecker.factors)
     return min(SAMPLE_TOLERANCE, 0.1 * math.sqrt(float(system.noise) / prior))
 
 
 def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
-    """g^T K^+ g (t,): the prior variance that values on the whole grid without noise explain."""
+    """g^T K^+ g (t,), the prior variance explained by noise-free values on the whole grid."""
     return points.squared(system.spectrum.vectors).contract(_pseudo_inverse(system))
 
 
 def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
-    """Q T^{+1/2} z (M, c): prior functions g(x)^T times it that equal Q T^{1/2} z on the grid."""
+    """Weights Q T^{+1/2} z (M, c) of prior functions that equal Q T^{1/2} z on the grid."""
     scaled = normals * _pseudo_inverse(system).sqrt().unsqueeze(1)
     return system.eigenvectors.bare_product()(scaled)
 
 
 def _pseudo_inverse(system: GridSystem) -> Tensor:
-    """1 / lambda where lambda is above rounding, else 0, (M,)."""
+    """1 / lambda (M,), or 0 if lambda is below rounding."""
     spectrum = system.spectrum.shifted - system.noise
     floor = 1e3 * torch.finfo(spectrum.dtype).eps * (spectrum.max() + system.noise)
     return torch.where(spectrum > floor, 1.0 / spectrum.clamp(min=floor), 0.0)

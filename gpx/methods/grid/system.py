@@ -18,24 +18,23 @@ from gpx.operators import Circulant, Inverse, Kronecker, KroneckerPlusDiagonal, 
 from gpx.operators.shifted_spectrum import ShiftedSpectrum
 
 DENSE_POINTS = 1500
-"""Up to so many observed cells "auto" factorises their covariance matrix."""
+"""Most observed cells whose covariance matrix "auto" factorises."""
 
 DENSE_WORK = 10**7
-"""Up to this number of gaps times number of cells "auto" factorises F = C[Z, Z]."""
+"""Largest product of gaps and cells for which "auto" factorises F = C[Z, Z]."""
 
 BLOCK_NUMBERS = 2**24
-"""Numbers in one block of columns over the grid."""
+"""Most entries in a block of columns over the grid."""
 
 
 class GridSystem:
     """K = K_1 x ... x K_d on the whole grid and its restrictions to observed cells X and gaps Z.
 
-    All of it is detached and for inner loops: products run in the buffers of ``workspace``. Vectors
-    are (k,) or (k, c).
+    All tensors are detached; products use the buffers of ``workspace``. Vectors are (k,) or (k, c).
 
     Args:
-        factors (m_l, m_l): K_l, symmetric positive semi-definite; or (m_l,), the first column of a
-            circulant one, which an axis closed to a circle has.
+        factors (m_l, m_l): K_l, symmetric positive semi-definite; or (m_l,), the first column of
+            the circulant K_l of an axis that is a circle.
         noise (): sigma^2 > 0.
         rows: cells and gaps.
         workspace: buffers to use; systems at other hyperparameters may share them.
@@ -46,8 +45,7 @@ class GridSystem:
         spectrum: eigenvalues and eigenvectors of both.
 
     Raises:
-        NotPositiveDefinite: a factor is not finite, or has an eigenvalue that rounding does not
-            explain.
+        NotPositiveDefinite: a factor is not finite, or has a negative eigenvalue beyond rounding.
 
     Cost: sum_l 9 m_l^3 once, circulant factors m_l log m_l; memory sum_l 2 m_l^2 + M.
     Source: Evans thesis, sections 2.3 and 3.3.
@@ -90,12 +88,12 @@ class GridSystem:
 
     @property
     def circular(self) -> bool:
-        """Whether an axis is closed to a circle."""
+        """Whether any axis is a circle."""
         return any(isinstance(f, Circulant) for f in self.kronecker.factors)
 
     @property
     def factors(self) -> list[Tensor]:
-        """K_l (m_l, m_l), or the first column (m_l,) of a circulant one."""
+        """K_l (m_l, m_l), or the first column (m_l,) of a circulant K_l."""
         return [f.column if isinstance(f, Circulant) else f for f in self.kronecker.factors]
 
     @property
@@ -142,12 +140,12 @@ class GridSystem:
 
     @cached_property
     def missing(self) -> Callable[[Tensor], Tensor]:
-        """F times (L,) or (L, c), F = C[Z, Z]: "fill the gaps", two Kronecker products."""
+        """F times (L,) or (L, c), F = C[Z, Z], for "fill": two Kronecker products."""
         gaps = self.rows.gaps
         return Selection(self._inverse, rows=gaps, columns=gaps).bare_product()
 
     def observed(self, vectors: Tensor) -> Tensor:
-        """(K_XX + sigma^2 I) times (N,) or (N, c): "ignore the gaps", one Kronecker product."""
+        """(K_XX + sigma^2 I) times (N,) or (N, c), for "ignore": one Kronecker product."""
         return self._observed(vectors).add_(vectors * self.noise)
 
     def on_grid(self, vectors: Tensor) -> Tensor:
@@ -173,12 +171,12 @@ class GridSystem:
         slope: Callable[[Tensor], Tensor],
         count: int | None = None,
     ) -> tuple[Tensor, FactorGradient]:
-        """``ShiftedSpectrum.function_sum``: sums of functions of eigenvalues, with gradient."""
+        """Sum of a function of eigenvalues, with gradient; see ``ShiftedSpectrum.function_sum``."""
         value, factors, noise = self.spectrum.function_sum(function, slope, count)
         return value, FactorGradient(factors, noise.squeeze(0))
 
     def zero_gradient(self) -> FactorGradient:
-        """Of a constant."""
+        """Gradient of a constant."""
         return FactorGradient([torch.zeros_like(f) for f in self.factors], 0.0 * self.noise)
 
 
@@ -187,8 +185,8 @@ class FactorGradient:
     """Derivative of a scalar with respect to K_1 ... K_d and to the noise variance.
 
     Attributes:
-        factors (m_l, m_l): d / d K_l, every entry of K_l its own variable; (m_l,) the first column
-            of a circulant factor.
+        factors (m_l, m_l): d / d K_l, with entries of K_l as independent variables; (m_l,) for the
+            first column of a circulant K_l.
         noise (): d / d sigma^2.
     """
 
@@ -196,12 +194,12 @@ class FactorGradient:
     noise: Tensor
 
     def __add__(self, other: FactorGradient) -> FactorGradient:
-        """Of the sum of two scalars."""
+        """Gradient of the sum of two scalars."""
         pairs = zip(self.factors, other.factors, strict=True)
         return FactorGradient([a + b for a, b in pairs], self.noise + other.noise)
 
     def __mul__(self, scale: float | Tensor) -> FactorGradient:
-        """Of a multiple."""
+        """Gradient of a multiple."""
         return FactorGradient([scale * f for f in self.factors], scale * self.noise)
 
     __rmul__ = __mul__
@@ -217,10 +215,10 @@ def _require_definite(factor: Circulant, axis: int) -> None:
     least = float(factor.half_eigenvalues().min())
     raise NotPositiveDefinite(
         f"the covariance of grid axis {axis} cannot be closed to a circle for products by FFT "
-        f"({factor.shape[-1]:,} points, an eigenvalue of {least:.1e}): it reaches over the "
-        "whole length of the axis, or repeats itself; start at a shorter lengthscale, take a "
-        "kernel that dies out, thin the axis or put two columns in its place (such as day and "
-        "hour), or set fft_points=None where eigenvectors fit memory"
+        f"({factor.shape[-1]:,} points, an eigenvalue of {least:.1e}): it extends over the "
+        "whole length of the axis, or is periodic; start at a shorter lengthscale, take a "
+        "kernel that decays, thin the axis or put two columns in its place (such as day and "
+        "hour), or set fft_points=None if eigenvectors fit into memory"
     )
 
 
@@ -228,11 +226,11 @@ def _require_definite(factor: Circulant, axis: int) -> None:
 
 
 def dense_is_cheap(num_observed: int, num_gaps: int) -> bool:
-    """Whether a Cholesky factor over the observed cells or over the gaps costs next to nothing."""
+    """Whether a Cholesky factor over the observed cells or over the gaps is cheap."""
     return num_observed <= DENSE_POINTS or num_gaps * (num_gaps + num_observed) <= DENSE_WORK
 
 
-def over_observed(num_observed: int, num_gaps: int) -> bool:
+def factorises_observed(num_observed: int, num_gaps: int) -> bool:
     """Whether a dense route factorises K_XX itself rather than F."""
     return num_observed <= max(num_gaps, 1) or num_observed <= DENSE_POINTS
 
@@ -243,20 +241,20 @@ def observed_covariance(factors: Sequence[Tensor], rows: GriddedRows) -> Tensor:
     Args:
         factors (m_l, m_l), or (m_l,): the first column of a circulant one.
 
-    Cost: d N^2 operations, as many numbers for a gradient.
+    Cost: d N^2 operations, and d N^2 numbers for a gradient.
     """
     return reduce(operator.mul, map(_between, factors, split_index(rows.cells, rows.grid.shape)))
 
 
 def _between(factor: Tensor, index: Tensor) -> Tensor:
-    """The entries of a factor, or of the circulant with that first column, between points."""
+    """Entries of a factor, or of the circulant with that first column, between points."""
     if factor.ndim == 2:
         return factor[index][:, index]
     return factor[(index.unsqueeze(1) - index).remainder_(factor.shape[0])]
 
 
 def missing_matrix(system: GridSystem) -> Tensor:
-    """F = C[Z, Z] (L, L), by columns. Cost: 2 L Kronecker products, L^2 numbers."""
+    """F = C[Z, Z] (L, L). Cost: 2 L Kronecker products, L^2 numbers."""
     count, like = system.num_gaps, system.spectrum.shifted
     eye = torch.eye(count, dtype=like.dtype, device=like.device)
     columns = [system.missing(eye[:, block]) for block in blocks(count, system.size)]
@@ -265,6 +263,6 @@ def missing_matrix(system: GridSystem) -> Tensor:
 
 
 def blocks(count: int, size: int) -> list[slice]:
-    """``count`` columns over ``size`` cells in blocks of ``BLOCK_NUMBERS`` numbers at most."""
+    """``count`` columns over ``size`` cells in blocks of at most ``BLOCK_NUMBERS`` entries."""
     step = max(1, BLOCK_NUMBERS // size)
     return [slice(i, min(i + step, count)) for i in range(0, count, step)]

@@ -1,4 +1,4 @@
-"""Posterior variances on and off a grid with gaps: by solves, a factor or sampled vectors."""
+"""Posterior variances on and off a grid with gaps, by a dense factor or by solves."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from gpx.methods.grid.system import (
     GridSystem,
     blocks,
     dense_is_cheap,
+    factorises_observed,
     missing_matrix,
     observed_covariance,
-    over_observed,
 )
 
 VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
 
-EXACT_POINTS = 64
-"""Test points up to which "auto" solves a system for each, where no factor is cheap."""
+MAX_SOLVED_POINTS = 64
+"""Most test points for which "auto" solves a system each, if no factor is cheap."""
 
-MOST_ERROR = 1e-3
-"""Largest error of a variance by solving, relative to the predictive variance."""
+MAX_VARIANCE_ERROR = 1e-3
+"""Largest error of a variance computed by solving, relative to the predictive variance."""
 
-TIGHTER = 1e-2
-"""Factor by which the tolerance shrinks from one round of solves for a variance to the next."""
+TOLERANCE_STEP = 1e-2
+"""Factor by which the tolerance is reduced from one round of solves to the next."""
 
 
 @dataclass(frozen=True)
 class VarianceOptions:
-    """How predictive variances are computed; a grid without gaps has them in closed form.
+    """How predictive variances are computed; without gaps they have a closed form.
 
     Attributes:
         variance: "dense": exact, by a Cholesky factor over the observed cells or over the gaps,
             whichever are fewer; "fill" and "ignore": one solve per test point, exact to the
-            tolerance, from below and from above; "sampled": unbiased, any number of points share
-            some solves; "rank_reduced": the Nystrom posterior's, no solves, may be too small far
-            from data; "auto": "dense" where that is cheap, else a solve per point up to 64 points,
-            else sampled.
-        error: relative standard error of the predictive variance (noise included) at the worst
-            point of a prediction, with which sampling ends.
-        samples: most of them; S samples leave an error of sqrt(2 / S) or less.
-        rank: eigenpairs of "rank_reduced".
+            tolerance, from below and from above; "sampled": unbiased, all points share the solves;
+            "rank_reduced": that of the Nystrom posterior, without solves, possibly too small far
+            from data; "auto": "dense" if cheap, else a solve per point up to 64 points, else
+            "sampled".
+        error: sampling ends when the largest relative standard error of predictive variances
+            (noise included) is below this.
+        samples: most samples; S samples give an error of at most sqrt(2 / S).
+        rank: number of eigenpairs for "rank_reduced".
     """
 
     variance: VarianceName = "auto"
@@ -74,23 +74,24 @@ class VarianceOptions:
 def choose_variance(
     options: VarianceOptions, gaps: str, num_points: int, num_observed: int, num_gaps: int
 ) -> str:
-    """What "auto" means for so many points, never "auto"; "full" where there are no gaps."""
+    """Resolve "auto" for a number of test points; "full" without gaps."""
     if gaps == "full":
         return "full"
     if options.variance != "auto":
         return options.variance
     if dense_is_cheap(num_observed, num_gaps):
         return "dense"
-    if num_points > EXACT_POINTS:
+    if num_points > MAX_SOLVED_POINTS:
         return "sampled"
     return "ignore" if gaps == "ignore" else "fill"
 
 
 def full_variance(system: GridSystem, points: GridPoints) -> Tensor:
-    """k_** - g^T (K + sigma^2 I)^{-1} g as if the whole grid were observed, (t,).
+    """k_** - g^T (K + sigma^2 I)^{-1} g (t,), the variance if the whole grid were observed.
 
-    The elementwise square of a Kronecker product is that of the squares: one product for all
-    points. Cost: as the mean at the points. Source: Evans thesis, section 3.4, extended.
+    The elementwise square of a Kronecker product is the Kronecker product of the squares, so one
+    product serves all points. Cost: as the mean at the points.
+    Source: Evans thesis, section 3.4, extended.
     """
     squared = points.squared(system.spectrum.vectors)
     return points.prior - squared.contract(system.spectrum.shifted.reciprocal())
@@ -99,10 +100,10 @@ def full_variance(system: GridSystem, points: GridPoints) -> Tensor:
 def solved_variance(
     system: GridSystem, points: GridPoints, options: GapOptions, gaps: Literal["fill", "ignore"]
 ) -> Tensor:
-    """k_** less the explained part of one solve per point, (t,).
+    """k_** - g^T (K_XX + sigma^2 I)^{-1} g (t,), by one solve per point.
 
-    "fill" explains too much and "ignore" too little where conjugate gradients stop early (second
-    order in the residual), so the two bracket the variance. Cost: one solve per point.
+    With inexact conjugate gradients "fill" gives too small and "ignore" too large a variance (by
+    an error of second order in the residual), so the two bracket it. Cost: one solve per point.
     Source: Evans thesis, section 3.4.
     """
     chosen = replace(options, gaps=gaps, precondition_rank=None)
@@ -115,40 +116,40 @@ def solved_variance(
 
 
 def _explained(system: GridSystem, cross: Tensor, prior: Tensor, options: GapOptions) -> Tensor:
-    """g^T (K_XX + sigma^2 I)^{-1} g (c,) for columns g, tightened until its error does not matter.
+    """g^T (K_XX + sigma^2 I)^{-1} g (c,) for columns g, to ``MAX_VARIANCE_ERROR``.
 
-    A residual of 1e-6 relative to a right-hand side as large as 1 / sigma^2 may leave an error
-    many times the variance itself. So each round asks for a hundredth of the residual, hence about
-    1e-4 of the error, until the certificate of ``GridSolve`` or the last change is small enough.
+    With small noise, the error left by the solver's tolerance may exceed the variance. So the
+    tolerance is reduced by ``TOLERANCE_STEP`` (which reduces the error by its square) until the
+    error bound of ``GridSolve``, or the last change, is small enough.
     """
     solve = solve_gaps(system, cross, options)
     last = torch.full_like(solve.fit, torch.inf)
     while solve.report is not None:
-        allowed = MOST_ERROR * ((prior - solve.fit).clamp_(min=0.0) + system.noise)
+        allowed = MAX_VARIANCE_ERROR * ((prior - solve.fit).clamp_(min=0.0) + system.noise)
         change = (solve.fit - last).abs()
         if bool(((solve.error <= allowed) | (change <= 10.0 * allowed)).all()):
             break
         if not solve.report.converged:
-            if bool(torch.isfinite(last).all()):  # else the solve itself has warned
+            if bool(torch.isfinite(last).all()):  # otherwise the solve has warned already
                 warnings.warn(
                     f"predictive variances by solving ({options.gaps}) changed by up to "
                     f"{float(change.max()):.1e} when the tolerance was last lowered, and cannot be "
-                    f"had more exactly at noise variance {float(system.noise):.1e}; take the other "
-                    "of variance=fill and ignore, or dtype=float64",
+                    f"computed more exactly at noise variance {float(system.noise):.1e}; take the "
+                    "other of variance=fill and ignore, or dtype=float64",
                     UnconvergedWarning,
                     stacklevel=2,
                 )
             break
         last = solve.fit
-        options = replace(options, tolerance=TIGHTER * options.tolerance)
+        options = replace(options, tolerance=TOLERANCE_STEP * options.tolerance)
         solve = solve_gaps(system, cross, options, start=solve.state, on_failure="return")
     return solve.fit
 
 
 def variance_bracket(system: GridSystem, points: GridPoints, options: GapOptions) -> Bracket:
-    """Certified ends of the latent variance at each point (t,), by ``solved_variance``.
+    """Certified bounds of the latent variance at each point (t,), by ``solved_variance``.
 
-    They are equal, in closed form, where there are no gaps.
+    Without gaps both are equal to the closed form.
     """
     if not system.num_gaps:
         both = full_variance(system, points)
@@ -171,14 +172,13 @@ def rank_reduced_variance(system: GridSystem, points: GridPoints, rank: int) -> 
 
 
 class DenseVariance:
-    """Exact variances by one Cholesky factor, of K_XX + sigma^2 I or, where fewer, over the gaps.
+    """Exact variances by a Cholesky factor over the observed cells or, if fewer, over the gaps.
 
-    Over the observed cells v = k_** - |L^{-1} g_X|^2; over the gaps v = v_full + |R^T (C g)_Z|^2
-    with F^{-1} = R R^T, whose second term is what the gaps add to the full grid's closed form. In
-    float64 whatever the dtype of the grid.
+    Over the observed cells v = k_** - |L^{-1} g_X|^2. Over the gaps v = v_full + |R^T (C g)_Z|^2
+    with F^{-1} = R R^T and v_full the closed form of the full grid. Computed in float64.
 
     Raises:
-        NotPositiveDefinite: the matrix is not, to rounding.
+        NotPositiveDefinite: the matrix is numerically not positive definite.
 
     Cost: N^3 / 3 and N^2 per point; or L^3 / 3, 3 L Kronecker products and L products as for means.
     Memory N^2, or L M.
@@ -186,7 +186,7 @@ class DenseVariance:
     """
 
     def __init__(self, system: GridSystem) -> None:
-        self.observed = system.circular or over_observed(system.num_observed, system.num_gaps)
+        self.observed = system.circular or factorises_observed(system.num_observed, system.num_gaps)
         if self.observed:
             matrix = observed_covariance([f.double() for f in system.factors], system.rows)
             matrix.diagonal().add_(system.noise.double())
@@ -204,12 +204,12 @@ class DenseVariance:
         self.factor = torch.cat(parts, 1)
 
     def variance(self, system: GridSystem, points: GridPoints) -> Tensor:
-        """(t,) at points."""
+        """Variance (t,) at points."""
         if not self.observed:
             return full_variance(system, points) + points.contract(self.factor).square().sum(1)
         found = torch.empty_like(points.prior)
         for rows in blocks(len(found), len(self.factor)):
             cross = points.observed(rows, system.rows.cells).mT.double()
-            seen = torch.linalg.solve_triangular(self.factor, cross, upper=False)
-            found[rows] = (points.prior[rows].double() - seen.square().sum(0)).to(found.dtype)
+            white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+            found[rows] = (points.prior[rows].double() - white.square().sum(0)).to(found.dtype)
         return found

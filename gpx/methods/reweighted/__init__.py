@@ -1,4 +1,4 @@
-"""A fixed basis whose prior variances are learned from sums over the data."""
+"""Regression on a fixed basis with learned prior variances, from sums over the data."""
 
 from gpx.methods.reweighted.evidence import ReweightedEvidence
 from gpx.methods.reweighted.hyper_priors import HyperPriors, InverseGamma, LogNormal, WeightPriors

@@ -1,4 +1,4 @@
-"""Evidence of a re-weighted basis with hyper-priors, from sufficient statistics."""
+"""Evidence of a re-weighted basis plus hyper-priors, from sufficient statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JointDensity(NamedTuple):
 
     Attributes:
         likelihood (): log p(y | u), nats.
-        prior (): log p(u), nats; zero where the prior is flat.
+        prior (): log p(u), nats; zero for a flat prior.
         gradient (k + 1,): of their sum.
         fit (), complexity (), constant (): the parts of ``likelihood``.
     """
@@ -41,18 +41,18 @@ def joint_density(
 ) -> JointDensity:
     """The density that type-I inference samples and type-II inference maximises.
 
-    In logarithms, whose Jacobian is part of it: a log-normal prior is a plain Gaussian there.
+    A density of logarithms, Jacobian included: log-normal priors are Gaussian in u.
 
     Args:
-        form: from the statistics.
+        form: of the sums over the data.
         priors: of g and noise; None: flat in u.
         position (k + 1,): u, float64.
 
     Raises:
-        NotPositiveDefinite: u is so far out that the covariance is not finite.
+        NotPositiveDefinite: u is so extreme that the covariance is not finite.
 
-    Cost: that of ``form``, whatever n.
-    Source: Evans thesis, section 5.4; gradient: appendix C.1, in a cheaper form.
+    Cost: that of ``form``, independent of n.
+    Source: Evans thesis, section 5.4; gradient: appendix C.1, computed more cheaply.
     """
     log_noise = position[-1]
     weights = form.weights(position[:-1], log_noise)
@@ -67,17 +67,17 @@ def joint_density(
 
 @runtime_checkable
 class Reweighting(Protocol):
-    """What the evidence asks of a model on a re-weighted basis."""
+    """What the evidence needs of a model on a re-weighted basis."""
 
     likelihood: Likelihood
 
     @property
     def form(self) -> ReweightedForm:
-        """The path from the statistics of the data to the weights."""
+        """The form of the sums over the data."""
 
     @property
     def hyper_priors(self) -> HyperPriors | None:
-        """Priors of variances and noise."""
+        """Hyper-priors of variances and noise."""
 
     @property
     def is_probit(self) -> bool:
@@ -85,19 +85,19 @@ class Reweighting(Protocol):
 
     @property
     def noise_variance(self) -> Tensor:
-        """()."""
+        """Noise variance ()."""
 
     def log_variances(self) -> Tensor:
-        """Of the weights (k,)."""
+        """Log prior variances of the weights (k,)."""
 
     def facts(self) -> Facts:
-        """Plain values for the record."""
+        """Facts for metrics.json."""
 
 
 class ReweightedEvidence(Objective[Reweighting]):
     """Log evidence of ``Reweighted`` plus the log density of its hyper-priors.
 
-    It comes from the model's statistics: x and y are not read.
+    Computed from the model's sums over the data; x and y are not read.
 
     Exactness: without hyper-priors the exact log marginal likelihood of the re-weighted kernel,
     which is an estimate of that of the base kernel.
@@ -134,5 +134,5 @@ class ReweightedEvidence(Objective[Reweighting]):
         return Evidence(value, self.kind, parts, None, facts)
 
     def num_data(self, x: Tensor) -> int:
-        """Rows that x has; what the statistics hold may be more."""
+        """Rows of x; the sums may contain more."""
         return max(1, x.shape[0])

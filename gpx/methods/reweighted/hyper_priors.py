@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 
-LARGEST_RATIO = 1e100
-"""Variances over the squared mode are at most this and at least its inverse: none overflows."""
+MAX_VARIANCE_RATIO = 1e100
+"""Largest ratio of variance to squared mode (its inverse the smallest), against overflow."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class LogNormal:
         mode, variance: of theta, both positive.
 
     Raises:
-        ConfigError: one of them is not positive and finite, or variance / mode^2 is no number.
+        ConfigError: one of them is not positive and finite, or variance / mode^2 overflows.
     """
 
     mode: float
@@ -40,11 +40,11 @@ class LogNormal:
                 f"a log-normal prior needs a positive mode and variance, got mode={self.mode} and "
                 f"variance={self.variance}"
             )
-        if not 1.0 / LARGEST_RATIO < self._ratio < LARGEST_RATIO:
+        if not 1.0 / MAX_VARIANCE_RATIO < self._ratio < MAX_VARIANCE_RATIO:
             raise ConfigError(
                 f"a log-normal prior of mode={self.mode} and variance={self.variance} has a "
                 f"variance of {self._ratio:.3g} squared modes; expected "
-                f"{1.0 / LARGEST_RATIO:.0e} to {LARGEST_RATIO:.0e}"
+                f"{1.0 / MAX_VARIANCE_RATIO:.0e} to {MAX_VARIANCE_RATIO:.0e}"
             )
 
     @property
@@ -53,10 +53,10 @@ class LogNormal:
 
     @cached_property
     def log_variance(self) -> float:
-        """Variance of log theta: the logarithm of the root, by Newton's method."""
+        """Variance of log theta, log u, with u by Newton's method."""
         ratio = self._ratio
-        # in v = u - 1, so that a small ratio loses no digits: v (1 + v)^3 = ratio; the start is
-        # above the root, where the function is convex, and iterates fall onto it
+        # solve v (1 + v)^3 = ratio for v = u - 1, which keeps digits for a small ratio; the start
+        # is above the root and the function convex there, so iterates decrease to the root
         v = min(ratio, ratio**0.25)
         for _ in range(100):
             u = 1.0 + v
@@ -82,12 +82,12 @@ class LogNormal:
 class InverseGamma:
     """theta with 1 / theta ~ Gamma(freedom / 2, rate freedom mode / 2).
 
-    As the prior variance of a weight it makes the weight itself Student-t, with ``freedom`` degrees
-    of freedom and scale sqrt(mode): the hyper-prior of the relevance vector machine.
+    A weight with this prior variance is Student-t distributed with ``freedom`` degrees of freedom
+    and scale sqrt(mode). This is the hyper-prior of the relevance vector machine.
 
     Args:
         mode: of the density of log theta.
-        freedom: degrees of freedom; one is a Cauchy weight, infinitely many a Gaussian one.
+        freedom: degrees of freedom of the weight; 1: Cauchy, infinity: Gaussian.
 
     Raises:
         ConfigError: one of them is not positive and finite.
@@ -123,9 +123,10 @@ class HyperPriors(NamedTuple):
     """Independent priors of every g and of the noise variance.
 
     Attributes:
-        weight, noise: of one of them; no noise: its variance is fixed.
-        tail_variances (tails,): variances of the Gaussian priors, of mean zero, of the parameters
-            of reflections (``householder``), between log g and log noise; None: there are none.
+        weight, noise: prior of one g, and of the noise variance (None: it is fixed).
+        tail_variances (num_tails,): variances of the Gaussian priors, of mean zero, of the
+            parameters of reflections (``householder``), which are between log g and log noise in a
+            position; None: there are no reflections.
     """
 
     weight: LogNormal | InverseGamma
@@ -133,50 +134,50 @@ class HyperPriors(NamedTuple):
     tail_variances: Tensor | None = None
 
     @property
-    def tails(self) -> int:
-        """How many numbers turn the axes of the prior."""
+    def num_tails(self) -> int:
+        """Number of parameters of reflections."""
         return 0 if self.tail_variances is None else len(self.tail_variances)
 
     def density(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """log p(u) at u = (log g, tails, log noise) (k + 1,), and its gradient (k + 1,).
 
-        The Jacobian of the logarithm is part of it.
+        The Jacobian of the logarithm is included.
         """
-        first = len(position) - 1 - self.tails
+        first = len(position) - 1 - self.num_tails
         value, slope = self.weight.density(position[:first])
         noise, last = torch.zeros_like(value), torch.zeros_like(position[-1:])
         if self.noise is not None:
             noise, last = self.noise.density(position[-1:])
         if self.tail_variances is None:
             return value + noise, torch.cat([slope, last])
-        turned = position[first:-1] / self.tail_variances
+        tails = position[first:-1]
+        scaled = tails / self.tail_variances
         constant = (2.0 * math.pi * self.tail_variances).log().sum()
-        turns = -0.5 * (torch.dot(turned, position[first:-1]) + constant)
-        return value + noise + turns, torch.cat([slope, -turned, last])
+        of_tails = -0.5 * (torch.dot(scaled, tails) + constant)
+        return value + noise + of_tails, torch.cat([slope, -scaled, last])
 
     def variances(self, position: Tensor) -> Tensor:
         """Variance of every entry of u, shape of ``position`` (k + 1,)."""
         found = torch.full_like(position, self.weight.log_variance)
         if self.tail_variances is not None:
-            found[len(position) - 1 - self.tails : -1] = self.tail_variances
+            found[len(position) - 1 - self.num_tails : -1] = self.tail_variances
         found[-1] = 0.0 if self.noise is None else self.noise.log_variance
         return found
 
 
 @dataclass(frozen=True)
 class WeightPriors:
-    """Hyper-priors of a re-weighted basis: one for every prior variance of a weight, one for noise.
+    """Options of the hyper-priors of prior variances and of the noise variance.
 
     Args:
-        weight_mode, weight_variance: of the factor on the prior variance that the basis gives each
-            weight (one is the basis as it is).
-        weight_freedom: None: that factor is log-normal. Degrees of freedom: its inverse has a Gamma
-            distribution, the weight is Student-t of scale sqrt(weight_mode), and
-            ``weight_variance`` is not used.
-        rotation: for ``householder``, root mean square angle in radians by which the prior turns
-            the axis of the leading eigenvector in the space of the weights, and nearly every other.
+        weight_mode, weight_variance: of the factor g on the prior variance that the basis gives
+            each weight (g = 1 is the unchanged basis).
+        weight_freedom: degrees of freedom of Student-t weights with scale sqrt(weight_mode), that
+            is, an inverse-Gamma g (``weight_variance`` is not used); None: g is log-normal.
+        rotation: for ``householder``, root mean square angle in radians by which the prior rotates
+            the axes (of the leading eigenvector, and nearly all others) in weight space.
         noise_mode: of the noise variance, in squared target units; None: its initial value.
-        noise_variance: the prior's variance, in the square of that unit.
+        noise_variance: variance of that prior, in squared units of ``noise_mode``.
 
     Raises:
         ConfigError: not positive.
@@ -206,24 +207,24 @@ class WeightPriors:
             )
 
     def weight(self) -> LogNormal | InverseGamma:
-        """Of every prior variance."""
+        """Prior of every g."""
         if self.weight_freedom is not None:
             return InverseGamma(self.weight_mode, self.weight_freedom)
         return LogNormal(self.weight_mode, self.weight_variance)
 
     def noise(self, start: float) -> LogNormal:
-        """Of the noise variance, whose initial value is ``start``."""
+        """Prior of the noise variance, whose initial value is ``start``."""
         return LogNormal(start if self.noise_mode is None else self.noise_mode, self.noise_variance)
 
     def tail_variances(self, values: Tensor) -> Tensor:
-        """Of the tails of reflections, (rank (rank - 1) / 2,), row by row.
+        """Prior variances of the entries of reflectors, (rank (rank - 1) / 2,), row by row.
 
-        To first order tail (i, j), i < j, puts 2 (lambda_i / lambda_j)^(1/2) times itself into
+        To first order entry t (i, j), i < j, of a reflector adds 2 (lambda_i / lambda_j)^(1/2) t to
         entry (j, i) of the axes A = Lambda^{-1/2} U Lambda^{1/2} of ``ReflectedWeights``, and
-        4 lambda_i / lambda_j times its square of the prior variance of axis i into that of
-        direction j. Where lambda_j is small the data hardly limit that term. So the prior variance
-        of tail (i, j) goes with lambda_j / lambda_i, which gives every entry below the diagonal of
-        A the same root mean square, rotation / (rank - 1)^(1/2).
+        4 lambda_i / lambda_j t^2 times the prior variance of axis i to that of direction j, which
+        the data hardly restrict if lambda_j is small. So the prior variance of t is proportional to
+        lambda_j / lambda_i, which gives all entries below the diagonal of A the same root mean
+        square, rotation / (rank - 1)^(1/2).
 
         Args:
             values (rank,): lambda, the eigenvalues of Phi^T Phi, largest first.

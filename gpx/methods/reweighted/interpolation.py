@@ -1,7 +1,7 @@
-"""Evidence of functions whose weights are correlated a priori, from statistics alone.
+"""Evidence of basis functions with a dense prior covariance of weights, from sums over the data.
 
-The functions interpolate on a grid (``InterpolatedGrid``), the weights are the values there, their
-covariance is that of the kernel: any kernel, since the functions know none.
+The functions interpolate between the points of a grid (``InterpolatedGrid``); the weights are
+values at these points, with the covariance of any kernel.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpx.methods.reweighted.weights import CompressedStatistics, ReweightedForm,
 
 
 class InterpolatedForm(ReweightedForm):
-    """One factor of s I + L^T K L, K the prior covariance of all weights.
+    """By a Cholesky factor of s I + L^T K L, K the prior covariance of all weights.
 
-    What ``weights`` takes in the place of log g are the entries of K (m^2,), and its
-    ``weight_gradient`` is that in them: hyperparameters of the kernel are reached through K.
+    ``weights`` takes the entries of K (m^2,) in place of log g, and ``weight_gradient`` is the
+    gradient with respect to them, from which that of the kernel's hyperparameters follows.
 
-    Cost: rank m^2 + rank^2 m multiply-adds an evaluation with its gradient, O(m^2) memory.
+    Cost: rank m^2 + rank^2 m multiply-adds per evaluation with its gradient, O(m^2) memory.
     """
 
     path = "interpolated"
@@ -40,13 +40,12 @@ class InterpolatedForm(ReweightedForm):
 class InterpolatedWeights(ReweightedWeights):
     """Gaussian process w(x)^T u with a fixed interpolation w and u ~ N(0, K), for any K.
 
-    The interpolation does not depend on the kernel, so that every kernel, of any family, is an
-    evaluation from the same sums; K may be singular and appears in products only. Additive kernels
-    on one grid are the sum of their matrices. ``pull`` and ``learned`` are empty: no weight is
-    alone.
+    The interpolation does not depend on the kernel, so any kernel can be evaluated from the same
+    sums. K may be singular and is used in products only. ``scaled_mean`` and
+    ``variance_reduction`` are empty, as weights are correlated a priori.
 
-    W^T r enters as it is: what of it lies in directions that L leaves out as rounding of W^T W has
-    the size of the root of that rounding, and counts.
+    W^T r is used without projection onto L: its components in directions that L drops as rounding
+    of W^T W are not negligible.
 
     Args:
         compressed: of the statistics of W.
@@ -55,7 +54,7 @@ class InterpolatedWeights(ReweightedWeights):
 
     Exactness: exact for the interpolated kernel.
     Cost: rank products with K, rank^2 m + rank^3 / 3 multiply-adds.
-    Source: Evans thesis, section 5.3.3; the low-rank form is ours.
+    Source: Evans thesis, section 5.3.3; the low-rank form is derived from it.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class InterpolatedWeights(ReweightedWeights):
         self.num_data = compressed.num_data
         self.unseen = compressed.num_data - compressed.rank
         self.log_determinant = 2.0 * self.factor.diagonal().log().sum() + self.unseen * noise.log()
-        self.pull = self.learned = projected.new_zeros(0)
+        self.scaled_mean = self.variance_reduction = projected.new_zeros(0)
 
     def weight_gradient(self) -> Tensor:
         """d log N(r; 0, C) / dK (m^2,)."""

@@ -1,4 +1,4 @@
-"""Type-I inference: a Markov chain over hyperparameters, and the latent targets of classes."""
+"""Type-I inference: a Markov chain over hyperparameters, and over latent targets of classes."""
 
 from __future__ import annotations
 
@@ -22,43 +22,42 @@ from gpx.sampling.convergence import effective_sample_size
 from gpx.sampling.langevin import Langevin
 from gpx.sampling.truncated_normal import signed_normals
 
-ACCEPTABLE = (0.4, 0.75)
-"""Acceptance rates outside of which the step does not suit the posterior."""
+ACCEPTANCE_RANGE = (0.4, 0.75)
+"""Acceptance rates outside of which a warning is given."""
 
-ROWS = 4096
-"""Rows whose features are held at once."""
+FEATURE_ROWS = 4096
+"""Rows whose features are computed at a time."""
 
 
 class MALA(Chain[Reweighted]):
-    """Metropolis-adjusted Langevin over the hyperparameters of a re-weighted basis.
+    """Metropolis-adjusted Langevin algorithm over the hyperparameters of a re-weighted basis.
 
-    A step is one proposal. In burn-in the step size is adapted to the acceptance rate that suits
-    many dimensions, and the preconditioner is set, at the start and half way, to the inverse of the
-    prior's precision plus the expected information of the data; both are frozen then. Every
-    ``thin``-th state after burn-in goes into the model's ``samples``.
+    A step is one proposal. During burn-in the step size is adapted to a target acceptance rate, and
+    the preconditioner is set, at the start and half way, to the inverse of the prior's precision
+    plus the expected information of the data; afterwards both are fixed. Every ``thin``-th state
+    after burn-in is appended to the model's ``samples``.
 
-    Classes (the probit likelihood) are signs of latent targets: a step then draws ``latents`` of
-    these anew before its proposal (``redraw_latents``), and every sample keeps the sums of its own.
+    Classes (the probit likelihood) are signs of latent targets. Each step then first draws
+    ``latents`` of these again (``redraw_latents``), and every sample stores the sums of its own.
 
     Args:
-        burn_in: steps before the first sample. Where the run is too short for them and a sample,
-            half of its steps, and ``thin`` is cut to what the rest allows.
+        burn_in: steps before the first sample. If the run is too short for these and a sample,
+            burn-in takes half of its steps, and ``thin`` is reduced.
         iterations: steps after burn-in.
         thin: steps between samples.
-        latents: latent targets that a step draws, at most n; with few of them the chain mixes
-            slowly.
+        latents: latent targets redrawn per step, at most n; with few the chain mixes slowly.
 
     Raises:
-        ConfigError: an option out of range; ``check`` says what does not fit the model.
+        ConfigError: an option out of range.
 
-    Cost per step: one evidence and gradient from sufficient statistics, whatever n; for classes
-    three, and the features of ``latents`` rows.
-    Source: Evans thesis, sections 5.4.2 and 5.3.5 (classes); the adaptation and the preconditioner
-    are ours.
+    Cost per step: one evidence and gradient from sufficient statistics, independent of n; for
+    classes three, and the features of ``latents`` rows.
+    Source: Evans thesis, sections 5.4.2 and 5.3.5 (classes); adaptation and preconditioner are
+    additions.
     """
 
     inference = "type1"
-    """Of the models that it is for; ``Reweighted.check_optimizer`` asks."""
+    """Inference that the model must have; see ``Reweighted.check_optimizer``."""
     unit = "steps of the chain"
     purpose = "samples the hyperparameters of Reweighted models"
     model_type = Reweighted
@@ -88,12 +87,12 @@ class MALA(Chain[Reweighted]):
         self.last = self.asked = burn_in + iterations
 
     def run(self, session: Session) -> str:
-        """As in ``OwnSteps``; the density of targets is recorded and replayed on a GPU."""
+        """As in ``OwnSteps``; on a GPU the density is recorded and replayed as a CUDA graph."""
         self.replay = session.cuda_graphs
         return super().run(session)
 
     def check_fit(self, model: Reweighted, num_data: int) -> None:
-        """As in ``OwnSteps``: type-I inference was asked for."""
+        """As in ``OwnSteps``; the model must have type-I inference."""
         if model.inference != "type1":
             raise ConfigError(
                 "optimizer=MALA() is type-I inference and the model has inference="
@@ -102,9 +101,9 @@ class MALA(Chain[Reweighted]):
             )
 
     def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:
-        """As in ``OwnSteps``; goes on with the chain of a checkpoint."""
+        """As in ``OwnSteps``; continues the chain of a checkpoint."""
         self.model = model
-        position = self._free(model.position)
+        position = self._sampled_part(model.position)
         priors = model.hyper_priors
         assert priors is not None  # type-I models have them
         self.form, self.priors = model.form, priors
@@ -115,56 +114,58 @@ class MALA(Chain[Reweighted]):
             self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
             self.here = JointDensity(**self.saved["here"])
             return
-        model.samples = model.samples[:0]  # of an earlier chain, perhaps for other data
+        model.samples = model.samples[:0]  # drop those of an earlier chain
         model.latent_sums = model.latent_sums[:0]
         self.chain = Langevin(self._density, position, self._variances(position))
         self.here = self.latest
 
-    def _free(self, whole: Tensor) -> Tensor:
-        """The sampled part of (log g, log noise) (k + 1,): without the noise for classes."""
+    def _sampled_part(self, whole: Tensor) -> Tensor:
+        """The sampled part of (log g, log noise) (k + 1,); for classes without the noise."""
         return whole[:-1] if self.model.is_probit else whole
 
-    def _whole(self, free: Tensor) -> Tensor:
-        """The inverse of ``_free``."""
+    def _full_position(self, free: Tensor) -> Tensor:
+        """The inverse of ``_sampled_part``."""
         return torch.cat([free, free.new_zeros(1)]) if self.model.is_probit else free
 
     def _density(self, free: Tensor) -> tuple[Tensor, Tensor]:
-        position = self._whole(free)
+        position = self._full_position(free)
         try:
             found = self._joint(position)
-        except NotPositiveDefinite:  # so far out that the covariance is not finite: never accepted
+        except NotPositiveDefinite:  # the covariance is not finite: never accepted
             self.latest = None
             return position.new_tensor(-math.inf), torch.zeros_like(free)
         self.latest = found
         value = found.likelihood + found.prior
-        # the prior of the noise ends at its floor: states below are never accepted
-        return torch.where(position[-1] > self.least, value, -math.inf), self._free(found.gradient)
+        # noise variances below the floor have prior density zero
+        return torch.where(position[-1] > self.least, value, -math.inf), self._sampled_part(
+            found.gradient
+        )
 
     def _joint(self, position: Tensor) -> JointDensity:
-        """The density at a position, replayed from a recording where steps may be."""
-        if self.form is not self._recorded_form:  # other statistics: classes have them at each step
+        """The density at a position; with ``replay`` from a CUDA graph."""
+        if self.form is not self._recorded_form:  # for classes statistics change at each step
             self._recorded_form = self.form
             evaluate = partial(joint_density, self.form, self.priors)
             fixed = self.replay and not self.model.is_probit
             self._density_at = Replayed(evaluate, self.record if fixed else None)
         found = self._density_at(position)
-        # the chain keeps what the next replay fills anew
+        # the next replay overwrites these tensors, which the chain keeps
         return JointDensity(*(part.clone() for part in found)) if self.replay else found
 
     def _variances(self, free: Tensor) -> Tensor:
         """Inverse of prior precision plus expected information, diagonal, shape of ``free``."""
-        position = self._whole(free)
-        information = self._free(self.form.weights(position[:-1], position[-1]).fisher())
-        return 1.0 / (1.0 / self._free(self.priors.variances(position)) + information)
+        position = self._full_position(free)
+        information = self._sampled_part(self.form.weights(position[:-1], position[-1]).fisher())
+        return 1.0 / (1.0 / self._sampled_part(self.priors.variances(position)) + information)
 
     def serves(self, step: int) -> bool:
-        """From the first sample on."""
+        """As in ``OwnSteps``: from the first sample on."""
         return step >= self.burn_in + self.thin
 
     def max_steps(self, limit: int) -> int:
-        """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed.
+        """Burn-in and iterations, at most ``limit``.
 
-        Warns where burn-in and thinning are cut to have samples at all.
+        Warns if burn-in and thinning are shortened to have samples at all.
         """
         if limit < self.burn_in + self.thin:
             wanted, samples = self.burn_in, self.iterations // self.thin
@@ -182,18 +183,18 @@ class MALA(Chain[Reweighted]):
         return self.last
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """One proposal; returns the log joint density where the chain is.
+        """One proposal; returns the log joint density at the state of the chain.
 
         Args:
             step: number of the step, from 0.
-            x, y: read for classes only.
-            generator: of the proposal and its acceptance.
+            x, y: used for classes only.
+            generator: for proposal and acceptance.
         """
         assert self.chain is not None
         if step > 0 and step == self.burn_in // 2:
             self.chain.variances = self._variances(self.chain.position)
         if self.model.is_probit:
-            here, size = self._whole(self.chain.position), self.latents
+            here, size = self._full_position(self.chain.position), self.latents
             redraw_latents(self.model, here, x, y, size=size, generator=generator)
             self.form = self.model.form
             self.chain.renew()
@@ -202,15 +203,15 @@ class MALA(Chain[Reweighted]):
         if moved:
             self.here = self.latest
         count = step + 1
-        if count % self.thin == 0 or count == self.last:  # so that progress reports see it
-            self.model.move(self._whole(self.chain.position))
+        if count % self.thin == 0 or count == self.last:  # for progress reports
+            self.model.set_position(self._full_position(self.chain.position))
         if count <= self.burn_in:
             self.chain.adapt(count, probability)
         else:
             self.accepted += moved
             self.trace.append(float(self.chain.value))
             if (count - self.burn_in) % self.thin == 0:
-                self._keep(self._whole(self.chain.position))
+                self._keep(self._full_position(self.chain.position))
         assert self.here is not None
         parts = {name: getattr(self.here, name) for name in ("fit", "complexity", "constant")}
         return Evidence(self.chain.value, "estimate", {**parts, "prior": self.here.prior})
@@ -225,25 +226,23 @@ class MALA(Chain[Reweighted]):
 
     @property
     def acceptance(self) -> float:
-        """Share of proposals accepted after burn-in; NaN before."""
+        """Fraction of proposals accepted after burn-in; NaN before."""
         return self.accepted / len(self.trace) if self.trace else math.nan
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Mean log marginal likelihood over the samples, with diagnostics of the chain.
 
-        For classes it is the evidence of the latent targets of each sample, not of the labels: the
-        fact ``evidence_of`` says so.
-
-        Warns of an acceptance rate outside [0.4, 0.75]: the samples may not be the posterior's.
+        For classes it is the evidence of the latent targets of each sample, not of the labels (fact
+        ``evidence_of``). Warns if the acceptance rate is outside ``ACCEPTANCE_RANGE``.
         """
         samples = self.model.samples
         values = [
             joint_density(self.model.form_of(number), self.priors, u).likelihood
             for number, u in enumerate(samples)
         ]
-        sizes = effective_sample_size(self._free(samples.mT).mT)
+        sizes = effective_sample_size(self._sampled_part(samples.mT).mT)
         trace = torch.tensor(self.trace, dtype=torch.float64)[:, None]
-        low, high = ACCEPTABLE
+        low, high = ACCEPTANCE_RANGE
         if not low <= self.acceptance <= high:
             warnings.warn(
                 f"the chain accepted {100 * self.acceptance:.0f} % of its proposals after burn-in, "
@@ -271,7 +270,7 @@ class MALA(Chain[Reweighted]):
         return {**rates, "acceptance": self.acceptance} if self.trace else rates
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the chain is, its step and preconditioner, and the log density of every step."""
+        """State, step size and preconditioner of the chain, and the log density of every step."""
         if self.chain is None or self.here is None:
             return {}
         return {
@@ -298,21 +297,21 @@ def redraw_latents(
     size: int,
     generator: torch.Generator,
 ) -> None:
-    """One step of Gibbs sampling of the latent targets u of a probit model, given theta.
+    """A Gibbs step for the latent targets u of a probit model, given theta.
 
-    y = sign(u) with u = m(x) + Phi w + noise of variance one: given u this is regression, of which
-    the model keeps the sums Phi^T (u - m) and |u - m|^2. The weights are drawn given all u, then
-    the u of some rows given these weights and the labels, and the sums are updated for these rows.
-    The weights are then dropped, so that the next step of theta is conditional on u alone.
+    y = sign(u) with u = m(x) + Phi w + noise of variance one. Given u this is regression, with sums
+    Phi^T (u - m) and |u - m|^2. The weights are drawn given all u, then u of some rows given these
+    weights and the labels, and the sums are updated. The weights are dropped, so that the next step
+    of theta is conditional on u alone.
 
     Args:
-        model: its ``latents`` and statistics move.
+        model: its ``latents`` and sums are changed.
         position (k + 1,): theta.
         x (n, d), y (n,): all training data, labels -1 and 1.
-        size: rows to redraw, min(size, n) consecutive ones from a random one on.
+        size: number of rows to redraw, at most n; consecutive, from a random row.
         generator: on the device of x.
 
-    Cost: that of drawing weights (``ReweightedWeights.draw``) and O(size m), nothing of n.
+    Cost: that of drawing weights (``ReweightedWeights.draw``) and O(size m), independent of n.
     Source: Evans thesis, section 5.3.5; Albert and Chib 1993 (probit).
     """
     statistics, n = model.statistics, x.shape[0]
@@ -320,11 +319,11 @@ def redraw_latents(
     start = torch.randint(n, (1,), generator=generator, device=x.device)
     chosen = (start + torch.arange(min(size, n), device=x.device)) % n
     projected, squared = statistics.projected.clone(), statistics.squared.clone()
-    for rows in chosen.split(ROWS):
+    for rows in chosen.split(FEATURE_ROWS):
         features, offset = model.basis(x[rows]).double(), model.mean(x[rows]).double()
         drawn = signed_normals(offset + features @ weights, y[rows], generator=generator)
         new, old = drawn - offset, model.latents[rows]
         projected += (new - old) @ features
         squared += (new.square() - old.square()).sum()
         model.latents[rows] = new
-    model.retarget(projected, squared)
+    model.set_targets(projected, squared)

@@ -1,4 +1,4 @@
-"""Regression on a fixed basis of which the prior variance of every weight is learned."""
+"""Regression on a fixed basis with a learned prior variance for every weight."""
 
 from __future__ import annotations
 
@@ -23,56 +23,55 @@ from gpx.methods.base.start import Deadline, StartWatch, Unwatched
 from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
-from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant
+from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant_functions
 from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import CompressedStatistics
 
 
 class Reweighted(ReweightedState, Model):
-    """Gaussian process regression with a re-weighted basis kernel, at a cost that n does not enter.
+    """Gaussian process regression with a re-weighted basis kernel, at a cost independent of n.
 
-    f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)): the kernel phi(x)^T diag(g) phi(z). Basis and
-    mean stay as initialised, so that the data are needed once, for their ``SufficientStatistics``;
-    every evidence, gradient and posterior afterwards comes from these. Only theta = (g, noise
-    variance) is learned: by maximisation of the evidence (type-II, which over-fits many g), by
-    maximisation over one g_i at a time from g = 0 on, where most of them stay (relevance vectors),
-    or not at all but integrated out by a Markov chain (type-I), whose kept states are the model's
+    f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)), that is, the kernel phi(x)^T diag(g) phi(z).
+    Basis and mean stay as initialised, so the data are needed only once, for their
+    ``SufficientStatistics``, from which evidence, gradient and posterior are computed. Only
+    theta = (g, noise variance) is learned: by maximising the evidence (type-II, which over-fits if
+    there are many g), by maximising over one g_i at a time from g = 0, so that most of them stay
+    zero (relevance vectors), or by a Markov chain (type-I), whose states are the model's
     ``samples``.
 
     Args:
-        kernel: of the basis; it must suit it (factor over the inputs for a grid, have a spectral
-            sampler for Fourier features).
-        mean, likelihood: Gaussian; or Bernoulli with the probit link, of which type-I inference
-            samples the latent targets as well (``redraw_latents``) at a noise variance of one.
-        basis: on ``kernel``; or a class, or any callable, that makes one of ``kernel`` and
-            ``num_basis``: ``GridFeatures`` (the leading eigenfunctions on a grid),
-            ``TrainingPoints`` (kernel functions at training inputs: a relevance vector machine),
-            Fourier features; or one whose prior follows from the kernel's hyperparameters, which
-            are what is learned then (diagonal, type2, no priors): ``ImportanceWeightedFourier``,
-            ``LaplacianEigenfunctions``, or ``InterpolatedGrid``, the weights of which have the
-            kernel's covariance on a grid.
+        kernel: of the basis, which must support it (a product over inputs for a grid, a kernel with
+            a spectral sampler for Fourier features).
+        mean, likelihood: Gaussian; or Bernoulli with the probit link, for which type-I inference
+            also samples latent targets (``redraw_latents``) with noise variance one.
+        basis: on ``kernel``; or a class or callable that makes one from ``kernel`` and
+            ``num_basis``: ``GridFeatures`` (leading eigenfunctions on a grid), ``TrainingPoints``
+            (kernel functions at training inputs: a relevance vector machine), Fourier features; or
+            a basis whose prior follows from the kernel's hyperparameters, which are learned instead
+            of g (diagonal, type2, no priors): ``ImportanceWeightedFourier``,
+            ``LaplacianEigenfunctions``, or ``InterpolatedGrid``, whose weights have the kernel's
+            covariance on a grid.
         num_basis: m, at most (a small grid has fewer eigenfunctions).
-        structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
-            or O(rank^2 m)), ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)), or
-            ``householder`` (any prior: these axes, turned by reflections that are learned too;
-            O(rank^2), and so many numbers a sample).
-        inference: ``type1``, ``type2`` or ``relevance_vectors``; says which optimizer fits.
-        priors: hyper-priors of theta; None: flat (not with type1); ``auto``: those of the benchmark
-            (``WeightPriors()``), flat where there can be none: relevance vectors and a basis whose
-            weights follow from the kernel.
+        structure: of the prior: ``diagonal`` (a variance per function, O(m^3) or O(rank^2 m) per
+            evaluation), ``orthogonal`` (a variance per eigenvector of Phi^T Phi, O(m)), or
+            ``householder`` (any prior covariance: also rotates these axes by learned reflections,
+            O(rank^2) operations per evaluation and numbers per sample).
+        inference: ``type1``, ``type2`` or ``relevance_vectors``, each with an optimizer of its own.
+        priors: hyper-priors of theta; None: flat (not with type1); ``auto``: ``WeightPriors()``,
+            but flat for relevance vectors and bases whose prior follows from the kernel.
 
     Attributes:
         basis: the functions.
-        log_weights (k,): log g, relative to the basis' own prior variances, and for householder
-            the tails of the reflections; none where g follows from the kernel.
-        samples (T, k + 1): kept states (log g, log noise) of the chain.
-        latents (n,): for probit, the current latent targets of the chain, less the mean; else
+        log_weights (k,): log g, relative to the prior variances of the basis, and for householder
+            the entries of the reflectors; empty if g follows from the kernel.
+        samples (T, k + 1): states (log g, log noise) of the chain.
+        latents (n,): for probit, the current latent targets of the chain minus the mean; else
             empty.
 
     Raises:
-        ConfigError: options that do not fit.
+        ConfigError: options that do not fit together.
 
-    Cost: n m^2 / 2 multiply-adds once, then nothing of n.
+    Cost: n m^2 / 2 multiply-adds once; then independent of n.
     Source: Evans thesis, chapter 5 (with basis=grief: GP-GRIEF-I).
     """
 
@@ -108,7 +107,7 @@ class Reweighted(ReweightedState, Model):
         self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
         self._warned = False
         self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))
-        self.register_state(3)  # the third total: the noise variance at the start
+        self.register_state(3)  # the third total is the initial noise variance
 
     @property
     def kernel(self) -> Kernel:
@@ -119,19 +118,19 @@ class Reweighted(ReweightedState, Model):
 
     @property
     def is_probit(self) -> bool:
-        """Whether targets are classes, signs of latent ones with noise of variance one."""
+        """Whether targets are classes: the signs of latent targets with noise variance one."""
         return isinstance(self.likelihood, Bernoulli)
 
     @property
     def noise_variance(self) -> Tensor:
-        """Of the likelihood, or of latent targets; 0-d."""
+        """Noise variance () of the likelihood, for probit that of the latent targets."""
         if isinstance(self.likelihood, Gaussian):
             return self.likelihood.noise_variance
         return torch.ones_like(self.totals[0])
 
     @property
     def hyper_priors(self) -> HyperPriors | None:
-        """Of every g and of the noise variance; None: flat."""
+        """Hyper-priors of g and of the noise variance; None: flat."""
         if self.priors is None:
             return None
         weight = self.priors.weight()
@@ -141,20 +140,20 @@ class Reweighted(ReweightedState, Model):
         return HyperPriors(weight, noise, self.priors.tail_variances(self.form.sums.values))
 
     def log_variances(self) -> Tensor:
-        """log g (k,), or the entries of a dense prior; differentiable in what is learned."""
+        """log g (k,), or the entries of a dense prior covariance; differentiable."""
         if self.basis.dense_prior:
             return self.basis.prior_covariance().flatten()
         return self.basis.log_variances() if self.basis.follows_kernel else self.log_weights
 
     @property
     def position(self) -> Tensor:
-        """(log g, log noise variance) (k + 1,), where the model stands; detached."""
+        """Current (log g, log noise variance) (k + 1,), detached."""
         noise = self.noise_variance.detach().double().log()
         return torch.cat([self.log_variances().detach(), noise[None]])
 
     @property
     def noise_floor(self) -> float:
-        """Infimum of the noise variance; zero where it is fixed."""
+        """Lower bound of the noise variance; zero if it is fixed."""
         return 0.0 if self.is_probit else floor_of(self.likelihood, "noise_variance")
 
     @property
@@ -162,8 +161,8 @@ class Reweighted(ReweightedState, Model):
         return max(LEAST_NOISE, (1.0 + MARGIN) * self.noise_floor)
 
     @torch.no_grad()
-    def move(self, position: Tensor) -> None:
-        """Put the model at (log g, log noise variance) (k + 1,)."""
+    def set_position(self, position: Tensor) -> None:
+        """Set (log g, log noise variance) (k + 1,)."""
         self.log_weights.copy_(position[:-1])
         self._set_noise(position[-1].exp())
 
@@ -173,9 +172,9 @@ class Reweighted(ReweightedState, Model):
             self.likelihood.noise_variance = noise.clamp_min(self._least_noise).to(here)
 
     def check_optimizer(self, optimizer: object) -> None:
-        """As in ``Model``: type-I inference and relevance vectors have steps of their own."""
+        """As in ``Model``: type-I inference and relevance vectors need their own optimizers."""
         own, name = getattr(optimizer, "inference", None), type(optimizer).__name__
-        # relevance vectors say themselves which inference they need
+        # RelevanceVectors checks the model's inference itself
         if self.inference == "type1" and own is None:
             raise ConfigError(
                 f"{name} would maximise what inference=type1 is to integrate out: leave out "
@@ -183,29 +182,29 @@ class Reweighted(ReweightedState, Model):
             )
         if self.inference == "relevance_vectors" and own != "relevance_vectors":
             raise ConfigError(
-                f"{name} would weight every function, where inference=relevance_vectors is "
+                f"{name} would weight every function, but inference=relevance_vectors is "
                 "to select: leave out optimizer=, or use inference=type2"
             )
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: nothing to settle, but sums of m x m must fit into memory.
+        """As in ``Model``: no choices, but checks memory.
 
         Raises:
-            ConfigError: they do not.
+            ConfigError: sums of m x m do not fit into memory.
         """
         self.basis.place(x)
         require_sums("num_basis", self.basis.num_basis, x.device)
         return {}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Fix the basis and sum over the data, once; weights start at the mode of their prior."""
+        """Fix the basis and sum over the data; theta starts at the mode of its prior."""
         self.initialise_watched(x, y, generator=generator, watch=Unwatched())
 
     @torch.no_grad()
     def initialise_watched(
         self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
     ) -> None:
-        """As ``initialise``; a search for the basis' lengthscales ends with the time for it."""
+        """As ``initialise``; a search for lengthscales of the basis ends when time is up."""
         deadline = Deadline(watch)
         start = fix_functions(
             self.basis,
@@ -219,7 +218,7 @@ class Reweighted(ReweightedState, Model):
         if deadline.passed:
             watch.cut_short("the search for lengthscales")
         self._warned = False
-        # labels are latent targets of their own signs, and the statistics are already theirs
+        # labels -1 and 1 are the first latent targets, and have their signs
         self.latents = (y - self.mean(x)).double() if self.is_probit else self.latents[:0]
         self.latent_sums = self.latent_sums[:0]
         self.frame = self.frame[:0]
@@ -233,16 +232,18 @@ class Reweighted(ReweightedState, Model):
         self.log_weights.data = torch.zeros(count, dtype=torch.float64, device=x.device)
         priors = self.hyper_priors
         if priors is not None:
-            self.log_weights[: count - priors.tails] = math.log(priors.weight.mode)
+            self.log_weights[: count - priors.num_tails] = math.log(priors.weight.mode)
             if priors.noise is not None:
                 noise = torch.full_like(noise, priors.noise.mode)
         self._set_noise(noise)
         self.samples = self.log_weights.new_zeros(0, self.form.num_weights + 1)
-        turns = 0 if priors is None else priors.tails
-        variances = "" if self.basis.dense_prior else f"{self.form.num_weights - turns} "
+        tails = 0 if priors is None else priors.num_tails
+        variances = "" if self.basis.dense_prior else f"{self.form.num_weights - tails} "
         prior = "the kernel's covariance" if self.basis.dense_prior else "prior variances"
         self.note = f"{start.note}; {variances}{prior}, "
-        self.note += f"{self.form.path} form" + (f", {turns} turns of their axes" if turns else "")
+        self.note += f"{self.form.path} form" + (
+            f", {tails} parameters of their axes" if tails else ""
+        )
         if self.inference == "type2" and learned:
             self.note += (
                 f"; type-II fits all of them to {len(x)} points, which tends to over-fit "
@@ -251,12 +252,12 @@ class Reweighted(ReweightedState, Model):
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Take in further data x (b, d), y (b,), at O(b m^2) (and O(m^3) at the next evidence).
+        """Add data x (b, d), y (b,), at O(b m^2) (and O(m^3) at the next evidence).
 
-        Samples that were kept are of the data before: run the chain again.
+        ``samples`` stay those of the data before; run the chain again.
 
         Raises:
-            ConfigError: the prior's axes are those that the data before gave.
+            ConfigError: the structure is not diagonal, so the prior depends on the data.
         """
         self._check_frame()
         more = sufficient_statistics(self.basis, x, y - self.mean(x))
@@ -264,10 +265,10 @@ class Reweighted(ReweightedState, Model):
 
     @torch.no_grad()
     def remove_rows(self, x: Tensor, y: Tensor) -> None:
-        """Forget data x (b, d), y (b,) that were taken in.
+        """Remove data x (b, d), y (b,) that were used before.
 
         Raises:
-            ConfigError: more rows than there are, or as for ``add_rows``.
+            ConfigError: more rows than were used, or as for ``add_rows``.
         """
         self._check_frame()
         fewer = sufficient_statistics(self.basis, x, y - self.mean(x))
@@ -276,17 +277,17 @@ class Reweighted(ReweightedState, Model):
     def _check_frame(self) -> None:
         if self.is_probit:
             raise ConfigError(
-                "likelihood=Bernoulli() keeps a latent target for every row that it was trained "
-                "on, and takes no rows in or out; train again"
+                "likelihood=Bernoulli() keeps a latent target for every training row, so rows "
+                "cannot be added or removed; train again"
             )
         if self.structure != "diagonal":
             raise ConfigError(
-                f"structure={self.structure} holds its prior in the eigenvectors of the data it "
-                "has seen, and takes no rows in or out; use structure=diagonal, or train again"
+                f"structure={self.structure} has a prior along eigenvectors of the training data, "
+                "so rows cannot be added or removed; use structure=diagonal, or train again"
             )
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for records: the size of the basis and the path taken."""
+        """Facts for metrics.json: size of the basis and path of the evidence."""
         found: dict[str, bool | int | float | str] = {
             "num_basis": self.basis.num_basis,
             "num_weights": self.form.num_weights,
@@ -295,9 +296,9 @@ class Reweighted(ReweightedState, Model):
         return found | self.basis.facts()
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The weights' prior variances, or the kernel they follow from, and the noise.
+        """Prior variances of the weights, or the kernel they follow from, and the likelihood.
 
-        The functions and the mean stay.
+        Basis functions and mean are fixed.
         """
         learned: list[nn.Parameter] = [self.log_weights]
         if self.basis.follows_kernel:
@@ -306,11 +307,10 @@ class Reweighted(ReweightedState, Model):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> ReweightedPosterior:
-        """The posterior over the kept samples, or at the position where there are none.
+        """The posterior averaged over ``samples``, or at the current theta if there are none.
 
-        Functions that have no prior variance are left out of it where the others can be had alone.
-
-        x and y are not read. Warns, once, where too few functions count.
+        Functions with negligible prior variance are dropped, if the basis allows. x and y are not
+        read. Warns, once, if too few functions have a considerable prior variance.
         """
         if not self._warned:
             self._warned = self.basis.warn_of_few()
@@ -319,7 +319,7 @@ class Reweighted(ReweightedState, Model):
         kept = samples.new_zeros(0, dtype=torch.int64)
         few = None
         if self.structure == "diagonal" and not basis.dense_prior:
-            kept = relevant(samples)
+            kept = relevant_functions(samples)
             few = basis.subset(kept)
         if few is not None:
             basis = few
@@ -333,5 +333,5 @@ class Reweighted(ReweightedState, Model):
         return posterior
 
     def new_posterior(self) -> ReweightedPosterior:
-        """As in ``Model``; the training data are not part of the posterior."""
+        """As in ``Model``."""
         return ReweightedPosterior(self.basis, self.mean, self.structure)

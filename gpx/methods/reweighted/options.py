@@ -23,7 +23,7 @@ def check_options(
     priors: WeightPriors | None,
     likelihood: Likelihood,
 ) -> None:
-    """Raise ConfigError for options that are unknown, out of range or at odds."""
+    """Raise ConfigError for options that are unknown, out of range or contradictory."""
     for name, value, choices in (
         ("structure", structure, get_args(Structure)),
         ("inference", inference, get_args(Inference)),
@@ -36,21 +36,21 @@ def check_options(
     flat = {"priors=None": priors is None}
     if basis.follows_kernel:
         _require(
-            f"basis {class_name(basis)} learns the kernel, and every weight follows from it",
+            f"basis {class_name(basis)} learns the kernel, which determines every weight's prior",
             diagonal | {"inference=type2": inference == "type2"} | flat,
         )
     if inference == "relevance_vectors":
         _require(
-            "inference=relevance_vectors leaves functions out at a maximum of the evidence alone",
+            "inference=relevance_vectors selects functions by the evidence alone",
             diagonal | flat,
         )
     if structure == "householder" and priors is None:
         raise ConfigError(
-            "structure=householder needs hyper-priors (priors=): turned freely, one "
-            "axis of the prior explains all of the targets, at no end of evidence"
+            "structure=householder needs hyper-priors (priors=): with free rotations one axis of "
+            "the prior could explain all targets, and the evidence is unbounded"
         )
     mode = None if priors is None else priors.noise_mode
-    if mode is not None and isinstance(likelihood, Gaussian):  # others the objective refuses
+    if mode is not None and isinstance(likelihood, Gaussian):  # the objective refuses others
         floor = floor_of(likelihood, "noise_variance")
         if mode <= floor:
             raise ConfigError(
@@ -58,7 +58,7 @@ def check_options(
             )
     if isinstance(likelihood, Bernoulli):
         _require(
-            "model=Reweighted() samples classes by the latent targets whose signs they are",
+            "model=Reweighted() treats classes as signs of latent targets, which it samples",
             {
                 "likelihood=Bernoulli(link=probit)": likelihood.link == "probit",
                 "inference=type1": inference == "type1",

@@ -1,4 +1,4 @@
-"""Weights under a prior along the eigenvectors of Phi^T Phi, or along axes turned from these."""
+"""Weights with a prior along the eigenvectors of Phi^T Phi, or along rotated axes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpx.methods.reweighted.weights import CompressedStatistics, ReweightedForm,
 
 
 class OrthogonalForm(ReweightedForm):
-    """Prior variances of the eigenvectors of Phi^T Phi: the functions Phi V are orthogonal.
+    """A prior variance for each eigenvector v_i of Phi^T Phi, so that all is diagonal.
 
-    The inputs decide on the axes of the prior. g_i is the prior variance of v_i^T w in the scale of
-    the basis; lambda_i g_i is that of the coefficient of the function of unit norm along it.
+    The training inputs determine the axes of the prior. g_i is the prior variance of v_i^T w;
+    lambda_i g_i is that of the coefficient of the corresponding function of unit norm.
 
-    Cost: O(rank) an evaluation with its gradient.
-    Source: Evans thesis, section 5.2.3; this form, free of cancellation, is ours.
+    Cost: O(rank) per evaluation with its gradient.
+    Source: Evans thesis, section 5.2.3, written without cancellation.
     """
 
     path = "orthogonal"
@@ -33,21 +33,21 @@ class OrthogonalForm(ReweightedForm):
         """As in ``ReweightedForm``."""
         return OrthogonalWeights(self.sums, self.sums.targets, log_variances, log_noise)
 
-    def at(self, features: Tensor) -> Tensor:
-        """Features along the eigenvectors, and the squared norm of the rest: (t, rank + 1).
+    def prepare_features(self, features: Tensor) -> Tensor:
+        """Features along the eigenvectors, and the squared norm of the remainder: (t, rank + 1).
 
-        Cost: O(m rank) a row.
+        Cost: O(m rank) per row.
         """
-        wide = features.double()
-        seen = wide @ self.sums.vectors
-        rest = (wide.square().sum(1) - seen.square().sum(1)).clamp_min(0.0)
-        return torch.cat([seen, rest.unsqueeze(1)], 1)
+        features = features.double()
+        along = features @ self.sums.vectors
+        remainder = (features.square().sum(1) - along.square().sum(1)).clamp_min(0.0)
+        return torch.cat([along, remainder.unsqueeze(1)], 1)
 
 
 class OrthogonalWeights(ReweightedWeights):
-    """V^T w = A c with independent c_i ~ N(0, g_i): axes A = I here, turned ones in subclasses.
+    """V^T w = A c with independent c_i ~ N(0, g_i); axes A = I here, rotated in subclasses.
 
-    A^T Lambda A = Lambda, so that the data as well see every c_i on its own.
+    A^T Lambda A = Lambda, so that the c_i are independent a posteriori, too.
 
     Args:
         compressed: of the data.
@@ -71,15 +71,15 @@ class OrthogonalWeights(ReweightedWeights):
         self.fit = unreached + (self.targets.square() * self.shrink).sum()
         self.misfit = unreached + (self.targets * self.shrink).square().sum()
         self.log_determinant = self.ratio.log1p().sum() + compressed.num_data * log_noise
-        self.pull = self.ratio.sqrt() * self.targets * self.shrink
-        self.learned = self.ratio * self.shrink
+        self.scaled_mean = self.ratio.sqrt() * self.targets * self.shrink
+        self.variance_reduction = self.ratio * self.shrink
         self.num_data = compressed.num_data
 
-    def along(self, seen: Tensor) -> Tensor:
-        """Features (t, rank) along the axes, from those along V: times A."""
-        return seen
+    def features_along_axes(self, features: Tensor) -> Tensor:
+        """Features (t, rank) along the axes, from those along V (t, rank): times A."""
+        return features
 
-    def turned(self, coordinates: Tensor) -> Tensor:
+    def from_axes(self, coordinates: Tensor) -> Tensor:
         """V^T w from coordinates c (rank,) or (t, rank) along the axes: times A^T."""
         return coordinates
 
@@ -89,44 +89,44 @@ class OrthogonalWeights(ReweightedWeights):
 
     def mean(self) -> Tensor:
         """As in ``ReweightedWeights``."""
-        return self.compressed.vectors @ self.turned(self.variances.sqrt() * self.pull)
+        return self.compressed.vectors @ self.from_axes(self.variances.sqrt() * self.scaled_mean)
 
     def marginals(self, features: Tensor) -> Marginals:
         """As in ``ReweightedWeights``. Cost: O(rank) a row.
 
-        Directions orthogonal to all eigenvectors keep their prior variance, the mean of the g_i.
-        They do not matter at the training inputs; elsewhere they stand for what is not known.
+        Directions orthogonal to all eigenvectors have the mean of the g_i as prior variance. The
+        training inputs have no features in these directions, so it is not reduced by the data.
 
         Source: Evans thesis, section 5.2.2 (all m functions for the variance).
         """
-        seen, unseen = self.along(features[:, :-1]), features[:, -1]
-        mean = seen @ (self.variances.sqrt() * self.pull)
-        variance = seen.square() @ (self.variances * self.shrink)
-        return Marginals(mean, variance + self.variances.mean() * unseen)
+        along, remainder = self.features_along_axes(features[:, :-1]), features[:, -1]
+        mean = along @ (self.variances.sqrt() * self.scaled_mean)
+        variance = along.square() @ (self.variances * self.shrink)
+        return Marginals(mean, variance + self.variances.mean() * remainder)
 
     def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
         """As in ``ReweightedWeights``. Cost: 2 num m rank multiply-adds."""
         vectors = self.compressed.vectors
-        everywhere = normal_columns(num, self.compressed.num_basis, self.pull, generator)
+        everywhere = normal_columns(num, self.compressed.num_basis, self.scaled_mean, generator)
         inside = everywhere @ vectors
         unseen = self.variances.mean().sqrt() * (everywhere - inside @ vectors.mT)
         root = (self.variances * self.shrink).sqrt()
-        drawn = self.turned(self.variances.sqrt() * self.pull + root * inside)
+        drawn = self.from_axes(self.variances.sqrt() * self.scaled_mean + root * inside)
         return unseen + drawn @ vectors.mT
 
 
 class ReflectedForm(OrthogonalForm):
-    """Prior covariance U diag(lambda_i g_i) U^T of the functions of unit norm, U learned.
+    """Prior covariance U diag(lambda_i g_i) U^T of the functions of unit norm, with learned U.
 
-    U is a product of Householder reflections along v_i = e_i + tail_i, the tail in the entries
-    after i: tails of zero leave the axes where ``OrthogonalForm`` has them, and every rotation is
-    reached up to the signs of its columns, which the prior does not see. A position is log g
+    U is a product of Householder reflections along v_i = e_i + tail_i, where tail_i has entries
+    after i only. Zero tails give the axes of ``OrthogonalForm``, and every rotation can be
+    represented up to the signs of its columns, which do not affect the prior. A position is log g
     (rank,), then the rank (rank - 1) / 2 entries of the tails, row by row.
 
-    Cost: O(rank^2) an evaluation with its gradient; rank^3 more for a prediction, and rank^2
+    Cost: O(rank^2) per evaluation with its gradient; rank^3 for a prediction, and rank^2
     multiply-adds for each of its rows.
-    Source: Evans thesis, section 5.2.2; tails, and the expected information of a rotation, are
-    ours.
+    Source: Evans thesis, section 5.2.2; the parametrisation by tails and their expected information
+    are additions.
     """
 
     path = "reflections"
@@ -145,25 +145,25 @@ class ReflectedForm(OrthogonalForm):
         return ReflectedWeights(self, log_variances[:rank], log_variances[rank:], log_noise)
 
     def reflectors(self, tails: Tensor) -> Tensor:
-        """v_i as rows (rank, rank), from their tails (num_tails,)."""
+        """The reflectors v_i as rows (rank, rank), from their tails (num_tails,)."""
         found = torch.eye(self.sums.rank, dtype=tails.dtype, device=tails.device)
         return found.index_put((self.rows, self.columns), tails)
 
 
 class ReflectedWeights(OrthogonalWeights):
-    """Weights along axes A = Lambda^{-1/2} U Lambda^{1/2}: U turns the functions of unit norm.
+    """Weights along axes A = Lambda^{-1/2} U Lambda^{1/2}, where U rotates the unit functions.
 
     Args:
-        form: with the data.
-        log_variances (rank,), tails (num_tails,), log_noise (): where.
+        form: with the sums over the data.
+        log_variances (rank,), tails (num_tails,), log_noise (): log g, tails and log s.
     """
 
     def __init__(
         self, form: ReflectedForm, log_variances: Tensor, tails: Tensor, log_noise: Tensor
     ) -> None:
         self.form, self.reflectors = form, form.reflectors(tails)
-        turned = reflect(self.reflectors, form.sums.targets)
-        super().__init__(form.sums, turned, log_variances, log_noise)
+        targets = reflect(self.reflectors, form.sums.targets)
+        super().__init__(form.sums, targets, log_variances, log_noise)
 
     @cached_property
     def axes(self) -> Tensor:
@@ -171,30 +171,31 @@ class ReflectedWeights(OrthogonalWeights):
         root = self.compressed.values.sqrt()
         return rotation_of(self.reflectors) * root / root.unsqueeze(1)
 
-    def along(self, seen: Tensor) -> Tensor:
+    def features_along_axes(self, features: Tensor) -> Tensor:
         """As in ``OrthogonalWeights``."""
-        return seen @ self.axes
+        return features @ self.axes
 
-    def turned(self, coordinates: Tensor) -> Tensor:
+    def from_axes(self, coordinates: Tensor) -> Tensor:
         """As in ``OrthogonalWeights``."""
         return coordinates @ self.axes.mT
 
     def weight_gradient(self) -> Tensor:
-        """As in ``ReweightedWeights``, and of the tails."""
-        pulled = self.targets * self.shrink / self.noise.sqrt()
+        """As in ``ReweightedWeights``; also with respect to the tails."""
+        upstream = -self.targets * self.shrink / self.noise.sqrt()
         with torch.enable_grad():
             reflectors = self.reflectors.detach().requires_grad_()
-            turned = reflect(reflectors, self.compressed.targets)
-            (slope,) = torch.autograd.grad(turned, reflectors, -pulled)
+            targets = reflect(reflectors, self.compressed.targets)
+            (slope,) = torch.autograd.grad(targets, reflectors, upstream)
         return torch.cat([super().weight_gradient(), slope[self.form.rows, self.form.columns]])
 
     def fisher(self) -> Tensor:
-        """As in ``ReweightedWeights``; of the tails at zero: 4 (c_i - c_j)^2 / (c_i c_j).
+        """As in ``ReweightedWeights``; for tails, at zero, 4 (c_i - c_j)^2 / (c_i c_j).
 
-        A tail turns axes i and j, of variances c_i and c_j with noise, by twice its entry.
+        An entry of a tail rotates axes i and j, with variances c_i and c_j including noise, by
+        twice its value.
         """
-        wide = 1.0 + self.ratio
-        first, second = wide[self.form.rows], wide[self.form.columns]
-        turns = 4.0 * (first - second).square() / (first * second)
-        straight = super().fisher()
-        return torch.cat([straight[:-1], turns, straight[-1:]])
+        variances = 1.0 + self.ratio
+        first, second = variances[self.form.rows], variances[self.form.columns]
+        of_tails = 4.0 * (first - second).square() / (first * second)
+        others = super().fisher()
+        return torch.cat([others[:-1], of_tails, others[-1:]])

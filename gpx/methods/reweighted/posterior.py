@@ -1,4 +1,4 @@
-"""Posterior process of regression on a re-weighted basis: a mixture over sampled weights."""
+"""Posterior process of regression on a re-weighted basis: a mixture over samples of theta."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights
 
-LEFT_OUT = math.log(1e-300)
-"""Stored in place of the logarithm of a prior variance of zero."""
+LOG_OF_ZERO_VARIANCE = math.log(1e-300)
+"""Stored as the logarithm of a prior variance of zero."""
 
 NEGLIGIBLE_VARIANCE = 1e-12
-"""Prior variances below this times the largest contribute nothing."""
+"""Prior variances below this fraction of the largest are negligible."""
 
 
 class ReweightedPosterior(ReweightedState, Posterior):
-    """Posterior process of ``Reweighted``: T equally likely (g, noise), one Gaussian process each.
+    """Posterior process of ``Reweighted``: a mixture of T Gaussian processes, one per sample.
 
-    It keeps statistics in place of training data, and every prediction factorises anew at every
-    sample, because T factors would be T m^2 numbers.
+    The state holds sums over the data, and predictions compute a factor for every sample again, as
+    T factors would take T m^2 numbers.
 
     Attributes:
         gram (m, m), projected (m,), totals (2,): sufficient statistics.
@@ -59,7 +59,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
         frame: Tensor | None = None,
         latent_sums: Tensor | None = None,
     ) -> None:
-        """Take statistics, samples (T, k + 1), and the frame and latent sums where there are."""
+        """Store sums, samples (T, k + 1), and frame and latent sums if there are any."""
         gram, projected = statistics.gram.clone(), statistics.projected.clone()
         self.statistics = replace(statistics, gram=gram, projected=projected)
         self.samples = samples.clone()
@@ -67,7 +67,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
         self.latent_sums = self.latent_sums[:0] if latent_sums is None else latent_sums.clone()
 
     def fix(self) -> None:
-        """As in ``Posterior``: the factors of all samples, T m^2 numbers."""
+        """As in ``Posterior``: computes the factors of all samples, T m^2 numbers."""
         self._fixed = list(self.weights())
 
     def weights(self) -> Iterator[ReweightedWeights]:
@@ -84,12 +84,12 @@ class ReweightedPosterior(ReweightedState, Posterior):
 
     @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
-        """Mean and variance of the latent function at x (t, d) under every sample: (T, t) each."""
+        """Mean and variance (T, t) of the latent function at x (t, d) for every sample."""
         shape = len(self.samples), x.shape[0]
         mean, variance = x.new_empty(shape), x.new_empty(shape)
         row = 4 * 8 * len(self.projected)
         for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
-            features = self.form.at(self.basis(x[rows]))
+            features = self.form.prepare_features(self.basis(x[rows]))
             offset = self.mean(x[rows])
             for number, weights in enumerate(self.weights()):
                 found = weights.marginals(features)
@@ -104,7 +104,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Mixture of T normals for y at every row of x (t, d), each with its own noise.
 
-        Of classes: the average of T probabilities; with ``probability=median`` the link of the
+        For classes the average of T probabilities; with ``probability=median`` the link of the
         mean, as for other posteriors.
         """
         if isinstance(likelihood, Bernoulli):
@@ -118,14 +118,14 @@ class ReweightedPosterior(ReweightedState, Posterior):
 
     @property
     def has_own_noise(self) -> bool:
-        """As in ``Posterior``: every sample of the chain has its own."""
+        """As in ``Posterior``: every sample has its own noise variance."""
         return True
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """``num`` posterior functions x (t, d) -> (num, t), each at a sample drawn anew.
+        """``num`` posterior functions x (t, d) -> (num, t), each at a random sample.
 
-        Cost: a factorisation per sample that was drawn, then O(num m) a row.
+        Cost: a factorisation per sample drawn, then O(num m) per row.
         """
         total = len(self.samples)
         chosen = torch.randint(total, (num,), generator=generator, device=generator.device)
@@ -147,14 +147,16 @@ class ReweightedPosterior(ReweightedState, Posterior):
         return paths
 
 
-def relevant(samples: Tensor) -> Tensor:
-    """Numbers (k,), at least one, of the functions whose prior variance counts in any sample.
+def relevant_functions(samples: Tensor) -> Tensor:
+    """Numbers (k,), at least one, of functions with non-negligible prior variance in any sample.
 
     Args:
         samples (T, m + 1): (log g, log noise).
     """
     logs = samples[:, :-1]
     best = logs.amax(1, keepdim=True)
-    counts = (logs > best + math.log(NEGLIGIBLE_VARIANCE)).any(0) & (logs > LEFT_OUT + 1.0).any(0)
+    counts = (logs > best + math.log(NEGLIGIBLE_VARIANCE)).any(0) & (
+        logs > LOG_OF_ZERO_VARIANCE + 1.0
+    ).any(0)
     kept = counts.nonzero().squeeze(1)
     return kept if len(kept) else kept.new_zeros(1)

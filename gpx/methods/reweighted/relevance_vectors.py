@@ -1,4 +1,4 @@
-"""The sequential relevance vector machine: one prior variance a step, to its optimum."""
+"""The sequential relevance vector machine: each step optimises one prior variance."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from gpx.linalg import cholesky
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.model import Reweighted
-from gpx.methods.reweighted.posterior import LEFT_OUT
+from gpx.methods.reweighted.posterior import LOG_OF_ZERO_VARIANCE
 from gpx.methods.reweighted.weights import CovarianceForm, ReweightedWeights
 
-COLLINEAR = 1e-10
-"""A function is collinear with those that are in where they leave less of it than this share."""
+COLLINEARITY_TOLERANCE = 1e-10
+"""Relative residual below which a function counts as collinear with those of the model."""
 
 
 class RelevanceVectors(OwnSteps[Reweighted]):
-    """Type-II inference of a re-weighted basis that starts without functions and takes them in.
+    """Type-II inference of a re-weighted basis that adds functions to an empty model one by one.
 
-    Every step moves one prior variance, the one with most to gain, to its exact optimum: a function
-    joins, is weighted anew, or leaves. Then the noise variance moves to its fixed point. The
-    evidence never falls; at its maximum most functions are out. Predictions evaluate these as
-    well, with weights of zero, unless they are kernels at training inputs (basis=dictionary).
+    Every step sets one prior variance, that with the largest gain, to its exact optimum: a function
+    is added, re-weighted or removed. Then the noise variance is set to its fixed point. The
+    evidence never falls; at its maximum most functions have variance zero. Predictions still
+    evaluate these, unless they are kernels at training inputs (basis=dictionary).
 
     Args:
-        tolerance: nats; ends when the best move and the noise gain less.
-        moves: steps at most.
-        learn_noise: whether the noise variance moves.
+        tolerance: nats; ends when the best step, noise included, gains less.
+        moves: most steps.
+        learn_noise: whether to learn the noise variance.
 
     Raises:
-        ConfigError: an option out of range; ``check`` says what does not fit the model.
+        ConfigError: an option out of range.
 
-    Cost per step: k^2 m + 5 k^3 for k functions that are in, from sums over the data, whatever n.
+    Cost per step: k^2 m + 5 k^3 for k functions in the model, independent of n.
     Source: Tipping and Faul 2003; from sums: Evans thesis, section 5.3.2.
     """
 
     inference = "relevance_vectors"
-    """Of the models that it is for; ``Reweighted.check_optimizer`` asks."""
+    """Inference that the model must have; see ``Reweighted.check_optimizer``."""
     unit = "moves"
     purpose = "selects functions of Reweighted models"
     model_type = Reweighted
@@ -60,11 +60,11 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         self.moves = moves
         self.learn_noise = learn_noise
         self.residual = math.inf
-        self.held = False
+        self.at_noise_floor = False
         self.saved: dict[str, Any] = {}
 
     def check_fit(self, model: Reweighted, num_data: int) -> None:
-        """As in ``OwnSteps``: a selection was asked for."""
+        """As in ``OwnSteps``; the model must have ``inference="relevance_vectors"``."""
         if model.inference != "relevance_vectors":
             raise ConfigError(
                 "optimizer=RelevanceVectors() leaves functions out and inference="
@@ -72,39 +72,38 @@ class RelevanceVectors(OwnSteps[Reweighted]):
             )
 
     def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:
-        """As in ``OwnSteps``; goes on with the selection of a checkpoint."""
+        """As in ``OwnSteps``; continues the selection of a checkpoint."""
         self.model = model
         self.statistics = model.statistics
         self.variances = torch.zeros_like(self.statistics.projected)
         if self.saved:
             self.variances = self.saved["variances"].to(self.variances)
             self.residual = self.saved["residual"]
-            self.held = self.saved.get("held", False)
+            self.at_noise_floor = self.saved.get("held", False)
             self.converged = self.residual < self.tolerance
             return
         self._move(self.noise_variance)
 
     @property
     def noise_variance(self) -> Tensor:
-        """Where the model has it; (), float64."""
+        """Noise variance () of the model, float64."""
         return self.model.noise_variance.detach().double()
 
     def _move(self, noise: Tensor) -> None:
-        logs = self.variances.log().clamp_min(LEFT_OUT)
-        self.model.move(torch.cat([logs, noise.log()[None]]))
+        logs = self.variances.log().clamp_min(LOG_OF_ZERO_VARIANCE)
+        self.model.set_position(torch.cat([logs, noise.log()[None]]))
 
     def max_steps(self, limit: int) -> int:
-        """Moves, at most ``limit``."""
+        """As in ``OwnSteps``: ``moves``, at most ``limit``."""
         return min(limit, self.moves)
 
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """The best move, and the noise; returns the evidence afterwards.
+        """The best change of a prior variance, and of the noise; returns the evidence.
 
         Args:
             step: number of the step, from 0.
-            x, y: not read.
-            generator: unused; nothing is drawn.
+            x, y, generator: unused.
         """
         noise = self.noise_variance
         factors = coordinate_factors(self.statistics, self.variances, noise)
@@ -115,9 +114,9 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         if self.learn_noise:
             weights = active_weights(self.statistics, self.variances, noise)
             before = weights.log_marginal_likelihood()
-            wanted = noise_update(self.statistics, self.variances, noise, weights)
-            self._move(wanted)
-            self.held = float(wanted) < 0.99 * float(self.noise_variance)
+            optimum = noise_update(self.statistics, self.variances, noise, weights)
+            self._move(optimum)
+            self.at_noise_floor = float(optimum) < 0.99 * float(self.noise_variance)
             evidence = self._evidence()
             self.residual = max(self.residual, float((evidence.value - before).abs()))
         else:
@@ -133,9 +132,9 @@ class RelevanceVectors(OwnSteps[Reweighted]):
 
     @torch.no_grad()
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Log marginal likelihood, and how many functions are in.
+        """Log marginal likelihood, and the number of functions in the model.
 
-        Warns when moves ran out, and when the noise variance is the least that there may be.
+        Warns if ``moves`` was reached, and if the noise variance is at its lower bound.
         """
         if not self.converged:
             warnings.warn(
@@ -144,11 +143,11 @@ class RelevanceVectors(OwnSteps[Reweighted]):
                 f"moves={self.moves}",
                 stacklevel=2,
             )
-        if self.held:
+        if self.at_noise_floor:
             warnings.warn(
-                f"the evidence wants less noise than the variance of {float(self.noise_variance):g}"
-                " that is kept at least: the functions explain the targets all but exactly, which "
-                "over-fits unless these are free of noise; take fewer functions "
+                f"the noise variance is at its lower bound of {float(self.noise_variance):g}: the "
+                "functions fit the targets almost exactly, which over-fits unless these are free "
+                "of noise; take fewer functions "
                 "(num_basis=), longer lengthscales, learn_noise=False, or "
                 "inference=type1",
                 stacklevel=2,
@@ -161,13 +160,13 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         return self._evidence(**facts)
 
     def learning_rates(self, step: int) -> dict[str, float]:
-        """Nats that the last step gained at most, and how many functions are in."""
+        """Largest gain of the last step in nats, and the number of functions in the model."""
         count = float((self.variances > 0.0).sum())
         return {"gain": self.residual, "relevance_vectors": count}
 
     def state_dict(self) -> dict[str, Any]:
-        """Prior variances (m,), what was left to gain, and whether the noise is at its least."""
-        return {"variances": self.variances, "residual": self.residual, "held": self.held}
+        """Prior variances (m,), the largest gain, and whether the noise is at its bound."""
+        return {"variances": self.variances, "residual": self.residual, "held": self.at_noise_floor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
@@ -177,7 +176,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
 def active_weights(
     statistics: SufficientStatistics, variances: Tensor, noise: Tensor
 ) -> ReweightedWeights:
-    """Posterior of the weights with g_i > 0 alone; variances g (m,), noise ().
+    """Posterior of the weights with g_i > 0, from variances g (m,) and noise ().
 
     Cost: k^3 for k of them.
     """
@@ -189,10 +188,11 @@ def active_weights(
 def noise_update(
     statistics: SufficientStatistics, variances: Tensor, noise: Tensor, weights: ReweightedWeights
 ) -> Tensor:
-    """A noise variance () of no smaller evidence, the prior variances g (m,) as they are.
+    """A noise variance () that does not lower the evidence, at fixed prior variances g (m,).
 
-    MacKay's fixed point misfit / (n - sum of learned), which is the faster, where its evidence is
-    above that of expectation maximisation, (misfit + s sum of learned) / n, which never falls.
+    MacKay's fixed point misfit / (n - sum of variance_reduction), which converges faster, if its
+    evidence is larger than that of the expectation maximisation step,
+    (misfit + s sum of variance_reduction) / n, whose evidence never falls.
 
     Args:
         weights: ``active_weights`` at this noise variance.
@@ -202,7 +202,7 @@ def noise_update(
     """
     part = statistics.of_functions(variances.nonzero().squeeze(1))
     misfit = part.about(weights.mean()).squared.clamp_min(0.0)
-    used = weights.learned.sum()
+    used = weights.variance_reduction.sum()
     slow = (misfit + noise * used) / statistics.num_data
     fast = misfit / (statistics.num_data - used).clamp_min(1e-3)
     smallest = 1e-12 * statistics.squared / statistics.num_data
@@ -213,15 +213,15 @@ def noise_update(
 
 
 class CoordinateFactors(NamedTuple):
-    """The evidence as a function of one prior variance at a time, the others as they are.
+    """The evidence as a function of one prior variance g at a time, the others fixed.
 
     Up to a constant it is (q^2 g / (1 + g s) - log(1 + g s)) / 2.
 
     Attributes:
-        sparsity (m,): s, the overlap of function i with the model without it.
-        quality (m,): q, what it explains of the error of that model.
-        optimum (m,): g at the maximum: (q^2 - s) / s^2, or 0 where q^2 <= s.
-        gain (m,): of the evidence there, nats, never negative.
+        sparsity (m,): s of Tipping and Faul, by the model without function i.
+        quality (m,): q of Tipping and Faul, by the model without function i.
+        optimum (m,): the maximising g: (q^2 - s) / s^2, or 0 if q^2 <= s.
+        gain (m,): gain in evidence there, in nats, non-negative.
     """
 
     sparsity: Tensor
@@ -233,9 +233,9 @@ class CoordinateFactors(NamedTuple):
 def coordinate_factors(
     statistics: SufficientStatistics, variances: Tensor, noise: Tensor
 ) -> CoordinateFactors:
-    """Factors of all m functions at prior variances g (m,), zero for those left out.
+    """Factors of all m functions at prior variances g (m,), zero for functions not in the model.
 
-    Functions that are collinear to rounding with the model have nothing to gain.
+    Functions that are numerically collinear with the model have gain zero.
 
     Cost: k^2 m + k^3 multiply-adds for k functions with g > 0.
     Source: Tipping and Faul 2003; from statistics: derived from Evans thesis, section 5.3.2.
@@ -252,8 +252,8 @@ def coordinate_factors(
     overlap = statistics.gram.diagonal() / noise
     within = overlap - half.square().sum(0)
     error = statistics.projected / noise - (half.mT @ half_target).squeeze(1)
-    within = torch.where(within > COLLINEAR * overlap, within, torch.inf)
-    # of those in the model without a difference: 1 - g S is the diagonal of the inverse
+    within = torch.where(within > COLLINEARITY_TOLERANCE * overlap, within, torch.inf)
+    # for functions in the model use the diagonal of the inverse, 1 - g S, to avoid cancellation
     left = torch.cholesky_inverse(factor).diagonal()
     pull = torch.cholesky_solve(target.unsqueeze(1), factor).squeeze(1)
     sparsity, quality = within.clone(), error.clone()

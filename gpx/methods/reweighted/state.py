@@ -1,4 +1,4 @@
-"""What a re-weighted basis keeps of its data, and the cheapest path from there to its weights."""
+"""Sums over the data of a re-weighted basis, and the cheapest form to compute with them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpx.methods.reweighted.weights import (
 
 Structure = Literal["diagonal", "orthogonal", "householder"]
 
-WORTH_COMPRESSING = 0.6
-"""Share of m below which a rank makes the compressed form the cheaper one."""
+MAX_COMPRESSED_RANK = 0.6
+"""Largest rank, relative to m, at which the compressed form is cheaper."""
 
 
 def reweighted_form(
@@ -32,19 +32,18 @@ def reweighted_form(
     *,
     dense_prior: bool = False,
 ) -> ReweightedForm:
-    """The path for statistics: exact for its structure, the cheapest one there is.
+    """The cheapest exact form for given statistics and structure.
 
-    ``diagonal`` gives every function of the basis its own prior variance: O(m^3) an evaluation,
-    O(rank^2 m) where the functions have a rank below 0.6 m on the data (fewer rows than functions).
-    ``orthogonal`` gives one to every eigenvector of Phi^T Phi: O(m) an evaluation.
-    ``householder`` turns these eigenvectors as well: O(rank^2).
+    ``diagonal``: a prior variance per function, O(m^3) per evaluation, or O(rank^2 m) if the
+    features have a rank below 0.6 m (fewer rows than functions). ``orthogonal``: a variance per
+    eigenvector of Phi^T Phi, O(m). ``householder``: these eigenvectors rotated, O(rank^2).
 
     Args:
         statistics: sums over the data.
         structure: of the prior.
-        frame (m, rank): for householder, the eigenvectors that it turns, as they were when the
-            prior was learned: another computation of them may differ in signs.
-        dense_prior: whether the prior is a covariance of all weights, which the basis gives.
+        frame (m, rank): for householder, the eigenvectors used when the prior was learned (computed
+            again, their signs might differ).
+        dense_prior: whether the basis has a dense prior covariance of all weights.
 
     Cost: one eigendecomposition of Phi^T Phi.
     """
@@ -56,22 +55,22 @@ def reweighted_form(
     if structure == "orthogonal":
         return OrthogonalForm(compressed)
     m = len(statistics.projected)
-    if compressed.rank <= WORTH_COMPRESSING * m:
+    if compressed.rank <= MAX_COMPRESSED_RANK * m:
         return CompressedForm(compressed)
     return CovarianceForm(statistics)
 
 
 class ReweightedState(InDoublePrecision):
-    """Buffers that ``Reweighted`` and its posterior share, and the path they take to the weights.
+    """Buffers that ``Reweighted`` and its posterior have in common, and their ``form``.
 
     Attributes:
         gram (m, m), projected (m,): sums over the data.
         totals (2 or more,): |r|^2, n, and further numbers of the module.
-        samples (T, k + 1): (log g, log noise variance); of a basis with a dense prior, its entries
-            in the place of log g.
-        frame (m, rank): for ``householder``, the eigenvectors that its prior turns.
-        latent_sums (T, m + 1): of a probit model, Phi^T r and |r|^2 of the latent targets that
-            belong to each sample; (0, 0) for others, whose targets are those of the statistics.
+        samples (T, k + 1): (log g, log noise variance); for a basis with a dense prior covariance,
+            its entries in place of log g.
+        frame (m, rank): for ``householder``, the eigenvectors that the prior rotates.
+        latent_sums (T, m + 1): for probit, Phi^T r and |r|^2 of the latent targets of each sample;
+            (0, 0) for other models.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (
@@ -93,7 +92,7 @@ class ReweightedState(InDoublePrecision):
     totals: Tensor
 
     def register_state(self, num_totals: int, device: torch.device | None = None) -> None:
-        """The buffers, of no data yet."""
+        """Register empty buffers."""
         for name, shape in (("samples", (0, 0)), ("gram", (0, 0)), ("projected", (0,))):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device=device))
         self.register_buffer("frame", self.gram.clone())
@@ -103,7 +102,7 @@ class ReweightedState(InDoublePrecision):
 
     @property
     def statistics(self) -> SufficientStatistics:
-        """What is kept of the data."""
+        """Sums over the data."""
         squared, count = self.totals[:2].unbind()
         return SufficientStatistics(self.gram, self.projected, squared, int(count))
 
@@ -117,29 +116,29 @@ class ReweightedState(InDoublePrecision):
 
     @property
     def form(self) -> ReweightedForm:
-        """The path from these statistics to evidence and posterior."""
+        """The form of these statistics, for evidence and posterior."""
         if self._form is None:
             self._form = reweighted_form(
                 self.statistics, self.structure, self.frame, dense_prior=self.basis.dense_prior
             )
         return self._form
 
-    def retarget(self, projected: Tensor, squared: Tensor) -> None:
-        """Other targets r of the same rows: Phi^T r (m,) and |r|^2 ()."""
+    def set_targets(self, projected: Tensor, squared: Tensor) -> None:
+        """Set other targets r of the same rows, by Phi^T r (m,) and |r|^2 ()."""
         form = self.form.of_targets(projected, squared)
         self.projected = projected
         self.totals = torch.cat([squared[None], self.totals[1:]])
         self._form = form
 
     def form_of(self, number: int) -> ReweightedForm:
-        """The path at the targets of sample ``number``."""
+        """The form with the latent targets of sample ``number``."""
         if not len(self.latent_sums):
             return self.form
         sums = self.latent_sums[number]
         return self.form.of_targets(sums[:-1], sums[-1])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if self.structure != "householder":  # none, and older runs did not store it
+        if self.structure != "householder":  # empty, and absent in older runs
             state_dict.setdefault(prefix + "frame", self.frame[:0])
-        state_dict.setdefault(prefix + "latent_sums", self.latent_sums[:0])  # nor this
+        state_dict.setdefault(prefix + "latent_sums", self.latent_sums[:0])  # as above
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,7 +1,6 @@
-"""Blocks of consecutive rows taken together, as one batch of small matrices.
+"""Blocks of consecutive rows combined to batches of small matrices.
 
-Small blocks of tens of rows cost more in calls than in arithmetic: a few dozen kernel launches
-each on a GPU, or as many times the overhead of a torch operation on a CPU.
+For blocks of tens of rows, the overhead of single calls would exceed the arithmetic.
 """
 
 from __future__ import annotations
@@ -17,20 +16,19 @@ from gpx.inference.batched_covariance import batched_covariances, fused_profile
 from gpx.inference.padded_rows import PaddedRows
 from gpx.kernels.base import Kernel
 
-WASTE = 1.5
+MAX_PADDING_RATIO = 1.5
 """Largest ratio of entries with padding to entries without, in the matrices of a batch."""
 
 
 @dataclass(frozen=True)
 class BlockBatch(PaddedRows):
-    """Several blocks of rows that follow each other, padded to the longest of them.
+    """Consecutive blocks of rows, padded to the longest of them.
 
     Rows are counted from the first of the batch.
 
     Attributes:
         sizes: rows of every block.
-        places (b,): where each of the b rows is among the padded ones; None where nothing is
-            padded.
+        places (b,): index of each of the b rows among the padded ones; None: there is no padding.
     """
 
     sizes: tuple[int, ...]
@@ -38,7 +36,7 @@ class BlockBatch(PaddedRows):
 
     @classmethod
     def of(cls, sizes: Sequence[int], device: torch.device) -> BlockBatch:
-        """Blocks of these sizes, none of them zero."""
+        """Blocks of these sizes, all positive."""
         count, longest, total = len(sizes), max(sizes), sum(sizes)
         if min(sizes) == longest:
             rows = torch.arange(total, device=device).view(count, longest)
@@ -48,7 +46,7 @@ class BlockBatch(PaddedRows):
         first, size = known[0].unsqueeze(1), known[1].unsqueeze(1)
         place = torch.arange(longest, device=device)
         mask = place < size
-        # how far the padding of the blocks before has moved the rows of each
+        # offset of the rows of each block by the padding of earlier blocks
         shift = torch.arange(count, device=device) * longest - known[0]
         shift = shift.repeat_interleave(known[1], output_size=total)
         return cls(
@@ -59,37 +57,37 @@ class BlockBatch(PaddedRows):
         )
 
     def padded(self, values: Tensor) -> Tensor:
-        """Values (b, c) of the rows arranged by blocks: (g, p, c), zero where padded."""
+        """Values (b, c) of the rows arranged by blocks: (g, p, c), padded with zeros."""
         shape = (*self.rows.shape, values.shape[1])
         if self.places is None:
             return values.view(shape)
         found = values.new_zeros(self.rows.numel(), values.shape[1])
         return found.index_copy_(0, self.places, values).view(shape)
 
-    def gathered(self, values: Tensor) -> Tensor:
+    def unpadded(self, values: Tensor) -> Tensor:
         """Inverse of ``padded``: values (g, p, ...) arranged by rows (b, ...)."""
         flat = values.flatten(0, 1)
         return flat if self.places is None else flat[self.places]
 
     def covariances(self, kernel: Kernel, x: Tensor) -> Tensor:
-        """k within every block (g, p, p) of the rows x (b, d), differentiable; any in padding."""
+        """k within every block (g, p, p) of rows x (b, d), differentiable; padding is arbitrary."""
         return batched_covariances(kernel, x[self.rows])
 
 
 Batches = Sequence[tuple[int, BlockBatch | None]]
-"""Where each batch ends, and its blocks; None for one block alone."""
+"""End of each batch, and its blocks; None for a single block."""
 
 
 def block_batches(
     kernel: Kernel, bounds: Sequence[int], room: int, device: torch.device
 ) -> list[tuple[int, BlockBatch | None]]:
-    """Blocks that follow each other, as many to a batch as ``room`` and ``WASTE`` allow.
+    """Group consecutive blocks to batches, as ``room`` and ``MAX_PADDING_RATIO`` allow.
 
     Args:
-        kernel: one whose matrices are not made in batches has one block to a batch.
-        bounds: 0, the row after each block, ..., n; nothing is left of empty ones. Where larger
-            blocks come first, least is padded.
-        room: numbers that the padded matrices of a batch may have, unless one block has more.
+        kernel: if it cannot be evaluated in batches, every batch has one block.
+        bounds: 0, the row after each block, ..., n; empty blocks are dropped. Sorted blocks,
+            largest first, need the least padding.
+        room: most entries of the padded matrices of a batch (a single block may have more).
         device: of the rows.
     """
     together = fused_profile(kernel) is not None or kernel.has_formula
@@ -98,7 +96,7 @@ def block_batches(
     for size in (stop - start for start, stop in pairwise(bounds) if stop > start):
         squares, longest = squares + size**2, max(longest, size)
         numbers = 0 if not groups else (len(groups[-1]) + 1) * longest**2
-        if together and groups and numbers <= min(room, WASTE * squares):
+        if together and groups and numbers <= min(room, MAX_PADDING_RATIO * squares):
             groups[-1].append(size)
         else:
             groups.append([size])

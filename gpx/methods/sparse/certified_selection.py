@@ -1,4 +1,4 @@
-"""What is certain of KL(q || posterior), and the fewest greedy points that make it small."""
+"""Certified bounds on KL(q || posterior), and the fewest greedy points that meet a tolerance."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ from gpx.inference.rounding import factor_rounding
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, running_sum
 
-FIRST = 64
-"""Points of the first attempt; every further one has twice as many."""
+INITIAL_POINTS = 64
+"""Points of the first attempt; every further attempt doubles them."""
 
-SLACK = 0.02
-"""Share of the points that bisection may leave above the smallest number that certifies."""
+BISECTION_SLACK = 0.02
+"""Relative accuracy of the bisection for the smallest certified number of points."""
 
-PRODUCTS_LIMIT = {"cpu": 20_000, "cuda": 200_000}
-"""Training points up to which products with the kernel matrix are made, n^2 each."""
+MAX_ROWS_FOR_PRODUCTS = {"cpu": 20_000, "cuda": 200_000}
+"""Most training points for which products with the kernel matrix (n^2 each) are used."""
 
-SHARE = 0.05
-"""Of the tolerance: nats that conjugate gradients may leave open."""
+SOLVER_SHARE = 0.05
+"""Accuracy of conjugate gradients, as a fraction of the tolerance."""
 
 
 @dataclass(frozen=True)
 class KLCertifier:
-    """What is certain of KL(q || posterior) in nats, rounding included; for float64.
+    """Certified upper bounds on KL(q || posterior) in nats, rounding included; for float64.
 
-    From the sums over the data alone first; where that is above the tolerance and products with
-    the kernel matrix can decide, by conjugate gradients too: about half the points then suffice.
+    The bound uses sums over the data alone. If it is above the tolerance, a sharper one by
+    conjugate gradients with the kernel matrix is tried, which needs about half the points.
 
     Attributes:
-        kernel, x (n, d): covariance and inputs.
+        kernel, x (n, d): covariance function and inputs.
         residual (n,): y - m(x).
         noise (): noise variance.
-        tolerance: nats that are asked for.
-        products: whether to make products; by ``PRODUCTS_LIMIT`` when None.
+        tolerance: in nats.
+        products: whether to use products with the kernel matrix; None: for at most
+            ``MAX_ROWS_FOR_PRODUCTS`` rows.
 
-    Cost: one M x M eigendecomposition; n^2 per product, a few of them.
+    Cost: one M x M eigendecomposition; a few products of n^2.
     Source: Burt thesis, sections 2.4.2 and 4.3.4.
     """
 
@@ -65,11 +66,11 @@ class KLCertifier:
 
     @torch.no_grad()
     def bound(self, whitener: Whitener, sums: NystromSums, report: CholeskyReport) -> float:
-        """Nats above the KL of the optimal q of these points.
+        """Upper bound on KL(q || posterior) in nats, for the optimal q of these points.
 
         Args:
-            whitener, report: of K_zz; the jitter is part of q.
-            sums: with ``residual``.
+            whitener, report: of the factorisation of K_zz, whose jitter is part of q.
+            sums: over the data, with ``residual``.
         """
         noise = self.noise.detach().double()
         store = BlockStore(whitener, self.x)
@@ -78,7 +79,7 @@ class KLCertifier:
         undecided = found > self.tolerance >= float(least_kl_bound(sums.trace_error, noise))
         if not (undecided and self._products()):
             return found
-        solver = AuxiliarySolver(epsilon=SHARE * self.tolerance, max_iterations=200)
+        solver = AuxiliarySolver(epsilon=SOLVER_SHARE * self.tolerance, max_iterations=200)
         matrix = solver.matrix(self.kernel, self.x, noise)
         start = nystrom.shifted_solve(self.residual)
         solved = solver.solve(matrix, nystrom, self.residual, start)
@@ -88,25 +89,25 @@ class KLCertifier:
     def _products(self) -> bool:
         if self.products is not None:
             return self.products
-        limit = PRODUCTS_LIMIT.get(self.x.device.type, PRODUCTS_LIMIT["cpu"])
+        limit = MAX_ROWS_FOR_PRODUCTS.get(self.x.device.type, MAX_ROWS_FOR_PRODUCTS["cpu"])
         return self.x.shape[0] <= limit
 
 
 def least_kl_bound(trace_error: Tensor, noise: Tensor) -> Tensor:
-    """(T / s - log(1 + T / s)) / 2: no ``bound`` is ever less, whatever the targets."""
+    """(T / s - log(1 + T / s)) / 2, a lower bound of ``KLCertifier.bound`` for any targets."""
     ratio = trace_error / noise.double()
     return 0.5 * (ratio - ratio.log1p())
 
 
 @dataclass(frozen=True)
 class CertifiedSelection:
-    """Inducing points and what is certain of them.
+    """Inducing points with their certificate.
 
     Attributes:
         points (M, d): in the order of greedy selection.
-        kl: nats; upper bound on KL(q || posterior) at these points.
-        tolerance: nats that were asked for.
-        limit: what kept M from growing, in words; empty where the tolerance is met.
+        kl: upper bound on KL(q || posterior) at these points, in nats.
+        tolerance: in nats.
+        limit: why there are no more points, in words; empty if the tolerance is met.
     """
 
     points: Tensor
@@ -127,10 +128,10 @@ class CertifiedSelection:
 
 
 def prefix_sums(sums: NystromSums, size: int) -> NystromSums:
-    """Sums of the first ``size`` inducing points, from those of all of them.
+    """Sums for the first ``size`` inducing points, from those for all of them.
 
-    L is lower triangular, so the first rows of A are those of the first points alone, and what the
-    later rows explain goes back to the trace error.
+    L is lower triangular, so the first rows of A belong to the first points alone; the variance
+    that later points explain is added to the trace error.
     """
     gram = sums.gram[:size, :size]
     freed = sums.gram.diagonal()[size:].sum()
@@ -152,25 +153,25 @@ def certified_selection(
 ) -> CertifiedSelection:
     """Grow a greedy set until the a-posteriori bound on the KL is within the tolerance.
 
-    Sets are nested, so one factorisation certifies every size up to its own; sizes double, and the
-    smallest that suffices is found by bisection (within ``SLACK``). K_zz is factorised with the
-    smallest jitter alone: where that ends, the set ends.
+    Sizes double until the bound is met; as the sets are nested, one factorisation serves all
+    smaller sizes, and bisection finds the smallest that suffices (within ``BISECTION_SLACK``). The
+    set ends where K_zz has no Cholesky factor at the smallest jitter.
 
     Args:
-        certifier: of the data and hyperparameters, with the tolerance.
+        certifier: for the data, hyperparameters and tolerance.
         max_points: most inducing points.
         jitter: smallest jitter, see ``factorise``.
-        generator: thins very large data before the greedy selection.
+        generator: for subsampling very large data before the greedy selection.
 
-    Cost: at most about 8 n M^2 multiply-adds for the M that is returned, and the certifier's some
-    ten times; memory n times up to 2 M.
+    Cost: at most about 8 n M^2 multiply-adds for the M that is returned, and about ten times that
+    of the certifier; memory n times up to 2 M.
     Raises: DataError: targets that are not finite.
     Source: Burt thesis, sections 2.4 and 5.1.
     """
     require_finite(certifier.residual)
     kernel, x, noise = certifier.kernel, certifier.x, certifier.noise
     tolerance, most = certifier.tolerance, min(max_points, certifier.x.shape[0])
-    size, too_few = min(FIRST, most), 0
+    size, too_few = min(INITIAL_POINTS, most), 0
     while True:
         greedy = GreedyConditionalVariance().select(x, kernel, size, generator=generator)
         z = longest_prefix(kernel, greedy.points[: greedy.informative or 1], jitter)
@@ -185,11 +186,11 @@ def certified_selection(
                 return CertifiedSelection(z, kl, tolerance, _limit(len(z) < size, max_points, x))
         size, too_few = min(2 * size, most), size
     enough = len(z)
-    # T of the first 1, 2, ... points, and what no targets can make small enough
+    # trace errors of the first 1, 2, ... points rule out sizes, whatever the targets
     freed = running_sum(sums.gram.diagonal().flip(0)).flip(0)[1:]
-    hopeless = least_kl_bound(sums.trace_error + freed, noise) > tolerance
-    too_few = max(too_few, int(hopeless.sum()))
-    while enough - too_few > max(1.0, SLACK * enough):
+    impossible = least_kl_bound(sums.trace_error + freed, noise) > tolerance
+    too_few = max(too_few, int(impossible.sum()))
+    while enough - too_few > max(1.0, BISECTION_SLACK * enough):
         m = (enough + too_few) // 2
         part = Whitener(kernel, z[:m], whitener.factor[:m, :m])
         found = certifier.bound(part, prefix_sums(sums, m), report)
@@ -201,7 +202,7 @@ def certified_selection(
 
 
 def _limit(exhausted: bool, max_points: int, x: Tensor) -> str:
-    """The reason why no further points are added, for people."""
+    """Why no further points are added, for messages."""
     if exhausted:
         return "further points add nothing in the precision of the kernel matrix"
     if max_points < x.shape[0]:

@@ -42,7 +42,7 @@ def cg_lower_bound(
     log_determinant: LogDeterminant = "trace_error",
     gradient: bool,
 ) -> tuple[CollapsedTerms, LogDensityGradient | None]:
-    """The bound at any v, and its gradient with v held.
+    """The bound at any v, and its gradient at fixed v.
 
     With r = y - K v, u = Q^{-1} r and w = u + v / 2,
 
@@ -50,8 +50,8 @@ def cg_lower_bound(
 
     where g = n/2 log(1 + T / (n s)) ("trace_error") or n/2 log(tr(Q^{-1} K) / n)
     ("preconditioned_trace", tighter). At a fixed r the first, second and last terms are
-    log N(r; 0, Q), whose gradient is that of the collapsed bound; what remains is w^T dK v, in
-    tiles of the kernel matrix, and -(u + v)^T d(y - m).
+    log N(r; 0, Q), whose gradient is that of the collapsed bound; the remaining gradient is
+    w^T dK v, computed in tiles of the kernel matrix, and -(u + v)^T d(y - m).
 
     Args:
         kernel, x (n, d), z (M, d): covariance function, inputs, inducing inputs.
@@ -62,9 +62,9 @@ def cg_lower_bound(
         gradient: whether to compute it.
 
     Exactness: lower bound on the log marginal likelihood for every v, Z and jitter. At v = 0 it is
-    at least the collapsed bound; at v = K^{-1} y only the log determinant is approximate; within
-    ``found.gap`` of that. For a v that is neither it may lie below the collapsed bound. It is not
-    monotone in M.
+    at least the collapsed bound; at v = K^{-1} y only the log determinant is approximate, and at
+    other v it is at most ``found.gap`` lower. Between v = 0 and K^{-1} y it may be below the
+    collapsed bound. It is not monotone in M.
     Cost: gradient 2 n M^2 multiply-adds and about four products with K; memory linear in n. The
     tighter g: 3 n^2 M more, memory 2 n M.
     Source: Burt thesis, section 4.3.3; Artemev, Burt and van der Wilk (2021); the gradient is
@@ -101,7 +101,7 @@ def cg_lower_bound(
             None if tight is None else tight.extra,
         )
         left = 0.5 * v - minus_u
-        noiseless = target.detach() - r - s.to(v.dtype) * v  # k(x, x) v is known from the residual
+        noiseless = target.detach() - r - s.to(v.dtype) * v  # k(x, x) v, from the residual
         kernel_gradient.add_found(matrix.derivative(left, v, noiseless))
         noise = log_density_noise_gradient(sums, inner, s, n) + torch.dot(left, v)
         if tight is None:
@@ -117,7 +117,7 @@ def cg_lower_bound(
 
 @runtime_checkable
 class SolvedModel(Protocol):
-    """What the bound asks of a model: inducing points and a vector v that it may move."""
+    """What the bound needs of a model: inducing points and a vector v, which it updates."""
 
     kernel: Kernel
     mean: Mean
@@ -128,22 +128,22 @@ class SolvedModel(Protocol):
 
 
 class CGLowerBound(Objective[SolvedModel]):
-    """Conjugate gradient lower bound of a ``CGLB`` model, maximised in blocks.
+    """Conjugate gradient lower bound of a ``CGLB`` model, maximised alternately.
 
-    Every evaluation first moves the model's auxiliary vector v by preconditioned conjugate
-    gradients from where it was, until the bound is within ``epsilon`` nats of its best over v, and
-    then gives the bound and its gradient with v held: at the best v that is the whole gradient.
+    Every evaluation first updates the model's auxiliary vector v by preconditioned conjugate
+    gradients, until the bound is within ``epsilon`` nats of its maximum over v, and then computes
+    the bound and its gradient at fixed v (which is the full gradient at the optimal v).
 
     Args:
-        solver: of v; whatever its ``epsilon``, the bound stays one. None: its defaults.
+        solver: of v; the result is a lower bound for any ``epsilon``. None: its defaults.
         log_determinant: see ``cg_lower_bound``.
-        refresh: when v moves. "evaluation": at every evaluation, so that epsilon holds everywhere
-            and the loss may jump by epsilon; an optimiser that comes to rest goes over to
-            "iteration" and goes on. "iteration": at the first evaluation of every iteration of the
-            optimiser; further ones of its line search keep v, so that loss and gradient agree.
+        refresh: when v is updated. "evaluation": at every evaluation, so that epsilon always holds,
+            but the loss may jump by epsilon; when the optimiser stalls, it changes to "iteration".
+            "iteration": at the first evaluation of every iteration; the line search keeps v, so
+            that loss and gradient are consistent.
 
-    Exactness: lower bound. Cost and source: ``cg_lower_bound``; per conjugate gradient step one
-    product with the kernel matrix (n^2 / 2 kernel evaluations) and 4 n M.
+    Exactness: lower bound. Cost and source: ``cg_lower_bound``; per conjugate gradient step also
+    one product with the kernel matrix (n^2 / 2 kernel evaluations) and 4 n M.
     """
 
     batching = "full"
@@ -170,7 +170,7 @@ class CGLowerBound(Objective[SolvedModel]):
                 raise ConfigError(f"{name}={value}: expected one of {', '.join(known)}")
         self.solver = AuxiliarySolver() if solver is None else solver
         self.log_determinant: LogDeterminant = log_determinant
-        # in checkpoints: whether v is held within a line search, and has moved in this one
+        # in checkpoints: whether v is fixed within an iteration, and was updated in this one
         self.register_buffer("hold", torch.tensor(refresh == "iteration"))
         self.register_buffer("moved", torch.tensor(False))
 
@@ -179,22 +179,22 @@ class CGLowerBound(Objective[SolvedModel]):
         super().check(model)
         if model.inducing_points.dtype != torch.float64:
             raise ConfigError(
-                "objective CGLowerBound needs dtype=float64, where a bound stays a bound; "
+                "objective CGLowerBound needs dtype=float64 for a valid bound; "
                 "product_dtype=float32 runs most of the work in float32"
             )
 
     def prepare(
         self, model: SolvedModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Refuses targets that are not finite (DataError)."""
+        """As in ``Objective``; raises DataError if targets are not finite."""
         require_finite(y)
 
     def after_step(self, model: SolvedModel) -> None:
-        """A new iteration: the next evaluation moves v."""
+        """The next evaluation, of a new iteration, updates v."""
         self.moved.fill_(False)
 
     def after_stall(self, model: SolvedModel) -> bool:
-        """Hold v within each line search from now on, and go on (once)."""
+        """Change from ``refresh="evaluation"`` to "iteration", once."""
         if bool(self.hold):
             return False
         self.hold.fill_(True)

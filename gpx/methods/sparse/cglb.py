@@ -1,4 +1,4 @@
-"""Sparse regression whose mean is corrected by conjugate gradients on the whole kernel matrix."""
+"""Sparse regression with a mean corrected by conjugate gradients on the full kernel matrix."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from gpx.tensor_checks import check_at_least
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
 
-PREDICTING = AuxiliarySolver(epsilon=1e-3, max_iterations=1000)
-"""How closely v is solved before predicting unless asked otherwise."""
+PREDICTION_SOLVER = AuxiliarySolver(epsilon=1e-3, max_iterations=1000)
+"""Default solver for v before predicting."""
 
 TEST_COLUMNS = 64
 """Test points whose systems K^{-1} k_* are solved together."""
 
 
 class CGLB(SGPR):
-    """Inducing points as in ``SGPR``, and a vector v near K^{-1} (y - m(x)) (Artemev et al. 2021).
+    """``SGPR`` and a vector v close to K^{-1} (y - m(x)) (Artemev et al. 2021).
 
     The posterior mean is k_*^T v + q_*^T Q^{-1} (y - m(x) - K v): that of sparse regression at
-    v = 0, the exact one at v = K^{-1} (y - m(x)) or where Q = K. No predictive distribution follows
-    from the bound, so the variance is a choice.
+    v = 0, the exact one at v = K^{-1} (y - m(x)) or if Q = K. The bound does not imply a predictive
+    variance, which is therefore an option.
 
     Args:
         kernel, mean, likelihood, num_inputs, num_inducing, selector, fit_noise, jitter: as in
             ``SGPR``.
         num_data: n, the length of v.
-        solver: of v, before predicting. None: to ``PREDICTING``.
+        solver: for v, before predicting. None: ``PREDICTION_SOLVER``.
         variance: "sgpr" (neither an upper nor a lower bound on the exact variance; M^2 per point),
-            "lanczos" (never below the exact one; n times ``lanczos_rank`` per point and numbers
-            kept) or "exact" (a linear system per point, to the solver's ``epsilon``).
+            "lanczos" (an upper bound; time n ``lanczos_rank`` per point, and as much memory) or
+            "exact" (a linear system per point, to the solver's ``epsilon``).
         lanczos_rank: t, steps of the Lanczos cache.
 
     Attributes:
-        auxiliary (n,): v, a buffer: a constant of every gradient, moved by the objective.
+        auxiliary (n,): v, a buffer that the objective updates; constant in all gradients.
 
     Source: Burt thesis, sections 4.3.3 and 4.4.2.
     """
 
-    takes_row_noise = False  # v is the solution at one noise variance
+    takes_row_noise = False  # v is solved for with one noise variance
     auxiliary: Tensor
 
     def __init__(
@@ -92,7 +92,7 @@ class CGLB(SGPR):
         if variance not in VARIANCES:
             raise ConfigError(f"variance={variance}: expected one of {', '.join(VARIANCES)}")
         check_at_least(1, lanczos_rank=lanczos_rank)
-        self.solver = PREDICTING if solver is None else solver
+        self.solver = PREDICTION_SOLVER if solver is None else solver
         self.variance: VarianceName = variance
         self.lanczos_rank = lanczos_rank
         self.register_buffer("auxiliary", torch.zeros(num_data))
@@ -105,9 +105,9 @@ class CGLB(SGPR):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> CGLBPosterior:
-        """Posterior given x (n, d), y (n,); v is solved on from ``auxiliary``, which stays.
+        """Posterior given x (n, d), y (n,); solves for v, starting from ``auxiliary``.
 
-        A solve cut short is warned of (``UnconvergedWarning``) and in ``posterior.report``.
+        A solve that does not converge is an ``UnconvergedWarning``; see ``posterior.report``.
 
         Cost: that of ``SGPR.condition`` and one product with the kernel matrix per step.
         """
@@ -135,7 +135,7 @@ class CGLB(SGPR):
         return posterior
 
     def new_posterior(self) -> CGLBPosterior:
-        """As in ``Model``; it holds the training inputs and v."""
+        """As in ``Model``."""
         return CGLBPosterior(self.kernel, self.mean, self.solver, self.variance)
 
 
@@ -143,12 +143,12 @@ class CGLBPosterior(SGPRPosterior):
     """Posterior process of ``CGLB``; holds its training inputs.
 
     Attributes:
-        inducing_points, factor, inner_factor, weights: as in ``SGPRPosterior``, of the residual
-            y - m(x) - K v in the place of the targets.
+        inducing_points, factor, inner_factor, weights: as in ``SGPRPosterior``, for targets
+            y - m(x) - K v.
         inputs (n, d), auxiliary (n,), noise_variance (): x, v and the noise.
         basis (t, n), tridiagonal (t, t): orthonormal U^T and T = U^T K U; empty unless the variance
             is "lanczos".
-        report: of the solve for v; None for a posterior read back from a file.
+        report: of the solve for v; None after loading from a file.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (
@@ -182,9 +182,9 @@ class CGLBPosterior(SGPRPosterior):
         return found
 
     def project_rows(self, x: Tensor) -> Projected:
-        """As in ``JointLaw``, where the variance is that of the sparse posterior.
+        """As in ``JointLaw``; only for ``variance="sgpr"``.
 
-        Cost: beside ``SGPRPosterior``'s, n kernel evaluations per row.
+        Cost: that of ``SGPRPosterior``, and n kernel evaluations per row.
         """
         if self.variance != "sgpr":
             raise no_joint_law(self)
@@ -195,7 +195,7 @@ class CGLBPosterior(SGPRPosterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
-        Cost: n kernel evaluations and M^2 multiply-adds per row, and the variance's; see ``CGLB``.
+        Cost: n kernel evaluations and M^2 multiply-adds per row, plus the variance (see ``CGLB``).
         """
         sparse = super().predict(x)
         mean = sparse.mean + self._correction(x)
@@ -210,21 +210,21 @@ class CGLBPosterior(SGPRPosterior):
         return Marginals(mean, variance.clamp_(min=0.0))
 
     def _correction(self, x: Tensor) -> Tensor:
-        """k(x, inputs) v, without the matrix."""
+        """k(x, inputs) v, without storing the matrix."""
         if not x.shape[0]:
             return x.new_zeros(0)
-        if torch.compiler.is_exporting():  # of all rows at once, whatever the budget
+        if torch.compiler.is_exporting():  # all rows at once, regardless of the budget
             return self.kernel.evaluate(x, self.inputs) @ self.auxiliary
         matrix = self.kernel(x, self.inputs, memory_budget=self.solver.budget)
         return matrix @ self.auxiliary
 
     def _lanczos_explained(self, cross: Tensor) -> Tensor:
-        """k_*^T U T^{-1} U^T k_*, never above k_*^T K^{-1} k_*."""
+        """k_*^T U T^{-1} U^T k_*, at most k_*^T K^{-1} k_*."""
         low = self.basis @ cross
         return (low * torch.linalg.solve(self.tridiagonal, low)).sum(0)
 
     def _exact_explained(self) -> Callable[[Tensor], Tensor]:
-        """k_*^T K^{-1} k_* by conjugate gradients: from below, within 2 epsilon noise variances."""
+        """k_*^T K^{-1} k_* by conjugate gradients, low by at most 2 epsilon noise variances."""
         matrix = self.solver.matrix(self.kernel, self.inputs, self.noise_variance)
         nystrom = self._nystrom()
         stop = EvidenceBound(self.solver.epsilon * float(self.noise_variance))
@@ -247,16 +247,16 @@ class CGLBPosterior(SGPRPosterior):
         return explain
 
     def _nystrom(self) -> NystromMatrix:
-        """Q from the stored factors, with those sums over the data that predictions use."""
+        """Q from the stored factors; sums that predictions do not use are zero."""
         store = BlockStore(self._whitener(), self.inputs)
         inner = self.inner_factor @ self.inner_factor.mT
         inner.diagonal().sub_(1.0)
-        nothing = self.factor.new_zeros(())
+        zero = self.factor.new_zeros(())
         sums = NystromSums(
             inner * self.noise_variance,
             torch.zeros_like(self.weights),
-            nothing,
-            nothing,
+            zero,
+            zero,
             torch.zeros(0, dtype=torch.bool),
         )
         return NystromMatrix(store, sums, self.noise_variance)
@@ -265,9 +265,9 @@ class CGLBPosterior(SGPRPosterior):
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
-        """As in ``SGPRPosterior``, about the corrected mean: covariance that of sparse regression.
+        """As in ``SGPRPosterior``, with its covariance and the corrected mean.
 
-        Cost: beside ``SGPRPosterior``'s, n kernel evaluations per row.
+        Cost: that of ``SGPRPosterior``, and n kernel evaluations per row.
         """
         sparse = super().sample_paths(num, generator=generator, frequencies=frequencies)
 

@@ -24,7 +24,7 @@ from gpx.linalg.processes import ALONE, sharing
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.sparse.unit_noise import rows_of_one_noise
+from gpx.methods.sparse.unit_noise import scale_to_common_noise
 
 
 class CollapsedTerms(NamedTuple):
@@ -33,8 +33,8 @@ class CollapsedTerms(NamedTuple):
     Attributes:
         fit: -r^T Q^{-1} r / 2. CG: -(r^T Q^{-1} r + v^T (y + r)) / 2 with r = y - K v.
         complexity: -log det(Q / noise) / 2.
-        trace: -T / (2 noise), the price of the points that the inducing points do not explain. CG:
-            what log det K may lie above log det Q, halved and negative.
+        trace: -T / (2 noise), the penalty for variance that the inducing points do not explain. CG:
+            minus half of an upper bound of log det K - log det Q.
         constant: -n log(2 pi noise) / 2.
     """
 
@@ -70,49 +70,49 @@ def collapsed_elbo(
         d/dK_zz = -L^{-T} W A^T L^{-1} / 2
         W A^T   = (I - B^{-1}) A A^T / s + beta beta^T            (symmetric)
 
-    so one pass over blocks of data gives the value and a second one meets each block's weights with
-    the kernel's derivative. Points whose t_n was clamped to zero lose their A / s in W.
+    so one pass over blocks of data gives the value, and a second one contracts the weights of each
+    block with the kernel's derivative. Rows whose t_n was clamped to zero have no A / s in W.
 
-    Noise of its own for each row, D = diag(s_n): the same of A D^{-1/2} and D^{-1/2} r with s = 1,
-    less log det D / 2; the trace term is -sum_n t_n / (2 s_n).
+    With a noise variance for each row, D = diag(s_n): the same for A D^{-1/2} and D^{-1/2} r with
+    s = 1, minus log det D / 2; the trace term is -sum_n t_n / (2 s_n).
 
     Args:
         x (n, d), z (M, d), residual (n,): inputs, inducing inputs, y - m(x).
         noise () or (n,): noise variance of all rows or of each.
         gradient: whether to make the second pass.
-        memory_budget: bytes of A kept between the passes; what does not fit is computed twice.
+        memory_budget: bytes of A kept between the passes; the rest of A is computed twice.
         jitter, escalate, features: see ``factorise``.
 
-    Exactness: lower bound on the log marginal likelihood; jitter keeps it one.
+    Exactness: lower bound on the log marginal likelihood, also with jitter.
     Cost: 2 n M^2 multiply-adds with the gradient (2.5 where A is computed twice); memory
     O(M^2 + block) beside the data, the residuals and the budget.
     Raises: NotPositiveDefinite.
     Source: Burt thesis, sections 2.3 and 2.6.1; the gradient is derived from it.
     """
-    # inputs that want a gradient are those of another layer, which is computed as a whole
+    # inputs that require a gradient come from another layer, and are not split over processes
     processes = ALONE if x.requires_grad else sharing()
-    n, mine = x.shape[0], processes.part(x.shape[0])
-    x, own_residual = x[mine], residual.detach()[mine]
+    n, part = x.shape[0], processes.part(x.shape[0])
+    x, own_residual = x[part], residual.detach()[part]
     with torch.no_grad():
         s = noise.detach().double()
         logs = s.log() + LOG_TWO_PI
         constant = -0.5 * logs.sum() if s.ndim else -0.5 * n * logs
-        scale, own_residual, s = rows_of_one_noise(s[mine] if s.ndim else s, own_residual)
-        gathered = KernelGradient(kernel, x, z, features, processes) if gradient else None
-        gram = None if gathered is None else gathered.hold_inducing()
+        scale, own_residual, s = scale_to_common_noise(s[part] if s.ndim else s, own_residual)
+        kernel_gradient = KernelGradient(kernel, x, z, features, processes) if gradient else None
+        gram = None if kernel_gradient is None else kernel_gradient.hold_inducing()
         whitener, report = factorise(
             kernel, z, jitter, escalate=escalate, features=features, gram=gram
         )
         store = BlockStore(whitener, x, memory_budget if gradient else 0, scale=scale)
-        if gathered is not None:
-            store.hold(gathered.hold_cross, memory_budget)
+        if kernel_gradient is not None:
+            store.hold(kernel_gradient.hold_cross, memory_budget)
         sums = nystrom_sums(store, own_residual).added_up(processes)
         inner = InnerFactor(sums, s)
         terms = _terms(sums, inner, s, constant)
-        if gathered is None:
+        if kernel_gradient is None:
             return terms, None, report
         own_gradient = nystrom_gradient(
-            gathered, own_residual, store, sums, inner, s, None, report.relative
+            kernel_gradient, own_residual, store, sums, inner, s, None, report.relative
         )
         residual_gradient = processes.put_together(own_gradient, n)
         if scale is None:
@@ -120,7 +120,7 @@ def collapsed_elbo(
         else:
             by_row = row_noise_gradient(store, own_residual, own_gradient, sums, inner)
             noise_gradient = processes.put_together(by_row, n)
-    return terms, LogDensityGradient(residual_gradient, noise_gradient, gathered), report
+    return terms, LogDensityGradient(residual_gradient, noise_gradient, kernel_gradient), report
 
 
 def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, constant: Tensor) -> CollapsedTerms:
@@ -136,7 +136,7 @@ def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, constant: Tensor) -
 def log_density_noise_gradient(
     sums: NystromSums, inner: InnerFactor, s: Tensor, n: int, trace_error: Tensor | None = None
 ) -> Tensor:
-    """d / d s of log N(r; 0, Q_xx + s I), and of -T / (2 s) where T is given; from the cache."""
+    """d / d s of log N(r; 0, Q_xx + s I) - T / (2 s); without ``trace_error`` T = 0."""
     beta = inner.weights
     # tr(B^{-1} A A^T) / s = tr(I - B^{-1})
     effective = inner.complement.trace()
@@ -157,8 +157,8 @@ def row_noise_gradient(
     """d / d s_n of log N(r; 0, Q_xx + D) - w T / 2, D = diag(s_n), T = sum_n t_n / s_n: (n,).
 
     In scaled rows a~_n = a_n / sqrt(s_n), r~_n = r_n / sqrt(s_n), with W~ as in ``collapsed_elbo``
-    and g = d / dr, it is -(W~_n . a~_n + g_n r_n + 1 - w k_nn / s_n) / (2 s_n), less what clamped
-    rows lack.
+    and g = d / dr, it is -(W~_n . a~_n + g_n r_n + 1 - w k_nn / s_n) / (2 s_n), without the trace
+    term for clamped rows.
 
     Args:
         store: of the first pass, with a scale, 1 / sqrt(s_n).
@@ -176,16 +176,18 @@ def row_noise_gradient(
     weighted, beta = weighted.to(store.dtype), beta.to(store.dtype)
     found = torch.empty(len(residual), dtype=torch.float64, device=residual.device)
     for rows, block in store:
-        target, there = residual[rows].to(store.dtype), ~sums.clamped[rows]
+        target, unclamped = residual[rows].to(store.dtype), ~sums.clamped[rows]
         explained = torch.linalg.vecdot(block, block)
         part = torch.linalg.vecdot(block @ weighted, block) + (block @ beta) * target
-        part += trace_weight * there * (explained - store.diagonal(rows)) - trace_weight * explained
+        part += (
+            trace_weight * unclamped * (explained - store.diagonal(rows)) - trace_weight * explained
+        )
         found[rows] = part.double() + target.double() * (residual_gradient[rows] / scale[rows])
     return -0.5 * (found + 1.0) * scale.square()
 
 
 def nystrom_gradient(
-    gathered: KernelGradient,
+    kernel_gradient: KernelGradient,
     residual: Tensor,
     store: BlockStore,
     sums: NystromSums,
@@ -197,18 +199,18 @@ def nystrom_gradient(
 ) -> Tensor:
     """Gradient of log N(r; 0, Q_xx + s I) - w T / 2 at a fixed w = ``trace_weight``.
 
-    With w = 1 / s that is the collapsed bound (see ``collapsed_elbo`` for the algebra); a function
-    g(T) in the place of -w T / 2 has the gradient of w = -2 g'(T).
+    With w = 1 / s this is the collapsed bound (see ``collapsed_elbo`` for the algebra). A function
+    g(T) in place of -w T / 2 has the gradient for w = -2 g'(T).
 
     Args:
-        gathered: of the kernel, the inputs x (n, d) and z (M, d); the gradient is added to it. Of
-            several processes each has the rows of its own, and sums over all rows.
-        residual (n,): r, times the scale of ``store`` where it has one, which s = 1 then goes with.
+        kernel_gradient: the gradient with respect to kernel, x (n, d) and z (M, d) is added to it.
+            Each of several processes passes its own rows, and ``sums`` over all rows.
+        residual (n,): r, scaled as ``store`` is (then s = 1).
         store, sums, inner: of the first pass, with the same residual.
         s (): noise variance.
         trace_weight (): w; None: 1 / s.
         jitter: on K_zz, relative to its mean diagonal.
-        extra: rows -> (rows, M), further derivatives with respect to these rows of A^T.
+        extra: rows -> (rows, M), an additional gradient with respect to these rows of A^T.
 
     Returns:
         -Q^{-1} r (n,).
@@ -226,7 +228,7 @@ def nystrom_gradient(
     w = 1.0 / s if trace_weight is None else trace_weight
     diagonal_weight = (-0.5 * w).to(dtype)
     residual_gradient = torch.empty_like(residual)
-    lost: Tensor | None = None
+    correction: Tensor | None = None  # of W A^T, for clamped rows and ``extra``
     inverse: Tensor | None = None
     for rows, block in store:
         weight = torch.mm(block, right).addr_(residual[rows], outer)
@@ -237,12 +239,12 @@ def nystrom_gradient(
             assert inverse is not None
             zero_gap = block[clamped]
             weight[clamped] -= w.to(dtype) * (zero_gap @ inverse)
-            lost = _less(lost, w * (zero_gap.mT @ zero_gap).double())
+            correction = _sum(correction, -w * (zero_gap.mT @ zero_gap).double())
         if extra is not None:
             assert inverse is not None
             more = extra(rows)
             weight.addmm_(more, inverse)
-            lost = _less(lost, -(more.mT @ block).double())
+            correction = _sum(correction, (more.mT @ block).double())
         by_diagonal = diagonal_weight * ~sums.clamped[rows]
         torch.addmv(residual[rows], block, mean_weights, beta=-1.0, out=residual_gradient[rows])
         if store.scale is not None:
@@ -250,30 +252,30 @@ def nystrom_gradient(
             weight.mul_(scale.unsqueeze(1))
             by_diagonal = by_diagonal * scale.square()
             residual_gradient[rows] *= scale
-        gathered.add_cross(rows, weight)
-        gathered.add_diagonal(rows, by_diagonal)
+        kernel_gradient.add_cross(rows, weight)
+        kernel_gradient.add_diagonal(rows, by_diagonal)
     residual_gradient /= s.to(dtype)
-    processes = gathered.processes
+    processes = kernel_gradient.processes
     if processes.count > 1:
-        lost = torch.zeros_like(sums.gram) if lost is None else lost
-        processes.add_up(lost)
-        if processes.number:  # what follows is of no row: the first process adds it
+        correction = torch.zeros_like(sums.gram) if correction is None else correction
+        processes.add_up(correction)
+        if processes.number:  # the rest does not depend on rows: the first process adds it
             return residual_gradient
 
     # A A^T / s is the Gram matrix of the inner factor
     moment = (inner.complement @ inner.gram).addr_(beta, beta)
     if excess is not None:
         moment += excess * sums.gram
-    if lost is not None:
-        moment -= lost
+    if correction is not None:
+        moment += correction
     inducing = _times_inverse(factor, _times_inverse(factor, moment).mT).mul_(-0.5).to(dtype)
-    gathered.add_inducing(inducing)
-    if jitter:  # it follows the mean diagonal of K_zz
-        gathered.add_inducing_diagonal((inducing.trace() * (jitter / m)).expand(m))
+    kernel_gradient.add_inducing(inducing)
+    if jitter:  # relative to the mean diagonal of K_zz
+        kernel_gradient.add_inducing_diagonal((inducing.trace() * (jitter / m)).expand(m))
     return residual_gradient
 
 
-def _less(total: Tensor | None, part: Tensor) -> Tensor:
+def _sum(total: Tensor | None, part: Tensor) -> Tensor:
     return part if total is None else total + part
 
 
@@ -284,7 +286,7 @@ def _times_inverse(factor: Tensor, left: Tensor) -> Tensor:
 
 @runtime_checkable
 class SparseModel(Protocol):
-    """What the collapsed bound asks of a model with inducing variables."""
+    """What the collapsed bound needs of a model with inducing variables."""
 
     kernel: Kernel
     mean: Mean
@@ -296,11 +298,11 @@ class SparseModel(Protocol):
 
 
 class CollapsedELBO(Objective[SparseModel]):
-    """Collapsed bound of ``SGPR``: q(u) is at its optimum, only Z and hyperparameters are free.
+    """Collapsed bound of ``SGPR``: q(u) is at its optimum; Z and hyperparameters are trained.
 
     Args:
-        memory_budget: bytes of the whitened cross-covariance A (n M numbers) that may be kept
-            between the two passes over the data; the rest is computed twice.
+        memory_budget: bytes of the whitened cross-covariance A (n M numbers) that are kept between
+            the two passes over the data; the rest is computed twice.
 
     Exactness: lower bound. Cost and source: ``collapsed_elbo``.
     """

@@ -20,27 +20,27 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters
 from gpx.methods.sparse.svgp import SVGP
 
-FEW = 500
-"""Patches whose distances say how far apart patches are."""
+MEDIAN_PATCHES = 500
+"""Patches from which the median distance is computed."""
 
 
 class ConvGP(SVGP):
     """Sparse variational GP of images under a convolutional kernel: f(x) = sum_p w_p g(x[p]).
 
-    There is no network in it. The p latent functions share kernel and inducing patches.
+    The p latent functions share kernel and inducing patches. No neural network is involved.
 
     Args:
-        kernel: g, of the pixels of a patch, stationary and made for their number; its lengthscales
-            start at the median distance between training patches.
+        kernel: of g, stationary, on the pixels of a patch; its lengthscales start at the median
+            distance between training patches.
         mean, likelihood, num_data, selector, family, warm_start, refit, jitter: of ``SVGP``.
         num_inputs: d, pixels of an image.
         image_shape: (height, width) or (channels, height, width); None: square, of one channel.
         patch_size: (height, width) of a patch; one number for both.
-        weighted: learn a weight for each place of a patch.
+        weighted: whether to learn a weight w_p for each position of the patch.
         num_inducing: M, of patches.
 
     Raises:
-        ConfigError: another kernel, pixels that make no such image, or a patch that does not fit.
+        ConfigError: an unsuitable kernel, image shape or patch size.
 
     Cost: O(n M P + n P^2 + n M^2 + M^3) a step for images of P patches. Source: van der Wilk,
     Rasmussen and Hensman, "Convolutional Gaussian processes", NeurIPS 2017.
@@ -96,7 +96,7 @@ class ConvGP(SVGP):
         )
 
     def hyperparameters(self) -> Hyperparameters | None:
-        """None: a dense kernel matrix of images is no way to find a start."""
+        """None: initialisation with a dense kernel matrix of images would be too expensive."""
         return None
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -112,7 +112,9 @@ class ConvGP(SVGP):
         images = max(1, MOST_PATCHES // self.kernel.num_patches)
         order = torch.randperm(len(x), generator=generator, device=x.device)[:images]
         found = torch.unique(self.kernel.patches(x[order]).flatten(0, 1), dim=0)
-        few = found[torch.randperm(len(found), generator=generator, device=x.device)[:FEW]]
+        few = found[
+            torch.randperm(len(found), generator=generator, device=x.device)[:MEDIAN_PATCHES]
+        ]
         if len(few) > 1:
             distance = torch.pdist(few).median()
             kernel.lengthscale = distance.expand_as(kernel.lengthscale).clone()

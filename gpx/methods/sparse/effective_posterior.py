@@ -24,20 +24,20 @@ from gpx.operators import LowRankPlusDiagonal
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 TEST_ROWS = 4096
-"""Test points of one block that are predicted at once."""
+"""Test points of one block that are predicted at a time."""
 
 
 class EffectivePosterior(SGPRPosterior):
     """Posterior of SoR, DTC, FITC, FIC and PITC; needs no training data.
 
-    q(u) is all that the data say: u = f(Z) = L v with v ~ N(weights, B^{-1}), and what u does not
-    determine at a test point is kept ("full"), kept but independent of every other point
-    ("diagonal"), or dropped ("none").
+    The data enter through q(u) only: u = f(Z) = L v with v ~ N(weights, B^{-1}). The conditional
+    covariance of test points given u is that of the kernel ("full"), its diagonal ("diagonal"), or
+    zero ("none").
 
     Args:
         kernel, mean, features: as in ``SGPRPosterior``.
-        prior: name of the approximation, for the record.
-        test: what is kept of K - Q among test points.
+        prior: name of the approximation, for ``facts``.
+        test: the part of K - Q kept among test points.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class EffectivePosterior(SGPRPosterior):
         self.prior, self.test = prior, test
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``; which prior, and M."""
+        """As in ``Posterior``: prior and M."""
         return {"prior": self.prior, "num_inducing": len(self.inducing_points)}
 
     def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
@@ -59,10 +59,10 @@ class EffectivePosterior(SGPRPosterior):
     def covariance(self, x: Tensor) -> LinearOperator:
         """Joint covariance (t, t) of the latent function at x (t, d).
 
-        W^T W with W = LB^{-1} A of the test points, plus what ``test`` keeps of K - Q: as an
-        operator of rank M plus its diagonal, or dense where all of it is kept.
+        W^T W with W = LB^{-1} A of the test points, plus the part of K - Q that ``test`` keeps: an
+        operator of rank M plus diagonal, or dense for "full".
 
-        Cost: t M^2 multiply-adds; memory t M, and t^2 where all is kept.
+        Cost: t M^2 multiply-adds; memory t M, for "full" t^2.
         """
         block = self._whitener().block(x, x.new_empty(len(x), len(self.weights)))
         kept = self._unexplained(x, block)
@@ -73,7 +73,7 @@ class EffectivePosterior(SGPRPosterior):
         return to_linear_operator(dense)
 
     def project_rows(self, x: Tensor) -> Projected:
-        """As in ``JointLaw``, where the test points have the kernel's own conditional given u."""
+        """As in ``JointLaw``; only for ``test="full"``."""
         if self.test != "full":
             raise no_joint_law(self)
         return super().project_rows(x)
@@ -88,12 +88,12 @@ class EffectivePosterior(SGPRPosterior):
     ) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t).
 
-        Of SoR exact, for any kernel: K_xz K_zz^{-1} u with u ~ q. Otherwise as in
-        ``SGPRPosterior``, where the conditional given u is the kernel's own.
+        For SoR exact, for any kernel: K_xz K_zz^{-1} u with u ~ q. For ``test="full"`` as in
+        ``SGPRPosterior``.
 
         Raises:
-            ConfigError: FIC, whose test points are independent given u and lie on no function; and
-                as in ``SGPRPosterior``.
+            ConfigError: FIC, whose test points are independent given u; and as in
+                ``SGPRPosterior``.
         """
         if self.test == "full":
             return super().sample_paths(num, generator=generator, frequencies=frequencies)
@@ -113,18 +113,18 @@ class EffectivePosterior(SGPRPosterior):
 
 
 class BlockPosterior(SGPRPosterior):
-    """Posterior of PIC: a test point knows the training points of its own block one by one.
+    """Posterior of PIC: a test point is also conditioned on the training points of its own block.
 
-    Its state holds the training inputs in the order of their blocks, O(n d), since the covariance
-    with them is part of every prediction. A test point belongs to the block of its nearest centre;
-    in a block without training points only the inducing points speak.
+    The state includes the training inputs in the order of blocks, O(n d), for the covariance with
+    them. A test point belongs to the block of its nearest centre; in a block without training
+    points, predictions are those of the inducing points.
 
     Attributes:
         inputs (n, d), point_weights (n,): X in the order of blocks, and p = S^{-1} r.
         residual (n,): r = y - m(x), for sampled functions.
         noise (): noise variance.
-        bounds (K + 1,): where blocks begin and end.
-        regions: who belongs to which.
+        bounds (K + 1,): first row of every block, and n.
+        regions: assigns inputs to blocks.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (
@@ -153,9 +153,9 @@ class BlockPosterior(SGPRPosterior):
 
     @torch.no_grad()
     def fill_blocks(self, x: Tensor, residual: Tensor, noise: Tensor, bounds: list[int]) -> None:
-        """Take x (n, d) and r (n,) in the order of blocks; after ``fill``.
+        """Store x (n, d) and r (n,), in the order of blocks; called after ``fill``.
 
-        Cost: n M^2 / 2 multiply-adds and those of the blocks.
+        Cost: n M^2 / 2 multiply-adds and that of the blocks.
         """
         self.keep(x, inputs=x, residual=residual, noise=noise)
         self.bounds = torch.tensor(bounds, device=x.device)
@@ -172,7 +172,7 @@ class BlockPosterior(SGPRPosterior):
         return {"prior": "pic", "num_inducing": size, "num_blocks": len(self.bounds) - 1}
 
     def project_rows(self, x: Tensor) -> Projected:
-        """As in ``JointLaw``: not written for blocks."""
+        """As in ``JointLaw``: not available."""
         raise no_joint_law(self)
 
     @torch.no_grad()
@@ -220,10 +220,10 @@ class BlockPosterior(SGPRPosterior):
     ) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
 
-        Given u the residual processes of different blocks are independent: each block has a prior
-        function of its own, less what it says at Z, conditioned on the residuals of the block. The
-        functions jump where blocks meet, as the prior does. Exact in the mean; the variance is that
-        of the feature approximation (``frequencies``).
+        Given u, the residual processes of different blocks are independent: each block has a prior
+        function of its own, corrected at Z and conditioned on the residuals of the block. The
+        functions jump at block boundaries, as under the prior. Exact in the mean; the variance is
+        that of the feature approximation (``frequencies``).
 
         Raises:
             ConfigError: the kernel has no random Fourier features, or the inducing variables are
@@ -249,8 +249,8 @@ class BlockPosterior(SGPRPosterior):
                 x = self.inputs[known]
                 block = whitener.block(x, x.new_empty(len(x), len(z)))
                 part = BlockNoise(store, known, block, self.noise)
-                said = prior(x) + (block @ low).mT + self.noise.sqrt() * noise[:, known]
-                points[:, known] = part.solve((self.residual[known] - said).mT).mT
+                prior_targets = prior(x) + (block @ low).mT + self.noise.sqrt() * noise[:, known]
+                points[:, known] = part.solve((self.residual[known] - prior_targets).mT).mT
                 low = low - block.mT @ points[:, known].mT
             priors.append(prior)
             inducing.append(torch.linalg.solve_triangular(self.factor.mT, low, upper=True).mT)

@@ -1,4 +1,4 @@
-"""Sparse regression by effective priors: SoR, DTC, FITC, FIC, PITC and PIC, one class."""
+"""Sparse regression by effective priors: SoR, DTC, FITC, FIC, PITC and PIC."""
 
 from __future__ import annotations
 
@@ -29,80 +29,82 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.residual_noise import Structure, effective_sums
-from gpx.methods.sparse.unit_noise import rows_of_one_noise
+from gpx.methods.sparse.unit_noise import scale_to_common_noise
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
 
 
-class Kept(NamedTuple):
-    """What an effective prior keeps of K - Q, the covariance that u does not determine.
+class KeptCovariance(NamedTuple):
+    """The part of K - Q, the covariance given u, that an effective prior keeps.
 
     Attributes:
         training: among training points.
-        test: among test points; "blocks" also between a test point and its training points.
+        test: among test points; "blocks" also between a test point and the training points of its
+            block.
     """
 
     training: Structure
     test: Literal["none", "diagonal", "blocks", "full"]
 
 
-PRIORS: dict[str, Kept] = {
-    "sor": Kept("none", "none"),
-    "dtc": Kept("none", "full"),
-    "fitc": Kept("diagonal", "full"),
-    "fic": Kept("diagonal", "diagonal"),
-    "pitc": Kept("blocks", "full"),
-    "pic": Kept("blocks", "blocks"),
+PRIORS: dict[str, KeptCovariance] = {
+    "sor": KeptCovariance("none", "none"),
+    "dtc": KeptCovariance("none", "full"),
+    "fitc": KeptCovariance("diagonal", "full"),
+    "fic": KeptCovariance("diagonal", "diagonal"),
+    "pitc": KeptCovariance("blocks", "full"),
+    "pic": KeptCovariance("blocks", "blocks"),
 }
-"""Quinonero-Candela and Rasmussen (2005), Snelson and Ghahramani (2007)."""
+"""See Quinonero-Candela and Rasmussen (2005), Snelson and Ghahramani (2007)."""
 
 
 class EffectivePrior(Model):
     """Exact Gaussian process regression under a cheaper prior (Quinonero-Candela and Rasmussen).
 
-    Function values are independent given u = f(Z), but for what ``prior`` keeps of K - Q with
-    Q = K_xz K_zz^{-1} K_zx: nothing (SoR; DTC keeps it at test points), the diagonal (FITC; FIC at
-    test points, too), blocks of training points (PITC), blocks of training and test points (PIC).
-    Evidence and predictions are exact for that prior: they are no bounds of anything, and the
-    evidence of SoR, DTC and FITC overestimates gladly (noise or inducing points that overfit).
+    Given u = f(Z), function values are independent except for the part of K - Q that ``prior``
+    keeps, Q = K_xz K_zz^{-1} K_zx: nothing (SoR; DTC keeps it among test points), the diagonal
+    (FITC; FIC also among test points), blocks of training points (PITC), or blocks of training and
+    test points (PIC). Evidence and predictions are exact for that prior. The evidence is no bound,
+    and that of SoR, DTC and FITC tends to overfit.
 
-    The covariance of SoR vanishes far from Z, and so do its error bars. DTC, FITC and PITC treat
-    training and test points differently: they are no Gaussian processes. SoR, FIC and PIC are.
+    The covariance of SoR vanishes far from Z, and so do its error bars. SoR, FIC and PIC are
+    Gaussian processes; DTC, FITC and PITC are not, as they treat training and test points
+    differently.
 
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
         num_inputs: d, the number of columns of x.
         prior: "sor", "dtc", "fitc", "fic", "pitc" or "pic".
         num_inducing: M.
-        num_data: n when it is known; M is then at most n, so that defaults serve small data too.
+        num_data: n if it is known; caps M.
         selector: how ``initialise`` places the inducing points; None: ``KMeans``.
-        features: what the inducing variables are; None: function values at inducing points.
-        learn_inducing: whether Z is trained with the hyperparameters; None: where the prior keeps
-            something of K - Q (without it the evidence has nothing that stops Z from overfitting).
-        fit_noise: whether ``initialise`` moves the noise variance of SoR and DTC to where their
-            evidence is largest for the new Z: hyperparameters found without inducing points leave
-            to the signal what M points cannot explain.
+        features: kind of the inducing variables; None: function values at inducing points.
+        learn_inducing: whether Z is trained with the hyperparameters; None: yes, except for SoR and
+            DTC, where Z would overfit.
+        fit_noise: whether ``initialise`` raises the noise variance of SoR and DTC to the maximum of
+            their evidence for the new Z (hyperparameters initialised without inducing points often
+            give a noise that is too small for M points).
         jitter: smallest jitter on K_zz, relative to its mean diagonal; None: 0 in float64 and 1e-6
-            in float32. Larger ones are tried when it does not suffice, and reported.
-        num_blocks: K of PITC and PIC; None: as many as ``block_size`` gives.
-        block_size: points of a block on average; None: M, where blocks cost as much as inducing
-            points do.
-        partition: how ``initialise`` cuts the training rows into blocks; None: the cells of
-            k-means, of any size. A test point of PIC belongs to the block of its nearest centre.
-        block_centres (K, d): in the place of a partition, blocks are the cells of these points, at
+            in float32. Larger ones are tried if the factorisation fails, and reported.
+        num_blocks: K of PITC and PIC; None: n / ``block_size``.
+        block_size: points of a block on average; None: M, for which blocks cost as much as inducing
+            points.
+        partition: how ``initialise`` divides the training rows into blocks; None: k-means cells of
+            any size. A test point of PIC belongs to the block of the nearest centre.
+        block_centres (K, d): instead of a partition: blocks are the cells of these points, by
             Euclidean distance in the units of x; cells may be empty.
 
     Attributes:
         inducing_points (M, d): Z; zero until ``initialise``.
-        labels (n,): block of every training row; empty until ``initialise``, and where
-            ``block_centres`` say it.
-        regions: who is whose block by its inputs.
-        structure: what is kept among training points.
+        labels (n,): block of every training row; empty until ``initialise``, and with
+            ``block_centres``.
+        regions: assigns inputs to blocks.
+        structure: the part of K - Q kept among training points.
 
     Raises:
-        ConfigError: no such prior, more blocks than points, blocks for a prior without, random
-            blocks for PIC.
+        ConfigError: an unknown prior, more blocks than points, block options for a prior without
+            blocks, or random blocks for PIC.
     """
 
     takes_row_noise = True
@@ -173,9 +175,9 @@ class EffectivePrior(Model):
             if self.test == "blocks":
                 require_regions(partition, f"prior={self.prior}")
             if centres is not None:
-                raise ConfigError("partition and block_centres both say the blocks: give one")
+                raise ConfigError("partition and block_centres both define the blocks: give one")
         if len(names) > 1:
-            raise ConfigError(f"{' and '.join(names)} say the same thing: give one of them")
+            raise ConfigError(f"{' and '.join(names)} define the same thing: give one of them")
         if num_data is not None and self.num_blocks is not None and self.num_blocks > num_data:
             raise ConfigError(
                 f"num_blocks={self.num_blocks} is more than the {num_data} training points"
@@ -191,32 +193,32 @@ class EffectivePrior(Model):
         self.regions.place(placed, torch.ones(num_inputs))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """M where more were asked for than there are data, and the number of blocks."""
+        """As in ``Model``: M, if more points were asked for than there are rows, and K."""
         self.features.require(self.kernel)
         settled = settled_size(self._asked, self.num_inducing)
-        if self._cuts:
+        if self._has_partition:
             size = self.num_inducing if self.block_size is None else self.block_size
             count, reason = settled_blocks(self.num_blocks, self.partition, x, size, "num_blocks")
             if reason:
                 settled["num_blocks"] = (count, reason)
             if self.block_size is not None:
-                settled["block_size"] = (None, "num_blocks says it")
+                settled["block_size"] = (None, "replaced by num_blocks")
             self.num_blocks, self.block_size = count, None
         return settled
 
     @property
-    def _cuts(self) -> bool:
-        """Whether ``initialise`` cuts the training rows into blocks."""
+    def _has_partition(self) -> bool:
+        """Whether ``initialise`` divides the training rows into blocks."""
         return self.structure == "blocks" and not self._given
 
     def block_order(self, x: Tensor, *, largest_first: bool = False) -> tuple[Tensor, list[int]]:
-        """Order (n,) of the training inputs x (n, d) by blocks, and K + 1 places in it.
+        """Order (n,) of the training inputs x (n, d) by blocks, and the K + 1 block bounds.
 
-        Block k begins at place k and ends where the next begins; rows keep their old order in it.
-        With ``largest_first`` blocks are in the order of their sizes.
+        Block k are positions bounds[k] to bounds[k + 1], with rows in their old order. With
+        ``largest_first`` blocks are sorted by size.
 
         Raises:
-            ConfigError: ``initialise`` has not cut these rows into blocks.
+            ConfigError: ``initialise`` was not called with these rows.
         """
         labels = self.regions.nearest(x) if self._given else self.labels
         if len(labels) != len(x):
@@ -234,7 +236,7 @@ class EffectivePrior(Model):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place inducing points and blocks at the current hyperparameters; see ``fit_noise``.
 
-        Cost: the selector's, that of k-means, and 1.5 n M^2 multiply-adds for the noise.
+        Cost: that of selector and partition, and 1.5 n M^2 multiply-adds for the noise.
         Raises:
             DataError: fewer data than inducing points or blocks.
         """
@@ -242,7 +244,7 @@ class EffectivePrior(Model):
             x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
         )
         self.place(points)
-        if self._cuts:
+        if self._has_partition:
             self.settle(x)
             assert self.num_blocks is not None
             blocks = self.partition(x, self.kernel, self.num_blocks, generator=generator)
@@ -273,14 +275,14 @@ class EffectivePrior(Model):
         super().know_noise(noise)
 
     def place(self, points: Tensor) -> None:
-        """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
+        """Set the inducing points (M, d); M may change."""
         place_points(self.inducing_points, points)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> EffectivePosterior | BlockPosterior:
         """The posterior of the effective prior given x (n, d), y (n,).
 
-        Cost: 1.5 n M^2 multiply-adds and those of the blocks, memory O(M^2).
+        Cost: 1.5 n M^2 multiply-adds and that of the blocks, memory O(M^2).
         """
         posterior = self.new_posterior()
         whitener, _ = factorise(
@@ -292,8 +294,8 @@ class EffectivePrior(Model):
             x, residual = x[order], residual[order]
         noise = training_noise(self, x).double()
         scale, target = None, residual
-        if self.structure == "none":  # elsewhere the noise of each row is a part of D
-            scale, target, _ = rows_of_one_noise(noise, residual)
+        if self.structure == "none":  # otherwise the noise of each row is part of D
+            scale, target, _ = scale_to_common_noise(noise, residual)
         store = BlockStore(whitener, x, bounds=bounds, scale=scale)
         inner = effective_sums(store, target, noise, self.structure).inner()
         posterior.fill(whitener, inner.factor, inner.weights)

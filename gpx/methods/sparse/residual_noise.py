@@ -1,8 +1,8 @@
-"""What an effective prior keeps of K - Q among training points, with the noise: D, block by block.
+"""Residual covariance plus noise, D, of the training points under an effective prior.
 
-The covariance of the targets is Q_xx + D with D = s I + R and R zero, the diagonal or diagonal
-blocks of K_xx - Q_xx. Rows of A^T (n, M) come as in ``gpx.inference.nystrom``; every block of rows
-that the stream hands out has its own part of D, which no other block shares.
+The covariance of the targets is Q_xx + D with D = s I + R, where R is zero, the diagonal, or the
+diagonal blocks of K_xx - Q_xx. It is handled by blocks of rows of A^T (n, M) (``BlockStore``),
+between which D has no entries.
 """
 
 from __future__ import annotations
@@ -24,29 +24,15 @@ Structure = Literal["none", "diagonal", "blocks"]
 
 
 class ResidualNoise(ABC):
-    """D (b, b) of the rows of one block, with its inverse and its place in the gradient.
+    """D (b, b) of one block of rows: solves and its part of the gradient.
 
     Attributes:
         trace (): tr R, float64.
-        clamped (b,): where R was negative by rounding and counts as the constant zero.
+        clamped (b,): rows where R was negative by rounding and is set to the constant zero.
     """
 
     trace: Tensor
     clamped: Tensor
-
-    @abstractmethod
-    def __init__(
-        self,
-        store: BlockStore,
-        rows: slice,
-        block: Tensor,
-        noise: Tensor,
-        batch: BlockBatch | None = None,
-    ) -> None:
-        """Of the rows of ``store.x`` with their block (b, M) of A^T and the noise () or (b,).
-
-        Where D has several blocks, ``batch`` says which rows are whose.
-        """
 
     @abstractmethod
     def whiten(self, right: Tensor) -> Tensor:
@@ -67,19 +53,19 @@ class ResidualNoise(ABC):
         block: Tensor,
         complement: Tensor,
         weights: Tensor,
-        gathered: KernelGradient,
-        curved: Tensor,
+        kernel_gradient: KernelGradient,
+        aca: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Contribution of these rows to the gradient of the evidence, S = Q_xx + D.
+        """Contribution of these rows to the gradient of the evidence, with S = Q_xx + D.
 
-        With G the part of S^{-1} - p p^T where D follows K - Q, and C = D^{-1} - G.
+        G are the entries of S^{-1} - p p^T where R is not zero, and C = D^{-1} - G.
 
         Args:
-            rows, block (b, M): these rows, and theirs of A^T.
+            rows, block (b, M): these rows, and their part of A^T.
             complement (M, M): I - B^{-1}.
             weights (b,): p = S^{-1} r.
-            gathered: takes -G / 2, the derivative with respect to the entries of K in R.
-            curved (M, M): takes the lower triangle of A C A^T; what is above it is arbitrary.
+            kernel_gradient: -G / 2, the gradient with respect to the entries of K in R, is added.
+            aca (M, M): the lower triangle of A C A^T is added; the upper one is arbitrary.
 
         Returns:
             D^{-1} A^T (I - B^{-1}) - C A^T (b, M), and the diagonal (b,) of S^{-1} - p p^T in
@@ -88,7 +74,13 @@ class ResidualNoise(ABC):
 
 
 class DiagonalNoise(ResidualNoise):
-    """D_nn = s + max(0, k(x_n, x_n) - [Q_xx]_nn)."""
+    """D_nn = s + max(0, k(x_n, x_n) - [Q_xx]_nn).
+
+    Args:
+        store, rows, block (b, M): the rows of ``store.x`` and their part of A^T.
+        noise: s, () or (b,).
+        batch: unused.
+    """
 
     def __init__(
         self,
@@ -107,15 +99,15 @@ class DiagonalNoise(ResidualNoise):
         self.values = gap + noise.to(gap.dtype)
 
     def whiten(self, right: Tensor) -> Tensor:
-        """Rows divided by the root of D_nn."""
+        """As in ``ResidualNoise``."""
         return right * self.values.rsqrt().unsqueeze(1)
 
     def solve(self, right: Tensor) -> Tensor:
-        """Rows divided by D_nn."""
+        """As in ``ResidualNoise``."""
         return right / self.values.unsqueeze(1)
 
     def logdet(self) -> Tensor:
-        """The sum of logarithms."""
+        """As in ``ResidualNoise``."""
         return self.values.double().log().sum()
 
     def gradient(
@@ -124,28 +116,31 @@ class DiagonalNoise(ResidualNoise):
         block: Tensor,
         complement: Tensor,
         weights: Tensor,
-        gathered: KernelGradient,
-        curved: Tensor,
+        kernel_gradient: KernelGradient,
+        aca: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """C_nn = a_n^T B^{-1} a_n / D_nn^2 + p_n^2, or 1 / D_nn where clamped. Cost: 1.5 b M^2."""
         found = block @ complement
         work = found * block
         scale = self.values.reciprocal()
         leverage = (self.explained - work.sum(1)).clamp_(min=0.0)
-        taken = leverage * scale.square() + weights.square()
-        own = (scale - taken).double()  # clamped points keep their noise
-        taken = torch.where(self.clamped, scale, taken)
-        gathered.add_diagonal(rows, (0.5 * (taken - scale)).to(gathered.x.dtype))
-        torch.mul(block, taken.sqrt().unsqueeze(1), out=work)
-        add_gram(curved, work, work)
+        c = leverage * scale.square() + weights.square()
+        own = (scale - c).double()  # also of clamped points, for the gradient by the noise
+        c = torch.where(self.clamped, scale, c)
+        kernel_gradient.add_diagonal(rows, (0.5 * (c - scale)).to(kernel_gradient.x.dtype))
+        torch.mul(block, c.sqrt().unsqueeze(1), out=work)
+        add_gram(aca, work, work)
         found *= scale.unsqueeze(1)
-        return found.addcmul_(block, taken.unsqueeze(1), value=-1.0), own
+        return found.addcmul_(block, c.unsqueeze(1), value=-1.0), own
 
 
 class BlockNoise(ResidualNoise):
-    """D = s I + K_bb - Q_bb of all pairs of rows of a block b; no jitter.
+    """D = s I + K_bb - Q_bb of a block b of rows, or of a padded batch of blocks; no jitter.
 
-    Several blocks are one batch of matrices (g, p, p), padded with the identity.
+    Args:
+        store, rows, block (b, M): the rows of ``store.x`` and their part of A^T.
+        noise (): s.
+        batch: the blocks (g, p, p), padded with the identity; None: the rows are one block.
     """
 
     def __init__(
@@ -176,23 +171,23 @@ class BlockNoise(ResidualNoise):
     def _padded(self, values: Tensor) -> Tensor:
         return values if self.batch is None else self.batch.padded(values)
 
-    def _gathered(self, values: Tensor) -> Tensor:
-        return values if self.batch is None else self.batch.gathered(values)
+    def _unpadded(self, values: Tensor) -> Tensor:
+        return values if self.batch is None else self.batch.unpadded(values)
 
     def whiten(self, right: Tensor) -> Tensor:
-        """By one triangular solve."""
+        """As in ``ResidualNoise``."""
         right = self._padded(right)
-        return self._gathered(torch.linalg.solve_triangular(self.factor, right, upper=False))
+        return self._unpadded(torch.linalg.solve_triangular(self.factor, right, upper=False))
 
     def solve(self, right: Tensor) -> Tensor:
-        """By two."""
+        """As in ``ResidualNoise``."""
         if self.batch is None:
             return torch.cholesky_solve(right, self.factor)
         half = torch.linalg.solve_triangular(self.factor, self._padded(right), upper=False)
-        return self._gathered(torch.linalg.solve_triangular(self.factor.mT, half, upper=True))
+        return self._unpadded(torch.linalg.solve_triangular(self.factor.mT, half, upper=True))
 
     def _inverse(self) -> Tensor:
-        """D^{-1}; of several blocks on a GPU by solves: one call for all of them."""
+        """D^{-1}; for batches on a GPU by triangular solves, which are batched."""
         if self.batch is None or self.factor.is_cpu:
             return torch.cholesky_inverse(self.factor)
         eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
@@ -200,7 +195,7 @@ class BlockNoise(ResidualNoise):
         return root.mT @ root
 
     def logdet(self) -> Tensor:
-        """Of the Cholesky factor."""
+        """As in ``ResidualNoise``."""
         return 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).double().log().sum()
 
     def gradient(
@@ -209,32 +204,32 @@ class BlockNoise(ResidualNoise):
         block: Tensor,
         complement: Tensor,
         weights: Tensor,
-        gathered: KernelGradient,
-        curved: Tensor,
+        kernel_gradient: KernelGradient,
+        aca: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """C = D^{-1} A^T B^{-1} A D^{-1} + p p^T. Cost: 1.5 b M^2 + 3 b^2 M + b^3."""
         low, weights = self._padded(block), self._padded(weights.unsqueeze(1))
         inverse = self._inverse()
         scaled = inverse @ low
         found = scaled @ complement
-        taken = (scaled - found) @ scaled.mT
-        taken.addcmul_(weights, weights.mT)
-        inverse -= taken
+        c = (scaled - found) @ scaled.mT
+        c.addcmul_(weights, weights.mT)
+        inverse -= c
         diagonal = inverse.diagonal(dim1=-2, dim2=-1)
         if self.batch is None:
-            gathered.add_data(rows, rows, (-0.5 * inverse).to(gathered.x.dtype))
+            kernel_gradient.add_data(rows, rows, (-0.5 * inverse).to(kernel_gradient.x.dtype))
         else:
             diagonal.copy_(self.batch.zero_padding(diagonal))
-            weight = (-0.5 * inverse).to(gathered.x.dtype)
-            gathered.add_groups(rows, self.batch.covariances, weight)
-        bent = taken @ low
-        add_gram(curved, low.flatten(0, -2), bent.flatten(0, -2))
-        found -= bent
-        return self._gathered(found), self._gathered(diagonal).double()
+            weight = (-0.5 * inverse).to(kernel_gradient.x.dtype)
+            kernel_gradient.add_groups(rows, self.batch.covariances, weight)
+        product = c @ low
+        add_gram(aca, low.flatten(0, -2), product.flatten(0, -2))
+        found -= product
+        return self._unpadded(found), self._unpadded(diagonal).double()
 
 
 def _factors(matrix: Tensor, batch: BlockBatch | None) -> Tensor:
-    """The Cholesky factors; a block that has none is named."""
+    """The Cholesky factors; the error names a block that has none."""
 
     def factor(part: Tensor) -> Tensor:
         found, _ = cholesky(
@@ -253,21 +248,21 @@ def _factors(matrix: Tensor, batch: BlockBatch | None) -> Tensor:
         raise
 
 
-NOISE: dict[str, type[DiagonalNoise] | type[BlockNoise]] = {
+RESIDUAL_NOISE: dict[str, type[DiagonalNoise] | type[BlockNoise]] = {
     "diagonal": DiagonalNoise,
     "blocks": BlockNoise,
 }
-"""D of a block of rows, by structure; "none" is the noise alone."""
+"""Class of D by structure ("none" needs no class: D = s I)."""
 
 
 class EffectiveSums(NamedTuple):
     """Sums over the data of rows whitened by D, in float64.
 
     Attributes:
-        sums: with D^{-1/2} A^T and D^{-1/2} r in the place of A^T and r, times the root of scale.
-        scale (): s where D = s I, else one.
+        sums: of D^{-1/2} A^T and D^{-1/2} r in place of A^T and r, times the root of ``scale``.
+        scale (): s if D = s I, else one.
         logdet (): log det D.
-        parts: D of every block of rows, where they were to be kept.
+        parts: D of every block of rows, if ``keep_parts``.
     """
 
     sums: NystromSums
@@ -276,7 +271,7 @@ class EffectiveSums(NamedTuple):
     parts: list[ResidualNoise]
 
     def inner(self) -> InnerFactor:
-        """B = I + A D^{-1} A^T with the posterior mean B^{-1} A D^{-1} r of L^{-1} u."""
+        """B = I + A D^{-1} A^T, and the posterior mean B^{-1} A D^{-1} r of L^{-1} u."""
         return InnerFactor(self.sums, self.scale)
 
 
@@ -292,14 +287,13 @@ def effective_sums(
     """One pass over the data: n M^2 multiply-adds; blocks of b rows add n b M + n b^2 / 3.
 
     Args:
-        store: blocks of A^T, cut where those of D are; filled on the way.
+        store: blocks of A^T, with the same bounds as those of D.
         residual (n,): r = y - m(x).
-        noise () or (n,): s, float64, of all rows or of each; without residual the store then has
-            1 / sqrt(s) for its scale, and so has the residual.
-        structure: of D.
-        batches: of the blocks of D, where ``store`` hands out their rows together.
-        keep_parts: whether the result holds every part of D: n numbers for the diagonal, the
-            square of its size for each block.
+        noise () or (n,): s, float64, of all rows or of each. For s (n,) with ``structure="none"``,
+            store and residual are scaled by 1 / sqrt(s).
+        structure: of R.
+        batches: the blocks of D in each block of ``store``.
+        keep_parts: whether to return D: n numbers for the diagonal, b^2 for each block of b rows.
 
     Raises:
         NotPositiveDefinite: a block of D.
@@ -320,7 +314,7 @@ def effective_sums(
     for number, (rows, block) in enumerate(store):
         batch = batches[number][1] if batches else None
         own_noise = noise[rows] if noise.ndim else noise
-        part = NOISE[structure](store, rows, block, own_noise, batch)
+        part = RESIDUAL_NOISE[structure](store, rows, block, own_noise, batch)
         if keep_parts:
             parts.append(part)
         white, target = part.whiten(block), part.whiten(residual[rows].unsqueeze(1)).squeeze(1)

@@ -28,7 +28,7 @@ from gpx.methods.sparse.certified_selection import (
     certified_selection,
 )
 from gpx.methods.sparse.sgpr_posterior import Certificate, SGPRPosterior
-from gpx.methods.sparse.unit_noise import rows_of_one_noise
+from gpx.methods.sparse.unit_noise import scale_to_common_noise
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 
@@ -38,25 +38,24 @@ class SGPR(Model):
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
         num_inputs: d, the number of columns of x.
-        num_inducing: M, or "auto": as few greedy points as certify KL(q || posterior) <=
-            ``tolerance``, at the hyperparameters that training starts from and again at those that
-            it ends at. Needs float64.
-        num_data: n when it is known; M is then at most n, so that defaults serve small data too.
-        selector: how ``initialise`` places the inducing points; ``gpx.inducing`` says when each is
-            right. None: ``KMeans``; ``GreedyConditionalVariance`` where ``num_inducing`` is "auto".
-        features: what the inducing variables are; None: function values at inducing points. Those
-            of another kind are placed by themselves and not trained.
-        fit_noise: whether ``initialise`` moves the noise variance to where the collapsed bound is
-            largest for the new Z. Hyperparameters found without inducing points tend to put into
-            the signal what M points cannot explain, and the bound then starts at -T / (2 noise).
+        num_inducing: M, or "auto": the smallest number of greedy points that certifies
+            KL(q || posterior) <= ``tolerance``, at the initial hyperparameters and again at the
+            trained ones. "auto" needs float64.
+        num_data: n if it is known; caps M.
+        selector: how ``initialise`` places the inducing points; ``gpx.inducing`` says when to use
+            which. None: ``KMeans``, with "auto" ``GreedyConditionalVariance``.
+        features: kind of the inducing variables; None: function values at inducing points. Other
+            kinds are not selected, and not trained.
+        fit_noise: whether ``initialise`` raises the noise variance to the maximum of the collapsed
+            bound for the new Z. Hyperparameters initialised without inducing points often give a
+            noise that is too small for M points, and the bound then starts at -T / (2 noise).
         jitter: smallest jitter on K_zz, relative to its mean diagonal; None: 0 in float64 and 1e-6
-            in float32. Larger ones are tried when it does not suffice, and reported.
-        reinitialise: how often Z is selected anew, at the hyperparameters found so far, and
-            optimised again; a round that does not raise the bound is undone and the last. K_zz then
-            never gets a larger jitter: where it has no Cholesky factor Z is selected again, and
-            points that the ones before determine are dropped.
-        tolerance: nats, of "auto".
-        max_inducing: most points of "auto"; above the tolerance there, the run says so.
+            in float32. Larger ones are tried if the factorisation fails, and reported.
+        reinitialise: how often Z is selected again at the trained hyperparameters and optimised
+            again; a round that does not raise the bound is undone and ends training. K_zz then
+            never gets a larger jitter; linearly dependent points are dropped instead.
+        tolerance: nats, for "auto".
+        max_inducing: most points of "auto"; if they do not reach the tolerance, the run reports it.
 
     Attributes:
         inducing_points (M, d): Z, trained with the hyperparameters; zero until ``initialise``.
@@ -65,7 +64,7 @@ class SGPR(Model):
 
     certifiable = True
     takes_row_noise = True
-    data_sized: ClassVar[tuple[str, ...]] = ("inducing_points",)  # M may change while training
+    data_sized: ClassVar[tuple[str, ...]] = ("inducing_points",)  # M may change in training
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
@@ -130,7 +129,7 @@ class SGPR(Model):
         )
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """M where more were asked for than there are data; what cannot be done is said here."""
+        """As in ``Model``: M, if more points were asked for than there are rows."""
         self.features.require(self.kernel)
         if self.automatic and x.dtype != torch.float64:
             raise ConfigError(
@@ -141,7 +140,7 @@ class SGPR(Model):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters, then refit the noise variance.
 
-        Cost: the selector's, and 1.5 n M^2 multiply-adds for the noise.
+        Cost: that of the selector, and 1.5 n M^2 multiply-adds for the noise.
         Raises:
             DataError: fewer data than inducing points.
         """
@@ -156,7 +155,7 @@ class SGPR(Model):
         """As in ``Model``; ``fit_noise`` then does nothing.
 
         Raises:
-            ConfigError: ``num_inducing="auto"``, whose certificates are of one noise variance.
+            ConfigError: ``num_inducing="auto"``, which certifies with one noise variance only.
         """
         if self.automatic:
             raise ConfigError(
@@ -187,9 +186,9 @@ class SGPR(Model):
 
     @torch.no_grad()
     def _independent(self, points: Tensor) -> Tensor:
-        """Those whose K_zz has a Cholesky factor at the smallest jitter, as many as there are."""
+        """The largest subset found whose K_zz has a Cholesky factor at the smallest jitter."""
         if self.features.trainable:
-            # in an order in which those that others determine come last
+            # pivoting puts points that are determined by others last
             gram = self.features.gram(self.kernel, points)
             order = pivoted_cholesky(lambda rows: gram[rows], gram.diagonal(), len(points)).pivots
             points = points[order]
@@ -207,27 +206,26 @@ class SGPR(Model):
 
     @torch.no_grad()
     def _certifier(self, x: Tensor, y: Tensor) -> KLCertifier:
-        """Bounds of the divergence at the current hyperparameters."""
+        """Certifier of KL(q || posterior) at the current hyperparameters."""
         noise = self.likelihood.noise_variance.clone()
         return KLCertifier(self.kernel, x, y - self.mean(x), noise, self.tolerance)
 
     def place(self, points: Tensor) -> None:
-        """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
+        """Set the inducing points (M, d); M may change."""
         place_points(self.inducing_points, points)
 
     rounds_argument = "reinitialise"
 
     @property
     def num_rounds(self) -> int:
-        """The first optimisation and those of ``reinitialise``."""
+        """As in ``Model``: one, and those of ``reinitialise``."""
         return 1 + self.reinitialise
 
     def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
-        """Select Z anew at the current hyperparameters; see ``reinitialise`` and ``automatic``.
+        """As in ``Model``: select Z again; see ``reinitialise`` and ``num_inducing="auto"``.
 
-        Returns:
-            whether another optimisation is to follow. After the last, ``automatic`` leaves points
-            that are certified at the final hyperparameters, where ``max_inducing`` allows it.
+        After the last round, "auto" leaves points that are certified at the final hyperparameters,
+        if ``max_inducing`` allows.
         """
         self._round += 1
         more = self._round < self.num_rounds
@@ -242,7 +240,7 @@ class SGPR(Model):
         return more
 
     def _grow(self, x: Tensor, y: Tensor, generator: torch.Generator) -> bool:
-        """Select as many points as certify where those trained do not; whether Z has moved."""
+        """Select points again if the trained ones are not certified; returns whether it did."""
         kl = self.kl_upper_bound(x, y)
         if kl <= self.tolerance:
             self.note = (
@@ -262,7 +260,7 @@ class SGPR(Model):
     def _select_again(
         self, x: Tensor, y: Tensor, loss: float, more: bool, generator: torch.Generator
     ) -> bool:
-        """Keep what was best so far and, where more is to come, select from there."""
+        """Undo a round that did not raise the bound; otherwise store it, and select Z again."""
         if self._best is not None and not loss <= self._best[0]:
             self.load_state_dict(self._best[1])
             self.note = "selecting the inducing points anew did not raise the bound and was undone"
@@ -278,7 +276,7 @@ class SGPR(Model):
         return more
 
     def rounds_state(self) -> dict[str, Any]:
-        """As in ``Model``: rounds done, and the best state so far with its loss."""
+        """As in ``Model``: rounds done, and the best state with its loss."""
         best = {} if self._best is None else {"loss": self._best[0], "model": self._best[1]}
         return {"done": self._round, **best}
 
@@ -289,9 +287,9 @@ class SGPR(Model):
 
     @torch.no_grad()
     def kl_upper_bound(self, x: Tensor, y: Tensor) -> float:
-        """Nats above KL(q || posterior), infinite where K_zz has no Cholesky factor.
+        """Upper bound on KL(q || posterior) in nats; infinite if K_zz has no Cholesky factor.
 
-        Cost: n M^2 multiply-adds and those of ``KLCertifier``.
+        Cost: n M^2 multiply-adds and that of ``KLCertifier``.
         """
         try:
             whitener, report = self._factorise()
@@ -302,7 +300,7 @@ class SGPR(Model):
         return certifier.bound(whitener, sums, report)
 
     def _factorise(self) -> tuple[Whitener, CholeskyReport]:
-        """K_zz at the current hyperparameters; raises NotPositiveDefinite."""
+        """Factorise K_zz at the current hyperparameters; raises NotPositiveDefinite."""
         return factorise(
             self.kernel,
             self.inducing_points,
@@ -312,7 +310,7 @@ class SGPR(Model):
         )
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``inducing`` (Z, where it is trained) and ``hyperparameters`` (everything else)."""
+        """``inducing`` (Z, if it is trained) and ``hyperparameters`` (everything else)."""
         rest = [p for p in self.parameters() if p is not self.inducing_points]
         inducing = {"inducing": [self.inducing_points]} if self.features.trainable else {}
         return {**inducing, "hyperparameters": rest}
@@ -323,7 +321,7 @@ class SGPR(Model):
         posterior = self.new_posterior()
         whitener, report = self._factorise()
         noise, residual = training_noise(self, x).double(), y - self.mean(x)
-        rows = rows_of_one_noise(noise, residual)
+        rows = scale_to_common_noise(noise, residual)
         sums = nystrom_sums(BlockStore(whitener, x, scale=rows.scale), rows.residual)
         inner = InnerFactor(sums, rows.noise)
         if self.automatic:
@@ -334,5 +332,5 @@ class SGPR(Model):
         return posterior
 
     def new_posterior(self) -> SGPRPosterior:
-        """As in ``Model``; the training data are not part of the posterior."""
+        """As in ``Model``."""
         return SGPRPosterior(self.kernel, self.mean, self.features)

@@ -21,7 +21,7 @@ from gpx.sampling import SHARED, ConditionedFunctions, Frequencies, prior_functi
 
 
 class Certificate(NamedTuple):
-    """What ``KLCertifier.bound`` needs to judge one q; nothing is computed until it is asked."""
+    """Arguments of ``KLCertifier.bound`` for one q, which is evaluated when facts are read."""
 
     certifier: KLCertifier
     whitener: Whitener
@@ -36,10 +36,9 @@ class SGPRPosterior(JointLaw):
 
     Attributes:
         inducing_points (M, d), factor (M, M): Z and L = chol(K_zz).
-        features: what Z stands for.
+        features: kind of the inducing variables.
         inner_factor (M, M), weights (M,): LB and the mean of v.
-        certificate: of a q that was asked to be certified; None for any other, and for a posterior
-            read back from a file.
+        certificate: with ``num_inducing="auto"``; None otherwise, and after loading from a file.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (
@@ -66,12 +65,12 @@ class SGPRPosterior(JointLaw):
         return self.inducing_points, self.features
 
     def fill(self, whitener: Whitener, inner_factor: Tensor, weights: Tensor) -> None:
-        """Take Z and L, LB (M, M) and the mean (M,) of v, in the dtype of Z."""
+        """Store Z and L, LB (M, M) and the mean (M,) of v, in the dtype of Z."""
         z, factor = whitener.z, whitener.factor
         self.keep(z, inducing_points=z, factor=factor, inner_factor=inner_factor, weights=weights)
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``; M, and of a certified q the bound on its KL."""
+        """As in ``Posterior``: M, and the bound on KL(q || posterior) if certified."""
         found: dict[str, bool | int | float | str] = {"num_inducing": len(self.inducing_points)}
         if self.certificate is not None:
             certifier, whitener, sums, report = self.certificate
@@ -95,7 +94,7 @@ class SGPRPosterior(JointLaw):
         return Marginals(mean, variance)
 
     def project_rows(self, x: Tensor) -> Projected:
-        """As in ``JointLaw``: what u leaves of the prior, and what q leaves of u.
+        """As in ``JointLaw``: prior minus Q, plus the covariance of u under q.
 
         Cost: M^2 multiply-adds per row.
         """
@@ -108,7 +107,7 @@ class SGPRPosterior(JointLaw):
         return Whitener(self.kernel, self.inducing_points, self.factor, self.features)
 
     def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
-        """Prior variance (b,) at x (b, d), rows of A^T (b, M), that u does not determine."""
+        """Variance (b,) of f at x (b, d) given u, from rows of A^T (b, M)."""
         return (self.kernel.diagonal(x) - torch.linalg.vecdot(block, block)).clamp_(min=0.0)
 
     @torch.no_grad()
@@ -119,8 +118,8 @@ class SGPRPosterior(JointLaw):
 
         f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q: a prior function from random
         Fourier features, corrected at the inducing points (Wilson et al. 2020). Exact in the mean;
-        the variance away from Z is that of the feature approximation: ``frequencies`` says how many
-        there are, whether paths share them, and the error this leaves.
+        the variance away from Z is that of the feature approximation. ``frequencies`` sets the
+        number of features and whether paths share them, and documents the error.
 
         Raises:
             ConfigError: the kernel has no random Fourier features, or the inducing variables are

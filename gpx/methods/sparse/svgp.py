@@ -41,7 +41,7 @@ from gpx.tensor_checks import check_at_least, check_not_negative
 
 
 class BoundTerms(NamedTuple):
-    """Terms of a variational bound at a batch.
+    """Terms of a variational bound on a batch.
 
     Attributes:
         marginals: of f at the inputs.
@@ -58,31 +58,32 @@ class SVGP(Model):
     """Sparse variational GP: q(u) over function values at M inducing points Z.
 
     u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian. The p latent functions of a likelihood
-    share kernel, mean function and Z, and have a q(v) each: several outputs (the likelihood
-    ``GaussianOutputs``) are modelled each for itself, for the kernel work of one. With them, and
-    with ``MixedOutputs``, a row may lack some of its targets, which are NaN.
+    share kernel, mean function and Z, and have one q(v) each, so several outputs
+    (``GaussianOutputs``) are modelled independently for the kernel work of one. With
+    ``GaussianOutputs`` and ``MixedOutputs``, targets may be missing (NaN).
 
     Args:
         kernel, mean, likelihood: parts of the model.
         num_inputs: d, columns of x.
         num_inducing: M; None: half the training points, at most 512.
-        num_data: n when known; caps the number of inducing points at n.
-        selector: where inducing points start; ``gpx.inducing`` says when each is right, None:
-            ``KMeans``. They are learned afterwards.
-        features: what the inducing variables are; None: function values at inducing points. Those
-            of another kind are placed by themselves and not trained.
+        num_data: n if known; caps M.
+        selector: of the initial inducing points; ``gpx.inducing`` says when to use which. None:
+            ``KMeans``.
+        features: kind of the inducing variables; None: function values at inducing points. Other
+            kinds are not selected, and not trained.
         family: of q: ``FullCholesky`` (None) or ``MeanField``; copied.
-        strategy: which variables q is over; None: ``Whitened``, v itself.
-        warm_start: with Gaussian noise, of mixed outputs too, start the noise variance and q(v)
-            where the collapsed bound is highest given Z and the kernel (one pass over the data);
+        strategy: parametrisation of q(u); None: ``Whitened``, in terms of v.
+        warm_start: with Gaussian noise (also of ``MixedOutputs``), set the noise variance and q(v)
+            to the maximum of the collapsed bound given Z and the kernel (one pass over the data);
             otherwise q(v) starts at the prior.
-        refit: with Gaussian noise, ``condition`` gives the posterior of the optimal q(v) at the
-            trained Z and hyperparameters (one more pass over the data), whose bound is never
-            below that of the last stochastic iterate; otherwise the posterior of q(v) as trained.
-        jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
+        refit: with Gaussian noise, ``condition`` uses the optimal q(v) at the trained Z and
+            hyperparameters (one more pass over the data), whose bound is never below that of the
+            trained q(v); otherwise it uses the trained q(v).
+        jitter: on K_zz, relative to its mean diagonal; larger ones are tried on failure and
+            reported.
 
     Raises:
-        ConfigError: another thing in the place of a part, or sizes below one.
+        ConfigError: an argument of the wrong kind, or a size below one.
 
     Source: Burt thesis, sections 2.1 to 2.3.
     """
@@ -142,21 +143,21 @@ class SVGP(Model):
 
     @property
     def takes_missing_targets(self) -> bool:  # type: ignore[override]
-        """As in ``Model``: with Gaussian noise of several outputs."""
+        """As in ``Model``: true with Gaussian noise of several outputs."""
         return isinstance(self.likelihood, NoisyOutputs)
 
     @property
     def num_outputs(self) -> int:
-        """As many as the likelihood has."""
+        """As in ``Model``: that of the likelihood."""
         return self.likelihood.num_outputs
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: M where more were asked for than there are data."""
+        """As in ``Model``: M, if more points were asked for than there are rows."""
         self.features.require(self.kernel)
         return settled_size(self._asked, self.inducing.shape[0])
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Choose inducing points among the data; start q(v) at its optimum where it is known.
+        """Choose the inducing points; see ``warm_start``.
 
         Raises:
             DataError: fewer data than inducing points, or targets of one output not finite.
@@ -185,17 +186,17 @@ class SVGP(Model):
             self.likelihood.start(y - self.mean(x).view(-1, *(1 for _ in y.shape[1:])))
 
     def _resize(self, shape: torch.Size) -> None:
-        """Room for features of another number or width than asked for; q(v) is the prior again."""
+        """Change number or width of the features; resets q(v) to the prior."""
         if shape != self.inducing.shape:
             self.inducing.data = self.inducing.new_zeros(shape)
             self.q.start(shape[0], self.likelihood.num_latents)
 
     @torch.no_grad()
     def place(self, points: Tensor) -> None:
-        """Make points (M, d) the inducing points; q(v) goes back to the prior.
+        """Set the inducing points (M, d); resets q(v) to the prior.
 
         Raises:
-            ShapeError: another M or d than the model's: q(v) is over M values.
+            ShapeError: M or d differ from the model's.
         """
         if points.shape != self.inducing.shape:
             raise ShapeError(
@@ -210,9 +211,9 @@ class SVGP(Model):
 
     @torch.no_grad()
     def _warm_start(self, likelihood: Gaussian | NoisyOutputs, x: Tensor, y: Tensor) -> None:
-        """Noise variance, never below what it is, and q(v) of highest collapsed bound.
+        """Maximise the collapsed bound over q(v) and the noise variance, which is only raised.
 
-        Where the noise of each row is known in part, what is not starts as it is.
+        With known noise of rows, the noise variance stays.
         """
         sums = self._sums(x, y)
         if self.row_noise is None:
@@ -249,7 +250,7 @@ class SVGP(Model):
         self._assign(q, *best_variational(sums, self.likelihood))
 
     def _assign(self, q: WhitenedGaussian, mean: Tensor, factor: Tensor) -> None:
-        """Set q to where v is N(mean, factor factor^T)."""
+        """Set q such that v ~ N(mean, factor factor^T)."""
         cholesky = self._variables.whitening().cholesky
         self.strategy.from_whitened(q, mean, factor, cholesky)
 
@@ -258,18 +259,18 @@ class SVGP(Model):
         return self.bound_terms(x).marginals
 
     kl_known = True
-    """Whether ``kl`` is the divergence itself."""
+    """Whether ``kl`` is exact."""
 
     def sample_marginals(
         self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
     ) -> Marginals:
-        """Marginals at x (B, d), the same ``num`` times: (num, B), or (num, B, p)."""
+        """Marginals at x (B, d), repeated ``num`` times: (num, B), or (num, B, p)."""
         return Marginals(*(part.expand(num, *part.shape) for part in self.marginals(x)))
 
     def sample_latents(
         self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws of f at x (B, d) under q, right at each row: (num, B), or (num, B, p)."""
+        """Draws from the marginals of f at x (B, d): (num, B), or (num, B, p)."""
         mean, variance = self.sample_marginals(x, num)
         device = x.device if generator is None else generator.device
         noise = torch.randn(mean.shape, generator=generator, dtype=x.dtype, device=device)
@@ -280,17 +281,17 @@ class SVGP(Model):
         return self.strategy.kl(self._variables, self.q)
 
     def bound_terms(self, x: Tensor) -> BoundTerms:
-        """What a variational bound needs of the model at x (B, d), evaluated together."""
+        """Marginals at x (B, d) and KL term, evaluated together."""
         terms = self.strategy.terms(self._variables, self.q, x)
         marginals = latent_marginals(terms.mean, terms.variance, self.mean(x))
         return BoundTerms(marginals, terms.kl, terms.report)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SVGPPosterior:
-        """The posterior process of q: the current one, or the optimal one with ``refit``.
+        """The posterior process of the trained q, or with ``refit`` of the optimal q.
 
-        Which of them it is stands in ``refitted`` and ``facts`` of the posterior; a bound of the
-        trained q is not that of a refitted one, whose bound is never lower.
+        ``refitted`` and ``facts`` of the posterior say which. Note that the bound recorded in
+        training is that of the trained q, which is at most that of the optimal one.
         """
         posterior = self.new_posterior()
         q = self.q
@@ -309,12 +310,12 @@ class SVGP(Model):
         return posterior
 
     def new_posterior(self) -> SVGPPosterior:
-        """As in ``Model``; the training data are not part of the posterior."""
+        """As in ``Model``."""
         refitted = self.refit and isinstance(self.likelihood, OPTIMAL)
         return SVGPPosterior(self.kernel, self.mean, self.features, refitted=refitted)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: q; ``inducing``: Z, where trained; ``hyperparameters``: the rest."""
+        """``variational``: q; ``inducing``: Z, if trained; ``hyperparameters``: the rest."""
         variational = list(self.q.parameters())
         taken = {id(p) for p in variational} | {id(self.inducing)}
         inducing = {"inducing": [self.inducing]} if self.features.trainable else {}

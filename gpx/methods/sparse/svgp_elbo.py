@@ -18,7 +18,7 @@ from gpx.tensor_checks import check_at_least
 
 @runtime_checkable
 class Variational(Protocol):
-    """What the uncollapsed bound asks of a model, whatever carries its q."""
+    """What the uncollapsed bound needs of a model."""
 
     likelihood: Likelihood
 
@@ -66,10 +66,11 @@ class SVGPELBO(Objective[Variational]):
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL).
 
         Args:
-            noise: what is known of the noise of these rows; None: of all rows what the model knows.
+            noise: known noise variances or weights of these rows; None: those of the model, if x
+                are all rows.
 
         Raises:
-            ConfigError: the model knows something of each row, and some came without.
+            ConfigError: the model has row noise, and that of these rows is not given.
         """
         noise = resolve_row_noise(model, noise, len(x), self.total)
         scale = self.total / x.shape[0]
@@ -88,7 +89,7 @@ class SVGPELBO(Objective[Variational]):
         self, model: Variational, batch: Batch, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """As in ``Objective``, with the noise of its rows."""
-        if batch.noise is None:  # a subclass may write ``evidence`` as ``Objective`` has it
+        if batch.noise is None:  # a subclass may override ``evidence`` without ``noise``
             return self.evidence(model, batch.x, batch.y, generator=generator)
         return self.evidence(model, batch.x, batch.y, generator=generator, noise=batch.noise)
 
@@ -102,10 +103,9 @@ class SVGPELBO(Objective[Variational]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """The bound itself, streamed over all rows, at the q(u) that was trained.
+        """The bound of the trained q(u), computed exactly over all rows in batches.
 
-        (With a Gaussian likelihood the posterior predicts with the optimal q(u), whose bound is
-        higher still.)
+        With a Gaussian likelihood the posterior may use the optimal q(u), whose bound is higher.
         """
         total = torch.zeros((), dtype=torch.float64, device=x.device)
         for batch in batches_in_order(model, x, y, batch_size):

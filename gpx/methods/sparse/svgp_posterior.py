@@ -20,15 +20,15 @@ from gpx.methods.base.posterior import Marginals, no_joint_law
 from gpx.sampling import SHARED, Frequencies
 
 PREDICT_CHUNK = 4096
-"""Test rows per step of a prediction."""
+"""Test rows predicted at a time."""
 
 
 class SVGPPosterior(JointLaw):
     """Posterior process of an SVGP: Z, L^{-1} and q(v), with copies of kernel and mean function.
 
     Args:
-        kernel, mean, features: copied; features say what Z stands for.
-        refitted: whether q(v) is the optimum given all training data rather than as trained.
+        kernel, mean, features: copied; features are the kind of the inducing variables.
+        refitted: whether q(v) is the optimum given all training data, or as trained.
 
     Attributes:
         inducing (M, d), inverse_cholesky (M, M), q_mean (p, M), q_factor (p, M, M).
@@ -80,7 +80,7 @@ class SVGPPosterior(JointLaw):
         return latent_marginals(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
 
     def project_rows(self, x: Tensor) -> Projected:
-        """As in ``JointLaw``, of one latent function. Cost: M^2 multiply-adds per row.
+        """As in ``JointLaw``, for one latent function. Cost: M^2 multiply-adds per row.
 
         Raises:
             NotAvailable: there are several latent functions.
@@ -99,9 +99,9 @@ class SVGPPosterior(JointLaw):
 
         A prior function from random Fourier features is corrected at the inducing points:
         f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q (pathwise conditioning, Wilson et
-        al. 2020). Exact in the mean; the variance away from Z is that of the feature approximation:
-        ``frequencies`` says how many there are, whether paths share them, and the error that
-        leaves.
+        al. 2020). Exact in the mean; the variance away from Z is that of the feature approximation.
+        ``frequencies`` sets the number of features and whether paths share them, and documents the
+        error.
 
         Raises:
             ConfigError: the kernel has no random Fourier features, or the inducing variables are
@@ -133,7 +133,7 @@ class SVGPPosterior(JointLaw):
 
 
 def latent_marginals(mean: Tensor, variance: Tensor, offset: Tensor) -> Marginals:
-    """(p, B) with the prior mean (B,) added -> (B,) for p = 1, else (B, p)."""
+    """Marginals from (p, B) with the prior mean (B,) added: (B,) for p = 1, else (B, p)."""
     mean = mean + offset.unsqueeze(0)
     if mean.shape[0] == 1:
         return Marginals(mean.squeeze(0), variance.squeeze(0))

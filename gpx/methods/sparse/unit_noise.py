@@ -1,4 +1,4 @@
-"""Rows whose noise variances differ, scaled so that one variance serves all of them."""
+"""Scaling of rows with different noise variances to a common one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class RowsOfOneNoise(NamedTuple):
-    """Rows of A^T and of the residual, to be scaled alike, and their common noise variance.
+class ScaledRows(NamedTuple):
+    """Residual with a common noise variance, and the scale to apply to rows of A^T.
 
     Attributes:
-        scale (n,): factors of the rows of A^T (``BlockStore``), float64; None: ones.
+        scale (n,): factor of each row of A^T (``BlockStore``), float64; None: all ones.
         residual (n,): scaled.
-        noise (): of the scaled rows.
+        noise (): common noise variance.
     """
 
     scale: Tensor | None
@@ -21,14 +21,14 @@ class RowsOfOneNoise(NamedTuple):
     noise: Tensor
 
 
-def rows_of_one_noise(noise: Tensor, residual: Tensor) -> RowsOfOneNoise:
-    """Rows unchanged where they share a noise variance; else each scaled to noise of variance one.
+def scale_to_common_noise(noise: Tensor, residual: Tensor) -> ScaledRows:
+    """Scale each row to noise variance one; unchanged if there is one variance for all rows.
 
     Args:
         noise () or (n,): variances, float64.
         residual (n,): r = y - m(x).
     """
     if not noise.ndim:
-        return RowsOfOneNoise(None, residual, noise)
+        return ScaledRows(None, residual, noise)
     scale = noise.rsqrt()
-    return RowsOfOneNoise(scale, residual * scale.to(residual), noise.new_ones(()))
+    return ScaledRows(scale, residual * scale.to(residual), noise.new_ones(()))

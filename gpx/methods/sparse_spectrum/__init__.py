@@ -1,4 +1,4 @@
-"""Sparse spectrum Gaussian processes: regression on few waves with learned frequencies."""
+"""Sparse spectrum Gaussian processes: trigonometric features with learned frequencies."""
 
 from gpx.methods.sparse_spectrum.evidence import SparseSpectrumELBO, SparseSpectrumEvidence
 from gpx.methods.sparse_spectrum.model import SSGP, VSSGP

@@ -1,4 +1,4 @@
-"""Evidence of regression on learned waves and its gradient, streamed over the data."""
+"""Evidence of regression on learned trigonometric features, and its gradient, in blocks of rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.posterior import Posterior
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
 
-ARRAYS = 4
-"""Arrays of the size of a block of features that its derivatives hold."""
+ARRAYS_PER_BLOCK = 4
+"""Arrays of the size of a block of features held for its derivatives."""
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def spectral_sums(spectrum: LearnedSpectrum, x: Tensor, residual: Tensor) -> Suf
 
 
 def _blocks(spectrum: LearnedSpectrum, x: Tensor) -> Iterator[slice]:
-    row = ARRAYS * spectrum.num_basis * x.element_size()
+    row = ARRAYS_PER_BLOCK * spectrum.num_basis * x.element_size()
     return row_chunks(len(x), row, block_bytes(x.device))
 
 
@@ -66,26 +66,26 @@ def fit_weights(
 def spectral_evidence(
     spectrum: LearnedSpectrum, x: Tensor, residual: Tensor, noise: Tensor
 ) -> tuple[Tensor, LogDensityTerms]:
-    """Log evidence less the spectrum's ``penalty``, differentiable; and its terms.
+    """Log evidence minus the spectrum's ``penalty``, differentiable; and its terms.
 
     With G = E Phi^T Phi, c = E Phi^T r, s the noise variance, A = G + s I and w = A^{-1} c:
 
         2 L = -(r^T r - c^T w) / s - log|A| - (n - m) log s - n log 2 pi
         dL/dG = -(w w^T / s + A^{-1}) / 2        dL/dc = w / s        dL/dr^T r = -1 / (2 s)
 
-    so one pass over blocks of data gives the value, and a second one carries these back through the
-    features, which are made twice and never stored.
+    so one pass over blocks of data gives the value, and a second one backpropagates these through
+    the features, which are computed twice and never stored.
 
     Args:
-        spectrum: the waves.
+        spectrum: the features.
         x (n, d), residual (n,): inputs and y - m(x).
         noise (): noise variance s.
 
-    Exactness: exact for frequencies that are points; else a lower bound on the log evidence of the
-    kernel whose frequencies have their prior (phases as they are).
-    Cost: n m^2 / 2 multiply-adds for the value, n m^2 more with gradient, beside O(n m d).
+    Exactness: exact for fixed frequencies; for uncertain ones a lower bound on the log evidence
+    under the prior of frequencies (at fixed phases).
+    Cost: n m^2 / 2 multiply-adds for the value, n m^2 more with gradient, and O(n m d).
     Memory: O(m^2 + block) beside the data.
-    Source: Lazaro-Gredilla et al. 2010; Gal and Turner 2015; the streamed gradient is ours.
+    Source: Lazaro-Gredilla et al. 2010; Gal and Turner 2015; the gradient is derived from it.
     """
     fitted, sums = fit_weights(spectrum, x, residual.detach(), noise)
     n, m = len(x), spectrum.num_basis
@@ -100,7 +100,7 @@ def spectral_evidence(
         unexplained = sums.squared - torch.dot(sums.projected, w)
         of_noise = unexplained / s - torch.dot(w, w) - s * inverse.trace() - (n - m)
         parameters = [p for p in spectrum.parameters() if p.requires_grad]
-        of_residual, gradients = _carried_back(spectrum, parameters, x, residual, slope, w / s, s)
+        of_residual, gradients = _backpropagate(spectrum, parameters, x, residual, slope, w / s, s)
         value = with_gradient(
             value,
             [residual, noise, *parameters],
@@ -109,7 +109,7 @@ def spectral_evidence(
     return value - penalty.double(), terms
 
 
-def _carried_back(
+def _backpropagate(
     spectrum: LearnedSpectrum,
     parameters: Sequence[Tensor],
     x: Tensor,
@@ -118,7 +118,7 @@ def _carried_back(
     weights: Tensor,
     noise: Tensor,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Gradient in the residual (n,) and in the parameters, from dL/dG (m, m) and dL/dc (m,)."""
+    """Gradients by the residual (n,) and parameters, from dL/dG (m, m) and dL/dc (m,)."""
     pair, single = (2.0 * slope).to(x.dtype), weights.to(x.dtype)
     own = slope.diagonal().to(x.dtype)
     of_residual = torch.empty_like(residual)
@@ -142,7 +142,7 @@ def _carried_back(
 
 @runtime_checkable
 class SpectralModel(Protocol):
-    """What the evidence asks of a model on learned waves."""
+    """What the evidence needs of a model with learned frequencies."""
 
     mean: Mean
     likelihood: Gaussian
@@ -153,13 +153,12 @@ class SpectralModel(Protocol):
 
 
 class SparseSpectrumEvidence(Objective[SpectralModel]):
-    """Log marginal likelihood of ``SSGP``, frequencies and hyperparameters free.
+    """Log marginal likelihood of ``SSGP``, trained over frequencies and hyperparameters.
 
-    At the end of training its facts hold ``mnlp``, the mean negative log predictive probability of
-    the training targets themselves: how far that of test targets lies above it says how much the
-    frequencies over-fit.
+    The facts at the end of training include ``mnlp``, the mean negative log predictive density of
+    the training targets; the gap to that of test targets shows how much the frequencies over-fit.
 
-    Exactness: exact for the kernel of the frequencies found.
+    Exactness: exact for the kernel with these frequencies.
     Cost and source: ``spectral_evidence``.
     """
 
@@ -202,7 +201,7 @@ class SparseSpectrumEvidence(Objective[SpectralModel]):
 
 
 class SparseSpectrumELBO(SparseSpectrumEvidence):
-    """Lower bound on the log marginal likelihood of ``VSSGP``: its evidence less KL(q || prior).
+    """Lower bound on the log marginal likelihood of ``VSSGP``, minus KL(q || prior).
 
     Cost and source: ``spectral_evidence``.
     """

@@ -1,4 +1,4 @@
-"""Sparse spectrum Gaussian processes: few waves, with frequencies learned by the evidence."""
+"""Sparse spectrum Gaussian processes: trigonometric features with learned frequencies."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum, SpectralPoints
 
 
 class SpectrumModel(Model):
-    """What SSGP and VSSGP share: f(x) = m(x) + phi(x)^T w, w ~ N(0, I), phi learned waves.
+    """Base class of SSGP and VSSGP: f(x) = m(x) + phi(x)^T w, w ~ N(0, I), learned phi.
 
     Args:
-        spectrum: the waves.
+        spectrum: the features phi.
         mean, likelihood: the likelihood is Gaussian.
-        draws: how many sets of frequencies are drawn at the start; that of the largest evidence is
-            taken.
+        draws: number of random sets of initial frequencies, of which that with the largest evidence
+            is taken.
 
     Raises:
-        ConfigError: another likelihood, or no draw.
+        ConfigError: another likelihood, or draws < 1.
     """
 
     likelihood: Gaussian
@@ -45,7 +45,7 @@ class SpectrumModel(Model):
 
     @property
     def kernel(self) -> Kernel:
-        """Covariance function whose spectrum is the start; the waves own it."""
+        """Covariance function that gives the initial frequencies; owned by the spectrum."""
         return self.spectrum.kernel
 
     @property
@@ -54,19 +54,19 @@ class SpectrumModel(Model):
         return self.spectrum.num_inputs
 
     def settle(self, x: Tensor) -> dict[str, tuple[object, str]]:
-        """As in ``Model``: nothing to settle, but sums of m x m must fit into memory.
+        """As in ``Model``: no choices, but checks memory.
 
         Raises:
-            ConfigError: they do not.
+            ConfigError: sums of m x m do not fit into memory.
         """
         require_sums("num_basis", self.spectrum.num_basis, x.device)
         return {}
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Draw frequencies from the kernel's spectrum, the best of ``draws`` times.
+        """Draw frequencies from the kernel's spectral density; keep the best of ``draws`` sets.
 
-        Cost: that of as many evaluations of the evidence.
+        Cost: that of ``draws`` evaluations of the evidence.
         """
         residual, noise = y - self.mean(x), self.likelihood.noise_variance
         values: list[float] = []
@@ -96,11 +96,11 @@ class SpectrumModel(Model):
         return posterior
 
     def new_posterior(self) -> SparseSpectrumPosterior:
-        """As in ``Model``; the training data are not part of the posterior."""
+        """As in ``Model``."""
         return SparseSpectrumPosterior(self.spectrum, self.mean)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: q of the frequencies, where there is one; ``hyperparameters``: rest."""
+        """``variational``: q of the frequencies, if there is one; ``hyperparameters``: the rest."""
         variational = self.spectrum.distribution()
         held = {id(p) for p in variational}
         rest = [p for p in self.parameters() if id(p) not in held]
@@ -111,22 +111,21 @@ class SpectrumModel(Model):
 class SSGP(SpectrumModel):
     """Sparse spectrum Gaussian process: m / 2 frequencies, learned with the hyperparameters.
 
-    phi(x) = sqrt(2 outputscale / m) (cos(w_r . x), sin(w_r . x)): a stationary kernel with as many
-    lines in its spectrum, fitted by its own evidence. It over-fits as frequencies grow in number:
-    compare train.mnlp with test.mnlp.
+    phi(x) = sqrt(2 outputscale / m) (cos(w_r . x), sin(w_r . x)): a stationary kernel with m / 2
+    discrete frequencies. With many frequencies it over-fits: compare train.mnlp with test.mnlp.
 
     Args:
-        kernel: RBF or Matern: where frequencies start; its lengthscales and its outputscale are
-            learned with them.
+        kernel: RBF or Matern: gives the initial frequencies; its lengthscales and outputscale are
+            learned as well.
         mean, likelihood: the likelihood is Gaussian.
         num_inputs: d.
         num_basis: m, even.
-        draws: sets of frequencies that are drawn at the start, of which the best is taken.
+        draws: random sets of initial frequencies, of which the best is taken.
 
     Raises:
         ConfigError: another kernel, or options out of range.
 
-    Cost: n m^2 multiply-adds a step, O(n m d) for the waves.
+    Cost per step: n m^2 multiply-adds, and O(n m d) for the features.
     Source: Lazaro-Gredilla, Quinonero-Candela, Rasmussen and Figueiras-Vidal, JMLR 2010.
     """
 
@@ -146,9 +145,9 @@ class SSGP(SpectrumModel):
 class VSSGP(SpectrumModel):
     """Variational sparse spectrum Gaussian process: a Gaussian over each of m frequencies.
 
-    Frequencies that the data do not tell stay uncertain, which keeps them from over-fitting; what
-    is maximised is a lower bound on the log evidence of the RBF kernel's m random waves at the
-    phases found. Waves fade away from the origin of the inputs: standardise them.
+    Frequencies that the data do not determine stay uncertain, which reduces over-fitting. Training
+    maximises a lower bound on the log evidence of m random Fourier features of the RBF kernel, at
+    learned phases. Expected features decay away from the origin, so inputs must be standardised.
 
     Args:
         kernel: RBF.
@@ -156,12 +155,12 @@ class VSSGP(SpectrumModel):
         num_inputs: d.
         num_basis: m.
         draws: as for ``SSGP``.
-        std: of every frequency at the start, relative to the prior's.
+        std: initial standard deviation of frequencies, relative to that of the prior.
 
     Raises:
         ConfigError: another kernel, or options out of range.
 
-    Cost: n m^2 multiply-adds a step, O(n m d) for the waves.
+    Cost per step: n m^2 multiply-adds, and O(n m d) for the features.
     Source: Gal and Turner, ICML 2015.
     """
 

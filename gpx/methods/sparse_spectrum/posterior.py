@@ -1,4 +1,4 @@
-"""Posterior process of regression on learned waves."""
+"""Posterior process of regression on learned trigonometric features."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpx.tensor_checks import check_inputs
 class SparseSpectrumPosterior(InDoublePrecision, Posterior):
     """Posterior process of ``SSGP`` and ``VSSGP``; needs no training data.
 
-    f(x) = m(x) + phi(x)^T w with w ~ N(weights, B^{-1}), B = factor factor^T; features whose
-    frequencies are uncertain add the variance that this gives at the weights.
+    f(x) = m(x) + phi(x)^T w with w ~ N(weights, B^{-1}), B = factor factor^T; uncertain frequencies
+    add the variance of the features times E w^2.
 
     Attributes:
         weights (m,), factor (m, m): see above.
@@ -43,7 +43,7 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64, device=device))
 
     def fill(self, found: WeightPosterior) -> None:
-        """Take the posterior of the weights. Cost: m^3 / 3 multiply-adds."""
+        """Store the posterior of the weights. Cost: m^3 / 3 multiply-adds."""
         self.weights, self.factor = found.mean.clone(), found.factor.clone()
         self.squares = torch.cholesky_inverse(found.factor).diagonal() + found.mean.square()
 
@@ -64,9 +64,9 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
-        Where frequencies are uncertain it is no Gaussian, and these are its moments.
+        With uncertain frequencies f is not Gaussian; these are its moments.
 
-        Cost: m^2 / 2 multiply-adds a row; memory of a block of features.
+        Cost: m^2 / 2 multiply-adds per row; memory of a block of features.
         """
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         found = self._of_weights

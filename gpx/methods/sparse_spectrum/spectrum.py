@@ -1,4 +1,4 @@
-"""Cosines whose frequencies are learned: as points, or as a Gaussian over each."""
+"""Trigonometric features with learned frequencies: fixed ones, or a Gaussian over each."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Paths = Callable[[Tensor, Tensor], Tensor]
 
 
 class LearnedSpectrum(nn.Module, ABC):
-    """m waves at frequencies points / lengthscale, of which the weights have the prior N(0, I).
+    """m features at frequencies points / lengthscale, for weights with prior N(0, I).
 
     Args:
-        kernel: says where frequencies start, and has the scales.
+        kernel: gives the initial frequencies, lengthscales and outputscale.
         num_basis: m.
         num_inputs: d.
-        num_points: r, frequencies.
+        num_points: r, number of frequencies.
 
     Attributes:
-        points (r, d): frequencies times the lengthscale, so that one lengthscale moves them all.
+        points (r, d): frequencies times the lengthscale, so that a lengthscale scales them all.
 
     Raises:
-        ConfigError: another kernel than those of ``kernels``, or one of some of the columns.
+        ConfigError: a kernel not in ``kernels``, or one with active_dims.
     """
 
     kernel: RBF | Matern
@@ -46,13 +46,13 @@ class LearnedSpectrum(nn.Module, ABC):
                 f"{class_name(kernel)}; give one of these, with active_dims=None"
             )
         assert isinstance(kernel, RBF | Matern)
-        kernel.num_spectral_normals(num_inputs)  # says where one derived from these has none
+        kernel.num_spectral_normals(num_inputs)  # raises for subclasses that have none
         self.kernel = kernel
         self.num_basis, self.num_inputs = num_basis, num_inputs
         self.points = nn.Parameter(torch.zeros(num_points, num_inputs))
 
     def draw(self, generator: torch.Generator) -> None:
-        """Frequencies anew from the kernel's spectral density."""
+        """Draw frequencies from the kernel's spectral density."""
         frequencies = self.kernel.draw_frequencies(*self.points.shape, generator=generator)
         self.points.data = frequencies * self.kernel.lengthscale.detach()
 
@@ -66,18 +66,18 @@ class LearnedSpectrum(nn.Module, ABC):
 
     @abstractmethod
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Mean (n, m) of the features at x (n, d), and their variance where they have one."""
+        """Mean (n, m) of the features at x (n, d), and their variance (None: they are fixed)."""
 
     @abstractmethod
     def paths(self, num: int, *, generator: torch.Generator) -> Paths:
-        """``num`` draws of the features, as a function of x and of the weights of each."""
+        """``num`` draws of the features, as a function of x and of the weights of each draw."""
 
     def penalty(self) -> Tensor:
-        """KL(q || prior) of what is uncertain about the frequencies, in nats: ()."""
+        """KL(q || prior) of uncertain frequencies in nats, ()."""
         return self.points.new_zeros(())
 
     def distribution(self) -> list[nn.Parameter]:
-        """Parameters of a distribution over frequencies; none where they are points."""
+        """Parameters of the distribution over frequencies; none if they are fixed."""
         return []
 
 
@@ -96,23 +96,23 @@ class SpectralPoints(LearnedSpectrum):
         super().__init__(kernel, num_basis, num_inputs, num_basis // 2)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """As in ``LearnedSpectrum``; nothing is uncertain."""
+        """As in ``LearnedSpectrum``, without variance."""
         return trigonometric_features(x, self.frequencies()[None], self.scale()), None
 
     def paths(self, num: int, *, generator: torch.Generator) -> Paths:
-        """As in ``LearnedSpectrum``; the same features for all."""
+        """As in ``LearnedSpectrum``, with the same features for all draws."""
         return lambda x, weights: weights @ self.moments(x)[0].mT
 
 
 class UncertainSpectrum(LearnedSpectrum):
     """m cosines with free phases, of frequencies with q(points) = N(points, diag(exp(2 log_std))).
 
-    phi_r(x) = sqrt(2 outputscale / m) cos(w_r . x + phase_r); a priori points are standard normal,
-    so the kernel is RBF.
+    phi_r(x) = sqrt(2 outputscale / m) cos(w_r . x + phase_r). The prior of points is standard
+    normal, that of an RBF kernel.
 
     Args:
-        kernel, num_basis, num_inputs: see above.
-        std: of q at the start, relative to the prior's.
+        kernel, num_basis, num_inputs: as in ``LearnedSpectrum``.
+        std: initial standard deviation of q, relative to that of the prior.
 
     Attributes:
         points (m, d), log_std (m, d): of q.
@@ -134,7 +134,7 @@ class UncertainSpectrum(LearnedSpectrum):
         self.phases = nn.Parameter(torch.zeros(num_basis))
 
     def draw(self, generator: torch.Generator) -> None:
-        """As in ``LearnedSpectrum``, and phases uniformly from a circle."""
+        """As in ``LearnedSpectrum``; also draws uniform phases."""
         super().draw(generator)
         turns = torch.rand(self.phases.shape, generator=generator, device=self.phases.device)
         self.phases.data = (2.0 * math.pi * turns).to(self.phases)
@@ -143,7 +143,7 @@ class UncertainSpectrum(LearnedSpectrum):
         """Mean and variance of the features under q, (n, m) each.
 
         With t = 1 - exp(-v), v the variance of the angle a: E cos = sqrt(1 - t) cos a and
-        var cos = t (sin^2 a + t (cos^2 a - 1/2)), which loses no digits where q is narrow.
+        var cos = t (sin^2 a + t (cos^2 a - 1/2)), without cancellation if q is narrow.
         """
         angle = x @ self.frequencies().mT + self.phases
         spread = x.square() @ (self.log_std.exp() / self.kernel.lengthscale).square().mT
@@ -153,7 +153,7 @@ class UncertainSpectrum(LearnedSpectrum):
         return self.scale() * (-0.5 * spread).exp() * cosine, square * variance
 
     def paths(self, num: int, *, generator: torch.Generator) -> Paths:
-        """As in ``LearnedSpectrum``: frequencies drawn from q for each."""
+        """As in ``LearnedSpectrum``, with frequencies drawn from q."""
         noise = torch.randn(
             (num, *self.points.shape),
             generator=generator,
@@ -172,10 +172,10 @@ class UncertainSpectrum(LearnedSpectrum):
         return functions
 
     def penalty(self) -> Tensor:
-        """KL from standard normals."""
+        """As in ``LearnedSpectrum``; the prior is standard normal."""
         excess = (2.0 * self.log_std).exp() + self.points.square() - 1.0 - 2.0 * self.log_std
         return 0.5 * excess.sum()
 
     def distribution(self) -> list[nn.Parameter]:
-        """q and the phases."""
+        """As in ``LearnedSpectrum``: q and the phases."""
         return [self.points, self.log_std, self.phases]

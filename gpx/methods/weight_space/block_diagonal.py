@@ -1,4 +1,4 @@
-"""Block-diagonal Gaussian over weights: exact covariance within cells of basis functions."""
+"""Block-diagonal Gaussian over weights: a dense covariance within each cell."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from gpx.methods.weight_space.cells import Cells
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 
 STORAGE = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
-"""Of covariance roots, by name."""
+"""Dtypes of covariance roots by option value."""
 
 STATE_LIMIT = 8 * 2**30
-"""Bytes of covariance above which a family is refused at configuration time."""
+"""Most bytes that the covariance may take; larger ones raise ConfigError."""
 
 
 class CellCovariance(nn.Module):
-    """Sigma_g = R_g^T R_g for the cells g that were solved; R_g lower triangular, packed.
+    """Sigma_g = R_g^T R_g for the cells g solved so far; R_g lower triangular, packed.
 
-    Roots come one by one as cells are solved, so the state grows with what has been done. They are
-    replaced and never changed in place: whoever shares them (a posterior) is not affected by later
-    steps, and a checkpoint of both holds them once.
+    Roots are replaced and never changed in place, so that a posterior can share them with a model
+    that is trained further, and a checkpoint of both stores them once.
 
     Args:
-        storage: ``float16``, ``float32`` or ``float64``. Entries of R are at most the prior
-            standard deviation of a weight; float16 keeps three digits of each, which moves a
-            predictive variance by about 1e-4 of itself.
+        storage: ``float16``, ``float32`` or ``float64``. float16 keeps three digits, which changes
+            predictive variances by about 1e-4 of their value.
 
     State: b (b + 1) / 2 numbers per solved cell of b columns.
     """
@@ -47,7 +45,7 @@ class CellCovariance(nn.Module):
         self.roots[cell] = root[_lower(root.shape[0], root.device)].to(self.storage)
 
     def root(self, cell: int, dtype: torch.dtype) -> Tensor | None:
-        """R (b, b) of ``cell``, zeros above the diagonal; None where it was not solved."""
+        """R (b, b) of ``cell``, zero above the diagonal; None if it was not solved."""
         packed = self.roots.get(cell)
         if packed is None:
             return None
@@ -57,7 +55,7 @@ class CellCovariance(nn.Module):
         return out
 
     def share(self) -> CellCovariance:
-        """Another holder of the same roots; O(cells)."""
+        """A second object with the same root tensors; O(cells)."""
         other = CellCovariance()
         other.storage = self.storage
         other.roots = dict(self.roots)
@@ -73,32 +71,32 @@ class CellCovariance(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CellCovariance:
         super()._apply(fn, recurse)
-        # a change of device is followed, a change of dtype is not: storage is a choice of its own
+        # follow a change of device but not of dtype, which ``storage`` sets
         for cell, packed in self.roots.items():
             self.roots[cell] = packed.to(fn(packed[:1].clone()).device)
         return self
 
 
 def _lower(size: int, device: torch.device) -> Any:
-    """Index of the lower triangle of (size, size), row by row."""
+    """Index of the lower triangle of a (size, size) matrix, row by row."""
     if device.type == "cpu":
         return torch.ones(size, size, dtype=torch.bool).tril_()
-    # a GPU would have to say how many entries a mask has
+    # indexing with a mask would synchronise a GPU to count its entries
     return tuple(torch.tril_indices(size, size, device=device).unbind(0))
 
 
 class BlockDiagonalWeights(MeanFieldWeights):
     """q(w) = N(mean, Sigma), Sigma block-diagonal with one dense block per cell.
 
-    Between mean-field (cells of one column) and full (one cell). A cell that was never solved has
-    the closed-form mean-field scales, so the family starts as mean-field and becomes block-diagonal
-    cell by cell.
+    Between mean-field (cells of one column) and full (one cell). Cells that have not been solved
+    have closed-form mean-field scales, so the family starts as mean-field and becomes
+    block-diagonal cell by cell.
 
-    For the evidence bound each cell keeps four numbers in ``terms``: tr(Phi_g^T Phi_g Sigma_g),
+    For the evidence bound each cell has four numbers in ``terms``: tr(Phi_g^T Phi_g Sigma_g),
     log|Sigma_g|, tr(S_g Sigma_g) and mu_g^T S_g mu_g.
 
-    With ``solved_only`` cells that were not solved are not part of the model (yet): their functions
-    have no variance, and those that were solved stand in for all.
+    With ``solved_only`` the model consists of the solved cells only, with a prior precision scaled
+    down accordingly; functions of other cells have no variance.
 
     Args:
         cells: partition of the columns.
@@ -130,7 +128,7 @@ class BlockDiagonalWeights(MeanFieldWeights):
         return cell in self.covariance.roots
 
     def is_diagonal_column(self, blocks: Tensor) -> Tensor:
-        """Columns of cells that were not solved; none with ``solved_only``; (L, W)."""
+        """Mask (L, W) of columns of cells not solved yet; none with ``solved_only``."""
         if self.solved_only:
             return torch.zeros(blocks.shape[0], self.block_size, dtype=torch.bool).to(blocks.device)
         table = torch.ones(self.num_blocks, self.block_size, dtype=torch.bool)
@@ -139,7 +137,7 @@ class BlockDiagonalWeights(MeanFieldWeights):
         return table.to(blocks.device)[blocks]
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Evidence terms, whose float64 does not follow the model's dtype, and ``solved_only``."""
+        """``terms``, which stay float64 whatever the dtype of the model, and ``solved_only``."""
         return {"terms": self.terms, "solved_only": self.solved_only}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

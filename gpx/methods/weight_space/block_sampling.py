@@ -1,4 +1,4 @@
-"""Index lists over blocks of basis functions, each with expected count L / B per block."""
+"""Random lists of blocks of basis functions, each block with expected count L / B."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Sampling = Literal["stratified", "with_replacement", "without_replacement"]
 
 
 def check_sampling(sampling: Sampling) -> Sampling:
-    """``sampling`` if it is one of these; raises ConfigError otherwise."""
+    """Return ``sampling`` if it is valid, else raise ConfigError."""
     if sampling not in get_args(Sampling):
         raise ConfigError(f"sampling={sampling}: expected one of {', '.join(get_args(Sampling))}")
     return sampling
@@ -28,7 +28,7 @@ def sample_columns(
     generator: torch.Generator | None,
     device: torch.device,
 ) -> Tensor:
-    """Numbers of blocks (L,) with about ``size`` columns: at least one block, at most all."""
+    """List (L,) of blocks with about ``size`` columns: at least one block, at most all."""
     blocks, length = basis.num_blocks, _length(basis, size)
     return sample_blocks(blocks, length, sampling, generator=generator, device=device)
 
@@ -42,7 +42,7 @@ def sample_lists(
     generator: torch.Generator | None,
     device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Two independent lists, drawn together, and one of another size, as ``sample_columns``."""
+    """Two independent lists of ``columns`` and one of ``diagonal_columns``, in fewer kernels."""
     blocks, shape = basis.num_blocks, (2, _length(basis, columns))
     if sampling == "stratified":
         first, second = _stratified(blocks, shape, generator, device)
@@ -58,7 +58,7 @@ def sample_lists(
 
 
 def _length(basis: Basis, size: int) -> int:
-    """Blocks with about ``size`` columns."""
+    """Number of blocks that have about ``size`` columns."""
     return min(basis.num_blocks, max(1, round(size / basis.block_size)))
 
 
@@ -72,8 +72,8 @@ def sample_blocks(
 ) -> Tensor:
     """``size`` block numbers out of ``num_blocks``, int64 (size,).
 
-    In every scheme the expected number of times a given block is listed is L / B, so that
-    (B / L) * sum over the list is unbiased for the sum over all blocks.
+    In every scheme a block is listed L / B times in expectation, so that B / L times the sum over
+    the list is unbiased for the sum over all blocks.
 
     - ``stratified``: entry k is uniform on the k-th of L equal parts of [0, B). Without repeats
       when L divides B (at most one shared block at a border otherwise); all blocks when L = B;
@@ -81,7 +81,7 @@ def sample_blocks(
     - ``with_replacement``: independent and uniform; O(L).
     - ``without_replacement``: a uniform subset; O(B) time (a permutation of blocks).
 
-    No host synchronisation. Source: Evans and Nair 2020 (QSGP); strata are ours.
+    No host synchronisation. Source: Evans and Nair 2020 (QSGP), except ``stratified``.
     """
     if sampling == "stratified":
         return _stratified(num_blocks, (size,), generator, device)
@@ -93,7 +93,7 @@ def sample_blocks(
 def _stratified(
     num_blocks: int, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
 ) -> Tensor:
-    """Lists along the last axis."""
+    """Stratified lists along the last axis of ``shape``."""
     size = shape[-1]
     position = torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
     position += torch.arange(size, device=device)

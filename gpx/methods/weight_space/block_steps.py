@@ -1,4 +1,4 @@
-"""Training by block solves: every step finds the optimum of one group of weights given the rest."""
+"""Training by block solves: each step is exact for one group of weights given the others."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gpx.methods.weight_space.qsgp import QSGP
 
 NoiseUpdate = Literal["auto", "fixed", "evidence"]
 
-TRUST = 4.0
-"""``noise="auto"`` keeps a noise variance unless the bound wants more than this many times it."""
+NOISE_UPDATE_FACTOR = 4.0
+"""``noise="auto"`` raises the noise variance if its optimum is more than this factor above it."""
 
-LEAST_RATIO = 1e-5
-"""Least noise variance that ``noise="auto"`` starts from, relative to the prior variance of f:
-below, normal matrices of thousands of functions are singular to rounding."""
+MIN_NOISE_RATIO = 1e-5
+"""Smallest initial noise variance with ``noise="auto"``, relative to the prior variance of f; below
+it, normal matrices of thousands of functions are numerically singular."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,28 +39,28 @@ logger = logging.getLogger(__name__)
 class BlockSteps(OwnSteps[QSGP]):
     """Block ascent on the evidence bound of a weight-space model with block-diagonal covariance.
 
-    Every step solves one group of cells from all data, in turn; a sweep visits all of them. The
-    bound is at its maximum over the group afterwards and never falls from one step to the next (the
-    first ``stand_in_groups`` steps excepted), and its limit in the mean is the exact posterior
-    mean. ``StochasticBlockSteps`` takes mini-batches, at a cost that n does not enter.
+    Every step solves for one group of cells from all data, in turn; a sweep visits all groups. The
+    step maximises the bound over the group, so that the bound never falls (except in the first
+    ``stand_in_groups`` steps), and the mean converges to the exact posterior mean.
+    ``StochasticBlockSteps`` uses mini-batches, at a cost independent of n.
 
     Args:
         sweeps: passes over all groups; ``max_steps`` of the trainer may end training earlier.
-        stand_in_groups: first groups, solved with a prior that carries the whole variance while the
-            others are still at zero: most of the posterior mean after a few steps. 0 for none.
-        noise: ``fixed``: stays at its initial value. ``evidence``: moves after each sweep to the
+        stand_in_groups: number of first groups that are solved with the prior precision scaled
+            down, as if they were the whole basis, which gives most of the posterior mean after a
+            few steps; 0: none.
+        noise: ``fixed``: stays at its initial value. ``evidence``: set after each sweep to the
             maximum of the bound, (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n. ``auto``: starts at
-            LEAST_RATIO times the prior variance at least, and moves only where that maximum is
-            more than TRUST times the present value. Random features can fit a few rows without
-            noise, but never all of them, hence the least value. The maximum of the bound is above
-            the noise that predicts best, because blocks without covariances between them count a
-            direction twice, and far above it while only a first group of functions is solved.
+            no less than MIN_NOISE_RATIO times the prior variance, and is set to that maximum only
+            if it is more than NOISE_UPDATE_FACTOR times larger. The maximum of the bound is above
+            the noise that predicts best, because missing covariances between blocks count variance
+            twice, hence the factor.
 
     Raises:
-        ConfigError: an option out of range; ``check`` says what does not fit the model.
+        ConfigError: an option out of range.
 
-    Cost per step: O(n b^2 + b^3) time and O(b^2) memory for groups of b columns, and n numbers of
-    fitted values; free of m.
+    Cost per step: O(n b^2 + b^3) time and O(b^2 + n) memory for groups of b columns, independent
+    of m.
     Source: coordinate ascent variational inference.
     """
 
@@ -89,7 +89,7 @@ class BlockSteps(OwnSteps[QSGP]):
         self.misfit = math.nan
 
     def check_fit(self, model: QSGP, num_data: int) -> None:
-        """As in ``OwnSteps``: Gaussian noise, cells of covariance, and as many groups as asked."""
+        """As in ``OwnSteps``; needs Gaussian noise and a block-diagonal covariance."""
         if not isinstance(model.likelihood, self.likelihoods):
             found = class_name(model.likelihood)
             raise ConfigError(
@@ -113,7 +113,7 @@ class BlockSteps(OwnSteps[QSGP]):
         restored, self.restored = self.restored, False
         self._attach(model)
         if self.noise == "auto":
-            least = LEAST_RATIO * float(self.basis.mean_column_square()) * self.basis.num_basis
+            least = MIN_NOISE_RATIO * float(self.basis.mean_column_square()) * self.basis.num_basis
             if float(self.model.noise_variance) < least:
                 self._set_noise(least)
         self.log_precision = 0.0
@@ -126,7 +126,7 @@ class BlockSteps(OwnSteps[QSGP]):
             self.fitted, self.misfit = fitted_values(parts, x), math.nan
 
     def _attach(self, model: QSGP) -> None:
-        """Hold the model's parts, which are not trained by gradients."""
+        """Keep references to the model's parts and turn its gradients off."""
         assert isinstance(model.family, BlockDiagonalWeights)
         self.model = model
         self.family = model.family
@@ -134,7 +134,7 @@ class BlockSteps(OwnSteps[QSGP]):
         self.freeze(model)
 
     def _weights(self, group: int, x: Tensor) -> WeightGroup:
-        """The basis functions of ``group`` and their places among the weights."""
+        """The columns of ``group``."""
         return self.family.cells.weight_group(self.basis, group, x.device)
 
     def _mean(self, group: int) -> Tensor:
@@ -158,13 +158,15 @@ class BlockSteps(OwnSteps[QSGP]):
         share = self.stand_in_groups / groups if step < self.stand_in_groups else 1.0
         self._solve(group, share, x, y)
         if group == groups - 1 and self.noise != "fixed":
-            wanted = (self.misfit + float(self.family.terms[:, 0].sum())) / x.shape[0]
-            if self.noise == "evidence" or wanted > TRUST * float(self.model.noise_variance):
-                self._set_noise(wanted)
+            optimum = (self.misfit + float(self.family.terms[:, 0].sum())) / x.shape[0]
+            if self.noise == "evidence" or optimum > NOISE_UPDATE_FACTOR * float(
+                self.model.noise_variance
+            ):
+                self._set_noise(optimum)
         return self.evidence(x.shape[0])
 
     def _solve(self, group: int, share: float, x: Tensor, y: Tensor) -> None:
-        """One group at its optimum, with ``share`` of the prior precision."""
+        """Solve for one group, with the prior precision times ``share``."""
         weights = self._weights(group, x)
         change = natural_step(
             self.basis,
@@ -186,7 +188,7 @@ class BlockSteps(OwnSteps[QSGP]):
         self.model.likelihood.noise_variance = old.new_tensor(value)
 
     def evidence(self, num_data: int) -> Evidence:
-        """The bound at the current q, from tracked terms; O(cells)."""
+        """The bound at the current q from tracked terms; O(cells)."""
         noise = float(self.model.noise_variance.detach())
         return tracked_evidence(self.family, self.misfit, noise, num_data, self.log_precision)
 

@@ -1,4 +1,4 @@
-"""Steps on the weight-space evidence bound: mean and covariance of one group of weights."""
+"""Steps on the weight-space evidence bound in mean and covariance of one group of weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TRACE, LOG_DET, PRIOR_TRACE, PRIOR_MEAN = range(4)
 
 @dataclass(frozen=True)
 class Averaging:
-    """How natural parameters of a group average with their estimate from a batch of rows.
+    """Weights with which natural parameters of a group are averaged with those of a batch.
 
     Attributes:
         step: rho in (0, 1], weight of the new estimate; 1 at the first visit.
-        points: N that the likelihood stands for; n in the end, fewer before n rows were seen.
-        prior_scale: s, factor of the prior precision; V / G while V of G groups stand in for all.
-        last_points, last_prior_scale: both at the last visit of the group.
+        points: N, number of points the likelihood counts for: those seen so far, at most n.
+        prior_scale: s, factor of the prior precision; V / G while the model has V of G groups.
+        last_points, last_prior_scale: both at the previous visit of the group.
     """
 
     step: float
@@ -38,12 +38,12 @@ class Averaging:
 
     @classmethod
     def exact(cls, num_data: int, prior_scale: float = 1.0) -> Averaging:
-        """All rows at once: the optimum of the group, with nothing kept of what it was."""
+        """All rows at once: the optimum of the group, without averaging."""
         return cls(1.0, num_data, prior_scale, num_data, prior_scale)
 
     @property
     def kept(self) -> float:
-        """Factor of the old likelihood part, (1 - rho) N / N_last."""
+        """Factor of the old likelihood term, (1 - rho) N / N_last."""
         return (1.0 - self.step) * self.points / self.last_points
 
 
@@ -62,32 +62,31 @@ def natural_step(
 ) -> Tensor:
     """Average natural parameters of one group with their estimate from a batch, in place.
 
-    Given the other groups the optimum of the bound has precision A / noise + s S and linear term
+    Given the other groups, the optimum of the bound has precision A / noise + s S and linear term
     (r + A mu) / noise, with A = Phi_g^T Phi_g and r = Phi_g^T (y - Phi mu) summed over N points;
     the covariance of a cell is the inverse of its diagonal block of that precision.
 
-    With all rows and ``Averaging.exact`` the group is at this optimum afterwards: block ascent,
-    which never lowers the bound. Sums over a uniform batch times N / rows are unbiased for A and r.
-    The likelihood's part averages,
+    With all rows and ``Averaging.exact`` the step sets the group to this optimum (block ascent,
+    which never lowers the bound). Otherwise sums over a uniform batch times N / rows are unbiased
+    for A and r, and the likelihood term is averaged,
 
         A_t = (1 - rho) (N / N_last) A_{t-1} + rho (N / rows) Phi_g^T Phi_g
 
-    and likewise the linear term; the prior's part is s S, exactly. The mean follows from both. With
-    rho = 1/t and N = t rows that is Bayesian updating by one batch after the other; with N = n and
-    sum rho = infinity, sum rho^2 finite the fixed point is block ascent on all data. The new
-    precision is at least rho times the batch's own, so that whatever rho the step is a proximal one
-    on the batch and cannot overshoot there.
+    and likewise the linear term, while the prior term s S is exact. With rho = 1/t and N = t rows
+    this is Bayesian updating by one batch after the other; with N = n, sum rho = infinity and
+    sum rho^2 finite it converges to block ascent on all data. The new precision is at least rho
+    times that of the batch, so that the step cannot overshoot on the batch for any rho.
 
     Args:
         basis: phi with S diagonal.
         family: q; means, covariance roots and evidence terms of the group are replaced.
         group: number.
         x (rows, d): all inputs, or a uniform sample of them.
-        residual (rows,): y - Phi mu there, float64, with the group's own part in Phi mu; exact.
+        residual (rows,): y - Phi mu there, float64, where Phi mu includes this group; exact.
         noise (): noise variance.
         num_data: n, for the evidence terms.
-        averaging: weights of old and new.
-        weights: the group's columns, where the caller has use for them, too.
+        averaging: weights of old and new parameters.
+        weights: the columns of the group, if the caller has them already.
 
     Returns:
         change (b,): new weights minus old ones, float64.
@@ -95,7 +94,7 @@ def natural_step(
     Raises:
         NotPositiveDefinite: the system is singular even in float64.
 
-    Cost: O(rows b^2 + b^3) time, O(b^2) memory for b columns; free of n and of m.
+    Cost: O(rows b^2 + b^3) time, O(b^2) memory for b columns; independent of n and m.
     Source: coordinate ascent variational inference; Hoffman et al. 2013 (stochastic natural
     gradients), on blocks of Evans and Nair 2020.
     """
@@ -118,7 +117,7 @@ def natural_step(
         prior=averaging.prior_scale * prior,
         earlier=earlier,
     )
-    # the averaged linear term less precision * old mean
+    # the averaged linear term minus precision * old mean is moment - shrinkage * prior * old
     shrinkage = averaging.prior_scale - averaging.kept * averaging.last_prior_scale
     new = (old + system.solve(system.moment - shrinkage * prior * old)).to(family.mean.dtype)
     start = 0
@@ -132,7 +131,7 @@ def natural_step(
         root = inverse_lower(factor)
         family.covariance.store(cell, root)
         prior_trace = (root.square() @ prior[own]).sum()
-        # of the data's part of the precision, which is what earlier visits and the prior leave
+        # trace of the batch's term: that of the whole precision minus prior and earlier visits
         trace = root.shape[0] - averaging.prior_scale * prior_trace
         if earlier is not None:
             product = earlier[own, own] * (root.T @ root)  # the lower triangle counts twice
@@ -167,7 +166,7 @@ def _likelihood_precision(family: BlockDiagonalWeights, group: int, prior: Tenso
 def diagonal_terms(
     basis: Basis, family: BlockDiagonalWeights, noise: Tensor, num_data: int
 ) -> None:
-    """Fill ``terms`` of all cells that were not solved; O(m), once."""
+    """Set ``terms`` of all cells not solved yet; O(m)."""
     for cell in range(family.cells.num_cells):
         if family.is_solved(cell):
             continue
@@ -204,10 +203,11 @@ def tracked_evidence(
         misfit: |y - Phi mu|^2 over all data, or an estimate.
         noise: noise variance.
         num_data: n.
-        log_precision: log|S| of those columns.
-        columns: of the model, with ``family.solved_only`` those of the solved cells; null for all.
+        log_precision: log|S| of the model's columns.
+        columns: number of the model's columns (with ``family.solved_only`` those of solved cells);
+            None: all.
         prior_scale: s, for a prior precision of s S.
-        kind: an estimate, where the misfit is one.
+        kind: "estimate" if the misfit is one.
     """
     trace, log_det, prior_trace, prior_mean = family.terms.sum(0).tolist()
     if columns is None:

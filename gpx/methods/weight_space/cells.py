@@ -1,4 +1,4 @@
-"""Groups of columns that are solved together, and their cells, which q(w) correlates."""
+"""Partition of basis functions into groups (solved together) and cells (covariance blocks)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Cells:
     """Partition of the m columns of a basis into groups of L blocks, and of these into cells.
 
     A cell is one part of the blocks of a group. Random Fourier features have two parts, cosines and
-    sines: over inputs that are spread about evenly to both sides of their mean the products of a
-    cosine and a sine average to zero, so that the covariance blocks of a cell of cosines and a cell
-    of sines say what one block of twice the size would, in half of its numbers. (The mean needs
-    the group: what correlation there is counts against small noise.)
+    sines: for inputs distributed about symmetrically around their mean, products of a cosine and a
+    sine average to zero, so two covariance blocks (of cosines, of sines) need half the memory of a
+    joint one at little loss. Means are solved for the whole group, since with small noise the
+    remaining correlation matters for them.
 
     Attributes:
         num_blocks: B, blocks of the basis.
@@ -58,7 +58,7 @@ class Cells:
         return [number * self.parts + part for part in range(self.parts)]
 
     def blocks_of(self, group: int) -> slice:
-        """Blocks that ``group`` is made of."""
+        """Blocks of ``group``."""
         first = group * self.parts
         return slice(self._start(first), self._stop(first))
 
@@ -85,9 +85,9 @@ class Cells:
     def group_source(
         self, basis: Basis, group: int, device: torch.device
     ) -> Callable[[Tensor], Tensor]:
-        """x (n, d) -> columns of the cells of ``group``, one cell after the other, as rows (b, n).
+        """A function x (n, d) -> features (b, n) of ``group``, one cell after the other.
 
-        For many x in turn; see ``Basis.features_of``.
+        Prepared once for many x; see ``Basis.features_of``.
         """
         first = self.group(group)[0]
         blocks = torch.arange(self._start(first), self._stop(first), device=device)
@@ -100,20 +100,20 @@ class Cells:
         return ordered
 
     def weight_group(self, basis: Basis, group: int, device: torch.device) -> WeightGroup:
-        """Columns of the cells of ``group``, one cell after the other, for solves."""
+        """The columns of ``group``, one cell after the other, for solves."""
         columns = torch.cat([self.columns(cell, device) for cell in self.group(group)])
         return WeightGroup(basis, columns, self.group_source(basis, group, device))
 
     def read_group(self, table: Tensor, group: int) -> Tensor:
-        """Entries (b,) of the cells of ``group``, one cell after the other, a copy."""
+        """Copy of the entries (b,) of ``group`` in a table (B, W), one cell after the other."""
         return torch.cat([self.read(table, cell) for cell in self.group(group)])
 
     def read(self, table: Tensor, cell: int) -> Tensor:
-        """Entries (b,) of ``cell`` in a table (B, W), a copy."""
+        """Copy of the entries (b,) of ``cell`` in a table (B, W)."""
         return self._view(table, cell).reshape(-1).clone()
 
     def write(self, table: Tensor, cell: int, values: Tensor) -> None:
-        """Put values (b,) into the entries of ``cell`` of a table (B, W)."""
+        """Write values (b,) to the entries of ``cell`` in a table (B, W)."""
         view = self._view(table, cell)
         view.copy_(values.view(view.shape))
 

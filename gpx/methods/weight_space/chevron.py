@@ -10,17 +10,16 @@ from gpx.errors import ConfigError
 from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
 
 MAX_WEIGHTS = 4096
-"""Of the full family, whose state is their number squared."""
+"""Most weights of the full family, whose state is quadratic in their number."""
 
 
 class ChevronWeights(MeanFieldWeights):
     """q(w) = N(mean, C C^T), C lower triangular, first K columns dense, the rest diagonal.
 
-    QSGP-K in the field's words; K = m is the full family (small m only). Dense columns live in a
-    table with one row per block (W K numbers), so that sampled blocks have sparse gradients; the
-    entries above the diagonal and the unused diagonal entries of the dense columns exist in the
-    tables, are masked and never move. The positive diagonal of the dense columns is kept apart as
-    logarithms, because every step uses all K of them.
+    QSGP-K in the paper; K = m is the full family (small m only). The dense columns are a table with
+    one row per block (W K numbers), so that gradients of sampled blocks are sparse. Entries on and
+    above the diagonal are masked there; the positive diagonal is stored separately, as logarithms,
+    because every step uses all of it.
 
     Args:
         num_blocks: B.
@@ -54,7 +53,7 @@ class ChevronWeights(MeanFieldWeights):
         return blocks[:, None] * self.block_size + within  # (L, W)
 
     def is_diagonal_column(self, blocks: Tensor) -> Tensor:
-        """Columns K, K + 1, ... are diagonal; (L, W)."""
+        """Mask (L, W) of the diagonal columns K, K + 1, ..."""
         return self._rows(blocks) >= self.num_dense
 
     def dense_of(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
@@ -73,23 +72,22 @@ class ChevronWeights(MeanFieldWeights):
 
     @torch.no_grad()
     def set_scales(self, log_scale: Tensor, column_ratio: Tensor) -> None:
-        """As MeanFieldWeights; the dense columns start on the diagonal with the same scales."""
+        """As MeanFieldWeights; also the diagonal of the dense columns."""
         super().set_scales(log_scale, column_ratio)
         self.log_dense.copy_(log_scale.reshape(-1)[: self.num_dense])
 
 
 class FullWeights(ChevronWeights):
-    """q(w) = N(mean, C C^T) with any lower-triangular C: the reference family.
+    """q(w) = N(mean, C C^T) with any lower-triangular C: a chevron with K = m.
 
-    At its optimum C C^T is the exact posterior covariance and the bound is the log marginal
-    likelihood of the m-function model. It is a chevron with K = m, so everything that estimates a
-    chevron estimates it, at O(m) dense columns per step.
+    At the optimum C C^T is the exact posterior covariance and the bound is the log marginal
+    likelihood of the m-function model.
 
     Args:
         num_blocks: B.
         block_size: W; m = B W, at most 4096.
 
-    State: m^2 + 3 m numbers, of which m (m + 1) / 2 + m are free.
+    State: m^2 + 3 m numbers.
     Source: Evans and Nair 2020 (QSGP); Challis and Barber 2013.
     """
 

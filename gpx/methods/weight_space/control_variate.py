@@ -1,4 +1,4 @@
-"""Control variate of the data-quadratic terms; its expectation is tracked in O(1) per step."""
+"""Control variate of the data-quadratic terms, with a projection tracked over the steps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from gpx.sampling.batches import some_rows
 
 Coefficient = float | Literal["auto"]
 MAX_DRIFT = 1e-3
-"""Largest relative drift of the tracked projection before the optimiser is declared unfit."""
+"""Relative drift of the tracked projection above which ConfigError is raised."""
 MOMENT_DECAY = 0.99
+"""Decay per step of the moments that estimate ``coefficient="auto"``."""
 
 
 def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = False) -> Tensor:
@@ -35,36 +36,35 @@ def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = Fals
 
 
 class _Moving(NamedTuple):
-    """The rows of the weights that an optimiser step may change, with their values before it."""
+    """Blocks of weights that the next optimiser step may change, and their values before it."""
 
     blocks: Tensor
     kept: list[tuple[SelectedBlocks, Tensor]]
-    """Parts of ``blocks`` in order, with their features at the support rows."""
+    """Consecutive parts of ``blocks`` with their features at the support rows."""
     once: Tensor
-    """One over how often a row is listed, (|U|, 1)."""
+    """One over the number of times that each row is listed, (|U|, 1)."""
     old: Tensor
-    """Rows of [mu, dense C], (|U|, 1 + K)."""
+    """Rows of [mu, dense columns of C] before the step, (|U|, 1 + K)."""
 
 
 class ControlVariate(StepCount, DataSized):
     """Zero-mean correction of sum_v (Phi_j v_j)^T (Phi_i v_i), v = mu and dense columns of C.
 
     On ``rows`` fixed support rows p it subtracts the same doubly sampled product and adds its
-    expectation (n / rows) |Phi_p v|^2. The projection a = Phi_p v is tracked: after each optimiser
-    step only the sampled blocks have moved, so a += Phi_p,U (v_new - v_old). Features inside the
-    control variate stay at the hyperparameters of ``start``, which keeps a valid when
-    hyperparameters move: nothing in it is refreshed then, it has mean zero for ever and only
-    correlates less. No gradient of hyperparameters passes through it, except that of the noise
-    variance, by which the caller divides. ``start`` again to renew features and projection.
+    expectation (n / rows) |Phi_p v|^2. The projection a = Phi_p v is tracked: an optimiser step
+    changes the sampled blocks U only, so a += Phi_p,U (v_new - v_old). Features inside the control
+    variate stay at the hyperparameters of ``start``, so its mean stays zero when hyperparameters
+    change, and only the correlation falls; ``start`` again to renew features and projection. No
+    gradient of kernel hyperparameters passes through it.
 
-    The gradient of the expectation is dense; it is replaced by the sparse unbiased one of
-    ``tracked_square``.
+    The dense gradient of the expectation is replaced by the sparse unbiased one of
+    ``product_correction``.
 
     Args:
         rows: number of support rows; 0 switches the control variate off.
         coefficient: factor of the correction; ``auto`` for the variance-minimising one, estimated
             from previous steps (an exponential window), so that it stays unbiased.
-        drift_interval: steps between exact recomputations of a, O(rows m) each; 0 never.
+        drift_interval: steps between exact recomputations of a, O(rows m) each; 0: never.
 
     State: rows (d + 1 + K) numbers. Source: Evans and Nair 2020 (QSGP), proposition 3 and
     appendix.
@@ -107,7 +107,7 @@ class ControlVariate(StepCount, DataSized):
 
         Args:
             basis, family: of the model.
-            anchor (A, W): leading weights taken out of mu (see QuadruplyStochasticELBO).
+            anchor (A, W): leading weights to subtract from mu (see QuadruplyStochasticELBO).
             x (n, d): training inputs.
             generator: on x's device.
         """
@@ -134,7 +134,7 @@ class ControlVariate(StepCount, DataSized):
         at_once = max(1, ROW_CHUNK * 4 // basis.block_size)
         for blocks in torch.arange(basis.num_blocks, device=total.device).split(at_once):
             rows = factor_rows(family, blocks)
-            rows[:, 0] -= anchor_at(anchor, blocks).reshape(-1)
+            rows[:, 0] -= anchor_rows(anchor, blocks).reshape(-1)
             total += basis.block_features(self.support, blocks) @ rows
         return total.to(self.support.dtype)
 
@@ -154,14 +154,15 @@ class ControlVariate(StepCount, DataSized):
         num_data: int,
         selected: SelectedBlocks | None = None,
     ) -> Tensor:
-        """Zero-mean term to add to the data-quadratic term ``target``; 0-d, times noise variance.
+        """Zero-mean term to add to the data-quadratic term, times the noise variance; 0-d.
 
         Args:
             pair (2 L,): the two block lists, one after the other.
             factors (2 L W, 1 + K): rows of [mu - anchor, dense C] there, with gradient.
-            target (): n / batch (B / L)^2 sum of products on the mini-batch; None unless ``auto``.
+            target (): the data-quadratic term, n / batch (B / L)^2 times the sum of products on
+                the mini-batch; needed for ``auto`` only.
             num_data: n.
-            selected: ``pair`` as selected from ``basis``, where that is done already.
+            selected: ``basis.selected(pair, ...)``, if the caller has it already.
         """
         if self.projection is None or self.support is None or self.moments is None:
             raise ConfigError(
@@ -193,15 +194,15 @@ class ControlVariate(StepCount, DataSized):
 
     @property
     def rows_used(self) -> int:
-        """Support rows actually drawn: ``rows``, or n when that is less."""
+        """Support rows drawn: ``rows``, at most n."""
         return 0 if self.support is None else self.support.shape[0]
 
     def _estimated(self, target: Tensor, sampled: Tensor) -> Tensor:
-        """Coefficient of this step from the steps before it, for ``auto``.
+        """Coefficient for ``auto``, estimated from earlier steps so that this one stays unbiased.
 
-        Cov(T - E, S) / E[S^2] of the centred control variate S (mean zero by construction) and the
-        target less the tracked expectation E, which takes most of the trend of a training run out.
-        Zero, which is no control variate, until two steps are known.
+        Cov(T - E, S) / E[S^2] for the control variate S (mean zero) and the target T minus the
+        tracked expectation E, which removes most of the trend of a training run. Zero until two
+        steps are known.
         """
         assert self.moments is not None
         weight, mean_t, mean_s, cross, square = self.moments.clone().unbind()
@@ -219,11 +220,11 @@ class ControlVariate(StepCount, DataSized):
     def _remember(
         self, family: MeanFieldWeights, pair: Tensor, kept: list[tuple[SelectedBlocks, Tensor]]
     ) -> None:
-        """Keep what ``after_step`` needs: blocks that may move, their features, old values."""
+        """Store for ``after_step`` the blocks that may change, their features and old values."""
         with torch.no_grad():
             width = family.block_size
             head = torch.arange(math.ceil(family.num_dense / width), device=pair.device)
-            if head.shape[0]:  # the diagonal of the dense columns moves at every step
+            if head.shape[0]:  # the diagonal of the dense columns changes at every step
                 assert self.support is not None
                 first = SelectedBlocks(self._basis[0], head)
                 kept.append((first, self._basis[0].block_features(self.support, head)))
@@ -234,10 +235,10 @@ class ControlVariate(StepCount, DataSized):
 
     @torch.no_grad()
     def after_step(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> None:
-        """Carry the projection over one optimiser step; check it exactly now and then.
+        """Update the projection after an optimiser step; every ``drift_interval`` steps check it.
 
         Raises:
-            ConfigError: the projection drifted, so weights moved that were not sampled.
+            ConfigError: the projection drifted, because the optimiser moved other weights.
         """
         if self.rows == 0 or self.pending is None:
             return
@@ -252,7 +253,7 @@ class ControlVariate(StepCount, DataSized):
 
     @torch.no_grad()
     def check_drift(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> float:
-        """Recompute the projection exactly; returns the relative drift it had.
+        """Recompute the projection exactly; returns its relative drift.
 
         Raises:
             ConfigError: the drift exceeds MAX_DRIFT.
@@ -272,7 +273,7 @@ class ControlVariate(StepCount, DataSized):
         return drift
 
 
-def anchor_at(anchor: Tensor, blocks: Tensor) -> Tensor:
+def anchor_rows(anchor: Tensor, blocks: Tensor) -> Tensor:
     """Rows of the anchor (A, W) at ``blocks``, zero beyond it: (L, W)."""
     if anchor.shape[0] == 0:
         return anchor.new_zeros(blocks.shape[0], anchor.shape[1])
@@ -280,8 +281,8 @@ def anchor_at(anchor: Tensor, blocks: Tensor) -> Tensor:
     return anchor[torch.where(inside, blocks, 0)] * inside[:, None]
 
 
-def less_in_first(block: Tensor, column: Tensor) -> Tensor:
-    """``block`` (r, c) whose first column is less ``column`` (r, 1)."""
+def subtract_from_first_column(block: Tensor, column: Tensor) -> Tensor:
+    """``block`` (r, c) with ``column`` (r, 1) subtracted from its first column."""
     if block.shape[1] == 1:
         return block - column
     return torch.cat((block[:, :1] - column, block[:, 1:]), dim=1)

@@ -1,11 +1,8 @@
-"""The weight-space ELBO from index lists: theorems 1 and 2 and the constant, as plain functions.
+"""Terms of the weight-space ELBO, estimated from lists of rows and basis functions.
 
 ELBO = -1/2 [L_mu + L_Sigma + L_const] for y = Phi w + noise, w ~ N(0, S^-1), q(w) = N(mu, C C^T).
-Each function estimates one term from lists of rows and of basis functions; averaged over
-independent lists in which every entry is equally likely it is exact, and with full lists each is
-the exact term. They are the reference form, for any S and any C: QuadruplyStochasticELBO has the
-structured form, in which diagonal columns do not need two lists to collide. ``weights_kl`` has the
-terms without data of any such model.
+Each estimate is unbiased for independent lists in which every entry is equally likely, and exact
+for full lists. ``mean_term`` allows any S; ``weights_kl`` is the KL term for diagonal S.
 """
 
 from __future__ import annotations
@@ -23,7 +20,8 @@ def prior_quadratic(left: Tensor, right: Tensor, precision: Tensor, ratio: float
     Args:
         left, right (l, k): rows of v at lists j and i.
         precision: S_ji (l, l); or, for diagonal S, its diagonal s_i (l,) at list i. The second form
-            needs no collision of the lists and is the only usable one for diagonal S.
+            does not depend on common entries of the two lists, so it is the one to use for
+            diagonal S.
         ratio: m / l.
     """
     if precision.ndim == 1:
@@ -74,8 +72,8 @@ def weights_kl(
 ) -> Tensor:
     """KL between q(w) = N(mu, C C^T) and N(0, S^-1), in nats; 0-d.
 
-    = 1/2 [mu^T S mu + tr(S C C^T) - m - log|S|] - sum_r log c_rr, as a sum over basis functions of
-    which those in ``blocks`` are seen; the diagonal of the dense columns is always seen whole.
+    = 1/2 [mu^T S mu + tr(S C C^T) - m - log|S|] - sum_r log c_rr, estimated from the functions in
+    ``blocks``; the diagonal of the dense columns is always used completely.
 
     Args:
         blocks (L,): list in which every block is equally likely.
@@ -84,7 +82,7 @@ def weights_kl(
         ratio: B / L.
 
     Exactness: unbiased; exact for a list of all blocks. Cost: O(L W K).
-    Source: QSGP paper propositions 1, 2 and theorem 2 without the terms of the data.
+    Source: QSGP paper propositions 1, 2 and theorem 2, without the data terms.
     """
     precision = basis.block_precision(blocks).to(factors.dtype)
     active = family.is_diagonal_column(blocks)

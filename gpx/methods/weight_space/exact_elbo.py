@@ -14,7 +14,7 @@ from gpx.methods.weight_space.model import WeightsOnBasis
 
 ROW_CHUNK = 2048
 BLOCK_BUDGET = 8192
-"""Basis functions evaluated at once."""
+"""Basis functions evaluated at a time."""
 
 
 class WeightSpaceELBO(Objective[WeightsOnBasis]):
@@ -45,7 +45,7 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Tell the model how many points its closed-form scales stand for."""
+        """Set n in the model, for its closed-form scales."""
         self.check(model)
         model.num_data.fill_(float(x.shape[0]))
 

@@ -1,4 +1,4 @@
-"""Weights of one group of basis functions given all others: normal equations and their solution."""
+"""Exact solves for a group of weights given all others: normal equations and their factor."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ from gpx.linalg.cholesky import cholesky
 from gpx.linalg.memory import float64_is_free, working_memory
 
 ROW_CHUNK = 4096
-"""Data rows whose features are held at once, at least; on a CPU at most, too."""
+"""Data rows whose features are computed at a time; on a GPU the minimum."""
 
 COLUMN_PANEL = 256
-"""Least columns of a product at once; an eighth of a group where that is more."""
+"""Columns of the Gram matrix computed at a time; an eighth of the group if that is more."""
 
 PROBE_ROWS = 256
-"""Data rows from which the size of the features is estimated."""
+"""Data rows from which the magnitude of the features is estimated."""
 
 FLOAT32_SAFETY = 32.0
-"""How far the float32 error of the normal matrix must stay below its ridge (``needs_float64``)."""
+"""The ridge must exceed the float32 error of the normal matrix by this factor."""
 
 
 def needs_float64(column_square: float, ridge: float, size: int) -> bool:
-    """Whether float32 products are too coarse for the system A + ridge I with b = ``size`` columns.
+    """Whether float32 products are too inaccurate for A + ridge I with b = ``size`` columns.
 
-    Rounding gives A an error matrix of norm about eps32 * a_rr * sqrt(b) (independent entries);
-    where that comes near the ridge, small eigenvalues of the system are noise and Cholesky may
-    fail (measured: Matern-3/2 on kin40k with a large outputscale over a small noise).
+    Rounding gives A an error matrix of norm about eps32 * a_rr * sqrt(b) (independent entries). If
+    that is near the ridge, small eigenvalues of the system are noise and Cholesky may fail.
     """
     error = torch.finfo(torch.float32).eps * column_square * size**0.5
     return FLOAT32_SAFETY * error > ridge
 
 
 class WeightGroup:
-    """Columns of a basis whose weights are solved for together; Phi_g stands for their features.
+    """b columns of a basis whose weights are solved for together; Phi_g (n, b) are their features.
 
     Args:
         basis: phi with S diagonal.
         columns (b,): column numbers.
-        evaluate: inputs (n, d) to Phi_g^T (b, n), rows in the order of ``columns``.
+        evaluate: inputs (n, d) -> Phi_g^T (b, n), rows in the order of ``columns``.
     """
 
     def __init__(self, basis: Basis, columns: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
@@ -53,14 +52,14 @@ class WeightGroup:
 
     @classmethod
     def of_blocks(cls, basis: Basis, blocks: Tensor) -> WeightGroup:
-        """All columns of ``blocks`` (L,), in order."""
+        """The group of all columns of ``blocks`` (L,), in order."""
         columns = basis.columns_of(blocks)
         features = basis.features_of(blocks)
         return cls(basis, columns, lambda x: features(x).T)
 
     @classmethod
     def of_columns(cls, basis: Basis, columns: Tensor) -> WeightGroup:
-        """Any ``columns`` (b,)."""
+        """The group of any ``columns`` (b,)."""
         return cls(basis, columns, lambda x: basis(x, columns).T)
 
     @property
@@ -79,9 +78,8 @@ class WeightGroup:
     ) -> tuple[Tensor, Tensor]:
         """Lower triangle of Phi_g^T Phi_g (b, b) and Phi_g^T y (b,) in float64.
 
-        Features and their products are made in ``dtype`` by chunks of rows and summed in float64;
-        where float64 costs a device nothing, products of features are float64 themselves. The upper
-        triangle is zero.
+        Features and their products are computed in ``dtype`` by chunks of rows and summed in
+        float64; on devices with fast float64, products are float64, too. The upper triangle is 0.
 
         Cost: about 1.2 n b^2 operations, O(b^2 + chunk b) memory.
         """
@@ -103,10 +101,10 @@ class WeightGroup:
         return gram.tril_(), moment
 
     def rows_at_once(self, x: Tensor) -> int:
-        """Rows of x whose features are held at once: what its device has room to work in."""
+        """Rows of x whose features are computed at a time, by the working memory of the device."""
         if x.is_cpu:
             return ROW_CHUNK
-        per_row = self.size * (2 * x.element_size() + 8)  # two orders of columns, and float64
+        per_row = self.size * (2 * x.element_size() + 8)  # the features twice, and once in float64
         return max(ROW_CHUNK, working_memory(x.device) // per_row)
 
     @torch.no_grad()
@@ -125,7 +123,7 @@ class WeightGroup:
         return total
 
     def product_dtype(self, x: Tensor, ridge: Tensor) -> torch.dtype:
-        """Of features in Phi_g^T Phi_g + diag(ridge) at x: float64 where x's dtype is too coarse.
+        """Dtype of products for Phi_g^T Phi_g + diag(ridge): float64 if x's is too inaccurate.
 
         Args:
             x (n, d): inputs.
@@ -141,7 +139,7 @@ class WeightGroup:
 
 @dataclass(frozen=True)
 class GroupSystem:
-    """P = weight Phi_g^T Phi_g + earlier + diag(prior), factorised.
+    """The factorised matrix P = weight Phi_g^T Phi_g + earlier + diag(prior).
 
     Attributes:
         precision (b, b): lower triangle of P, float64.
@@ -156,7 +154,7 @@ class GroupSystem:
     dtype: torch.dtype
 
     def solve(self, right: Tensor) -> Tensor:
-        """P^-1 right, (b,)."""
+        """P^-1 right, for right (b,)."""
         return torch.cholesky_solve(right[:, None], self.factor)[:, 0]
 
 
@@ -170,22 +168,22 @@ def group_system(
     prior: Tensor,
     earlier: Tensor | None = None,
 ) -> GroupSystem:
-    """Normal equations of a group, from all rows of x, with their factor.
+    """Normal equations of a group from all rows of x, factorised.
 
-    Given all other weights, targets with noise of variance 1 / ``weight`` and the prior precision
-    diag(``prior``), the posterior of the group's weights w has precision P. With the residual taken
-    at the current w its mean is w + P^-1 (moment - prior w).
+    Given all other weights, noise of variance 1 / ``weight`` and the prior precision
+    diag(``prior``), the posterior of the group's weights w has precision P. If ``residual`` is
+    taken at the current w, the posterior mean is w + P^-1 (moment - prior w).
 
-    Products of features run in x's dtype where that is fine enough, and are done again in float64
-    where the factorisation fails nevertheless. No jitter is added.
+    Products of features run in x's dtype if that is accurate enough, and are repeated in float64 if
+    the factorisation fails. No jitter is added.
 
     Args:
         group: the columns.
         x (n, d): inputs.
-        residual (n,): targets less what is explained already.
-        weight: factor of the data's part, such as 1 / noise variance.
-        prior (b,): float64.
-        earlier (b, b): added to P, lower triangle; none without.
+        residual (n,): targets minus fitted values.
+        weight: factor of the data term, such as 1 / noise variance.
+        prior (b,): prior precisions, float64.
+        earlier (b, b): lower triangle of a matrix to add to P; None: nothing.
 
     Raises:
         NotPositiveDefinite: P is singular even in float64.
@@ -214,9 +212,9 @@ def group_system(
 
 @torch.no_grad()
 def fitted_values(parts: Iterable[tuple[WeightGroup, Tensor]], x: Tensor) -> Tensor:
-    """Sum of Phi_g w over groups with their weights (b,), (n,) float64; weights of zero are free.
+    """Sum of Phi_g w (n,), float64, over pairs of a group and its weights (b,).
 
-    Cost: O(n b) per group.
+    Cost: O(n b) per group; groups with zero weights are skipped.
     """
     total = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)
     for group, weights in parts:

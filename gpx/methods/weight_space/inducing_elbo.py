@@ -1,4 +1,4 @@
-"""Unbiased estimate of the evidence bound with a dense prior precision S = Phi = K."""
+"""Unbiased estimate of the evidence bound of ``QSGPInducing``, where S = Phi = K."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpx.methods.weight_space.tracked_product import product_correction
 from gpx.tensor_checks import check_num_data
 
 
-def bound_terms(
+def inducing_bound(
     *,
     misfit: Tensor,
     prior: Tensor,
@@ -31,11 +31,11 @@ def bound_terms(
     noise: Tensor,
     num_data: int,
 ) -> Evidence:
-    """The bound less 1/2 log|K|, from |y - K mu|^2, mu^T K mu and sum log c_rr; in nats.
+    """The bound without 1/2 log|K|, from |y - K mu|^2, mu^T K mu and sum log c_rr; in nats.
 
-    With c_rr at its optimum the covariance contributes n - 2 sum log c_rr, and the -n of the
-    constant cancels its n. log|K| moves with no variational parameter and is left out, so the
-    value compares weights at the same hyperparameters and nothing else.
+    With c_rr at its optimum the covariance contributes n - 2 sum log c_rr, whose n cancels the -n
+    of the constant. log|K| is independent of the variational parameters and left out, so that
+    values are comparable at equal hyperparameters only.
     """
     fit = -0.5 * (misfit / noise + num_data * (LOG_TWO_PI + noise.log()))
     complexity = -0.5 * prior + log_scales
@@ -45,10 +45,10 @@ def bound_terms(
 
 @runtime_checkable
 class InducingWeights(Protocol):
-    """What the bound asks of a model: weights of one kernel function per training point.
+    """What the bound needs of a model: weights of one kernel function per training point.
 
     Attributes:
-        basis: those functions; S = Phi = K.
+        basis: the kernel functions; S = Phi = K.
         weight_mean (n, 1): mu.
         noise_variance (): of the likelihood.
     """
@@ -70,21 +70,21 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
     """Evidence bound of ``QSGPInducing`` from samples of rows and of two lists of functions.
 
     L_mu = (-2 y^T K mu + |K mu|^2) / noise + mu^T K mu is estimated from a mini-batch and two
-    independent lists i, j; the covariance is at its optimum in closed form. log|K| is left out:
-    hyperparameters are fixed. Two control variates on the same support points U: K_U mu for the
-    data-quadratic term, L^-1 K_U mu with L L^T = K_UU for the prior-quadratic one; both projections
-    are carried over each step at a cost free of n.
+    independent lists i, j; the covariance is at its optimum in closed form. log|K| is left out, as
+    hyperparameters are fixed. Two control variates use the same support points U: K_U mu for the
+    data-quadratic term, L^-1 K_U mu with L L^T = K_UU for the prior-quadratic one. Both projections
+    are updated after each step at a cost independent of n.
 
     Args:
         num_data: n = m.
         functions: length of lists i and j (m tilde).
         support_rows: support points; 0 for no control variate.
-        drift_interval: steps between exact recomputations of the projections; 0 never.
+        drift_interval: steps between exact recomputations of the projections; 0: never.
 
     Raises:
         ConfigError: lists or a support longer than n.
 
-    Kind: unbiased for the bound less 1/2 log|K|, gradient likewise.
+    Kind: value and gradient are unbiased for the bound without 1/2 log|K|.
     Cost per step: O((batch + functions + support) functions d) kernel entries.
     Source: QSGP paper theorem 1 (general form), control variates, inducing-point experiments.
     """
@@ -150,7 +150,7 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)[: self.rows]
         self.support = x[chosen].clone()
         gram = model.kernel.evaluate(self.support).double()
-        # jitter changes the correction and its expectation alike: less correlation, never bias
+        # jitter changes the correction and its expectation alike, so it adds no bias
         factor, _ = cholesky(gram, name=f"kernel matrix of {self.rows} support points")
         self.factor = factor.to(x.dtype)
         self._project(model)
@@ -180,7 +180,7 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         *,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """Unbiased estimate of the bound less 1/2 log|K|, in nats over all n points."""
+        """Unbiased estimate of the bound without 1/2 log|K|, in nats over all n points."""
         self.check(model)
         return self.estimate(model, x, y, *self.draw(generator=generator, device=x.device))
 
@@ -228,7 +228,7 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
 
     @torch.no_grad()
     def after_step(self, model: InducingWeights) -> None:
-        """Carry both projections over the step; recompute them exactly now and then."""
+        """Update both projections; recompute them exactly every ``drift_interval`` steps."""
         if self._pending is None:
             return
         pair, phi_p, white, old = self._pending
@@ -250,10 +250,10 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """Exact bound less 1/2 log|K|: one kernel product, n^2 / 2 entries."""
+        """Exact bound without 1/2 log|K|: one kernel product, n^2 / 2 entries."""
         self.check(model)
         fitted = (model.kernel(x) @ model.weight_mean)[:, 0].double()
-        return bound_terms(
+        return inducing_bound(
             misfit=(y.double() - fitted).square().sum(),
             prior=model.weight_mean[:, 0].double() @ fitted,
             log_scales=0.5 * model.scales().log().sum(),

@@ -16,15 +16,15 @@ from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.linalg import UnconvergedWarning, cholesky
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
-from gpx.methods.weight_space.inducing_elbo import bound_terms
+from gpx.methods.weight_space.inducing_elbo import inducing_bound
 from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
 
 Method = Literal["conjugate_gradients", "gauss_seidel"]
 MeanError = Literal["average", "worst"]
 
-CURVATURE = 0.999
-"""Least d^T K d over d^T Q d of float32 products. Exact ones have 1 at least, K being above Q; what
-is missing is rounding, and the products are off by far more than the quadratic form."""
+MIN_CURVATURE_RATIO = 0.999
+"""Smallest d^T K d / d^T Q d accepted from float32 products. It is at least 1 in exact arithmetic,
+as K - Q is positive semi-definite; a smaller ratio shows that rounding is too large."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,32 +32,32 @@ logger = logging.getLogger(__name__)
 class InducingSteps(OwnSteps[QSGPInducing]):
     """Solves (K + noise I) alpha = y for the weight mean, one step at a time.
 
-    The optimum of the bound over the mean is that solution. ``conjugate_gradients`` is
-    preconditioned with the Nystrom matrix at greedy points; ``gauss_seidel`` is block ascent of
-    y^T alpha - alpha^T (K + noise I) alpha / 2 (its maximum is the same), exact over ``block_size``
-    weights given the others: no preconditioner, slower on smooth kernels. The residual r =
-    y - (K + noise I) alpha is kept up to date, kernel products run in the dtype of the data and
+    The solution is the optimum of the bound over the mean. ``conjugate_gradients`` is
+    preconditioned with the Nystrom matrix at greedy points. ``gauss_seidel`` is block ascent of
+    y^T alpha - alpha^T (K + noise I) alpha / 2, exact over ``block_size`` weights given the others;
+    it needs no preconditioner and is slower for smooth kernels. The residual r =
+    y - (K + noise I) alpha is kept up to date. Kernel products run in the dtype of the data,
     recurrences in float64. Steps end once means are certified to ``tolerance`` noise standard
-    deviations,
+    deviations:
 
-    - ``error="average"``: in root mean square over the training inputs. Fitted values are off by
-      K (K + noise I)^-1 r, which is no longer than r, and the bound is within |r|^2 / (2 noise) of
-      its maximum: tolerance^2 / 2 nats per point.
-    - ``error="worst"``: at whatever input, as |k_*^T (alpha - optimum)| <= sqrt(k_** r^T Q^-1 r)
-      with Q below K + noise I; hundreds of times the average, and up to twice the products, where
-      the noise is small.
+    - ``error="average"``: in root mean square over the training inputs. The error of the fitted
+      values is K (K + noise I)^-1 r, whose norm is at most |r|, and the bound is within
+      |r|^2 / (2 noise) of its maximum: tolerance^2 / 2 nats per point.
+    - ``error="worst"``: at any input, by |k_*^T (alpha - optimum)| <= sqrt(k_** r^T Q^-1 r) with
+      Q <= K + noise I. With small noise this is hundreds of times the average, and takes up to
+      twice the products.
 
-    Before ending, r is recomputed with float64 products. Where float32 products are not those of a
-    matrix above Q (d^T K d of a search direction says so), or do not bring the true residual down,
-    all further ones are float64.
+    Before ending, r is recomputed with float64 products. If rounding of float32 products is too
+    large (``MIN_CURVATURE_RATIO``), or the true residual does not fall, all further products are
+    float64.
 
     Args:
         method: see above.
         tolerance: of means, in noise standard deviations.
-        error: whose error that is, ``average`` or ``worst``.
+        error: which error is meant, ``average`` or ``worst``.
         block_size: weights per Gauss-Seidel step.
-        max_products: give up after as many passes over K; not converged is a warning, and the
-            certificate that holds is in the posterior's facts.
+        max_products: most passes over K. Reaching it without convergence is a warning; the error
+            bound reached is among the posterior's facts.
 
     Raises:
         ConfigError: an option out of range; a block above n (``check``).
@@ -127,7 +127,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
 
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """One step of the solve; nothing once it has converged. Returns the bound afterwards."""
+        """One step of the solve (none once converged); returns the bound afterwards."""
         if "residual" not in self.state:  # alpha = 0
             self.state["residual"] = y.double().clone()
             self.state["targets"] = y.double().clone()
@@ -142,11 +142,11 @@ class InducingSteps(OwnSteps[QSGPInducing]):
 
     @property
     def outcome(self) -> str:
-        """How the steps ended, and what is certified; empty while there are more."""
+        """How the steps ended, with the certified error; empty before the end."""
         return str(self.state["outcome"])
 
     def _product(self, vector: Tensor) -> Tensor:
-        """(K + noise I) vector in float64, computed in the product dtype while that will do."""
+        """(K + noise I) vector in float64, from products in float32 while these are accurate."""
         if self.state["exact"]:
             return self.system.matmul(vector)
         return self.system.matmul(vector.to(self.system.product_dtype)).double()
@@ -160,10 +160,12 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         direction, gamma = state["direction"], state["gamma"]
         image = self._product(direction)
         curvature = direction @ image
-        if not state["exact"] and bool(curvature < CURVATURE * (direction @ state["lifted"])):
+        if not state["exact"] and bool(
+            curvature < MIN_CURVATURE_RATIO * (direction @ state["lifted"])
+        ):
             self._exact_products()
             return self._conjugate_gradient_step()
-        left = gamma > 0.0  # nothing is left to do where the residual is zero: constant targets
+        left = gamma > 0.0  # the residual may be zero, for constant targets
         size = torch.where(left, gamma / curvature, 0.0)
         state["solution"] = state["solution"] + size * direction
         state["residual"] = state["residual"] - size * image
@@ -174,7 +176,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         state["lifted"] = state["residual"] + ratio * state["lifted"]
 
     def _exact_products(self) -> None:
-        """Make products in float64 from here on, and recompute the residual with one."""
+        """Use float64 products from here on, and recompute the residual."""
         logger.info("kernel products in float64 from here: float32 rounding is above the noise")
         self.state["exact"] = True
         if bool(self.state["solution"].any()):
@@ -184,12 +186,12 @@ class InducingSteps(OwnSteps[QSGPInducing]):
     def _true_residual(self) -> None:
         state = self.state
         state["residual"] = state["targets"] - self.system.matmul(state["solution"])
-        state.pop("lifted", None)  # conjugacy was to the products so far
+        state.pop("lifted", None)  # restart: conjugacy is lost
 
     def _gauss_seidel_step(self, step: int, x: Tensor) -> None:
         n = x.shape[0]
         blocks = -(-n // self.size)
-        if "order" not in self.state:  # blocks spread over the inputs, the same in every sweep
+        if "order" not in self.state:  # random blocks, the same in every sweep
             order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
             self.state["order"] = order.to(x.device)
         chosen = self.state["order"][step % blocks :: blocks]
@@ -213,20 +215,20 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         worst = (self.system.prior_variance * squared / noise).sqrt()
         return float((residual.square().mean() / noise).sqrt()), float(worst)
 
-    def _judged(self) -> float:
+    def _chosen_error(self) -> float:
         average, worst = self._errors()
         return average if self.error == "average" else worst
 
     def _certify(self, step: int) -> None:
-        """Judge the residual; before believing it, compute the true one in float64."""
+        """Check for convergence, after recomputing the residual in float64."""
         state = self.state
         last = step + 1 == self._limit
         sweep = -(-self.system.x.shape[0] // self.size) if self.method == "gauss_seidel" else 1
-        if not last and ((step + 1) % sweep or self._judged() > self.tolerance):
+        if not last and ((step + 1) % sweep or self._chosen_error() > self.tolerance):
             return
         self._true_residual()
         average, worst = self._errors()
-        found, before = self._judged(), state["verified"]
+        found, before = self._chosen_error(), state["verified"]
         state["verified"] = found
         self.model.mean_error.copy_(worst * self.system.noise.sqrt())
         certified = (
@@ -261,7 +263,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         """The bound without 1/2 log|K| at the current weights, from the residual; O(n)."""
         y, alpha = self.state["targets"], self.state["solution"]
         fitted = y - self.state["residual"] - self.system.noise * alpha
-        return bound_terms(
+        return inducing_bound(
             misfit=(y - fitted).square().sum(),
             prior=alpha @ fitted,
             log_scales=self.model.scales().log().sum() * 0.5,

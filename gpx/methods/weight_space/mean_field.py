@@ -1,4 +1,4 @@
-"""Mean-field Gaussian over weights, in blocks so that a step touches only what it samples."""
+"""Mean-field Gaussian over weights, stored by blocks so that gradients are sparse."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Diagonal = Literal["free", "closed_form"]
 
 
 class MeanFieldWeights(nn.Module):
-    """q(w) = N(mean, diag(c)^2) for m weights in B blocks of W; QSGP-0 in the field's words.
+    """q(w) = N(mean, diag(c)^2) for m weights in B blocks of W (QSGP-0 in the paper).
 
-    Every table has one row per block and is read through ``embedding(..., sparse=True)``: the
-    gradient of a step holds the sampled rows only, and AdaGrad or plain SGD move only those.
+    Every table has one row per block and is read through ``embedding(..., sparse=True)``: gradients
+    contain the sampled rows only, and AdaGrad or plain SGD change only those.
 
     The scales c are either parameters (``free``, stored as logarithms) or the optimum of the
     evidence bound given everything else (``closed_form``, QSGP paper proposition 6.1):
-    c_r = sqrt(noise / (phi_r^T phi_r + noise s_r)). For the latter the family keeps the relative
-    column squares rho_r = phi_r^T phi_r / (n * expected square): numbers near one which move little
-    when hyperparameters do, so that c follows noise and outputscale at no cost.
+    c_r = sqrt(noise / (phi_r^T phi_r + noise s_r)). For ``closed_form`` the family stores the
+    relative column squares rho_r = phi_r^T phi_r / (n * expected square). They are near one and
+    depend little on hyperparameters, so that c follows noise and outputscale at no cost.
 
     Args:
         num_blocks: B.
@@ -54,7 +54,7 @@ class MeanFieldWeights(nn.Module):
             self.register_buffer("column_ratio", torch.ones(num_blocks, block_size))
 
     def mean_of(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
-        """Means (L, W) of ``blocks``; with ``sparse`` their gradient holds these rows only."""
+        """Means (L, W) of ``blocks``; with ``sparse`` the gradient contains these rows only."""
         return embedding(blocks, self.mean, sparse=sparse)
 
     def log_scale_of(
@@ -73,10 +73,10 @@ class MeanFieldWeights(nn.Module):
             column_square (): expected phi_r^T phi_r, n * outputscale / m for random features.
             precision (L, W): prior precisions s_r.
             noise (): noise variance.
-            sparse: gradient of these rows only.
+            sparse: whether the gradient is sparse, as in ``mean_of``.
 
-        In closed form the result carries no gradient: at the optimum the bound does not depend on
-        c to first order (envelope theorem).
+        In closed form the result has no gradient: at the optimum the derivative of the bound with
+        respect to c is zero (envelope theorem).
         """
         if self.diagonal == "free":
             return embedding(blocks, self.log_scale, sparse=sparse)
@@ -85,7 +85,7 @@ class MeanFieldWeights(nn.Module):
             return -0.5 * torch.log(column_square * ratio / noise + precision)
 
     def is_diagonal_column(self, blocks: Tensor) -> Tensor:
-        """Which columns (L, W) of C are diagonal ones: all of them here."""
+        """Mask (L, W) of the columns of C that are diagonal, here all."""
         return torch.ones(blocks.shape[0], self.block_size, dtype=torch.bool, device=blocks.device)
 
     def dense_of(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
@@ -98,7 +98,7 @@ class MeanFieldWeights(nn.Module):
 
     @torch.no_grad()
     def set_scales(self, log_scale: Tensor, column_ratio: Tensor) -> None:
-        """Start the diagonal: (B, W) log scales when free, relative column squares otherwise."""
+        """Set the diagonal: log scales (B, W) if free, else relative column squares (B, W)."""
         if self.diagonal == "free":
             self.log_scale.copy_(log_scale)
         else:

@@ -1,4 +1,4 @@
-"""What models in weight space share: f(x) = phi(x)^T w on a basis, with Gaussian q(w)."""
+"""Base class of models in weight space: f(x) = phi(x)^T w on a basis, with Gaussian q(w)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gpx.methods.weight_space.mean_field import MeanFieldWeights
 
 @runtime_checkable
 class WeightsOnBasis(Protocol):
-    """What the bounds in weight space ask of a model: q(w) on a basis, of which lists are enough.
+    """What the bounds in weight space need of a model: a basis, and q(w) that is read by blocks.
 
     Attributes:
         basis: phi, with a diagonal prior precision.
         family: q(w), one row for each block of the basis.
-        num_data (): n, which closed-form scales of q stand for; the objective sets it.
-        noise_variance (): of the likelihood, or of its Gaussian stand-in.
-        anchor_blocks: leading blocks that exact solves have filled.
+        num_data (): n, used by the closed-form scales of q; set by the objective.
+        noise_variance (): of the likelihood, or of Gaussian sites that replace it.
+        anchor_blocks: number of leading blocks whose weights exact solves have set.
     """
 
     basis: Basis
@@ -46,7 +46,7 @@ class WeightsOnBasis(Protocol):
 
 
 class WeightSpaceModel(Model):
-    """y ~ p(y | f), f(x) = phi(x)^T w, w ~ N(0, S^-1) a priori and q(w) = N(mu, C C^T).
+    """y ~ p(y | f), f(x) = phi(x)^T w with prior w ~ N(0, S^-1) and q(w) = N(mu, C C^T).
 
     Args:
         basis: phi on the kernel, with a diagonal prior precision.
@@ -69,9 +69,9 @@ class WeightSpaceModel(Model):
         self.mean = mean
         self.likelihood = likelihood
         self.family = family
-        # a tensor, so that steps read it without leaving the device
+        # a tensor, so that steps read it without a device synchronisation
         self.register_buffer("num_data", torch.ones(()))
-        # noise variance of the Gaussian sites that stand in for others where scales are closed form
+        # noise variance of Gaussian sites that replace other likelihoods in closed-form scales
         self.register_buffer("site_variance", torch.ones(()))
 
     @property
@@ -81,17 +81,17 @@ class WeightSpaceModel(Model):
 
     @property
     def fixed_shapes(self) -> bool:  # type: ignore[override]
-        """As its basis."""
+        """As in ``Model``: that of the basis."""
         return self.basis.fixed_shapes
 
     @property
     def anchor_blocks(self) -> int:
-        """Leading blocks that exact solves have filled; 0 without any."""
+        """Number of leading blocks whose weights exact solves have set."""
         return 0
 
     @property
     def noise_variance(self) -> Tensor:
-        """Noise variance of the likelihood, 0-d; of the stand-in for sites that have none."""
+        """Noise variance (), for non-Gaussian likelihoods that of the Gaussian sites."""
         if not isinstance(self.likelihood, Gaussian):
             return self.site_variance
         return self.likelihood.noise_variance
@@ -108,7 +108,7 @@ class WeightSpaceModel(Model):
         )
 
     def start_scales(self, square: Tensor) -> None:
-        """Scales at the optimum of the bound for column squares phi_r^T phi_r (B, W)."""
+        """Set the scales to the optimum of the bound, given column squares phi_r^T phi_r (B, W)."""
         expected = self.num_data.to(square) * self.basis.mean_column_square().to(square)
         noise = self.noise_variance.to(square)
         precision = self.basis.precision_diagonal().to(square).view_as(square)
@@ -124,7 +124,7 @@ class WeightSpaceModel(Model):
 
 
 def require_zero_mean(mean: Mean, approximation: str) -> None:
-    """Raise ConfigError for any other prior mean than Zero.
+    """Raise ConfigError if the prior mean is not Zero.
 
     Args:
         mean: as given.

@@ -16,28 +16,27 @@ from gpx.methods.weight_space.block_diagonal import CellCovariance
 from gpx.methods.weight_space.cells import Cells
 
 FEATURE_BUDGET = 32 * 2**20
-"""Bytes of features held at once on a CPU; an eighth of the memory to work in on a GPU."""
+"""Bytes of features held at a time on a CPU; on a GPU an eighth of the working memory."""
 ROW_CHUNK = 2048
 PANEL = 512
-"""Rows of a triangular root that are multiplied at once."""
+"""Rows of a triangular root that are multiplied at a time."""
 
 
 class QSGPPosterior(Posterior):
     """f(x) = phi(x)^T w under q(w) = N(mu, C C^T); mean phi^T mu, variance |C^T phi|^2.
 
-    Self-contained: own copy of the basis (kernel hyperparameters and frequency seed), O(m) weights.
+    Self-contained: has its own copy of the basis (kernel hyperparameters and frequency seed).
 
     Args:
         basis: copied.
         num_dense: K, dense columns of C.
-        cells: partition of a block-diagonal covariance, whose blocks ``covariance`` holds; they
-            add to the diagonal and the dense columns, which are zero in their rows.
-        storage: dtype of those blocks.
+        cells: partition of a block-diagonal covariance, whose blocks are in ``covariance``; the
+            scales and dense columns of their weights are zero.
+        storage: dtype of the covariance blocks.
 
-    Cost of prediction: O(m (d + K)) time per point (b more per function for blocks of b columns),
-    memory that grows with neither m nor the number of points beyond the result: features are made
-    in chunks of rows and blocks, products run in the dtype of x and are summed over blocks in
-    float64.
+    Cost of prediction: O(m (d + K)) time per point (O(m b) more for blocks of b columns). Features
+    are computed in chunks of rows and blocks, so that memory is independent of m and of the number
+    of points; products run in the dtype of x and are summed over blocks in float64.
     Source: Evans and Nair 2020 (QSGP), prediction.
     """
 
@@ -64,11 +63,11 @@ class QSGPPosterior(Posterior):
         self.register_buffer("dense", like.new_zeros(blocks, width, num_dense))
 
     def _chunks(self, x: Tensor, blocks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Blocks (L,) and their features (n, L W) until all those asked for were seen."""
+        """Chunks of ``blocks`` (None: all): block numbers (L,) and their features (n, L W)."""
         if blocks is None:
             blocks = torch.arange(self.basis.num_blocks, device=x.device)
         at_once = len(blocks)
-        if not torch.compiler.is_exporting():  # which does not know how many rows there will be
+        if not torch.compiler.is_exporting():  # the number of rows is unknown then
             per_block = self.basis.block_size * x.shape[0] * x.element_size()
             share = 0 if x.is_cpu else working_memory(x.device) // 8
             at_once = max(1, max(FEATURE_BUDGET, share) // max(1, per_block))
@@ -87,9 +86,9 @@ class QSGPPosterior(Posterior):
         return Marginals(mean.to(x.dtype), variance.to(x.dtype))
 
     def _add_solved_groups(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Add the groups that were solved (all cells at once); the numbers of all other blocks.
+        """Add the contribution of groups with covariance blocks; returns all other blocks.
 
-        Roots are unpacked once for all rows, and each feature is made once.
+        Roots are unpacked once for all rows, and each feature is computed once.
         """
         blocks = torch.arange(self.basis.num_blocks, device=x.device)
         if self.cells is None or self.covariance is None:
@@ -117,7 +116,7 @@ class QSGPPosterior(Posterior):
     def _add_diagonal_blocks(
         self, x: Tensor, blocks: Tensor, mean: Tensor, variance: Tensor
     ) -> None:
-        """Add ``blocks`` at rows x: scales and dense columns."""
+        """Add the contribution of ``blocks`` with scales and dense columns at x."""
         projected = torch.zeros(x.shape[0], self.num_dense, dtype=torch.float64, device=x.device)
         for some, features in self._chunks(x, blocks):
             mean += features @ self.weight_mean[some].reshape(-1).to(x.dtype)
@@ -125,12 +124,12 @@ class QSGPPosterior(Posterior):
                 dense = self.dense[some].reshape(-1, self.num_dense)
                 projected += features @ dense.to(x.dtype)
             square = self.scale[some].reshape(-1).to(x.dtype).square()
-            # features are this loop's own buffer, so they are squared in place
+            # features are not used again, so they are squared in place
             variance += features.square_() @ square
         variance += projected.square().sum(1)
 
     def _roots(self, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-        """Cells with a covariance block and their roots (b, b)."""
+        """Cells that have a covariance block, and their roots (b, b)."""
         if self.covariance is not None:
             for cell in self.covariance.roots:
                 root = self.covariance.root(cell, dtype)
@@ -177,7 +176,7 @@ class QSGPPosterior(Posterior):
 
 
 def _squared_columns(root: Tensor, features: Tensor) -> Tensor:
-    """Column sums of squares of R F (n,), R (b, b) lower triangular, F (b, n): half a product."""
+    """Column sums of squares of R F (n,), R (b, b) lower triangular, F (b, n), in panels."""
     total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
     for start in range(0, root.shape[0], PANEL):
         stop = min(start + PANEL, root.shape[0])

@@ -28,63 +28,61 @@ from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site,
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 logger = logging.getLogger(__name__)
 
-FEWEST, PER_ROW, MOST = 5_000, 10, 100_000
-"""Basis functions where none are asked for: at least, per row of the data, at most. On concrete
-(927 rows) 10,000 functions reach a test RMSE of 0.270 and an MNLP of 0.050 in 5 s, 20,000 reach
-0.267 and 0.097 in 9 s, 100,000 reach 0.265 and 0.281 in 70 s: the more blocks the covariance leaves
-out, the wider the predictions."""
+MIN_FUNCTIONS, FUNCTIONS_PER_ROW, MAX_FUNCTIONS = 5_000, 10, 100_000
+"""Default number of basis functions: ten per training row, within these limits. More functions
+predict hardly better, and with a block-diagonal covariance predictive variances become too wide."""
 
 
-def functions_for(num_data: int | None) -> int:
-    """Basis functions for n training points: an even number, in whole hundreds."""
+def default_num_basis(num_data: int | None) -> int:
+    """Default number of basis functions for n training points, a multiple of 100."""
     if num_data is None:
-        return MOST
-    return min(MOST, max(FEWEST, 100 * -(-PER_ROW * num_data // 100)))
+        return MAX_FUNCTIONS
+    return min(MAX_FUNCTIONS, max(MIN_FUNCTIONS, 100 * -(-FUNCTIONS_PER_ROW * num_data // 100)))
 
 
 class QSGP(WeightSpaceModel):
-    """Model of quadruply stochastic Gaussian processes: very many basis functions, q(w) Gaussian.
+    """Quadruply stochastic Gaussian process: very many basis functions with Gaussian q(w).
 
-    y = phi(x)^T w + noise, w ~ N(0, S^-1), phi m basis functions that stand for the kernel, by
-    default random Fourier features; q(w) = N(mu, C C^T) with C diagonal (``mean_field``), with K
-    dense columns (``chevron``) or any lower triangle (``full``, a few thousand functions at most).
-    The state is O(m) numbers, m^2 for the last; features are never stored.
+    y = phi(x)^T w + noise, w ~ N(0, S^-1), with m basis functions phi that approximate the kernel,
+    by default random Fourier features. q(w) = N(mu, C C^T) with C diagonal (``mean_field``), C C^T
+    block-diagonal (``block_diagonal``), C with K dense columns (``chevron``), or C any lower
+    triangle (``full``, at most a few thousand functions). The state is O(m) numbers (b / 4 per
+    weight for ``block_diagonal``, m^2 for ``full``); features are never stored.
 
-    ``initialise`` solves for one group of ``warm_start_size`` weights exactly as if it were the
-    whole basis (one pass over the data), then solves ``block_solves`` further groups in turn, each
-    exactly given the others (block ascent); all further learning is the objective's.
+    ``initialise`` first solves exactly for a group of ``warm_start_size`` weights as if it were the
+    whole basis (one pass over the data), then for ``block_solves`` further groups in turn, each
+    exactly given the others (block ascent). The rest is learned by the objective and optimiser.
 
     Args:
-        kernel: one that the basis takes; for Fourier features stationary with a spectral sampler
+        kernel: one that the basis supports; for Fourier features stationary with a spectral sampler
             (RBF, Matern).
         mean: must be Zero (targets are standardised; the prior mean of the weights is zero).
-        likelihood: Gaussian, or any with log-concave sites of one latent (Bernoulli, Laplace,
-            Poisson); those train with SiteBoundELBO.
-        num_basis: m, of a basis that is made here; None: ten functions per row, 5,000 at least and
-            100,000 at most. More do not predict better, and cost time, memory and (with blocks of
-            the covariance left out) calibration.
+        likelihood: Gaussian, or one that is log-concave in one latent function (Bernoulli,
+            Laplace, Poisson), which is trained with SiteBoundELBO.
+        num_basis: m, if ``basis`` is a class; None: ten functions per row, within 5,000 and
+            100,000.
         covariance: ``mean_field``, ``block_diagonal``, ``chevron`` or ``full``.
         num_dense: K, dense columns of a chevron covariance; 0 for the others.
-        block_columns: weights that a block step solves for, b, rounded to groups of the basis; its
-            cosines and its sines are the blocks of a block_diagonal covariance (``Cells``).
-        covariance_storage: dtype of those blocks, b / 4 numbers per column.
+        block_columns: b, weights solved for in a block step, rounded to whole blocks of the basis.
+            The cosines and the sines of a group are one covariance block each (``Cells``).
+        covariance_storage: dtype of the covariance blocks.
         diagonal: ``closed_form`` (c_r at its optimum, no parameter) or ``free`` (a parameter).
-        warm_start: whether to solve the first group exactly; with ``full``, for all of q.
-        warm_start_size: weights per exact solve, b; rounded to whole blocks.
+        warm_start: whether to solve the first group exactly; with ``full``, all weights.
+        warm_start_size: weights per exact solve of ``initialise``, rounded to whole blocks.
         block_solves: exact group solves after the warm start, O(n b^2 + b^3) each; m / b of them
             make one sweep of block ascent.
-        diagonal_rows: training rows that the closed-form scales see (0: all rows, O(n m) once).
-        basis: phi, a basis on ``kernel`` with a diagonal prior precision; or a class, or any
-            callable, that makes one of ``kernel`` and ``num_basis`` (``gpx.bases``).
-        num_data: n when known, for ``num_basis=None``.
-        site_passes: likelihoods other than Gaussian: most passes over all features, which carry
-            the warm start to all weights (``representer``), O(n m d) each; 0 leaves it on its
-            group.
+        diagonal_rows: training rows from which the closed-form scales are computed (0: all rows,
+            O(n m) once).
+        basis: phi, a basis on ``kernel`` with a diagonal prior precision; or a class or callable
+            that makes one from ``kernel`` and ``num_basis`` (``gpx.bases``).
+        num_data: n if known, for ``num_basis=None``.
+        site_passes: non-Gaussian likelihoods: most passes over all features that extend the warm
+            start to all weights (``representer``), O(n m d) each; 0: only its group is set.
 
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
 
-    Source: Evans and Nair 2020 (QSGP); Rahimi and Recht 2007; the exact starts are ours.
+    Source: Evans and Nair 2020 (QSGP); Rahimi and Recht 2007. The exact starts are additions.
     """
 
     streams = True
@@ -125,7 +123,7 @@ class QSGP(WeightSpaceModel):
                 f"{block_solves}, diagonal_rows={diagonal_rows} and site_passes={site_passes} at "
                 "least 0"
             )
-        size = functions_for(num_data) if num_basis is None else num_basis
+        size = default_num_basis(num_data) if num_basis is None else num_basis
         functions = basis_of(basis, kernel, size)
         blocks, width = functions.num_blocks, functions.block_size
         family: MeanFieldWeights
@@ -154,18 +152,18 @@ class QSGP(WeightSpaceModel):
         self.report: BlockReport | SiteReport | None = None
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: m where it was left to the number of rows."""
+        """As in ``Model``: m for ``num_basis=None``."""
         if not self._chosen:
             return {}
         return {"num_basis": (self.basis.num_basis, f"for {x.shape[0]:,} training points")}
 
     @property
     def anchor_blocks(self) -> int:
-        """Leading blocks that exact solves have filled; 0 without any."""
+        """As in ``WeightSpaceModel``."""
         return 0 if self.report is None else self.report.visited
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Exact warm start and block solves for the mean, closed form for the scales.
+        """Exact warm start and block solves for the mean, closed-form scales.
 
         Cost: O(n b^2 + b^3) for the warm start, O(diagonal_rows m) for the scales; O(n m^2 + m^3)
         for a full covariance.
@@ -209,11 +207,11 @@ class QSGP(WeightSpaceModel):
 
     @torch.no_grad()
     def rate_factors(self) -> dict[str, float]:
-        """``variational``: one over the prior's deviation of f, where it is above one.
+        """``variational``: one over the prior standard deviation of f, if that is above one.
 
-        Targets have variance one, so that weights whose prior lets f reach further have to stay as
-        much smaller; steps sized for weights of one would make f jump by many of its deviations.
-        Other likelihoods have no such unit of f.
+        Targets have variance one, so the larger the prior variance of f, the smaller the weights
+        stay; with an unscaled rate, f would move by many standard deviations in one step.
+        Non-Gaussian likelihoods do not set the scale of f in this way.
         """
         if not isinstance(self.likelihood, Gaussian):
             return {}
@@ -222,22 +220,22 @@ class QSGP(WeightSpaceModel):
         return {"variational": max(1.0, variance) ** -0.5}
 
     def _start_full(self, family: FullWeights, x: Tensor, y: Tensor) -> None:
-        """q at the exact posterior of the weights, where the bound is the log evidence."""
-        whole = WeightGroup.of_blocks(
+        """Set q to the exact posterior of the weights, where the bound is the log evidence."""
+        every = WeightGroup.of_blocks(
             self.basis, torch.arange(self.basis.num_blocks, device=x.device)
         )
         weight = 1.0 / float(self.noise_variance)
-        system = group_system(whole, x.double(), y, weight=weight, prior=whole.prior_precision())
-        # P = U U^T with U upper triangular has the inverse C C^T, C = U^-T: no jitter on the way
+        system = group_system(every, x.double(), y, weight=weight, prior=every.prior_precision())
+        # P = U U^T with U upper triangular, so P^-1 = C C^T with C = U^-T; no jitter is needed
         precision = system.precision + system.precision.tril(-1).mT
-        name = f"precision of {whole.size} basis functions"
+        name = f"precision of {every.size} basis functions"
         flipped, _ = cholesky(precision.flip(0, 1), name=name, ladder=(0.0,))
         root = inverse_lower(flipped).flip(0, 1).mT
         family.mean.copy_(system.solve(system.moment).view_as(family.mean))
         family.set_root(root.to(family.mean))
 
     def _start_sites(self, x: Tensor, y: Tensor) -> None:
-        """Site variance and scales in turn to their fixed point, then the mean given them."""
+        """Iterate site variance and scales to their fixed point, then solve for the mean."""
 
         def latent_variance() -> Tensor:
             blocks = torch.arange(self.basis.num_blocks, device=x.device)
@@ -271,20 +269,20 @@ class QSGP(WeightSpaceModel):
                 self.report.iterations,
                 "converged" if self.report.converged else "stopped early",
             )
-            carried = self.report.representer
-            if carried is not None:
+            passes = self.report.representer
+            if passes is not None:
                 logger.info(
-                    "start carried to all functions: %d passes, residual %.2g",
-                    carried.passes,
-                    carried.residual,
+                    "start extended to all functions: %d passes, residual %.2g",
+                    passes.passes,
+                    passes.residual,
                 )
 
     def site_group(self, num_data: int) -> int:
-        """Blocks per solve for sites: no more functions than rows, which they would only repeat."""
+        """Blocks per solve for non-Gaussian sites: at most n functions, as more add nothing."""
         return min(self.group, max(1, round(num_data / self.basis.block_size)))
 
     def _start_scales(self, rows: Tensor | None) -> None:
-        """Scales at their optimum; without ``rows`` columns have their expected squares."""
+        """Set the scales to their optimum, from ``rows`` or from expected column squares."""
         expected = self.num_data * self.basis.mean_column_square()
         square = expected.expand_as(self.family.mean).clone()
         if rows is not None:
@@ -296,11 +294,11 @@ class QSGP(WeightSpaceModel):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> QSGPPosterior:
-        """The posterior process under q; q is a parameter, so the data are not needed."""
+        """The posterior process under q; the data are not needed."""
         blocks = torch.arange(self.basis.num_blocks, device=self.family.mean.device)
         scale = self.log_scales(blocks).exp() * self.family.is_diagonal_column(blocks)
         posterior = self.new_posterior()
-        # scales are float64 where the prior's variances are, whatever the weights
+        # scales may be float64 (as the prior precision) when the weights are float32
         posterior.to(device=scale.device, dtype=self.family.mean.dtype)
         if isinstance(self.family, BlockDiagonalWeights):
             posterior.covariance = self.family.covariance.share()
@@ -310,7 +308,7 @@ class QSGP(WeightSpaceModel):
         return posterior
 
     def new_posterior(self) -> QSGPPosterior:
-        """As in ``Model``; the training data are not part of the posterior."""
+        """As in ``Model``."""
         if isinstance(self.family, BlockDiagonalWeights):
             storage = str(self.family.covariance.storage).removeprefix("torch.")
             return QSGPPosterior(self.basis, 0, self.family.cells, storage)

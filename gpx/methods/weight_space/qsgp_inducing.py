@@ -20,21 +20,22 @@ from gpx.methods.base.posterior import Marginals
 from gpx.methods.weight_space.model import require_zero_mean
 
 WeightVariance = Literal["augmented", "mean_field", "projection", "collapsed"]
-RULE_NAMES: dict[str, VarianceName] = {"projection": "lanczos", "collapsed": "sgpr"}
+VARIANCE_RULES: dict[str, VarianceName] = {"projection": "lanczos", "collapsed": "sgpr"}
+"""Rules of ``IterativePosterior`` for the variances that are not those of q."""
 
 
 def augmentation(cross_square: Tensor, prior: Tensor, noise: Tensor) -> Tensor:
-    """Variance that one more basis function centred on the test point adds; (b,).
+    """Variance (b,) that an additional basis function centred on the test point contributes.
 
-    The function k(., x_*) is taken a posteriori uncorrelated with the others; its variance c^2 =
-    noise / (k_*^T k_* + noise k_**) is the optimum of the bound, and it adds c^2 k_**^2.
+    The weight of k(., x_*) is taken as uncorrelated with the others under q. Its optimal variance
+    is c^2 = noise / (k_*^T k_* + noise k_**), and it contributes c^2 k_**^2.
 
     Args:
         cross_square (b,): k_*^T k_*, over the training inputs.
         prior (b,): k_**.
         noise (): noise variance.
 
-    Far from the data it tends to the prior variance; it is of f, without observation noise.
+    Far from the data it tends to the prior variance of f.
     Source: QSGP paper proposition 4; thesis proposition D.1 (which writes V[y] for V[f]).
     """
     return noise * prior.square() / (cross_square + noise * prior)
@@ -45,11 +46,12 @@ class InducingPosterior(IterativePosterior):
 
     Args:
         kernel, mean, likelihood, options: as in IterativePosterior.
-        variance_family: ``mean_field`` is that of q, ``augmented`` adds ``augmentation``; the
-            other two are those of the exact process from above (see ``predictive_variance``).
+        variance_family: ``mean_field`` is that of q, ``augmented`` adds ``augmentation``;
+            ``projection`` and ``collapsed`` are upper bounds of the exact posterior variance (see
+            ``predictive_variance``).
 
-    Functions sampled from it are those of the exact process with these hyperparameters (pathwise
-    conditioning): independent weights of overlapping kernel functions would give rough paths.
+    Sampled functions are those of the exact posterior (pathwise conditioning), because independent
+    weights of overlapping kernel functions would give rough paths.
 
     Cost of prediction: n kernel entries and O(n) per point for the first two, O(n rank) for the
     others. State: O(n d).
@@ -66,12 +68,12 @@ class InducingPosterior(IterativePosterior):
         options: IterativeOptions,
         variance_family: WeightVariance,
     ) -> None:
-        rule = RULE_NAMES.get(variance_family, "lanczos")
+        rule = VARIANCE_RULES.get(variance_family, "lanczos")
         super().__init__(kernel, mean, likelihood, replace(options, variance=rule))
         self.variance_family = variance_family
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Certificate of the mean (NaN where it was not solved for) and the variance in use."""
+        """As in ``Posterior``: certified error of the mean (NaN: not solved for), variance rule."""
         found = super().facts()
         found["solver"] = "weights"
         found["variance"] = self.variance_family
@@ -80,7 +82,7 @@ class InducingPosterior(IterativePosterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
-        if self.variance_family in RULE_NAMES:
+        if self.variance_family in VARIANCE_RULES:
             return super().predict(x)
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         noise = self.likelihood.noise_variance.double()
@@ -88,7 +90,7 @@ class InducingPosterior(IterativePosterior):
         step = max(1, budget // (x.element_size() * self.inputs.shape[0]))
         for rows in torch.arange(x.shape[0], device=x.device).split(step):
             cross = self.kernel.evaluate(x[rows], self.inputs)
-            # large weights of both signs cancel: float32 sums lose more than float32 entries
+            # large weights of both signs cancel, so products are summed in float64
             mean[rows] = (cross.double() @ self.alpha.double()).to(x.dtype)
             square = cross.square_()
             found = (square @ self.scales.to(x.dtype)).double()
@@ -102,6 +104,7 @@ class InducingPosterior(IterativePosterior):
 Hyperparameters = Literal["fixed"]
 
 DEFAULT_RANK = 1000
+"""Default number of greedy points."""
 
 
 class QSGPInducing(Model):
@@ -109,35 +112,33 @@ class QSGPInducing(Model):
 
     Phi = S = K: the prior on the training values is that of the kernel, and the optimum of the
     weight mean is (K + noise I)^-1 y, the exact posterior mean. q has a diagonal covariance factor
-    at its optimum c_r^2 = noise / (k_r^T k_r + noise k_rr), which is no parameter. Neither K nor a
-    factor of it is stored; the state is O(n d).
+    in closed form, c_r^2 = noise / (k_r^T k_r + noise k_rr). Neither K nor a factor of it is
+    stored; the state is O(n d).
 
-    How the mean is found is the optimizer's: ``InducingSteps`` solves, ``FirstOrder`` with
-    ``InducingELBO`` takes the published stochastic gradient steps.
+    ``InducingSteps`` solves for the weight mean; ``FirstOrder`` with ``InducingELBO`` takes the
+    published stochastic gradient steps.
 
     Args:
-        kernel: covariance function; its hyperparameters stay where init= puts them.
+        kernel: covariance function; its hyperparameters are not trained, only initialised.
         mean: must be Zero.
         likelihood: must be Gaussian.
         num_data, num_inputs: n and d of the training inputs.
-        variance: of predictions. ``augmented`` and ``mean_field`` are those of q with and without
-            the function added at the test point; ``projection`` and ``collapsed`` replace the
-            variance family by a projection onto greedy points and Krylov vectors, or by the
-            collapsed sparse posterior at the greedy points (both need ``rank``).
-        rank: greedy points of the preconditioner and of the last two variances; None: 1,000, or
-            all n where there are fewer.
-        variance_rank: of them, how many ``projection`` takes; None for all.
-        variance_steps: Krylov vectors of ``projection`` beside them.
-        variance_neighbours: training points near the test point that ``projection`` takes as well.
+        variance: rule for predictive variances. ``mean_field`` is that of q; ``augmented`` adds a
+            basis function at the test point; ``projection`` projects onto greedy points and Krylov
+            vectors; ``collapsed`` is the collapsed sparse posterior at the greedy points.
+        rank: greedy points of the preconditioner and of the last two rules; None: 1,000, at most n.
+        variance_rank: number of greedy points that ``projection`` uses; None: all.
+        variance_steps: number of Krylov vectors that ``projection`` uses.
+        variance_neighbours: training points near each test point that ``projection`` also uses.
         memory_budget: of kernel products; half of it may hold a stored matrix.
-        memory_budget_gib: its name in earlier versions, in GiB.
+        memory_budget_gib: earlier name of ``memory_budget``, in GiB.
         hyperparameters: ``fixed``.
 
     Raises:
         ConfigError: a mean, likelihood or option that does not fit.
 
     Source: QSGP paper, inducing-point experiments (table 3), proposition 4; thesis 6.4, appendix D.
-    Deviations: exact solves beside AdaGrad; the last two variances.
+    Deviations: exact solves in addition to AdaGrad; the rules ``projection`` and ``collapsed``.
     """
 
     likelihood: Gaussian
@@ -214,7 +215,7 @@ class QSGPInducing(Model):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Place the functions at the training inputs; stream k_r^T k_r, n^2 kernel entries."""
+        """Set the centres to the training inputs; compute k_r^T k_r from n^2 kernel entries."""
         if x.shape != self.basis.centres.shape:
             raise ConfigError(
                 f"num_data={self.basis.centres.shape[0]} and num_inputs="
@@ -224,7 +225,7 @@ class QSGPInducing(Model):
         self.column_square.copy_(self.basis.column_squares(x))
 
     def scales(self) -> Tensor:
-        """c_r^2 (n,) at its optimum, noise / (k_r^T k_r + noise k_rr), in float64.
+        """Optimal c_r^2 (n,), noise / (k_r^T k_r + noise k_rr), in float64.
 
         Source: QSGP paper proposition 2 of the covariance (closed-form diagonal).
         """
@@ -246,7 +247,7 @@ class QSGPInducing(Model):
         return posterior
 
     def new_posterior(self) -> InducingPosterior:
-        """As in ``Model``; the posterior holds the training inputs."""
+        """As in ``Model``."""
         return InducingPosterior(
             self.kernel, self.mean, self.likelihood, self.options, self.variance
         )

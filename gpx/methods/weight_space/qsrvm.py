@@ -1,4 +1,4 @@
-"""The quadruply stochastic relevance vector machine, and the sparse model it leaves."""
+"""The quadruply stochastic relevance vector machine and its sparse posterior."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 
 logger = logging.getLogger(__name__)
 
-SMALLEST = 1e-4
-"""Precisions are held above it: weights of that size are free, and the systems stay well scaled."""
-LEAST_NOISE = 1e-6
-"""Learned noise variances are held above it."""
-PRUNED = 1e6
-"""Weights whose precision exceeds it in a sweep are pinned at zero and leave the solves."""
-CONVERGED = 1e-3
-"""Largest change of a finite log precision at which sweeps stop."""
-RELEVANT = 1e4
-"""Precisions below it are finite; their centres are the relevance vectors (QSGP paper)."""
+MIN_PRECISION = 1e-4
+"""Lower bound of prior precisions, which keeps the systems well scaled."""
+MIN_NOISE = 1e-6
+"""Lower bound of the learned noise variance."""
+PRUNING_PRECISION = 1e6
+"""Weights whose precision exceeds this in a sweep are set to zero and removed from solves."""
+SWEEP_TOLERANCE = 1e-3
+"""Sweeps stop when no finite log precision changes by more than this."""
+RELEVANCE_PRECISION = 1e4
+"""Centres whose precision is below this are relevance vectors (QSGP paper)."""
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What the fixed-point sweeps did.
+    """Result of the fixed-point sweeps.
 
     Attributes:
-        solves: sweeps.
+        solves: number of sweeps.
         residual: largest change of a log precision in the last sweep.
-        converged: whether that is below the tolerance.
+        converged: whether that is below ``SWEEP_TOLERANCE``.
     """
 
     solves: int
@@ -54,40 +54,39 @@ class SweepReport:
 
 
 class QSRVM(WeightSpaceModel):
-    """Weight-space model on a kernel dictionary whose every prior precision is learned.
+    """Weight-space model on a kernel dictionary with one learned prior precision per function.
 
     y = sum_i w_i k(x, z_i) + noise, w ~ N(0, diag(s)^-1), z_i the training inputs (or a random
     subset); q(w) mean-field or chevron as for QSGP. Empirical Bayes drives most s_i to infinity.
 
-    ``initialise`` runs fixed-point sweeps over groups of ``group_size`` functions: each group's
-    mean and covariance exactly given the others, then s_i <- (1 - s_i Sigma_ii) / mu_i^2 and the
-    noise variance in closed form (MacKay's updates; block-diagonal q). Without sweeps
-    ``RelevanceSteps`` select from mini-batches. The gradients of the objective
-    (QuadruplyStochasticELBO), that of log s included, move what was selected; they select slowly
-    (of 500 functions on a noisy sinc they keep 161 after 4,000 steps, the sweeps 14, 1,000
-    relevance steps 21). ``condition`` keeps the centres with s_i < 10^4 and solves for their
-    weights exactly: the posterior holds and evaluates those only.
+    ``initialise`` runs fixed-point sweeps over groups of ``group_size`` functions: mean and
+    covariance of each group exactly given the others, then s_i <- (1 - s_i Sigma_ii) / mu_i^2 and
+    the noise variance in closed form (MacKay's updates; block-diagonal q). With ``sweeps=0``,
+    ``RelevanceSteps`` select functions from mini-batches. Gradients of QuadruplyStochasticELBO
+    (also with respect to log s) train the result further, but select functions slowly.
+    ``condition`` solves exactly for the weights of the centres with s_i < 10^4, and the posterior
+    consists of those only.
 
     Args:
-        kernel: any covariance function; its outputscale is better fixed to one (s carries it).
+        kernel: any covariance function; its outputscale is redundant with s, better fixed to 1.
         mean: must be Zero.
         likelihood: must be Gaussian.
         num_data: n.
         num_inputs: d.
-        max_centres: m is n or this, whichever is less.
+        max_centres: m is the smaller of this and n.
         num_dense: K, dense columns of the covariance factor of q; 0 for mean-field.
         precision: initial s_i.
-        sweeps: fixed-point sweeps; 0 leaves the selection to ``RelevanceSteps``.
+        sweeps: most fixed-point sweeps; 0: none, for ``RelevanceSteps``.
         group_size: functions per exact solve, b.
-        block_size: upper limit of functions per block, the unit that is sampled.
+        block_size: most functions per block, the unit of sampling.
 
     Raises:
         ConfigError: a mean, likelihood or option that does not fit.
 
     Attributes:
-        report: what the fixed-point sweeps did; None before, and without any.
+        report: of the fixed-point sweeps; None before them and with ``sweeps=0``.
 
-    Cost: a sweep O(n m b + m b^2), a group without finite precisions is skipped; state O(m).
+    Cost: O(n m b + m b^2) per sweep, less when precisions become infinite; state O(m).
     Source: Tipping 2001; MacKay 1992; Evans and Nair 2020 (QSGP), section on the QSRVM.
     """
 
@@ -131,25 +130,25 @@ class QSRVM(WeightSpaceModel):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Choose the centres, run the fixed-point sweeps, set the scales of q."""
+        """Draw the centres, run the fixed-point sweeps, set the scales of q."""
         n, m = x.shape[0], self.basis.num_basis
         self.num_data.fill_(float(n))
         draw_centres(self.basis.centres, x, generator)
         groups = list(torch.arange(self.basis.num_blocks, device=x.device).split(self.group))
         fitted = torch.zeros(n, dtype=torch.float64, device=x.device)
         done, change = 0, math.inf
-        while done < self.sweeps and change >= CONVERGED:
+        while done < self.sweeps and change >= SWEEP_TOLERANCE:
             done += 1
             change, freedom = 0.0, 0.0
             for blocks in groups:
                 moved, used, fitted = self._solve_group(blocks, x, y, fitted)
                 change, freedom = max(change, moved), freedom + used
             noise = (y.double() - fitted).square().sum() / max(n - freedom, 1.0)
-            self.likelihood.noise_variance = noise.clamp_min(LEAST_NOISE).to(self.noise_variance)
+            self.likelihood.noise_variance = noise.clamp_min(MIN_NOISE).to(self.noise_variance)
         if self.sweeps:
-            ended = change < CONVERGED
+            ended = change < SWEEP_TOLERANCE
             self.report = SweepReport(done, change, ended)
-            kept = self.basis.relevant(RELEVANT).shape[0]
+            kept = self.basis.relevant(RELEVANCE_PRECISION).shape[0]
             self.note = f"{done} fixed-point sweeps, {kept} of {m} vectors"
             if not ended:
                 self.note += (
@@ -165,7 +164,7 @@ class QSRVM(WeightSpaceModel):
     ) -> tuple[float, float, Tensor]:
         """Largest change of log s, degrees of freedom used, and the new Phi mu (n,)."""
         columns = self.basis.columns_of(blocks)
-        log_limit = math.log(PRUNED)
+        log_limit = math.log(PRUNING_PRECISION)
         log_precision = self.basis.log_precision.data[:, 0]  # a view
         old = self.family.mean.data[blocks].reshape(-1).double()
         active = torch.nonzero(log_precision[columns] < log_limit)[:, 0]
@@ -179,7 +178,7 @@ class QSRVM(WeightSpaceModel):
         left = s * torch.cholesky_inverse(system.factor).diagonal()  # s_i Sigma_ii
         share = (1.0 - left).clamp(1e-12, 1.0)
         updated = (share.log() - mu.square().clamp_min(1e-300).log()).clamp(
-            math.log(SMALLEST), log_limit
+            math.log(MIN_PRECISION), log_limit
         )
         kept = updated < log_limit
         change = float((updated - s.log())[kept].abs().max()) if bool(kept.any()) else 0.0
@@ -192,7 +191,7 @@ class QSRVM(WeightSpaceModel):
 
     @property
     def anchor_blocks(self) -> int:
-        """All of them after fixed-point sweeps, none without."""
+        """As in ``WeightSpaceModel``: all blocks after fixed-point sweeps, none without."""
         return self.basis.num_blocks if self.sweeps else 0
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
@@ -201,11 +200,11 @@ class QSRVM(WeightSpaceModel):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> RelevanceVectorPosterior:
-        """The sparse model: exact weights of the relevance vectors given all data.
+        """The posterior of the exact weights of the relevance vectors given all data.
 
         Cost: O(n k (d + k)) for k vectors.
         """
-        kept = self.basis.relevant(RELEVANT)
+        kept = self.basis.relevant(RELEVANCE_PRECISION)
         posterior = self.new_posterior().to(self.basis.centres)
         posterior.centres = self.basis.centres[kept].clone()
         group = WeightGroup.of_columns(self.basis, kept)
@@ -218,7 +217,7 @@ class QSRVM(WeightSpaceModel):
         return posterior
 
     def new_posterior(self) -> RelevanceVectorPosterior:
-        """Without vectors; their number comes with the state."""
+        """As in ``Model``; the number of vectors is taken from the state."""
         return RelevanceVectorPosterior(self.basis.kernel)
 
 

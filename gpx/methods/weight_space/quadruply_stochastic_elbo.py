@@ -1,4 +1,4 @@
-"""Unbiased estimate of the weight-space evidence bound at a cost free of n and m."""
+"""Unbiased estimate of the weight-space evidence bound at a cost independent of n and m."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpx.methods.weight_space.block_sampling import Sampling, check_sampling, sa
 from gpx.methods.weight_space.control_variate import (
     Coefficient,
     ControlVariate,
-    anchor_at,
+    anchor_rows,
     factor_rows,
-    less_in_first,
+    subtract_from_first_column,
 )
 from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted_values
 from gpx.methods.weight_space.model import WeightsOnBasis
@@ -29,57 +29,56 @@ from gpx.tensor_checks import check_num_data
 
 DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
 SNAPSHOT_BLOCKS = 8
-"""Blocks whose features are held at once in the pass over all rows."""
+"""Blocks whose features are computed at a time in the pass over all rows."""
 
 
 class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     """Evidence lower bound of QSGP, estimated from four samples.
 
-    ELBO = -1/2 [L_mu + L_Sigma + L_const] (see ``elbo_terms``). Sampled are the data rows (the
-    mini-batch), two independent lists i and j of blocks of basis functions (the two factors of
-    every data-quadratic term), and a list r of diagonal columns of C. Terms linear in one list
-    average over i and j. Independence of i and j is what makes the product unbiased; value and
-    gradient are unbiased for the exact ELBO and its gradient (tests enumerate all samples).
+    ELBO = -1/2 [L_mu + L_Sigma + L_const] (see ``elbo_terms``). Four samples are drawn: data rows
+    (the mini-batch), two independent lists i and j of blocks of basis functions (for the two
+    factors of every data-quadratic term), and a list r of diagonal columns of C. Terms linear in
+    one list are averaged over i and j. As i and j are independent, value and gradient are unbiased
+    for the exact ELBO and its gradient.
 
-    Anchor: after exact block solves the weights mu0 of the A blocks they filled are taken out,
-    mu = mu0 + delta. phi^T mu0 is evaluated exactly on the mini-batch (O(batch A W), free of n and
-    m) and only delta is sampled, so that the noise of the estimate is multiplicative in delta and
-    not in mu; without it the first stochastic steps destroy the warm start.
+    Anchor: the weights mu0 of the A blocks that exact solves have set are treated separately,
+    mu = mu0 + delta. phi^T mu0 is evaluated exactly on the mini-batch, O(batch A W), and only delta
+    is sampled, so that the noise of the estimate is proportional to delta and not to mu. Without
+    it, the first stochastic steps would destroy the warm start.
 
-    Snapshot: with ``snapshot`` the start also stores b = Phi^T (y - Phi mu0) and |y - Phi mu0|^2 of
-    all rows, O(n m) once. The linear term then is b^T delta over the sampled lists and the constant
-    is exact: neither has data noise left, all of it is multiplicative in delta, and a step
-    evaluates no features of the anchor. The stored sums belong to one set of features, so kernel
-    hyperparameters must be frozen (the noise variance may move).
+    Snapshot: with ``snapshot``, ``prepare`` also stores b = Phi^T (y - Phi mu0) and
+    |y - Phi mu0|^2 of all rows, O(n m) once. The linear term is then b^T delta over the sampled
+    lists and the constant is exact, so that all noise is proportional to delta, and a step
+    evaluates no features of the anchor. The stored sums hold for one set of features only, so
+    kernel hyperparameters must be frozen (the noise variance may change).
 
-    Closed-form scales: they follow noise variance and outputscale exactly at every step. Their
-    relative column squares depend on the functions; once these have moved with the lengthscales,
-    each step carries the squares of its sampled columns ``refresh`` of the way to what its
-    mini-batch shows, at no cost beyond O(diagonal_columns). A column is thus renewed whenever it is
-    sampled, from earlier mini-batches only, which keeps the estimate unbiased.
+    Closed-form scales follow noise variance and outputscale exactly at every step. Their relative
+    column squares also depend on the lengthscales. Once these have changed, every step moves the
+    stored squares of its sampled columns towards those on its mini-batch by the factor ``refresh``,
+    in O(diagonal_columns). As only earlier mini-batches are used, the estimate stays unbiased.
 
     Args:
         num_data: n, training points.
-        columns: basis functions per list i and j (m tilde), rounded to whole blocks; null for
-            10,000, or all m where there are fewer.
-        diagonal_columns: diagonal columns of C per step, likewise; null for 1,000 or all.
-        support_rows: rows of the control variate (n bar); 0 for none, null for 500 or all.
+        columns: basis functions per list i and j (m tilde), rounded to whole blocks; None: 10,000,
+            at most m.
+        diagonal_columns: diagonal columns of C per step, likewise; None: 1,000, at most m.
+        support_rows: rows of the control variate (n bar); 0: none; None: 500, at most n.
         coefficient: of the control variate, or ``auto``.
         sampling: ``stratified``, ``with_replacement`` or ``without_replacement``.
         drift_interval: steps between exact checks of the control variate, O(support_rows m) each.
-        snapshot: linear and constant terms from a pass over all rows at the start.
-        refresh: share of the way that sampled column squares move per step, see above.
+        snapshot: whether linear and constant terms come from a pass over all rows at the start.
+        refresh: factor in [0, 1] by which sampled column squares are updated per step, see above.
 
     Raises:
         ConfigError: an option out of range, support_rows above n (here); columns or
             diagonal_columns above m (``check``).
 
     Kind: unbiased for the ELBO, which is at most the log marginal likelihood of the m-function
-    model. Cost per step: O((batch + support) (columns + A W) (d + K)) time, the same without d as
-    memory; independent of n and m.
+    model. Cost per step: O((batch + support) (columns + A W) (d + K)) time, memory the same without
+    the factor d; independent of n and m.
 
     Source: Evans and Nair 2020 (QSGP), theorems 1, 2, propositions 1 to 3 and appendix.
-    Deviations: anchor, snapshot, symmetrised lists, stratified lists by default: all said above.
+    Deviations: anchor, snapshot, averaging over both lists, stratified lists by default.
     """
 
     batching: ClassVar[Batching] = "minibatch"
@@ -126,14 +125,14 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         rows = min(DEFAULT_SUPPORT_ROWS, num_data) if support_rows is None else support_rows
         self.control = ControlVariate(rows, coefficient, drift_interval)
         self.snapshot = snapshot
-        self.streams = not snapshot  # which needs sums over all rows
+        self.streams = not snapshot  # a snapshot needs sums over all rows
         self.refresh = refresh
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, 0))
-        self._seen: tuple[Tensor, Tensor] | None = None
+        self._sampled_squares: tuple[Tensor, Tensor] | None = None
 
     def check(self, model: WeightsOnBasis) -> None:
-        """As the base class; also that no list is longer than there are basis functions."""
+        """As in ``Objective``; also that no list is longer than the basis."""
         super().check(model)
         for name in ("columns", "diagonal_columns"):
             size, m = getattr(self, name), model.basis.num_basis
@@ -156,10 +155,9 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         *,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Take the warm start as anchor and start the control variate.
+        """Set the anchor (and snapshot) to the current weights and start the control variate.
 
-        Cost: O(support_rows m) once, O(n m) with ``snapshot``. Calling it again moves the anchor
-        to where those blocks are now, and with ``snapshot`` all blocks.
+        Cost: O(support_rows m), with ``snapshot`` O(n m). May be called again.
         """
         self.check(model)
         check_num_data(self.total, x)
@@ -191,16 +189,16 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
 
     @torch.no_grad()
     def after_step(self, model: WeightsOnBasis) -> None:
-        """Carry the tracked projection over the step, and column squares after the lengthscales."""
+        """Update the tracked projection, and column squares if the lengthscales have changed."""
         self.control.after_step(model.basis, model.family, self.anchor)
         moving = model.basis.feature_parameters()
-        if self._seen is not None and moving and model.family.diagonal == "closed_form":
-            r, found = self._seen
+        if self._sampled_squares is not None and moving and model.family.diagonal == "closed_form":
+            r, squares = self._sampled_squares
             moved = (flat_parameters(moving) != self.hyperparameters).any()
             table = model.family.column_ratio
-            # a block listed twice is written twice with one value
-            table[r] = table[r].lerp(found.to(table.dtype), self.refresh * moved.to(table.dtype))
-        self._seen = None
+            # a block listed twice is written twice with the same value
+            table[r] = table[r].lerp(squares.to(table.dtype), self.refresh * moved.to(table.dtype))
+        self._sampled_squares = None
 
     def draw(
         self, model: WeightsOnBasis, *, generator: torch.Generator | None, device: torch.device
@@ -255,13 +253,13 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
 
     @property
     def left(self) -> object:
-        """Column squares found, and the weights whose step the control variate follows."""
-        return self._seen, self.control.pending
+        """Column squares of the step, and the weights that the control variate tracks."""
+        return self._sampled_squares, self.control.pending
 
     @left.setter
     def left(self, value: object) -> None:
         assert isinstance(value, tuple)
-        self._seen, self.control.pending = value
+        self._sampled_squares, self.control.pending = value
 
     def estimate(
         self, model: WeightsOnBasis, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
@@ -280,7 +278,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
 
         if self.snapshot:
             self._check_snapshot(model)
-        # one selection for all lists: generating frequencies has a fixed cost per call
+        # select all lists at once: generating frequencies has a fixed cost per call
         head = torch.arange(0 if self.snapshot else self.anchor.shape[0], device=x.device)
         lists = torch.cat((pair, r, head))
         at_pair, at_r, at_head = basis.selected(lists, x).split(
@@ -294,9 +292,11 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         delta = factors
         residual = y
         if self.anchor.shape[0]:
-            delta = less_in_first(factors, anchor_at(self.anchor, pair).reshape(-1, 1))
+            delta = subtract_from_first_column(
+                factors, anchor_rows(self.anchor, pair).reshape(-1, 1)
+            )
         delta_i, delta_j = delta.chunk(2)
-        # list i is evaluated last, when all that its product meets is known
+        # list i is evaluated last: its product needs the values of list j
         right = at_j.products(x, delta_j)
         direction = per_row * ratio**2 * right
         if self.snapshot:
@@ -306,14 +306,14 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
             if head.shape[0]:
                 residual = y - at_head.products(x, self.anchor.reshape(-1, 1))[:, 0]
             constant = per_row * residual.square().sum()
-            pull = per_row * ratio * residual
-            linear = -(pull @ right[:, 0])
-            direction = less_in_first(direction, pull[:, None])
+            scaled = per_row * ratio * residual
+            linear = -(scaled @ right[:, 0])
+            direction = subtract_from_first_column(direction, scaled[:, None])
         # the quadratic term, and without a snapshot the linear term of list i
         products, left = at_i.form(x, delta_i, direction)
         if self.control.rows:
-            wanted = self.control.coefficient == "auto"
-            quadratic = per_row * ratio**2 * (left * right.detach()).sum() if wanted else None
+            auto = self.control.coefficient == "auto"
+            quadratic = per_row * ratio**2 * (left * right.detach()).sum() if auto else None
             products = products + self.control.correction(
                 basis, family, pair, delta, quadratic, self.total, at_pair
             )
@@ -330,7 +330,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         column = per_row * at_r.column_squares(x).view_as(square)
         if torch.is_grad_enabled():
             expected = self.total * basis.mean_column_square()
-            self._seen = r, (column / expected).detach()
+            self._sampled_squares = r, (column / expected).detach()
         trace = ratio_r * (square * column).sum()
         prior = prior + ratio_r * (square * precision_r.view_as(square)).sum()
         log_factor = ratio_r * log_scale.sum() + log_dense

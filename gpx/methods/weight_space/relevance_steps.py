@@ -1,4 +1,4 @@
-"""Relevance vectors from mini-batches: one weight and its precision at a time, both optimal."""
+"""Relevance vectors from mini-batches, by coordinate steps on single weights and precisions."""
 
 from __future__ import annotations
 
@@ -16,49 +16,45 @@ from gpx.methods.base.objective import Evidence, Kind
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
-from gpx.methods.weight_space.qsrvm import LEAST_NOISE, QSRVM, SMALLEST
+from gpx.methods.weight_space.qsrvm import MIN_NOISE, MIN_PRECISION, QSRVM
 from gpx.sampling.batches import Batches
 
-DELAY = 10.0
-"""Visits of a weight after which the average of its moment begins to forget more slowly."""
+FORGETTING_DELAY = 10.0
+"""t0 in the weight (1 + t / t0)^-step_decay of the t-th visit in the average of a moment."""
 
 
 class RelevanceSteps(OwnSteps[QSRVM]):
     """Coordinate steps on a mini-batch for the mean-field relevance vector machine.
 
-    Given all other weights, the bound as a function of weight i, its scale and its precision has
-    its maximum in closed form. With a_i = phi_i^T phi_i / noise and b_i = phi_i^T (y - what the
-    others fit) / noise it is s_i = a_i^2 / (b_i^2 - a_i) and mu_i = b_i / (s_i + a_i) where
-    b_i^2 > a_i; elsewhere s_i is infinite, mu_i = 0 and the function is out. A step draws rows,
-    evaluates the finite functions there and some others, and visits one after the other. b_i is an
-    average over visits with weights (1 + t / 10)^-step_decay, so that the noise of the batches dies
-    away, and with it the chance in the decision to be in or out; a_i is known from all data.
-    Functions that are out fit nothing: what the weights fit at the rows is exact, nothing about it
-    is sampled.
+    Given all other weights, the bound has a closed-form maximum over weight i, its scale and its
+    precision. With a_i = phi_i^T phi_i / noise and b_i = phi_i^T (y - fit of the others) / noise it
+    is s_i = a_i^2 / (b_i^2 - a_i) and mu_i = b_i / (s_i + a_i) if b_i^2 > a_i; otherwise s_i is
+    infinite, mu_i = 0 and the function is pruned. A step draws rows and visits the functions with
+    finite precision, and some others, one after the other. a_i is computed from all data; b_i is an
+    average over visits with weights (1 + t / 10)^-step_decay, so that the noise of the mini-batches
+    decays. Pruned functions have weight zero, so fitted values at the rows are exact.
 
-    The gradients of log s and mu have the same optimum and do not get there. Near zero the bound
-    falls like sqrt(a_i) |mu_i|, which is less than the noise of a gradient of mu_i; and weight
-    moves from one kernel function to the next, which overlaps it, along directions of almost no
-    curvature. Of 500 functions on a noisy sinc AdaGrad keeps 161 after 4,000 steps, and would keep
-    78 if its gradients were exact.
+    Gradient steps on log s and mu have the same optimum but reach it very slowly: near zero the
+    slope in mu_i is below the noise of its gradient, and neighbouring kernel functions overlap, so
+    that the bound is almost flat along differences of their weights.
 
-    The mean-field bound asks for fewer functions than the evidence does: on concrete it keeps 52 of
-    927 at a test RMSE of 0.407, where the fixed-point sweeps, which solve groups of 250 weights
-    jointly, end at 0.332. These steps are for data of which a pass is too dear.
+    The mean-field bound selects fewer functions than the evidence would. If a pass over the data is
+    affordable, the fixed-point sweeps of ``QSRVM``, which solve for groups jointly, keep more
+    functions and predict better (concrete: test RMSE 0.332, here 0.407).
 
     Args:
-        rows: data rows per step; all where there are fewer.
+        rows: data rows per step, at most n.
         candidates: functions per step drawn from all of them.
-        active: finite functions visited per step at most, drawn where there are more.
-        step_decay: kappa in (1/2, 1], where averages converge (Robbins and Monro).
-        learn_noise: move the noise variance towards the maximum of the bound.
+        active: most functions with finite precision visited per step, drawn at random.
+        step_decay: kappa in (1/2, 1], for which averages converge (Robbins and Monro).
+        learn_noise: whether to move the noise variance towards the maximum of the bound.
 
     Raises:
         ConfigError: an option out of range; ``check`` says what does not fit the model.
 
-    Cost per step: O(rows (k + candidates) d) for k finite functions and O(c^2 (rows + 1)) for the c
-    that are visited, free of n; of m only in a few passes over tables of m numbers. The evidence at
-    the end: O(n k d). State: 2 m numbers.
+    Cost per step: O(rows (k + candidates) d) for k finite functions, O(c^2 (rows + 1)) for the c
+    that are visited and O(m) for tables; independent of n. The evidence at the end: O(n k d).
+    State: 2 m numbers.
     Source: Tipping and Faul 2003 (the optimum of one precision); Hoffman et al. 2013 (averages of
     natural parameters); Evans and Nair 2020 (QSGP), section on the QSRVM.
     """
@@ -104,7 +100,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
 
     @torch.no_grad()
     def bind(self, model: QSRVM, x: Tensor, seed: int) -> None:
-        """As in ``OwnSteps``: every function starts out, at weight zero."""
+        """As in ``OwnSteps``; all functions start pruned, with weight zero."""
         restored, self.restored = self.restored, False
         self.model = model
         self.freeze(model)
@@ -117,20 +113,16 @@ class RelevanceSteps(OwnSteps[QSRVM]):
             model.family.mean.zero_()
             model.basis.log_precision.fill_(math.log(MAX_PRECISION))
 
-    def max_steps(self, limit: int) -> int:
-        """All that are asked for."""
-        return limit
-
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Visit the finite functions and some others on the rows of ``step``.
+        """Visit the finite functions and some candidates on the rows of ``step``.
 
         Args:
             step: number of the step, from 0.
             x (n, d), y (n,): all training data.
-            generator: of the functions; the rows follow from the seed of ``bind``.
+            generator: draws the functions; the rows follow from the seed of ``bind``.
 
-        The estimate of the bound is that before the step, so that the rows are fresh.
+        Returns an estimate of the bound before the step, for which the rows are new.
         """
         chosen = self._batches.rows(step)
         rows, per_row = x[chosen], x.shape[0] / chosen.shape[0]
@@ -151,9 +143,9 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         def some(size: int, most: int) -> Tensor:
             return torch.randperm(size, generator=generator, device=device)[:most]
 
-        waiting = (self.visits.cpu() == 0).nonzero()[:, 0].to(device)
-        if waiting.shape[0]:  # every function is seen once before any is drawn again
-            others = waiting[some(waiting.shape[0], self.candidates)]
+        unseen = (self.visits.cpu() == 0).nonzero()[:, 0].to(device)
+        if unseen.shape[0]:  # every function is drawn once before any is drawn again
+            others = unseen[some(unseen.shape[0], self.candidates)]
         else:
             others = some(m, self.candidates)
         known = finite.to(device)[some(finite.shape[0], self.active)]
@@ -162,16 +154,15 @@ class RelevanceSteps(OwnSteps[QSRVM]):
 
     @torch.no_grad()
     def _visit(self, columns: Tensor, rows: Tensor, residual: Tensor, per_row: float) -> None:
-        """Each of ``columns`` at its optimum given the others, in turn.
+        """Set each of ``columns`` in turn to its optimum given the others.
 
-        The products with the residual and among the columns are made at once; the turns work on
-        them alone.
+        Works on their Gram matrix and their products with the residual, computed once.
         """
         features = self._group(columns).evaluate(rows).double()  # (c, rows)
         gram = (features @ features.mT).cpu().numpy()
         product = (features @ residual).cpu().numpy()
         self.visits[columns] += 1
-        rates = (1.0 + (self.visits[columns] - 1.0) / DELAY) ** -self.step_decay
+        rates = (1.0 + (self.visits[columns] - 1.0) / FORGETTING_DELAY) ** -self.step_decay
         noise, largest = float(self.model.noise_variance), MAX_PRECISION
         mean, moment = self._mean()[columns].cpu().numpy(), self.moment[columns].cpu().numpy()
         square = (self._square[columns] / noise).tolist()
@@ -181,7 +172,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
             moment[k] += rate * (seen - moment[k])
             b = moment[k] / noise
             excess = b * b - a
-            s = min(max(a * a / excess, SMALLEST), largest) if excess > 0.0 else largest
+            s = min(max(a * a / excess, MIN_PRECISION), largest) if excess > 0.0 else largest
             new = b / (s + a) if s < largest else 0.0
             if new != mean[k]:
                 product -= (new - mean[k]) * gram[k]
@@ -194,17 +185,17 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         s_table[columns] = torch.tensor(precision, dtype=torch.float64).log().to(s_table)
 
     def _move_noise(self, misfit: Tensor, n: int, step: int) -> None:
-        """Towards (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n, by the rate of an average."""
+        """Move the noise variance towards (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n."""
         noise = float(self.model.noise_variance)
         finite = self._finite()
         s, a = self._precision()[finite], self._square[finite] / noise
         wanted = float(misfit + noise * (a / (s + a)).sum()) / n
-        rate = (1.0 + step / DELAY) ** -self.step_decay
-        moved = max(noise + rate * (wanted - noise), LEAST_NOISE)
+        rate = (1.0 + step / FORGETTING_DELAY) ** -self.step_decay
+        moved = max(noise + rate * (wanted - noise), MIN_NOISE)
         self.model.likelihood.noise_variance = self.model.noise_variance.new_tensor(moved)
 
     def _finite(self) -> Tensor:
-        """Columns whose weights are not pinned at zero, (k,)."""
+        """Columns (k,) whose weights are not zero."""
         return self.model.family.mean.view(-1).nonzero()[:, 0]
 
     def _mean(self) -> Tensor:
@@ -217,7 +208,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         return WeightGroup.of_columns(self.model.basis, columns)
 
     def _evidence(self, misfit: Tensor, n: int, kind: Kind) -> Evidence:
-        """The bound for |y - Phi mu|^2, scales at their optimum: O(m)."""
+        """The bound given misfit = |y - Phi mu|^2, with scales at their optimum; O(m)."""
         noise = self.model.noise_variance.detach().double()
         s, mean = self._precision(), self._mean()
         fit = -0.5 * (misfit / noise + n * (LOG_TWO_PI + noise.log()))
@@ -236,7 +227,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
 
     @property
     def outcome(self) -> str:
-        """How many relevance vectors there are."""
+        """Number of relevance vectors, in words."""
         kept = self.model.basis.relevant().shape[0]
         return f"{kept} of {len(self.moment)} vectors"
 

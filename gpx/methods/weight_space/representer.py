@@ -1,6 +1,6 @@
-"""Weight means S^-1 Phi^T alpha over all basis functions, for models with log-concave sites.
+"""Optimal weight means S^-1 Phi^T alpha of all basis functions, for log-concave sites.
 
-By the representer theorem the optimum has that form. Passes over all functions improve alpha.
+The optimum has this form by the representer theorem. Passes over all functions improve alpha.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gpx.bases.base import Basis
 from gpx.likelihoods.base import Likelihood
 
 TOLERANCE = 1e-2
-"""Norm of the residual, relative to that of the slopes, at which passes stop."""
+"""Passes stop when the norm of the residual is below this fraction of that of the slopes."""
 CHUNK_BYTES = 128 * 2**20
-"""Of features held at once, all rows of at least one block."""
+"""Bytes of features held at a time (at least one block, at all rows)."""
 
 
 @dataclass(frozen=True)
 class RepresenterReport:
-    """What the passes did.
+    """Result of the passes.
 
     Attributes:
-        passes: over all features.
+        passes: number of passes over all features.
         residual: |slopes - coefficients| / |slopes| at the end; 0 at the optimum.
-        converged: whether it is below the tolerance.
+        converged: whether ``residual`` is below the tolerance.
         fitted (n,): Phi mean afterwards.
-        alpha (n,): of which the mean is S^-1 Phi^T alpha.
+        alpha (n,): with mean = S^-1 Phi^T alpha.
     """
 
     passes: int
@@ -50,11 +50,11 @@ def slopes(likelihood: Likelihood, y: Tensor, latent: Tensor, variance: Tensor) 
 
 
 @dataclass(frozen=True)
-class StandIn:
-    """Preconditioner for the passes: a few basis functions that approximate the kernel of all m.
+class FewFunctionsPreconditioner:
+    """Preconditioner for the passes: a few basis functions that approximate the kernel of all.
 
     Attributes:
-        features (n, b): of those functions.
+        features (n, b): of the few functions.
         root (b, b): lower Cholesky root of curvature * features^T features + b / m * S.
         curvature: typical -d^2/da^2 E log p.
     """
@@ -63,11 +63,11 @@ class StandIn:
     root: Tensor
     curvature: float
 
-    def precondition(self, miss: Tensor) -> Tensor:
-        """(1 + curvature K_B)^-1 miss, K_B the kernel of the few functions; O(n b)."""
-        right = (self.features.mT @ miss.to(self.features.dtype)).to(self.root)
+    def precondition(self, residual: Tensor) -> Tensor:
+        """(1 + curvature K_B)^-1 residual, K_B the kernel of the few functions; O(n b)."""
+        right = (self.features.mT @ residual.to(self.features.dtype)).to(self.root)
         solved = torch.cholesky_solve(right[:, None], self.root)[:, 0]
-        return miss - self.curvature * (self.features @ solved.to(self.features.dtype)).double()
+        return residual - self.curvature * (self.features @ solved.to(self.features.dtype)).double()
 
 
 def representer_passes(
@@ -79,20 +79,21 @@ def representer_passes(
     *,
     latent: Tensor,
     latent_variance: Tensor,
-    stand_in: StandIn,
+    preconditioner: FewFunctionsPreconditioner,
     passes: int,
     alpha: Tensor | None = None,
 ) -> RepresenterReport:
     """Maximise the evidence bound over weight means of the form S^-1 Phi^T alpha, in place.
 
-    The optimum has that form, with alpha_l the slope of E log p(y_l | f_l) at its own latent means
-    K alpha, K = Phi S^-1 Phi^T (representer theorem). A solution on few functions that stood for
-    all of them knows alpha to the error of their kernel, so that one pass hands it to all m. Each
-    further pass adds the direction (1 + curvature K_B)^-1 (slopes - alpha), K_B the kernel of those
-    few, and the bound is maximised over the coefficients of all directions: it never falls.
+    The optimum has that form, with alpha_l the slope of E log p(y_l | f_l) at the latent means
+    K alpha, K = Phi S^-1 Phi^T (representer theorem). The slopes of a solution on few functions
+    approximate alpha up to the error of their kernel, so the first pass uses them for all m
+    functions. Each further pass adds the direction (1 + curvature K_B)^-1 (slopes - alpha), with
+    K_B the kernel of the few functions, and the bound is maximised over the coefficients of all
+    directions, so that it never falls.
 
-    With ``alpha`` the mean as it stands is kept as one of the directions, so that passes go on from
-    any weights, whatever moved them or the features since alpha was right.
+    With ``alpha`` the current mean is one of the directions, so that passes can start from any
+    weights, also after hyperparameters have changed.
 
     Args:
         basis: phi with S diagonal.
@@ -101,9 +102,9 @@ def representer_passes(
         x (n, d), y (n,): all training data.
         latent (n,): latent means of the solution on the few functions, or of ``mean``.
         latent_variance (): v, the same for all rows.
-        stand_in: those few functions.
-        passes: at most, at least one.
-        alpha (n,): slopes that ``mean`` was made of; without, it is ignored.
+        preconditioner: the few functions.
+        passes: most passes, at least one.
+        alpha (n,): slopes from which ``mean`` was computed; None: start from zero weights.
 
     Cost per pass: O(n m d) time and m numbers; O(n W) memory.
     """
@@ -112,18 +113,18 @@ def representer_passes(
     directions: list[Tensor] = []  # alphas
     products: list[Tensor] = []  # K alpha
     tables: list[Tensor] = []  # S^-1 Phi^T alpha
-    kept = None
+    start_square = None
     found = torch.zeros_like(slope)
     if alpha is None:
         new, coefficients = slope, np.zeros(0)
     else:
         precision = basis.precision_diagonal().view_as(mean).double()
-        kept = float((precision * mean.double().square()).sum())
+        start_square = float((precision * mean.double().square()).sum())
         directions, products, tables = [alpha.double()], [latent.double()], [mean.clone()]
-        new, coefficients = stand_in.precondition(slope - alpha), np.ones(1)
+        new, coefficients = preconditioner.precondition(slope - alpha), np.ones(1)
     done, residual, fitted = 0, 1.0, latent.double()
     while done < passes and residual > TOLERANCE:
-        product, table = _pass(basis, x, new)
+        product, table = _kernel_product(basis, x, new)
         done += 1
         size = torch.dot(new, product).clamp_min(torch.finfo(product.dtype).tiny).rsqrt()
         directions.append(new * size)
@@ -131,21 +132,23 @@ def representer_passes(
         tables.append(table.mul_(size.to(table.dtype)))
         basis_alpha, basis_fit = torch.stack(directions, 1), torch.stack(products, 1)
         start = np.append(coefficients, 0.0 if len(coefficients) else 1.0 / float(size))
-        coefficients = _maximise(likelihood, y, variance, basis_alpha, basis_fit, start, kept)
+        coefficients = _maximise(
+            likelihood, y, variance, basis_alpha, basis_fit, start, start_square
+        )
         chosen = torch.from_numpy(coefficients).to(slope)
         found, fitted = basis_alpha @ chosen, basis_fit @ chosen
         slope = slopes(likelihood, y, fitted, variance)
-        miss = slope - found
-        residual = float(miss.norm() / slope.norm().clamp_min(1e-300))
-        new = stand_in.precondition(miss)
+        difference = slope - found
+        residual = float(difference.norm() / slope.norm().clamp_min(1e-300))
+        new = preconditioner.precondition(difference)
     mean.zero_()
     for table, c in zip(tables, coefficients, strict=True):
         mean.add_(table, alpha=float(c))
     return RepresenterReport(done, residual, residual <= TOLERANCE, fitted, found)
 
 
-def _pass(basis: Basis, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """K alpha (n,), float64, and S^-1 Phi^T alpha (B, W)."""
+def _kernel_product(basis: Basis, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """K alpha (n,), float64, and S^-1 Phi^T alpha (B, W), in one pass over all features."""
     at_once = max(1, CHUNK_BYTES // (basis.block_size * x.shape[0] * x.element_size()))
     product = torch.zeros_like(alpha)
     right = alpha.to(x.dtype)
@@ -166,16 +169,16 @@ def _maximise(
     directions: Tensor,
     products: Tensor,
     start: np.ndarray,
-    kept: float | None,
+    start_square: float | None,
 ) -> np.ndarray:
-    """Coefficients (k,) of the directions (n, k) at the largest bound.
+    """Coefficients (k,) of the directions (n, k) that maximise the bound.
 
-    With ``kept``, the prior square of the first table, that table need not be its own alpha's.
+    ``start_square`` is w^T S w of the first weights if these are not exactly S^-1 Phi^T alpha.
     """
     gram = directions.T @ products
-    if kept is not None:
+    if start_square is not None:
         gram[0, :] = gram[:, 0]
-        gram[0, 0] = kept
+        gram[0, 0] = start_square
     gram = 0.5 * (gram + gram.T)
 
     def loss(c: np.ndarray) -> tuple[float, np.ndarray]:

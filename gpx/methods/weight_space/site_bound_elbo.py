@@ -1,4 +1,4 @@
-"""Lower bound of the evidence bound for log-concave sites, at a cost free of n and m."""
+"""Stochastic lower bound of the ELBO for log-concave sites, at a cost independent of n and m."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpx.methods.weight_space.block_sampling import (
     multiplicity,
     sample_columns,
 )
-from gpx.methods.weight_space.control_variate import anchor_at, factor_rows
+from gpx.methods.weight_space.control_variate import anchor_rows, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
 from gpx.methods.weight_space.sites import check_site
@@ -27,7 +27,7 @@ from gpx.tensor_checks import check_num_data
 Bound = Literal["affine", "reparam", "paper"]
 DEFAULT_COLUMNS = 10_000
 ETA_DECAY = 0.99
-"""Of the running mean of the sampled latent variance."""
+"""Decay of the running mean of the sampled latent variance."""
 
 
 class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
@@ -35,53 +35,51 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
 
     E_q log p(y | w) = sum_l h_l(a_l, sqrt(v_l)) with a_l = phi_l mu, v_l = |C^T phi_l|^2 and
     h_l(a, s) = E log p(y_l | a + s z), z ~ N(0, 1), which is jointly concave in (a, s) and falls
-    with |s|. Sampled are data rows and lists of basis functions; with unbiased a^ and v^ Jensen's
-    inequality gives in expectation, on each row,
+    with |s|. Data rows and lists of basis functions are sampled. With unbiased estimates a^ and v^,
+    Jensen's inequality gives a lower bound in expectation, for each row:
 
-    - ``affine``: h(a^, (eta + v^ / eta) / 2) <= h(a, sqrt(v)) for every eta > 0, because
-      sqrt(v) <= (eta + v / eta) / 2; tight at eta = sqrt(v). The default.
-    - ``reparam``: h(a^, s^) with s^ the norm of the sampled rows of phi C, scaled. Its variance is
+    - ``affine`` (default): h(a^, (eta + v^ / eta) / 2) <= h(a, sqrt(v)) for every eta > 0, because
+      sqrt(v) <= (eta + v / eta) / 2; tight at eta = sqrt(v).
+    - ``reparam``: h(a^, s^) with s^ the scaled norm of the sampled rows of phi C. Its variance is
       inflated by m / columns, so the bound is loose for short lists.
-    - ``paper``: h(a^, v^), as theorem 3 of the QSGP paper is printed, with the variance where the
-      standard deviation belongs. Not a bound where v < 1; for reproduction only.
+    - ``paper``: h(a^, v^), theorem 3 of the QSGP paper as printed, with the variance in place of
+      the standard deviation. Not a bound if v < 1; for reproduction only.
 
     The KL term is unbiased (``weights_kl``), so the whole is an unbiased estimate of a lower bound
-    of the ELBO. The bias (Jensen) vanishes when all functions are sampled and eta = sqrt(v).
+    of the ELBO, equal to it when all functions are sampled and eta = sqrt(v).
 
-    Snapshot: Jensen's inequality costs the variance of a^, and from a few of very many functions
-    that is large: on MNIST with a fifth of them per step a good start loses a third of its bound,
-    and steps would then give up fit and hyperparameters for a quieter sum. So f0 = Phi mu0 of all
-    rows is stored and only phi^T mu - phi^T mu0 is sampled (``SiteSnapshot``), right wherever
-    weights and hyperparameters move. Every ``refresh_steps`` it is taken again, after passes that
-    improve the weights for the hyperparameters of then (``representer``), and a model whose exact
-    bound has fallen goes back to the last snapshot.
+    Snapshot: the loss by Jensen's inequality grows with the variance of a^, which is large when few
+    functions are sampled, and training would then reduce this variance at the expense of the fit.
+    Therefore f0 = Phi mu0 of all rows is stored and only phi^T mu - phi^T mu0 is sampled
+    (``SiteSnapshot``). Every ``refresh_steps`` steps, passes over all functions improve the weights
+    for the current hyperparameters (``representer``) and the snapshot is taken again; if the exact
+    bound has fallen, the model is reset to the last snapshot.
 
-    Anchor, without a snapshot: as in QuadruplyStochasticELBO, the weights that exact solves filled
-    are evaluated exactly on the mini-batch and only the difference to them is sampled. Their prior
-    term too is exact: all of mu^T S mu may lie in them, and a list that misses them would see none
-    of it. A start that passes carried to all functions has no anchor.
+    Anchor (without a snapshot): as in QuadruplyStochasticELBO, weights that exact solves have set
+    are evaluated exactly on the mini-batch, and only the difference to them is sampled. Their prior
+    term is exact, too.
 
     Args:
         num_data: n, training points.
-        columns: basis functions per list (m tilde), rounded to whole blocks; at most m. None for
-            10,000, or all where there are fewer.
+        columns: basis functions per list (m tilde), rounded to whole blocks; None: 10,000, at
+            most m.
         bound: ``affine``, ``reparam`` or ``paper``.
         eta: latent standard deviation at which ``affine`` is tight: a positive number, or
-            ``running`` for the root of a running mean of v^ over earlier steps (so that it is
-            independent of the step's samples and the bound stays one).
+            ``running`` for the root of a running mean of v^ over earlier steps (which is
+            independent of the samples of the step, so that the bound holds).
         sampling: ``stratified``, ``with_replacement`` or ``without_replacement``.
-        snapshot: whether to keep latent means of all rows and sample only their change; one pass
-            over all rows and functions at the start, O(n m d), and m + 3 n numbers.
-        refresh_steps: steps between snapshots; 0 for none after the start.
-        refresh_passes: over all functions at each, which improve the weights.
+        snapshot: whether to store latent means of all rows and sample only their change; takes one
+            pass over all rows and functions at the start, O(n m d), and m + 3 n numbers.
+        refresh_steps: steps between snapshots; 0: only at the start.
+        refresh_passes: passes over all functions at each snapshot, which improve the weights.
 
     Raises:
-        ConfigError: an option that is none of these, or columns above m.
+        ConfigError: an invalid option, or columns above m.
 
-    Kind: unbiased for a lower bound of the ELBO (``paper``: an estimate of nothing in particular).
-    Cost per step: O(batch (columns + A W) (d + K)) time, the same without d as memory, and the
-    quadrature's nodes per row; twice the features once hyperparameters have left the snapshot; a
-    chevron covariance has two lists. Independent of n and m.
+    Kind: unbiased for a lower bound of the ELBO (``paper``: an estimate without guarantee).
+    Cost per step: O(batch (columns + A W) (d + K)) time, memory the same without the factor d, plus
+    the quadrature's nodes per row; twice the features once hyperparameters differ from those of
+    the snapshot; two lists for a chevron covariance. Independent of n and m.
 
     Source: QSGP paper theorem 3; thesis section 6.3. ``affine`` and ``reparam`` are corrections.
     """
@@ -121,9 +119,9 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         self.columns = columns
         self.bound: Bound = bound
         self.sampling = check_sampling(sampling)
-        self.runs = eta == "running"
+        self.running_eta = eta == "running"
         self.register_buffer("anchor", torch.zeros(0, 0))
-        self.register_buffer("eta", torch.tensor(1.0 if self.runs else float(eta)))
+        self.register_buffer("eta", torch.tensor(1.0 if self.running_eta else float(eta)))
         self.snapshot = SiteSnapshot() if snapshot else None
         self.refresh_steps = refresh_steps
         self.refresh_passes = refresh_passes
@@ -135,7 +133,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         return self.total
 
     def check(self, model: SitesOnBasis) -> None:
-        """As Objective; the sites must be log-concave and the lists no longer than the basis."""
+        """As in ``Objective``; sites must be log-concave and lists no longer than the basis."""
         super().check(model)
         check_site(model.likelihood)
         if isinstance(model.family, BlockDiagonalWeights):
@@ -153,16 +151,16 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
     def prepare(
         self, model: SitesOnBasis, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Take the snapshot (or the anchor) and a first eta from one sample."""
+        """Take the snapshot (or the anchor), and the first eta from one sample."""
         self.check(model)
         check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         if self.snapshot is not None:
-            carried = getattr(model.report, "representer", None)
-            self.snapshot.take(model, x, y, None if carried is None else carried.alpha)
+            passes = getattr(model.report, "representer", None)
+            self.snapshot.take(model, x, y, None if passes is None else passes.alpha)
         else:
             self.anchor = model.family.mean[: model.anchor_blocks].detach().clone()
-        if self.runs:
+        if self.running_eta:
             lists = self.draw(model, generator=generator, device=x.device)
             chosen = torch.randint(
                 x.shape[0], (min(128, x.shape[0]),), generator=generator, device=x.device
@@ -172,14 +170,14 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             self.eta.copy_(variance.mean().clamp_min(floor).sqrt())
 
     def before_step(self, model: SitesOnBasis, x: Tensor, y: Tensor, rows: Tensor) -> None:
-        """Remember where all the data are, for a refresh."""
+        """Keep a reference to all the data, for a refresh of the snapshot."""
         if self.refresh_steps:
             self._data = x, y
 
     @torch.no_grad()
     def after_step(self, model: SitesOnBasis) -> None:
-        """Carry the running eta, by the variance of the step that is now over; refresh."""
-        if self.runs and self._sampled_variance is not None:
+        """Update the running eta with the variance of this step; refresh the snapshot if due."""
+        if self.running_eta and self._sampled_variance is not None:
             square = self.eta.square() * ETA_DECAY + (1.0 - ETA_DECAY) * self._sampled_variance
             self.eta.copy_(square.clamp_min(torch.finfo(square.dtype).eps).sqrt())
         self._sampled_variance = None
@@ -201,7 +199,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """As Objective; the exact bound where a snapshot has paid for such a pass already."""
+        """As in ``Objective``; exact with a snapshot, which costs as much anyway."""
         if self.snapshot is None:
             return super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
         self.check(model)
@@ -210,7 +208,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
     def draw(
         self, model: SitesOnBasis, *, generator: torch.Generator | None, device: torch.device
     ) -> list[Tensor]:
-        """Independent block lists (L,): one, or two where C has dense columns."""
+        """Independent block lists (L,): one, or two if C has dense columns."""
         size = DEFAULT_COLUMNS if self.columns is None else self.columns
         return [
             sample_columns(model.basis, size, self.sampling, generator=generator, device=device)
@@ -229,8 +227,8 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         """Estimate of the bound in nats, summed over all n points.
 
         Args:
-            rows (batch,): numbers of these rows among all, whose latent means a snapshot knows;
-                None: they are sampled whole.
+            rows (batch,): row numbers, to look up latent means in the snapshot; None: do without
+                the snapshot.
         """
         self.check(model)
         lists = self.draw(model, generator=generator, device=x.device)
@@ -239,7 +237,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
     def evidence_of(
         self, model: SitesOnBasis, batch: Batch, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """As in ``Objective``, of the rows that it holds."""
+        """As in ``Objective``, with the row numbers of the batch."""
         return self.evidence(model, batch.x, batch.y, generator=generator, rows=batch.rows)
 
     def estimate(
@@ -249,7 +247,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
 
         Args:
             x (batch, d), y (batch,): mini-batch, each row drawn with equal probability.
-            lists: one list (L,), or two independent ones where C has dense columns.
+            lists: one list (L,), or two independent ones if C has dense columns.
             rows (batch,): as in ``evidence``.
         """
         mean, variance = self.latent(model, x, *lists, rows=rows)
@@ -280,7 +278,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         return Evidence(fit - kl, "estimate" if self.bound == "paper" else "unbiased", parts)
 
     def _anchor_quadratic(self, model: SitesOnBasis, blocks: Tensor) -> Tensor | float:
-        """1/2 anchor^T S anchor less its estimate from ``blocks`` (L,); zero on average."""
+        """1/2 anchor^T S anchor minus its estimate from ``blocks`` (L,), of mean zero."""
         held = self.anchor.shape[0]
         if held == 0:
             return 0.0
@@ -288,7 +286,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         head = torch.arange(held, device=blocks.device)
         anchor = self.anchor.reshape(-1).square()
         whole = basis.block_precision(head).to(anchor) @ anchor
-        seen = anchor_at(self.anchor, blocks).reshape(-1).square()
+        seen = anchor_rows(self.anchor, blocks).reshape(-1).square()
         sampled = basis.block_precision(blocks).to(anchor) @ seen
         return 0.5 * (whole - basis.num_blocks / blocks.shape[0] * sampled)
 
@@ -298,8 +296,8 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         """Sampled moments (batch,) of phi w: a^, unbiased, and v^; arguments of ``estimate``.
 
         v^ is unbiased for the latent variance, except under ``reparam``, where it is the variance
-        of the sampled sum. With dense columns it is a product of two lists and may be negative;
-        h(a, s) is even and concave in s, so that the bound does not mind.
+        of the sampled sum. With dense columns it is a product of two lists and may be negative,
+        which is allowed, since h(a, s) is even and concave in s.
         """
         basis, family = model.basis, model.family
         both = torch.cat(lists)
@@ -315,7 +313,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             change = snapshot.change(model, x, both, features, factors[:, 0])
             mean = snapshot.fitted[rows] + ratio * change
         else:
-            shift = anchor_at(self.anchor, both).reshape(-1) if head.shape[0] else 0.0
+            shift = anchor_rows(self.anchor, both).reshape(-1) if head.shape[0] else 0.0
             mean = ratio * (features @ (factors[:, 0] - shift))
             if head.shape[0]:
                 mean = mean + features_head @ self.anchor.reshape(-1)
@@ -323,7 +321,7 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         active = family.is_diagonal_column(both)
         scale_square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
         if self.bound == "reparam":
-            # a block listed k times carries the same noise k times: k^2, shared by its k entries
+            # the noise of a block listed k times counts k^2 times, shared by its k entries
             scale_square = scale_square * (ratio * multiplicity(both))[:, None]
         variance = ratio * (features.square() @ scale_square.reshape(-1).to(features.dtype))
         if family.num_dense:
@@ -344,7 +342,7 @@ def exact_site_elbo(model: SitesOnBasis, x: Tensor, y: Tensor) -> Evidence:
     Args:
         x (n, d), y (n,): all training data.
 
-    Cost: O(n m (d + K)) time, in chunks; a diagnostic, without gradients.
+    Cost: O(n m (d + K)) time, in chunks; no gradients.
     """
     marginals = model.condition(x, y).predict(x)
     return site_elbo(model, y, marginals.mean, marginals.variance)

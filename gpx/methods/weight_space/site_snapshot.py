@@ -1,4 +1,4 @@
-"""Latent means of all rows at one moment of training, so that steps sample only what changed."""
+"""Stored latent means of all rows, so that steps need to sample only the change since then."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class SitesOnBasis(WeightsOnBasis, Protocol):
-    """What the bound of log-concave sites asks of a model beyond q(w) on a basis.
+    """What the bound of log-concave sites needs of a model beside ``WeightsOnBasis``.
 
     Attributes:
-        report: of the start; ``representer`` of it, if any, is of the passes over all functions.
+        report: ``SiteReport`` of the start; None: there was none.
     """
 
     report: Any
 
     def site_group(self, num_data: int) -> int:
-        """Blocks per solve of the passes that improve the weights."""
+        """Number of blocks that precondition passes over all functions."""
 
     def condition(self, x: Tensor, y: Tensor) -> Posterior:
-        """The posterior, whose means and variances the exact bound is of."""
+        """The posterior, with whose means and variances the exact bound is computed."""
 
 
 class SiteSnapshot(DataSized):
     """Weights mu0, hyperparameters theta0 and f0 = Phi(theta0) mu0 of all rows.
 
-    The latent mean of row l then is f0_l + [phi_l(theta)^T mu - phi_l(theta0)^T mu0], of which only
-    the bracket is sampled, over the same functions in both terms: unbiased wherever theta and mu
-    have moved, exact where they have not. Jensen's inequality costs a bound on sampled sums their
-    variance, which is that of the whole of f without a snapshot and that of its change with one.
+    Latent mean of row l: f0_l + [phi_l(theta)^T mu - phi_l(theta0)^T mu0]. Only the bracket is
+    sampled, over the same functions in both terms, which is unbiased, and exact while theta and mu
+    have not changed. The loss by Jensen's inequality grows with the variance of the sampled sum:
+    with a snapshot that of the change of f, without one that of f.
 
     State: m + 3 n numbers.
     Source: variance reduction of Johnson and Zhang 2013, applied to the sum over functions.
@@ -68,7 +68,7 @@ class SiteSnapshot(DataSized):
 
     @property
     def taken(self) -> bool:
-        """Whether there is one."""
+        """Whether ``take`` was called."""
         return self.weights.numel() > 0
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -77,11 +77,11 @@ class SiteSnapshot(DataSized):
 
     @torch.no_grad()
     def take(self, model: SitesOnBasis, x: Tensor, y: Tensor, alpha: Tensor | None) -> Evidence:
-        """Remember the model as it is; returns its exact bound. Cost: O(n m d).
+        """Store the current state of the model; returns its exact bound. Cost: O(n m d).
 
         Args:
             x (n, d), y (n,): all training data.
-            alpha (n,): where the weights are S^-1 Phi^T alpha, from ``representer``.
+            alpha (n,): from ``representer``, if the weights are S^-1 Phi^T alpha.
         """
         marginals = model.condition(x, y).predict(x)
         evidence = site_elbo(model, y, marginals.mean, marginals.variance)
@@ -104,13 +104,13 @@ class SiteSnapshot(DataSized):
     def refresh(self, model: SitesOnBasis, x: Tensor, y: Tensor, passes: int) -> bool:
         """Improve the weight mean by passes over all functions and take the snapshot again.
 
-        Where the exact bound is below that of the last snapshot, the model goes back to that one:
-        from refresh to refresh the bound never falls.
+        If the exact bound is below that of the last snapshot, the model is reset to it, so that the
+        bound never falls from refresh to refresh.
 
         Returns:
             whether the model was kept.
 
-        Cost: O(n m d), 2 + passes times.
+        Cost: 2 + passes times O(n m d).
         """
         alpha: Tensor | None = None
         if passes and self.alpha.numel():
@@ -134,7 +134,9 @@ class SiteSnapshot(DataSized):
         value = self.take(model, x, y, alpha).value
         if bool(value >= kept["value"]):
             return True
-        logger.info("bound %.6g, %.6g at the last snapshot: back to that", value, kept["value"])
+        logger.info(
+            "bound %.6g is below %.6g of the last snapshot: reset to it", value, kept["value"]
+        )
         for name, tensor in kept.items():
             setattr(self, name, tensor)
         model.family.mean.copy_(self.weights)
@@ -153,14 +155,14 @@ class SiteSnapshot(DataSized):
             blocks (L,): functions.
             features (batch, L W), weights (L W,): phi(theta) and mu there.
         """
-        centre = self.weights[blocks].reshape(-1)
+        old = self.weights[blocks].reshape(-1)
         if not self.moved:
-            return features @ (weights - centre)
+            return features @ (weights - old)
         with torch.no_grad():
-            before = self._basis_then(model).block_features(x, blocks) @ centre
+            before = self._snapshot_basis(model).block_features(x, blocks) @ old
         return features @ weights - before
 
-    def _basis_then(self, model: SitesOnBasis) -> Basis:
+    def _snapshot_basis(self, model: SitesOnBasis) -> Basis:
         """The basis at the hyperparameters of the snapshot."""
         if not self.moved:
             return model.basis
@@ -170,18 +172,18 @@ class SiteSnapshot(DataSized):
 
     @torch.no_grad()
     def prior_correction(self, model: SitesOnBasis, blocks: Tensor, ratio: float) -> Tensor:
-        """1/2 mu0^T S0 mu0 less its estimate from ``blocks`` (L,); zero on average.
+        """1/2 mu0^T S0 mu0 minus its estimate from ``blocks`` (L,), of mean zero.
 
-        With S0 of the snapshot: where the kernel moves the prior of the weights, S is another.
+        S0 is the prior precision at the hyperparameters of the snapshot.
         """
-        precision = self._basis_then(model).block_precision(blocks).to(self.weights)
+        precision = self._snapshot_basis(model).block_precision(blocks).to(self.weights)
         square = self.weights[blocks].reshape(-1).square()
         return 0.5 * (self.prior - ratio * (precision @ square))
 
 
 @torch.no_grad()
 def site_elbo(model: SitesOnBasis, y: Tensor, mean: Tensor, variance: Tensor) -> Evidence:
-    """The exact bound from the latent moments (n,) of all rows; O(n + m K)."""
+    """The exact bound from latent means and variances (n,) of all rows; O(n + m K)."""
     fit = model.likelihood.expected_log_prob(y, mean, variance).double().sum()
     basis, family = model.basis, model.family
     blocks = torch.arange(basis.num_blocks, device=y.device)

@@ -1,4 +1,4 @@
-"""Non-Gaussian likelihoods in weight space: which are allowed, and an exact start of the mean."""
+"""Non-Gaussian likelihoods in weight space: checks, and an exact start of the weight mean."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from gpx.bases.base import Basis
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.required_likelihood import require_one_latent
-from gpx.methods.weight_space.block_ascent import schedule
+from gpx.methods.weight_space.block_ascent import solve_order
 from gpx.methods.weight_space.group_solves import (
     ROW_CHUNK,
     WeightGroup,
     fitted_values,
     group_system,
 )
-from gpx.methods.weight_space.representer import RepresenterReport, StandIn, representer_passes
+from gpx.methods.weight_space.representer import (
+    FewFunctionsPreconditioner,
+    RepresenterReport,
+    representer_passes,
+)
 
 logger = logging.getLogger(__name__)
 
 MAX_ITERATIONS = 200
-"""Of L-BFGS per group; it stops far earlier on a log-concave site."""
+"""Most L-BFGS iterations per group; far fewer are needed for log-concave sites."""
 TOLERANCE = 1e-5
-"""Largest entry of the whitened gradient, relative to the square root of n."""
-LEAST_PRECISION = 1e-8
-"""Of sites on average: noise of variance 1e8 leaves the prior of standardised targets as it is."""
+"""Tolerance for the largest entry of the whitened gradient, relative to sqrt(n)."""
+MIN_SITE_PRECISION = 1e-8
+"""Lower bound of the mean precision of sites; it is negligible beside the prior."""
 
 
 def check_site(likelihood: Likelihood) -> None:
@@ -50,10 +54,10 @@ def check_site(likelihood: Likelihood) -> None:
 
 
 def site_precision(likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """-2 d/dv E log p(y | f) under f ~ N(mean, v), (n,), not negative.
+    """-2 d/dv E log p(y | f) under f ~ N(mean, v), (n,), non-negative.
 
-    The precision of the Gaussian site that would leave the same optimal covariance: minus the
-    expected second derivative of log p (1 / noise variance for a Gaussian site).
+    The precision of the Gaussian site with the same optimal covariance: minus the expected second
+    derivative of log p (1 / noise variance for Gaussian noise).
     """
     with torch.enable_grad():
         v = variance.detach().clone().requires_grad_()
@@ -64,15 +68,15 @@ def site_precision(likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Te
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What the exact start of the mean did.
+    """Result of the exact start of the mean.
 
     Attributes:
-        solves: groups of blocks that were maximised over.
-        visited: leading blocks among them; 0 where passes carried the weights to all blocks.
-        iterations: of L-BFGS, all groups together.
-        converged: whether every group stopped by its tolerance.
+        solves: number of groups solved.
+        visited: number of leading blocks solved; 0 if passes then set the weights of all blocks.
+        iterations: of L-BFGS, in all groups together.
+        converged: whether every group met the tolerance.
         site_variance: 1 / mean precision of the sites afterwards.
-        representer: of the passes over all functions, where these were asked for.
+        representer: report of the passes over all functions; None: there were none.
     """
 
     solves: int
@@ -106,55 +110,55 @@ def ascend_sites(
 
     Args:
         basis: phi with S diagonal.
-        mean (B, W): weight means; changed.
+        mean (B, W): weight means, changed in place.
         likelihood: with log-concave sites.
         x (n, d), y (n,): all training data.
         latent_variance (): v, the same for all rows.
         group: blocks per solve.
-        warm_start: maximise over the first group as if it were the whole prior.
-        solves: further groups, at the true prior.
-        passes: over all features after the warm start, which carry its weights to all functions
-            (``representer``); none without a warm start.
+        warm_start: solve the first group as if it were the whole basis, first.
+        solves: further solves of one group each, at the true prior.
+        passes: over all features after the warm start, which extend it to all functions
+            (``representer``); ignored without a warm start.
 
     Cost per group of b functions: O(n b^2 + b^3) once and O(n b + b^2) per iteration; O(n b + b^2)
     memory.
     """
     lists = torch.arange(basis.num_blocks, device=x.device).split(group)
     parts = ((WeightGroup.of_blocks(basis, b), mean[b].reshape(-1)) for b in lists)
-    offset_rows = fitted_values(parts, x).to(y.dtype)
+    latent = fitted_values(parts, x).to(y.dtype)
     share = lists[0].shape[0] / basis.num_blocks
-    order = schedule(len(lists), warm_start=warm_start, solves=solves, share=share)
-    iterations, converged, carried = 0, True, None
+    order = solve_order(len(lists), warm_start=warm_start, solves=solves, share=share)
+    iterations, converged, report = 0, True, None
     for index, prior_scale in order:
         blocks = lists[index]
         weights = mean[blocks].reshape(-1).to(x.dtype)
         phi = _features(basis, x, blocks)
-        others = offset_rows - phi @ weights
+        others = latent - phi @ weights
         precision = prior_scale * basis.block_precision(blocks).double()
-        curvature = mean_precision(likelihood, y, offset_rows, latent_variance)
+        curvature = mean_precision(likelihood, y, latent, latent_variance)
         root = _normal_root(basis, blocks, x, y, curvature, precision)
         new, count, done = _maximise(
             likelihood, phi, y, others, latent_variance, precision, root, weights.double()
         )
         iterations, converged = iterations + count, converged and done
         mean[blocks] = new.to(mean.dtype).view(-1, basis.block_size)
-        offset_rows = others + phi @ new.to(x.dtype)
-        if warm_start and passes and carried is None:
-            carried = representer_passes(
+        latent = others + phi @ new.to(x.dtype)
+        if warm_start and passes and report is None:
+            report = representer_passes(
                 basis,
                 mean,
                 likelihood,
                 x,
                 y,
-                latent=offset_rows,
+                latent=latent,
                 latent_variance=latent_variance,
-                stand_in=StandIn(phi, root, curvature),
+                preconditioner=FewFunctionsPreconditioner(phi, root, curvature),
                 passes=passes,
             )
-            offset_rows = carried.fitted.to(x.dtype)
-    final = mean_precision(likelihood, y, offset_rows, latent_variance)
-    visited = 0 if carried else sum(blocks.shape[0] for blocks in lists[: len(order)])
-    return SiteReport(len(order), visited, iterations, converged, 1.0 / final, carried)
+            latent = report.fitted.to(x.dtype)
+    final = mean_precision(likelihood, y, latent, latent_variance)
+    visited = 0 if report else sum(blocks.shape[0] for blocks in lists[: len(order)])
+    return SiteReport(len(order), visited, iterations, converged, 1.0 / final, report)
 
 
 @torch.no_grad()
@@ -171,13 +175,13 @@ def improve_sites(
     group: int,
     passes: int,
 ) -> RepresenterReport:
-    """Improve the weights as they stand, in place; the bound never falls.
+    """Improve the current weights of all functions in place; the bound never falls.
 
     Args:
         basis, mean, likelihood, x, y, latent_variance, passes: as for ``ascend_sites``.
         latent (n,): Phi mean.
-        alpha (n,): of the last passes.
-        group: leading blocks that precondition.
+        alpha (n,): from the last passes.
+        group: number of leading blocks used for preconditioning.
 
     Cost: O(n m d) per pass, and O(n b^2 + b^3) for the b functions of the group.
     """
@@ -194,7 +198,7 @@ def improve_sites(
         y,
         latent=latent,
         latent_variance=latent_variance,
-        stand_in=StandIn(_features(basis, x, blocks), root, curvature),
+        preconditioner=FewFunctionsPreconditioner(_features(basis, x, blocks), root, curvature),
         passes=passes,
         alpha=alpha,
     )
@@ -205,11 +209,11 @@ def mean_precision(
 ) -> float:
     """Mean precision of the sites, for one latent variance () that all rows share.
 
-    At least ``LEAST_PRECISION``: where all sites are linear about their latents, as Laplace sites
-    are far from the targets, they have none.
+    At least ``MIN_SITE_PRECISION``, since sites that are linear around their latent means (Laplace,
+    far from the targets) have precision zero.
     """
     found = site_precision(likelihood, y, latent, latent_variance.expand_as(y)).mean()
-    return max(float(found), LEAST_PRECISION)
+    return max(float(found), MIN_SITE_PRECISION)
 
 
 def _normal_root(
@@ -235,7 +239,7 @@ def _maximise(
     root: Tensor,
     start: Tensor,
 ) -> tuple[Tensor, int, bool]:
-    """L-BFGS over u = root^T mu; returns mu (b,), iterations and whether it converged."""
+    """Maximise by L-BFGS over u = root^T mu; returns mu (b,), iterations and convergence."""
     variance = latent_variance.to(y.dtype).expand_as(y)
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -254,7 +258,7 @@ def _maximise(
     first = (root.mT @ start).cpu().numpy()
     # the whitened gradient of a fit to n points is of order sqrt(n) at the start
     tolerance = TOLERANCE * len(y) ** 0.5
-    # the value is known to the rounding of the latents: a line search cannot see less
+    # a line search cannot resolve changes below the rounding error of the latent means
     flat = 100.0 * torch.finfo(y.dtype).eps
     options = {"maxiter": MAX_ITERATIONS, "gtol": tolerance, "ftol": flat, "maxcor": 20}
     found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)

@@ -1,4 +1,4 @@
-"""Block steps from mini-batches, at a cost that neither n nor m enters."""
+"""Block steps from mini-batches, at a cost independent of n and m."""
 
 from __future__ import annotations
 
@@ -19,37 +19,33 @@ from gpx.sampling.batches import Batches
 
 
 class StochasticBlockSteps(BlockSteps):
-    """Natural-gradient steps on blocks of weights, every round of them from fresh data rows.
+    """Natural-gradient steps on blocks of weights, with new data rows in every round.
 
-    A step needs Phi mu at its rows. Estimated from c of the m weights, as sampled gradients do, it
-    has a standard deviation of sqrt(m / c) times the root sum of squares of what the groups
-    contribute; contributions cancel, so that is far above the size of their sum, and a step that is
-    exact on its block takes the noise whole. Here nothing about Phi mu is sampled: rows are drawn
-    once a round, and a round visits every active group once. The step of a group updates the fitted
-    values of this round's rows by its change, and adds the group's new weights to those of the next
-    round's rows, which are exact, therefore, when the round is over: two products with the b
-    columns at hand, whatever n and m are.
+    A step needs Phi mu at its rows. Estimating it from a sample of weights would be too noisy for
+    steps that are exact on their block. Here it is exact: rows are drawn once per round, and a
+    round visits every active group once. The step of a group updates the fitted values at this
+    round's rows by the change of its weights, and adds its new contribution to the fitted values at
+    the next round's rows, which are complete when the round ends. This takes two products with the
+    b columns of the group, independent of n and m.
 
-    Groups join round by round, ``growth`` times as many each. Those that have joined are the model:
-    V of G with prior precision V / G S, as V b random functions of their own would have. A group
-    that is visited for the t-th time averages its natural parameters with weight rho =
-    t^-step_decay on the new rows (``natural_step``); the likelihood counts for as many points as
-    were seen until then, n at most. With step_decay = 1 the early rounds are Bayesian updating by
-    one batch after the other.
+    The number of active groups grows by the factor ``growth`` per round. V of G groups form a model
+    with prior precision V / G S, as V b random functions would. At the t-th visit of a group, its
+    natural parameters are averaged with weight rho = t^-step_decay on the new rows
+    (``natural_step``). The likelihood counts for as many points as were seen so far, at most n.
+    With step_decay = 1 the early rounds are Bayesian updates by one batch after the other.
 
     Args:
         rows: data rows per round.
-        growth: factor from round to round of the active groups, above 1.
-        step_decay: kappa in (1/2, 1], where the steps converge (Robbins and Monro).
-        sweeps: passes over all groups at most; ``max_steps`` of the trainer may end training
-            earlier.
-        evidence_rows: fresh rows of the final estimate of the bound.
+        growth: factor > 1 by which the number of active groups grows per round.
+        step_decay: kappa in (1/2, 1], for which the steps converge (Robbins and Monro).
+        sweeps: most passes over all groups; ``max_steps`` of the trainer may end training earlier.
+        evidence_rows: new rows for the final estimate of the bound.
 
     Raises:
-        ConfigError: an option out of range; ``check`` says what does not fit the model.
+        ConfigError: an option out of range.
 
-    Cost per step: O(rows b^2 + b^3) time and O(rows + b^2) memory for groups of b columns, free of
-    n and m. The final estimate of the bound: O(evidence_rows m b).
+    Cost per step: O(rows b^2 + b^3) time and O(rows + b^2) memory for groups of b columns,
+    independent of n and m. The final estimate of the bound: O(evidence_rows m b).
     Source: Hoffman et al. 2013; blocks of Evans and Nair 2020 (QSGP).
     """
 
@@ -77,7 +73,7 @@ class StochasticBlockSteps(BlockSteps):
         self._drawn: dict[int, Tensor] = {}
 
     def check_fit(self, model: QSGP, num_data: int) -> None:
-        """As in ``BlockSteps``, and no more rows a round than there are."""
+        """As in ``BlockSteps``; also that there are enough rows for a round."""
         super().check_fit(model, num_data)
         if self.num_rows > num_data:
             raise ConfigError(
@@ -89,7 +85,7 @@ class StochasticBlockSteps(BlockSteps):
         """As in ``OwnSteps``.
 
         Raises:
-            ConfigError: q was trained before, and this is not the run that goes on with it.
+            ConfigError: q was trained before, and this is no resumed run.
         """
         restored, self.restored = self.restored, False
         assert isinstance(model.family, BlockDiagonalWeights)
@@ -119,11 +115,11 @@ class StochasticBlockSteps(BlockSteps):
             x (n, d), y (n,): all training data.
             generator: unused; rows follow from the seed of ``bind``.
 
-        The estimate takes the misfit from the rows of the round, which q has just been fitted to;
-        ``final_evidence`` takes fresh ones.
+        The estimate uses the misfit at the rows of the round, on which q was just trained;
+        ``final_evidence`` uses new rows.
         """
         cells, n = self.family.cells, x.shape[0]
-        number, group = self._rounds.place(step)
+        number, group = self._rounds.at(step)
         active, first = self._rounds.active(number), self._rounds.first_visit(group)
         chosen, following = self._rows(number), self._rows(number + 1)
         rows, residual = x[chosen], y[chosen].double() - self.fitted
@@ -151,12 +147,12 @@ class StochasticBlockSteps(BlockSteps):
         self.misfit = float((residual - moved).square().mean()) * n
         self.fitted = self.fitted + moved
         self.next_fitted = self.next_fitted + weights.values(self._mean(group), x[following])
-        if group == active - 1:  # every weight that is not zero has been added for the next rows
+        if group == active - 1:  # ``next_fitted`` is complete
             self.fitted, self.next_fitted = self.next_fitted, torch.zeros_like(self.fitted)
         return self.evidence(n)
 
     def evidence(self, num_data: int) -> Evidence:
-        """Estimate of the bound of the model of the groups that have joined; O(cells)."""
+        """Estimate of the bound of the model of the active groups; O(cells)."""
         return tracked_evidence(
             self.family,
             self.misfit,
@@ -169,7 +165,7 @@ class StochasticBlockSteps(BlockSteps):
         )
 
     def _join(self, group: int) -> None:
-        """Count the columns of a group that was visited for the first time."""
+        """Add a group, visited for the first time, to the model whose bound is estimated."""
         for cell in self.family.cells.group(group):
             columns = self.family.cells.columns(cell, self.family.mean.device)
             self._columns += columns.shape[0]
@@ -186,10 +182,10 @@ class StochasticBlockSteps(BlockSteps):
 
     @torch.no_grad()
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Unbiased estimate of the bound from fresh rows, with its standard error among the facts.
+        """Unbiased estimate of the bound from new rows, with its standard error among the facts.
 
-        The expected log density of a row under q needs its fitted value and latent variance, both
-        exact; their mean over uniform rows times n is unbiased, and the rest of the bound is known.
+        n times the mean expected log density over uniformly drawn rows is unbiased; the rest of the
+        bound is exact.
 
         Cost: O(evidence_rows m b) time.
         """
@@ -210,7 +206,7 @@ class StochasticBlockSteps(BlockSteps):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Fitted values of this round's rows and, so far, of the next round's; the misfit."""
+        """Fitted values at the rows of this and (incomplete) of the next round; the misfit."""
         return {**super().state_dict(), "next_fitted": self.next_fitted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -220,11 +216,11 @@ class StochasticBlockSteps(BlockSteps):
 
 
 class Rounds:
-    """Which group a step visits: rounds over 1, growth, growth^2 ... groups, then over all.
+    """The group that each step visits: rounds over 1, growth, growth^2 ... and at last all groups.
 
     Args:
         num_groups: G.
-        growth: above 1; every round has at least one group more than the last, until all.
+        growth: > 1; every round has at least one group more than the last, until it has all.
     """
 
     def __init__(self, num_groups: int, growth: float) -> None:
@@ -241,7 +237,7 @@ class Rounds:
         """The first round that visits ``group``."""
         return next(k for k, size in enumerate(self._sizes) if size > group)
 
-    def place(self, step: int) -> tuple[int, int]:
+    def at(self, step: int) -> tuple[int, int]:
         """Round and group of ``step``."""
         for number, size in enumerate(self._sizes[:-1]):
             if step < size:

@@ -1,1 +1,1 @@
-"""What the data decide: ``approx=auto`` and ``kernel=auto``."""
+"""Choice of method and kernel by the data: ``approx=auto`` and ``kernel=auto``."""

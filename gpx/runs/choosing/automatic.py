@@ -1,4 +1,4 @@
-"""approx=auto: the data are loaded, a method is chosen, and the options are composed with it."""
+"""``approx=auto``: load the data, choose a method, and compose the config again with it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpx.options.build import build, target_of
 from gpx.options.config import TrainerConfig
 from gpx.runs.choosing import kernel_choice
 from gpx.runs.choosing.method_choice import Choice, Facts, choose
-from gpx.runs.data import hold_out, load_run_data, with_facts
+from gpx.runs.data import describe_rows, hold_out, load_run_data, with_facts
 
 Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
-"""The run's config with options before and after those that its user gave."""
+"""Composes the config of a run, with options before and after those that the user gave."""
 
 KERNEL_SHARE = 0.25
-"""Of ``trainer.budget`` may be taken to choose a kernel, before training, which has all of it."""
+"""Choosing a kernel may take this share of ``trainer.budget``, in addition to training."""
 
-OF_METHODS = {
+METHOD_GROUPS = {
     "objective": "approx=exact objective=iterative_mll",
     "basis": "approx=qsgp basis=orthogonal",
     "family": "approx=svgp family=mean_field",
@@ -40,26 +40,26 @@ OF_METHODS = {
     "inference": "approx=reweighted inference=type2",
     "features": "approx=sgpr inducing=eigenfunctions",
 }
-"""Choices that are made for certain methods, and an example of naming one."""
+"""Config groups that only some methods have, each with an example of such a method."""
 
 
 def is_automatic(config: DictConfig) -> bool:
-    """Whether a composed config leaves the method to choose."""
+    """Whether a composed config has ``approx=auto``."""
     node = config.get("approx")
     return isinstance(node, DictConfig) and node.get("choose") == "auto"
 
 
 def require_no_method_options(config: DictConfig) -> None:
-    """Raise ConfigError, naming the mend, for an option of a method beside ``approx=auto``."""
+    """Raise ConfigError for an option of a method beside ``approx=auto``."""
     given = [str(name) for name in config.approx if name != "choose"]
     if config.get("objective") is not None:
         given.insert(0, "objective")
     for name in given:
-        example = OF_METHODS.get(name)
+        example = METHOD_GROUPS.get(name)
         shown = f"{name}=" if example else f"approx.{name}"
         raise ConfigError(
-            f"{shown} is for certain methods, and approx=auto, the default, chooses the method "
-            f"itself: name one with approx=, for example {example or 'approx=svgp'}"
+            f"{shown} belongs to certain methods, and approx=auto (the default) chooses the "
+            f"method: name one with approx=, for example {example or 'approx=svgp'}"
         )
 
 
@@ -71,29 +71,29 @@ def with_open_choices_made(
     folders: Sequence[Path],
     say: Callable[[str], None],
 ) -> tuple[DictConfig, Dataset]:
-    """The config of the method and the kernel that suit, with ``facts`` saying why, and the data.
+    """The config with method and kernel chosen, the reasons in its ``facts``, and the data.
 
-    Rows that ``calibrate=`` holds out have no part in either choice.
+    Rows that ``calibrate=`` holds out are not used for either choice.
 
     Args:
         config: composed with ``approx=auto``, ``kernel=auto`` or both.
         options: of the trainer.
         device: of the run.
-        compose: composes the same options with others; ``approx=auto`` needs it.
-        folders: of config groups, in which kernels are looked for.
+        compose: composes the config again with further options; needed for ``approx=auto``.
+        folders: of config groups, in which kernels are found.
         say: takes lines for the user.
 
     Raises:
-        GPXError: options of a method without the method; a kernel that cannot be chosen; anything
-            wrong with the data.
+        GPXError: options of a method beside ``approx=auto``, a kernel that cannot be chosen, or
+            invalid data.
     """
     method_open = is_automatic(config)
     if method_open and compose is None:
-        raise ConfigError("approx=auto needs the options of the run, not its config: name a method")
+        raise ConfigError("approx=auto cannot be used here: name a method with approx=")
     if method_open:
         require_no_method_options(config)
     source: DataSource = build(config, "data")
-    before: list[str] = []  # what the data ask for, unless the user has named another
+    before: list[str] = []  # defaults that depend on the data; options of the user override them
     if method_open and compose is not None and source.form == "images":
         before = ["likelihood=softmax"]
         config = _like(config, compose(before, []))
@@ -101,23 +101,26 @@ def with_open_choices_made(
     if method_open and compose is not None and source.form == "table" and data.num_outputs > 1:
         before = ["likelihood=gaussian_outputs"]
         config = _like(config, compose(before, []))
-    trained, _ = hold_out(data, build(config, "calibrate"), config.seed)
+    trained, kept = hold_out(data, build(config, "calibrate"), config.seed)
+    say(describe_rows(trained, 0 if kept is None else len(kept[1])))
     # methods for images bring their own kernel
     kernel_open = kernel_choice.is_open(config) and source.form != "images"
     asked_init = config.get("init")
     if kernel_open:
         if config.data.get("categories") == "kernel":
-            raise ConfigError("data.categories=kernel takes a kernel by name, not kernel=auto")
+            raise ConfigError(
+                "data.categories=kernel cannot be used with kernel=auto: name a kernel"
+            )
         grid = source.form == "grid"
         seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
         config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds, say)
     if not method_open or compose is None:
         return config, data
     chosen = choose(facts_of(config, options, device, source, trained))
-    if kernel_open:  # whose options may have been given
+    if kernel_open:  # options of kernel=auto may have been given
         before = [*before, "kernel=auto"]
     made = _like(config, compose(before, [f"approx={chosen.name}"]))
-    made.facts.choice = told(chosen)
+    made.facts.choice = describe(chosen)
     if kernel_open:
         made.kernel, made.likelihood = config.kernel, config.likelihood
         if made.init == asked_init:
@@ -126,8 +129,8 @@ def with_open_choices_made(
     return made, data
 
 
-def told(choice: Choice) -> str:
-    """A choice as the run says it."""
+def describe(choice: Choice) -> str:
+    """The choice and its reason, for the user and metrics.json."""
     return f"approx={choice.name}, chosen by approx=auto: {choice.reason}"
 
 
@@ -138,7 +141,7 @@ def facts_of(
     source: DataSource,
     data: Dataset,
 ) -> Facts:
-    """What the choice depends on, of a run whose data are loaded."""
+    """The facts that the choice of a method depends on."""
     likelihood = target_of(config.likelihood, "likelihood")
     kind = likelihood if isinstance(likelihood, type) else Likelihood
     kernel = _kernel(config, data)
@@ -162,7 +165,7 @@ def facts_of(
 
 
 def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
-    """The run's kernel for these data; None where it cannot be built without a method."""
+    """The kernel of the run; None if it is still to be chosen or cannot be built alone."""
     if kernel_choice.is_open(config):
         return None
     made = build(with_facts(config, data), "kernel")
@@ -170,6 +173,7 @@ def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
 
 
 def _factors(kernel: Kernel, config: DictConfig, data: Dataset) -> bool:
+    """Whether the kernel is a product of kernels over the axes of a grid."""
     axes = config.data.get("axes")
     groups = [[i] for i in range(data.num_inputs)] if axes is None else groups_of(axes)
     try:
@@ -180,6 +184,6 @@ def _factors(kernel: Kernel, config: DictConfig, data: Dataset) -> bool:
 
 
 def _like(config: DictConfig, made: DictConfig) -> DictConfig:
-    """``made`` with the data of ``config``, which may have been filled in after composition."""
+    """``made`` with the ``data`` of ``config``, which may have changed since composition."""
     made.data = config.data
     return made

@@ -1,4 +1,4 @@
-"""A kernel fitted to some rows, and how well it does on them: what kernel=auto compares."""
+"""Fits of kernels to some rows, and the score by which ``kernel=auto`` compares them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from gpx.training.lbfgsb import LBFGSB
 
 Node = dict[str, Any]
 
-LEAST_NOISE = 1e-6
-"""A run starts from a fit whose noise is at least this share of the prior variance, and whose
-kernel matrix has a Cholesky factor with something to spare; else from the constants of the kernel,
-as it does where a kernel is named."""
+MIN_NOISE_SHARE = 1e-6
+"""A run only starts from the fitted hyperparameters if the noise variance is at least this share of
+the prior variance (and the kernel matrix is well-conditioned), otherwise from the config's."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,12 @@ class Fit:
     Attributes:
         name: its expression.
         node: its config, with the hyperparameters found.
-        likelihood: that of the likelihood beside it: a kernel with little left to explain does not
-            start from noise that explains it all.
+        likelihood: config of the likelihood, with the hyperparameters found.
         evidence: nats per row.
-        predictive: nats per row, the log density of each value given all others; None where that
-            takes more than a factorisation (likelihoods other than Gaussian).
+        predictive: leave-one-out log density, nats per row; None for likelihoods other than
+            Gaussian, where it is costly.
         score: nats, see ``score``.
-        hyperparameters: of the kernel.
+        hyperparameters: number of hyperparameters of the kernel.
     """
 
     name: str
@@ -59,30 +57,33 @@ class Fit:
 
 
 def score(rows: int, hyperparameters: int, evidence: float, predictive: float | None) -> float:
-    """What kernels are compared by, in nats.
+    """Score by which kernels are compared, in nats.
 
-    Half the evidence less half of log n for every hyperparameter (Schwarz 1978), and half the log
-    density of every value given all others. The former asks whether a richer kernel pays for its
-    hyperparameters, and takes the model for true; the latter asks what it predicts, and sees its
-    hyperparameters for nothing. Without the latter: the former alone.
+    The mean of the Bayesian information criterion (evidence minus log(n) / 2 for every
+    hyperparameter) and the leave-one-out log density, both summed over rows. The former penalises
+    hyperparameters but assumes that the model is true; the latter measures predictions but does not
+    penalise hyperparameters. If there is no ``predictive``, the former alone.
 
     Args:
         rows: n.
-        hyperparameters: of the kernel.
+        hyperparameters: number of those of the kernel.
         evidence, predictive: nats per row.
+
+    Source: Schwarz 1978 (the criterion).
     """
-    schwarz = rows * evidence - 0.5 * hyperparameters * math.log(rows)
-    return schwarz if predictive is None else 0.5 * (schwarz + rows * predictive)
+    criterion = rows * evidence - 0.5 * hyperparameters * math.log(rows)
+    return criterion if predictive is None else 0.5 * (criterion + rows * predictive)
 
 
-class Judge:
+class KernelFitter:
     """Fits kernels to the same rows.
 
     Args:
         config: with ``facts``; its mean and likelihood are fitted with every kernel.
         x (n, d), y (n,) or (n, p): the rows, NaN where one of p targets is missing.
-        more (m, d): these and more inputs, which the start of a run has to bear.
-        max_evaluations: of the evidence, for each kernel.
+        more (m, d): inputs of these and further rows, at which kernel matrices must be
+            well-conditioned.
+        max_evaluations: limit of evaluations of the evidence, for each kernel.
     """
 
     def __init__(
@@ -98,18 +99,18 @@ class Judge:
         self.gaussian = isinstance(likelihood, (Gaussian, NoisyOutputs))
 
     def hyperparameters(self, node: Node) -> int:
-        """How many the kernel of ``node`` has."""
+        """Number of hyperparameters of the kernel of ``node``."""
         filled = copy.deepcopy(self.config)
         filled.kernel = node
         return num_learned(build(filled, "kernel"))
 
     def fit(self, name: str, node: Node, likelihood: Node | None = None) -> Fit:
-        """The kernel of ``node`` at its largest evidence; score -inf where it has none.
+        """Fit the kernel of ``node`` by maximum evidence; the score is -inf if it has none.
 
         Args:
             name: of the kernel.
-            node: its config, from whose values the fit starts.
-            likelihood: the likelihood's; None: that of the run.
+            node: its config, with the initial values.
+            likelihood: config of the likelihood; None: that of the run.
         """
         start = self.start if likelihood is None else likelihood
         filled = copy.deepcopy(self.config)
@@ -128,29 +129,31 @@ class Judge:
         found = score(len(self.y), count, evidence, predictive)
         if not math.isfinite(found):
             return Fit(name, node, start, -math.inf)
-        if isinstance(parts.likelihood, Gaussian):  # that of several outputs takes one number
-            if not self._is_start(kernel, parts.likelihood.noise_variance.detach()):
+        if isinstance(
+            parts.likelihood, Gaussian
+        ):  # the config of other ones cannot hold the values
+            if not self._can_start_from(kernel, parts.likelihood.noise_variance.detach()):
                 return Fit(name, node, self.start, evidence, predictive, found, count)
             start = with_values(start, parts.likelihood)
         return Fit(name, with_values(node, kernel), start, evidence, predictive, found, count)
 
     @torch.no_grad()
-    def _is_start(self, kernel: Kernel, noise: Tensor) -> bool:
-        """Whether more rows than were fitted have a Cholesky factor with something to spare."""
+    def _can_start_from(self, kernel: Kernel, noise: Tensor) -> bool:
+        """Whether the matrix of ``more`` rows has a Cholesky factor with half of the noise."""
         variance = kernel.diagonal(self.more).max()
-        if not bool(noise >= LEAST_NOISE * variance):
+        if not bool(noise >= MIN_NOISE_SHARE * variance):
             return False
         covariance = kernel.evaluate(self.more, self.more)
         covariance.diagonal().add_(0.5 * noise)
         return int(torch.linalg.cholesky_ex(covariance).info) == 0
 
     def _maximise(self, parts: Hyperparameters) -> tuple[float, float | None]:
-        """Move the parts to the largest evidence; that, and the predictive density, per row."""
+        """Maximise the evidence over the parts; returns evidence and predictive density per row."""
         module: nn.Module
         outputs: list[tuple[ExactGP, Tensor, Tensor]] = []
 
         def share(y: Tensor) -> float:
-            return len(y) / len(self.y)  # of the rows, those that have this output
+            return len(y) / len(self.y)  # share of rows that have this output
 
         if self.gaussian:
             exact, objective = exact_outputs(parts), ExactMLL()
@@ -186,7 +189,7 @@ class Judge:
 
 @torch.no_grad()
 def _predictive(model: ExactGP, x: Tensor, y: Tensor) -> float:
-    """Mean log density of every value y (n,) given all others."""
+    """Mean leave-one-out log density of y (n,)."""
     covariance = model.kernel.evaluate(x, x)
     covariance.diagonal().add_(model.likelihood.noise_variance)
     factor, _ = cholesky(covariance, name="the covariance of the rows", ladder=(0.0,))
@@ -194,13 +197,12 @@ def _predictive(model: ExactGP, x: Tensor, y: Tensor) -> float:
 
 
 def num_learned(kernel: Kernel) -> int:
-    """Numbers that training may move."""
+    """Number of learned hyperparameters."""
     return sum(p.numel() for p in kernel.parameters() if p.requires_grad)
 
 
 def with_values(node: Node, part: Any) -> Node:
-    """The config of a kernel or likelihood with what it has learned in the place of what it began
-    with."""
+    """The config of a kernel or likelihood, with learned values in place of initial ones."""
     made = dict(node)
     if isinstance(node.get("kernels"), list):
         pairs = zip(node["kernels"], part.kernels, strict=True)

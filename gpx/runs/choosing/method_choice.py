@@ -1,8 +1,8 @@
-"""Which method suits a run: facts in, a choice and its reason out.
+"""The rule of ``approx=auto``: facts of a run in, a method and the reason out.
 
-``METHODS`` is the whole rule: the first method of the list that takes what the run has, and fits
-memory and time, is chosen. A new method is one more entry, at its place in the order of accuracy.
-Figures behind the limits: ``experiments/auto``.
+The first method in ``METHODS`` that can be trained on the data, and fits memory and time, is
+chosen. A new method is one more entry, at its place in the order of accuracy. The limits were
+measured in ``experiments/auto``.
 """
 
 from __future__ import annotations
@@ -14,39 +14,37 @@ from gpx.data import Task
 from gpx.data.source import Form
 
 EXACT_ROWS = {"cpu": 2_000, "cuda": 10_000}
-"""Rows up to which exact inference is quick. On a CPU 3,005 rows take 62 s and neighbours 15 s; on
-CUDA, where nothing was measured, as many as ``approx.solver=auto`` factorises."""
+"""Most rows for exact inference: with more, neighbours are faster. Not measured on CUDA, where it
+is the limit of ``approx.solver=auto`` for factorisation."""
 JOINT_ROWS = {"cpu": 4_000, "cuda": 10_000}
-"""As ``EXACT_ROWS``, of several targets (``Facts.joint_rows``), which neighbours do not take: on a
-CPU 2,897 of them take 24 s and inducing points 200 s, for the same errors."""
+"""Most equivalent rows (``Facts.joint_rows``) for exact inference of several targets. The limit is
+higher as the alternative, inducing points, is slower than neighbours."""
 NEIGHBOUR_ROWS = 500_000
-"""Rows up to which a pass over all neighbourhoods per step stays below some ten minutes."""
+"""Most rows for neighbours and experts: training takes about ten minutes."""
 INDUCING_ROWS = 200_000
-"""Rows up to which full passes of 512 inducing points end in some tens of minutes."""
+"""Most rows for full passes of 512 inducing points: training takes tens of minutes."""
 LAPLACE_ROWS = 1_500
-"""Rows up to which Newton steps on all latent values at once are quicker than inducing points."""
+"""Most rows for Laplace's approximation: with more, inducing points are faster."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a choice depends on.
+    """Facts of a run that the choice depends on.
 
     Attributes:
         num_train, num_inputs, num_outputs: n, d and the number of targets of a row.
         task: kind of target.
         form: how the data are given: rows of a table, cells of a grid, images, or rows in files.
         gaussian: whether the noise is Gaussian, with one target per row.
-        gaussian_outputs: whether it is, with several targets that have a function each.
-        observed: targets of all rows that are there, where some of several are missing; None: none
-            is.
-        log_concave: whether the likelihood is.
+        gaussian_outputs: whether the noise is Gaussian, with several targets per row.
+        observed: number of targets present, if some of several are missing; None if none are.
+        log_concave: whether the likelihood is log-concave.
         local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
-        row_noise: whether the rows say how noisy or how many they are (``data.noise=``,
-            ``data.weights=``).
-        factors: of a grid, whether the kernel is a product of kernels over its axes.
+        row_noise: whether rows have their own noise or weight (``data.noise=``, ``data.weights=``).
+        factors: for a grid, whether the kernel is a product of kernels over its axes.
         device: "cpu" or "cuda".
         memory: bytes that kernel matrices may take.
-        budget: seconds that training may take; None: any.
+        budget: seconds that training may take; None: no limit.
     """
 
     num_train: int
@@ -67,14 +65,14 @@ class Facts:
 
     @property
     def exact_rows(self) -> int:
-        """Rows up to which dense factorisations are quick on this device."""
+        """``EXACT_ROWS`` of the device."""
         return EXACT_ROWS.get(self.device, EXACT_ROWS["cpu"])
 
     @property
     def joint_rows(self) -> float:
-        """Number of rows whose exact inference, of one target, costs what that of these data does.
+        """Rows of one target for which exact inference would cost the same as for these data.
 
-        The factorisations are of p matrices n x n, or of one of all targets where some are missing.
+        That factorises p matrices n x n, or a single one of all targets if some are missing.
         """
         if self.observed is not None:
             return self.observed
@@ -83,7 +81,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Choice:
-    """A method, ``approx=name``, and why, for people."""
+    """A method (``approx=name``) and the reason for it, for the user."""
 
     name: str
     reason: str
@@ -95,11 +93,11 @@ class Method:
 
     Attributes:
         name: of ``approx=``.
-        takes: whether it can be trained on what the run has, at this size.
-        seconds: about what training takes on one core of a CPU; a GPU is taken for no faster.
-        memory: bytes that it holds, about.
-        why: the reason to choose it, where it is the first that fits; takes the facts.
-        row_noise: whether it takes noise by row.
+        takes: whether it can be trained on such data.
+        seconds: estimated time of training on one core of a CPU (no faster estimate for a GPU).
+        memory: estimated bytes.
+        why: the reason to choose it, if it is the first that fits.
+        row_noise: whether it takes noise per row.
     """
 
     name: str
@@ -141,8 +139,8 @@ METHODS: Sequence[Method] = (
         memory=lambda f: 32.0 * (f.observed or f.num_train) ** 2,
         why=lambda f: (
             f"{f.num_outputs} targets of {f.num_train:,} rows"
-            + ("" if f.observed is None else f", of which {f.observed:,} are there,")
-            + " are few enough for exact inference of all of them together"
+            + ("" if f.observed is None else f", of which {f.observed:,} are present,")
+            + " are few enough for joint exact inference"
         ),
     ),
     Method(
@@ -153,7 +151,7 @@ METHODS: Sequence[Method] = (
         seconds=lambda f: 3.0 + 2e-3 * f.num_train,
         memory=lambda f: 5e8 + 2e3 * f.num_train,
         why=lambda f: (
-            f"{f.num_train:,} rows, each given the nearest: near exact, at a cost linear in n"
+            f"{f.num_train:,} rows: conditioning each on its nearest neighbours is nearly exact"
         ),
         row_noise=True,
     ),
@@ -164,7 +162,7 @@ METHODS: Sequence[Method] = (
         ),
         seconds=lambda f: 3.0 + 6e-4 * f.num_train,
         memory=lambda f: 5e8 + 5e3 * f.num_train,
-        why=lambda f: f"{f.num_train:,} rows in exact experts of about 500",
+        why=lambda f: f"{f.num_train:,} rows, divided among exact experts of about 500",
     ),
     Method(
         "sgpr",
@@ -173,7 +171,7 @@ METHODS: Sequence[Method] = (
         memory=lambda f: 5e8,
         why=lambda f: (
             f"{f.num_train:,} rows"
-            + ("" if f.local_kernel else " and a kernel that does not fall with distance")
+            + ("" if f.local_kernel else " and a kernel that does not decay with distance")
             + ": inducing points"
         ),
         row_noise=True,
@@ -183,7 +181,9 @@ METHODS: Sequence[Method] = (
         takes=lambda f: f.form == "images" and f.task == "multiclass",
         seconds=lambda f: 200.0,
         memory=_small,
-        why=lambda f: "images of several classes: a convolutional network with a GP for a head",
+        why=lambda f: (
+            "images of several classes: a convolutional network with a GP on its features"
+        ),
         row_noise=True,
     ),
     Method(
@@ -196,7 +196,7 @@ METHODS: Sequence[Method] = (
         ),
         seconds=lambda f: 2.0 + 1.1e-8 * f.num_train**3,
         memory=lambda f: 64.0 * f.num_train**2,
-        why=lambda f: f"{f.num_train:,} rows are few enough for Laplace's method on all of them",
+        why=lambda f: f"{f.num_train:,} rows are few enough for Laplace's approximation",
     ),
     Method(
         "svgp",
@@ -207,7 +207,7 @@ METHODS: Sequence[Method] = (
         row_noise=True,
     ),
 )
-"""In the order in which they are tried."""
+"""All methods, in the order in which they are tried."""
 
 
 def _why_svgp(facts: Facts) -> str:
@@ -216,35 +216,39 @@ def _why_svgp(facts: Facts) -> str:
     if facts.num_outputs > 1:
         return f"{facts.num_outputs} targets per row"
     if not facts.gaussian:
-        return "the likelihood is not Gaussian: inducing points take any"
+        return "the likelihood is not Gaussian: inducing points work with any likelihood"
     return f"{facts.num_train:,} rows: inducing points and mini-batches"
 
 
 def choose(facts: Facts, methods: Sequence[Method] = METHODS) -> Choice:
-    """The first method that takes these facts and fits memory and time.
+    """The first method that can be trained on the data and fits memory and time.
 
-    Where none fits the time, the quickest of those that fit memory, and the reason says so.
+    If none fits the time, the fastest of those that fit memory.
 
     Args:
         facts: of the run.
-        methods: in the order in which they are tried; the last takes anything.
+        methods: in the order in which they are tried; the last must take any data.
     """
     able = [method for method in methods if method.takes(facts)]
     able = [m for m in able if m.row_noise or not facts.row_noise] or able
     fitting = [m for m in able if m.memory(facts) <= facts.memory] or able[-1:]
-    kept = ""
+    skipped = ""
     if able[0] not in fitting:
         needed = able[0].memory(facts) / 2**30
-        kept = f"; approx={able[0].name} needs about {needed:.2g} GiB, above trainer.memory_budget"
+        skipped = (
+            f"; approx={able[0].name} needs about {needed:.2g} GiB, above trainer.memory_budget"
+        )
     if facts.budget is None:
-        return Choice(fitting[0].name, fitting[0].why(facts) + kept)
+        return Choice(fitting[0].name, fitting[0].why(facts) + skipped)
     costs = [method.seconds(facts) for method in fitting]
-    told = f"trainer.budget={facts.budget:g}{kept}"
+    limit = f"trainer.budget={facts.budget:g}{skipped}"
     for method, seconds in zip(fitting, costs, strict=True):
         if seconds <= facts.budget:
-            return Choice(method.name, f"{method.why(facts)}; about {seconds:.0f} s, {told}")
+            return Choice(
+                method.name, f"{method.why(facts)}; training takes about {seconds:.0f} s, {limit}"
+            )
     least = min(range(len(costs)), key=costs.__getitem__)
     return Choice(
         fitting[least].name,
-        f"the quickest that fits these data, about {costs[least]:.0f} s, above {told}",
+        f"the fastest for these data, but training takes about {costs[least]:.0f} s, above {limit}",
     )

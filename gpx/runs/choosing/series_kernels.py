@@ -1,4 +1,4 @@
-"""kernel=auto for a series: trends and seasons added to a kernel as long as that pays."""
+"""``kernel=auto`` for one input: add trends and seasons while the score improves."""
 
 from __future__ import annotations
 
@@ -11,55 +11,54 @@ from scipy.signal import lombscargle
 from torch import Tensor
 
 from gpx.options.kernel_expression import kernel_node, product_of, sum_of
-from gpx.runs.choosing.kernel_fit import Fit, Judge, Node
+from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 
-ROWS_EACH = 7
-"""Rows that a sum has to have for each of its hyperparameters: below, seasons are found in noise,
-and the density of a value given the others, which they also fit, does not tell."""
-SEASONS = 2
-"""Periods that are tried in a series, those of the highest peaks of its periodogram."""
+ROWS_PER_HYPERPARAMETER = 7
+"""Fewest rows for each hyperparameter of a kernel: with fewer rows, seasons are fitted to noise."""
+NUM_PERIODS = 2
+"""Number of periods that are tried: those of the highest peaks of the periodogram."""
 
 
 def composed_kernel(
     best: Fit,
-    judge: Judge,
+    fitter: KernelFitter,
     periods: Sequence[float],
     folders: Sequence[Path],
     fits: list[Fit],
     rounds: int,
 ) -> None:
-    """Terms and factors are added as long as the score rises.
+    """Greedily add terms to the best kernel while the score improves.
 
-    Every round starts from the kernel found, so that what it has learned is not lost.
+    Every round starts from the hyperparameters of the kernel found so far.
 
     Args:
-        best: of ``fits``, to begin with.
-        judge: fits kernels.
-        periods: of seasons that are tried.
+        best: the best of ``fits``.
+        fitter: fits kernels.
+        periods: of seasons to try.
         folders: of config groups.
-        fits: takes all that are compared.
-        rounds: terms at most.
+        fits: all fits are appended to it.
+        rounds: most terms to add.
 
     Source: Duvenaud et al. 2013 (greedy search by Schwarz's criterion).
     """
-    most = len(judge.y) // ROWS_EACH
+    most = len(fitter.y) // ROWS_PER_HYPERPARAMETER
     for _ in range(rounds):
-        terms = _grown(best, periods, folders)
-        fitting = [term for term in terms if judge.hyperparameters(term[1]) <= most]
-        grown = [judge.fit(name, node) for name, node in fitting]
-        if not grown:
+        kernels = _with_one_more_term(best, periods, folders)
+        small = [kernel for kernel in kernels if fitter.hyperparameters(kernel[1]) <= most]
+        fitted = [fitter.fit(name, node) for name, node in small]
+        if not fitted:
             break
-        fits.extend(grown)
-        found = max(grown, key=lambda fit: fit.score)
+        fits.extend(fitted)
+        found = max(fitted, key=lambda fit: fit.score)
         if found.score <= best.score:
             break
         best = found
 
 
-def _grown(
+def _with_one_more_term(
     best: Fit, periods: Sequence[float], folders: Sequence[Path]
 ) -> Iterator[tuple[str, Node]]:
-    """The kernel with one more term: a trend, a smooth part, or a season, fixed or fading."""
+    """Names and configs of the kernel plus a trend, a smooth term, or a fixed or fading season."""
     for name in ("rbf",) if "linear" in best.name else ("linear", "rbf"):
         yield f"{best.name} + {name}", sum_of([*_terms(best.node), kernel_node(name, folders)])
     for period in periods:
@@ -76,9 +75,10 @@ def _terms(node: Node) -> list[Node]:
 def likely_periods(x: Tensor, y: Tensor) -> list[float]:
     """Periods, in the unit of x, of the highest peaks of the periodogram of a series.
 
+    A cubic trend is removed first, and at most 10,000 evenly spread rows are used.
+
     Args:
-        x (n,), y (n,): positions in any order, and values; at most 5,000 of them are looked at. A
-            cubic trend is taken off first.
+        x (n,), y (n,): positions in any order, and values.
 
     Source: Lomb 1976, Scargle 1982.
     """
@@ -88,7 +88,7 @@ def likely_periods(x: Tensor, y: Tensor) -> list[float]:
     if len(at) < 20 or span == 0.0:
         return []
     values = values - np.polyval(np.polyfit(at, values, 3), at)
-    # from three cycles over the data to two rows a cycle, at a third of the width of a peak
+    # from three cycles over the data to two rows per cycle, in steps of a third of a peak's width
     cycles = np.arange(3.0, len(at) / 2, 1 / 3)
     if not len(cycles) or not values.any():
         return []
@@ -97,6 +97,6 @@ def likely_periods(x: Tensor, y: Tensor) -> list[float]:
     for place in np.argsort(-power):
         if all(abs(cycles[place] - span / known) > 1.0 for known in found):
             found.append(span / float(cycles[place]))
-        if len(found) == SEASONS:
+        if len(found) == NUM_PERIODS:
             break
     return found

@@ -1,1 +1,1 @@
-"""Trained models as programs that predict without gpx."""
+"""Export of trained models to files that predict without gpx."""

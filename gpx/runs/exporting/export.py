@@ -1,4 +1,4 @@
-"""``gpx.export``: a trained model as a file that predicts without gpx."""
+"""``gpx.export``: write a trained model as a file that predicts without gpx."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDINGS = {
     "torch": ("writes a program of torch.export", ".pt2"),
     "onnx": ("writes an ONNX program", ".onnx"),
 }
-"""What each format writes, and the ending of its file."""
+"""Description and file ending of each format."""
 
 
 @overload
@@ -87,45 +87,44 @@ def export(
 ) -> Int4Predictor | torch.export.ExportedProgram | torch.onnx.ONNXProgram:
     """Write a trained model as a file that predicts without gpx.
 
-    ``format="int4"`` is for discrete weights (``approx=direct``, ``direct_mixture``,
-    ``direct_logistic`` and ``direct_network``): C and a NumPy archive beside it. ``output`` holds
-    tables and ``void gpx_predict(const float *x, float *mean, float *variance)`` in plain C99 that
-    includes and links nothing; the archive of the same name and the ending ``.npz`` is read by
-    ``Int4Predictor.load``, whose predictions the function reproduces::
+    ``format="int4"`` is for models of discrete weights (``approx=direct``, ``direct_mixture``,
+    ``direct_logistic`` and ``direct_network``). ``output`` becomes a C99 file with tables and
+    ``void gpx_predict(const float *x, float *mean, float *variance)``, which needs no header and no
+    library. A NumPy archive of the same name with the ending ``.npz`` is written beside it;
+    ``Int4Predictor.load`` reads it and gives the same predictions::
 
         predictor = gpx.export("outputs/...", "model.c", samples=16)
         predictor.size(), predictor.predict(inputs)
 
-    Tables have the functions of Fourier bases, of grids, of the Laplacian and of stationary kernels
-    at centres. Of another basis, such as one of your own, C has the weights alone:
-    ``gpx_predict_features`` takes the values of the functions ``predictor.form.columns``, which in
-    gpx are ``posterior.basis(x)[:, columns]`` at standardised x. Of two classes the mean is the
+    The basis functions are in the tables for Fourier bases, grids, the Laplacian and stationary
+    kernels at centres. For other bases, such as one of your own, the C file holds only weights, and
+    ``gpx_predict_features`` takes values of the functions ``predictor.form.columns``, in gpx
+    ``posterior.basis(x)[:, columns]`` at standardised x. For two classes the mean is the
     probability of the second.
 
     ``format="torch"`` is for posteriors with inducing points, weights of basis functions,
-    structured interpolation, nearest rows or all the data: a program that needs torch alone, from
-    inputs (n, d), float64, to the mean and the standard deviation of a new observation, both in the
-    data's own units, for any n >= 1; its memory grows with n::
+    structured interpolation, nearest neighbours or all the data. The program needs only torch. It
+    maps inputs (n, d) in float64, for any n >= 1, to mean and standard deviation of a new
+    observation, in the data's own units; its memory grows with n::
 
         gpx.export("outputs/...", "model.pt2", format="torch")
         mean, std = torch.export.load("model.pt2").module()(x)
 
-    ``format="onnx"`` is the same for any runtime that reads ONNX, with triangular factors inverted,
-    which ONNX cannot solve with (``pip install 'gpx-torch[onnx]'``)::
+    ``format="onnx"`` is the same for any runtime of ONNX (``pip install 'gpx-torch[onnx]'``).
+    Triangular factors are inverted, as ONNX has no triangular solve::
 
         gpx.export("outputs/...", "model.onnx", format="onnx")
         mean, std = onnxruntime.InferenceSession("model.onnx").run(None, {"x": x})
 
     Args:
-        model: a run folder, or what ``gpx.load`` or ``gpx.fit`` gave.
+        model: a run folder, or the result of ``gpx.load`` or ``gpx.fit``.
         output: path of the file.
-        format: see above; None: the one that ``output`` has the ending of, ``.c``, ``.pt2`` or
-            ``.onnx``.
-        samples, seed: of int4, as for ``int4_predictor``.
+        format: see above; None: by the ending of ``output``, ``.c``, ``.pt2`` or ``.onnx``.
+        samples, seed: for int4, see ``int4_predictor``.
         trust: as for ``gpx.load``.
 
     Raises:
-        ConfigError: another format, ``output`` has not its ending, or as for ``int4_predictor``,
+        ConfigError: an unknown format, ``output`` has another ending, or as for ``int4_predictor``,
             ``torch_program`` and ``onnx_program``.
         BackendUnavailable: as for ``onnx_program``.
         CheckpointError: as for ``gpx.load``.
@@ -138,9 +137,9 @@ def export(
     predictor = model if isinstance(model, Predictor) else load(model, trust=trust)
     if format == "torch":
         program = torch_program(predictor)
-        content = BytesIO()  # torch's archive writer ends the process where a disk is full
+        content = BytesIO()  # torch's archive writer aborts the process on a full disk
         with warnings.catch_warnings():
-            # a state that is a part of a larger array is written with all of that
+            # torch warns of tensors that are part of a larger array, which is then written
             warnings.filterwarnings("ignore", message="No complete tensor found")
             torch.export.save(program, content)
         with atomic_file(path) as file:
@@ -159,22 +158,24 @@ def export(
 
 
 def _format_of(output: str | Path) -> Format:
-    """The format whose files have the ending of ``output``."""
+    """The format with the ending of ``output``."""
     for name in get_args(Format):
         if Path(output).suffix == ENDINGS[name][1]:
             found: Format = name
             return found
     endings = ", ".join(f"{ending} ({name})" for name, (_, ending) in ENDINGS.items())
-    raise ConfigError(f"output={output}: its ending says the format, one of {endings}")
+    raise ConfigError(
+        f"output={output}: the ending of the file must say the format, one of {endings}"
+    )
 
 
 def output_path(output: str | Path, format: Format) -> Path:
-    """The file of a format; raises ConfigError for another format, or a name without its ending."""
+    """``output`` as a path; raises ConfigError for an unknown format or another file ending."""
     if format not in get_args(Format):
         raise ConfigError(f"format={format}: expected {' or '.join(get_args(Format))}")
     path, (what, ending) = Path(output).expanduser(), ENDINGS[format]
     if path.suffix != ending:
         raise ConfigError(
-            f"output={output}: format={format} {what}, name it with the ending {ending}"
+            f"output={output}: format={format} {what}, so the file must end in {ending}"
         )
     return path

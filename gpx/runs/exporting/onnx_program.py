@@ -23,18 +23,18 @@ from gpx.runs.exporting.torch_program import (
 from gpx.runs.predictor import Predictor
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-"""What writes the program, and what checks it."""
+"""Packages that write and check the program."""
 
 OUTPUTS = ("predictive_mean", "predictive_std")
-"""Names of what the program gives, in this order."""
+"""Names of the outputs of the program, in this order."""
 
 
 class SolvedModule(PredictionModule):
-    """``PredictionModule`` with the inverses of its triangular factors: ONNX has no solves.
+    """``PredictionModule`` that multiplies by inverses of triangular factors: ONNX has no solve.
 
     Args:
-        predictor: on the CPU, its caches filled.
-        rows (r, d): any inputs, to find the factors by.
+        predictor: on the CPU, with filled caches.
+        rows (r, d): any inputs; the factors are recorded while predicting at them.
     """
 
     def __init__(self, predictor: Predictor, rows: Tensor) -> None:
@@ -62,7 +62,7 @@ _SOLVE = torch.linalg.solve_triangular
 
 @contextlib.contextmanager
 def _solves_as_products(inverse: Any) -> Iterator[None]:
-    """Inside, triangular solves are products with ``inverse(factor, upper)``, in their order."""
+    """Inside, triangular solves become products with ``inverse(factor, upper)``."""
 
     def solve(
         factor: Tensor, right: Tensor, *, upper: bool, left: bool = True, out: Tensor | None = None
@@ -79,7 +79,7 @@ def _solves_as_products(inverse: Any) -> Iterator[None]:
 
 
 def onnx_program(predictor: Predictor) -> Any:
-    """Write a trained model as ONNX; what onnxruntime makes of it is compared with the model.
+    """Convert a trained model to ONNX, and compare its predictions in onnxruntime with the model.
 
     Args:
         predictor: of ``gpx.load`` or ``gpx.fit``.
@@ -89,7 +89,7 @@ def onnx_program(predictor: Predictor) -> Any:
 
     Raises:
         BackendUnavailable: onnx, onnxscript or onnxruntime is not installed.
-        ConfigError: as ``torch_program``; or the posterior takes steps that ONNX does not have.
+        ConfigError: as ``torch_program``, or the posterior uses operations that ONNX lacks.
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
@@ -110,9 +110,9 @@ def onnx_program(predictor: Predictor) -> Any:
             found = torch.onnx.export(
                 program, (rows,), input_names=["x"], output_names=list(OUTPUTS), dynamo=True
             )
-    except Exception as error:  # torch raises what it likes, from deep inside
+    except Exception as error:  # torch may raise anything
         raise ConfigError(
-            f"format=onnx: the predictions of a {kind} take steps that ONNX does not have; write "
+            f"format=onnx: predictions of {kind} use operations that ONNX does not have; use "
             "format=torch, or train with approx=sgpr, svgp, ssgp, qsgp, ski or exact"
         ) from error
     assert found is not None

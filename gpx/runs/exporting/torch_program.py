@@ -1,4 +1,4 @@
-"""A trained model as a ``torch.export`` program: predictions that need torch alone."""
+"""Export of a trained model by ``torch.export``: predictions that need only torch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gpx.runs.prediction import Prediction
 from gpx.runs.predictor import Predictor
 
 TRACED_ROWS = 5
-"""Rows that the program is traced at; it takes any number of rows."""
+"""Number of rows in tracing; the program takes any number of rows."""
 CHECKED_ROWS = 16
-"""Rows on which the program is compared with the predictor."""
+"""Number of rows on which the program is compared with the predictor."""
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
-"""Largest difference between the two by the precision of the posterior, relative to the value or to
-the standard deviation where that is larger; float32 sums in another order differ by more."""
+"""Largest accepted difference of the two, by the dtype of the posterior, relative to the larger of
+value and standard deviation."""
 
 
 class PredictionModule(nn.Module):
     """Inputs (n, d) in the data's own units -> mean and standard deviation of a new observation.
 
     Args:
-        predictor: whose posterior, likelihood, scaling and calibration it holds.
+        predictor: whose posterior, likelihood, scaling and calibration are used.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -41,11 +41,11 @@ class PredictionModule(nn.Module):
         self.posterior, self.likelihood = predictor.posterior, predictor.likelihood
         self.scaler, self.calibration = predictor.scaler, predictor.calibration
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
-        # hyperparameters are in the precision of the data; some caches are in float64 whatever that
+        # parameters first, since some buffers (caches) are float64 in any case
         self.dtype = next((t.dtype for t in numbers if t.is_floating_point()), torch.float64)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (n, d), float64 -> mean and standard deviation (n,) or (n, p), float64."""
+        """Inputs x (n, d) -> mean and standard deviation, (n,) or (n, p); all float64."""
         found = self.posterior.predictive(
             self.scaler.transform_inputs(x).to(self.dtype), self.likelihood
         )
@@ -56,14 +56,14 @@ class PredictionModule(nn.Module):
 
 
 def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
-    """Trace a trained model; the program is compared with it before it is returned.
+    """Trace a trained model, and compare the program with it.
 
     Args:
         predictor: of ``gpx.load`` or ``gpx.fit``.
 
     Raises:
-        ConfigError: the target is a class or goes through a transform, the table has columns that
-            are no numbers, the posterior cannot be traced, or the program differs from it.
+        ConfigError: the target is a class or is transformed, the table has columns that are not
+            numbers, the posterior cannot be traced, or the program's predictions differ.
     """
     require_numbers(predictor, "torch")
     kind, rows = class_name(predictor.posterior), rows_near_the_data(predictor)
@@ -78,23 +78,23 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
 
 
 def require_numbers(predictor: Predictor, form: str) -> None:
-    """Raise ConfigError unless programs can take its inputs and give its target.
+    """Raise ConfigError unless inputs and target of a predictor are plain numbers.
 
     Args:
-        predictor: what is to be written.
-        form: the ``format=`` that asks.
+        predictor: to be exported.
+        form: value of ``format=``, for messages.
     """
     if of_classes(predictor.likelihood.task):
         raise ConfigError(
-            f"format={form} writes mean and standard deviation, and {predictor.target_name} is a "
+            f"format={form} gives mean and standard deviation, and {predictor.target_name} is a "
             "class; train on a target that is a number"
         )
     if predictor.target_transform is not None:
-        raise ConfigError(f"format={form} knows no data.target_transform=: train without it")
+        raise ConfigError(f"format={form} cannot hold data.target_transform=: train without it")
     if predictor.coding is not None and not predictor.coding.plain:
         raise ConfigError(
-            f"format={form} takes numbers as they are, and the table has columns of texts, dates "
-            "or missing values; train on columns of numbers"
+            f"format={form} needs inputs that are numbers, and the table has columns of texts, "
+            "dates or missing values; train on columns of numbers"
         )
 
 
@@ -112,11 +112,11 @@ def program_of(
             program = torch.export.export(
                 module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
             )
-            # without writes in place and switches of gradients, which not every program survives
+            # removes in-place writes and changes of the gradient mode, which may fail when loaded
             return program.run_decompositions({})
     except Exception as error:  # torch raises what it likes, from deep inside
-        why = "its predictions take steps that depend on the inputs"
-        if not isinstance(error, _looks_at_numbers()):
+        why = "its control flow depends on the inputs"
+        if not isinstance(error, _data_dependent_errors()):
             first = (str(error).strip().splitlines() or [""])[0]
             why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
@@ -125,8 +125,8 @@ def program_of(
         ) from error
 
 
-def _looks_at_numbers() -> tuple[type[Exception], ...]:
-    """What torch raises where a program would have to; imported late, with a compiler behind it."""
+def _data_dependent_errors() -> tuple[type[Exception], ...]:
+    """Errors that torch raises for control flow that depends on data; slow to import."""
     from torch._dynamo.exc import UserError
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -140,19 +140,19 @@ def require_agreement(
     form: str,
     kind: str,
 ) -> None:
-    """Raise ConfigError where a program's mean and standard deviation are not the model's."""
+    """Raise ConfigError if mean or standard deviation of a program differ from the model's."""
     for name, mine, theirs in zip(("mean", "std"), found, known, strict=False):
         gap = (np.abs(mine - theirs) / np.maximum(np.abs(theirs), known.std)).max()
         limit = TOLERANCES[dtype]
         if not gap <= limit:
             raise ConfigError(
-                f"format={form}: the program of a {kind} differs from its predictions by {gap:.1e} "
-                f"in the {name}, more than {limit:g}, and is not written; predict with gpx"
+                f"format={form} was not written: for a {kind} the {name} of the program differs by "
+                f"{gap:.1e}, more than {limit:g}, from that of gpx; predict with gpx"
             )
 
 
 def on_the_cpu(predictor: Predictor) -> Predictor:
-    """A copy that tracing may change."""
+    """A copy of the predictor on the CPU, which tracing may change."""
     own = copy.copy(predictor)
     own.posterior = copy.deepcopy(predictor.posterior).cpu().requires_grad_(False)
     own.likelihood = copy.deepcopy(predictor.likelihood).cpu().requires_grad_(False)
@@ -168,7 +168,7 @@ def _applied(program: torch.export.ExportedProgram, rows: Tensor) -> tuple[Tenso
 
 
 def rows_near_the_data(predictor: Predictor) -> Tensor:
-    """Rows (r, d) within about two standard deviations of the training inputs' mean."""
+    """Rows (r, d) within two standard deviations of the mean of the training inputs."""
     draws = torch.Generator().manual_seed(0)
     standard = torch.randn(
         CHECKED_ROWS, len(predictor.input_names), generator=draws, dtype=torch.float64
@@ -178,7 +178,7 @@ def rows_near_the_data(predictor: Predictor) -> Tensor:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Without what torch warns of, logs and prints while it exports: one sentence says it all."""
+    """Suppress warnings, logs and output of torch during an export."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -191,7 +191,7 @@ def silence() -> Iterator[None]:
 
 @contextmanager
 def _unchecked_distributions() -> Iterator[None]:
-    """Laws whose arguments are not looked at: a program cannot stop where they are invalid."""
+    """Inside, distributions do not validate arguments, which cannot be traced."""
     before = torch.distributions.Distribution._validate_args
     torch.distributions.Distribution.set_default_validate_args(False)
     try:

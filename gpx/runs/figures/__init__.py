@@ -1,1 +1,1 @@
-"""Pictures of a finished run."""
+"""Figures of a finished run."""

@@ -1,4 +1,4 @@
-"""Pictures of how calibrated predictions are: reliability, PIT histogram and coverage curve."""
+"""Figures of calibration: reliability diagram, PIT histogram and coverage curve."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-BINS = 20
-"""Of the histogram."""
+MOST_BINS, FEWEST_BINS, ROWS_PER_BIN = 20, 5, 10
+"""Bins of the PIT histogram: at most, at least, and test rows for each in between."""
 
 
 def calibration_figures(
@@ -32,16 +32,16 @@ def calibration_figures(
     outputs: int,
     before: Distribution | None = None,
 ) -> dict[str, Figure]:
-    """How calibrated predictions of the test targets are; none without test targets.
+    """Figures of the calibration of test predictions, by name; empty without test targets.
 
-    Of classes ``reliability``. Of numbers and counts ``calibration``, or ``calibration_1``, ... for
-    several outputs; a law without a distribution function has none.
+    For classes ``reliability``; for numbers and counts ``calibration``, or for several outputs
+    ``calibration_1``, ... A distribution without a distribution function has no figure.
 
     Args:
         data: whose test targets are predicted.
-        predictive: at the test inputs.
-        outputs: how many are drawn, where there are several.
-        before: the same before recalibration, drawn beside; None where there was none.
+        predictive: prediction at the test inputs.
+        outputs: most outputs to draw.
+        before: the same before recalibration; None without recalibration.
     """
     if not data.num_test:
         return {}
@@ -78,7 +78,7 @@ def _reliability(data: Dataset, predictive: Distribution, before: Distribution |
 
 
 class _Curves(NamedTuple):
-    """PIT values (m,) of one output; levels (L,), shares (L,) inside and their error ()."""
+    """PIT values (m,) of one output; levels (L,), coverage (L,) at these and its error ()."""
 
     values: Tensor
     levels: Tensor
@@ -87,7 +87,7 @@ class _Curves(NamedTuple):
 
 
 def _curves(data: Dataset, predictive: Distribution) -> list[_Curves]:
-    """Of each output, over the test rows that have a target of it."""
+    """The curves of each output, over the test rows that have its target."""
     y, law = data.test_y.to(predictive.mean.device), target_marginals(predictive)
     found = []
     for own, targets in [(law, y)] if y.ndim == 1 else observed_outputs(law, y):
@@ -102,27 +102,31 @@ def _calibration(found: _Curves, before: _Curves | None, name: str) -> Figure:
 
     from gpx.runs.figures.predictions import BAND, BEFORE, INK, TRUTH, WAS
 
+    bins = max(FEWEST_BINS, min(MOST_BINS, len(found.values) // ROWS_PER_BIN))
+
     def density(curves: _Curves) -> Array:
-        counts = torch.histc(curves.values, BINS, 0.0, 1.0)
-        height: Array = (counts * BINS / counts.sum()).numpy()
+        counts = torch.histc(curves.values, bins, 0.0, 1.0)
+        height: Array = (counts * bins / counts.sum()).numpy()
         return height
 
     figure = Figure(figsize=(8.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
-    middles = ((torch.arange(BINS) + 0.5) / BINS).numpy()
-    left.bar(middles, density(found), 1.0 / BINS, color=BAND, edgecolor=INK, linewidth=0.6)
+    middles = ((torch.arange(bins) + 0.5) / bins).numpy()
+    left.bar(middles, density(found), 1.0 / bins, color=BAND, edgecolor=INK, linewidth=0.6)
     left.axhline(1.0, color=TRUTH, linewidth=1.0)
     left.set_xlabel(f"predicted probability of a smaller {name}")
     left.set_ylabel("density of test points")
-    left.set_title(f"{len(found.values)} test points; flat: calibrated", fontsize="medium")
+    left.set_title(
+        f"PIT of {len(found.values):,} test points: level if calibrated", fontsize="medium"
+    )
     levels = found.levels.numpy()
     right.plot(levels, found.shares.numpy(), ".-", color=INK)
     right.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
     right.set_xlabel("probability of the central interval")
     right.set_ylabel("share of test points inside")
-    title = f"mean distance {float(found.error):.3f}"
+    title = f"coverage, off by {float(found.error):.3f} on average"
     if before is not None:
-        edges = torch.linspace(0.0, 1.0, BINS + 1).numpy()
+        edges = torch.linspace(0.0, 1.0, bins + 1).numpy()
         left.stairs(density(before), edges, color=BEFORE, linestyle="--", label=WAS)
         right.plot(levels, before.shares.numpy(), ".--", color=BEFORE, label=WAS)
         right.legend(loc="upper left", fontsize="small")

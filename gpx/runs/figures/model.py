@@ -1,4 +1,4 @@
-"""Pictures of what a model has learned: lengthscales by input, functions and maps of two inputs."""
+"""Figures of a trained model: lengthscales, sampled functions, and maps over two inputs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-SIDE = 60
-"""Points of each side of a map over two inputs."""
+MAP_POINTS = 60
+"""Points along each side of a map over two inputs."""
 
-PATHS, GRID = 5, 200
-"""Functions that are drawn of a posterior over one input, and the points they are drawn at."""
+NUM_PATHS, NUM_GRID_POINTS = 5, 200
+"""Number of functions sampled from a posterior over one input, and of points to draw them at."""
 
 
 def draw_model(data: Dataset, predictor: Predictor, model: Model) -> dict[str, Figure]:
-    """What there is to see: lengthscales, sampled functions (one input), maps (two inputs).
+    """Figures by name: lengthscales, sampled functions (one input), maps (two inputs).
 
     Args:
         data: the split the model was trained on.
         predictor: the trained model.
-        model: its hyperparameters and inducing points.
+        model: with its hyperparameters and inducing points.
     """
     from gpx.runs.figures import predictions as figures
 
@@ -52,7 +52,7 @@ def draw_model(data: Dataset, predictor: Predictor, model: Model) -> dict[str, F
     if isinstance(inducing, Tensor) and inducing.shape[1:] == (data.num_inputs,):
         marks = _array(data.scaler.original_inputs(inducing.detach().double().cpu()))
     if data.num_inputs == 1 and data.task == "regression":
-        with suppress(ConfigError):  # of a kernel whose functions cannot be drawn
+        with suppress(ConfigError):  # a kernel whose functions cannot be sampled
             drawn["sampled_functions"] = _functions(data, predictor, marks)
     elif data.num_inputs == 2 and data.task in ("regression", "binary"):
         drawn["map"] = _map(data, predictor, marks)
@@ -62,11 +62,11 @@ def draw_model(data: Dataset, predictor: Predictor, model: Model) -> dict[str, F
 def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:
     from gpx.runs.figures import predictions as figures
 
-    grid = _line(data.train_x[:, 0], GRID)[:, None]
+    grid = _line(data.train_x[:, 0], NUM_GRID_POINTS)[:, None]
     x = predictor.placed(grid)
     draws = stream(0, "figure", x.device)
     with torch.no_grad():
-        latents = predictor.posterior.sample_paths(PATHS, generator=draws)(x)
+        latents = predictor.posterior.sample_paths(NUM_PATHS, generator=draws)(x)
         paths, _ = predictor.likelihood.outputs(latents, torch.zeros_like(latents))
     return figures.sampled_functions(
         (_inputs(data, data.train_x)[:, 0], _targets(data, data.train_y)),
@@ -80,24 +80,26 @@ def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figu
 def _map(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:
     from gpx.runs.figures import predictions as figures
 
-    axes = [_line(data.train_x[:, k], SIDE) for k in range(2)]
+    axes = [_line(data.train_x[:, k], MAP_POINTS) for k in range(2)]
     cells = torch.cartesian_prod(*axes)
-    original = _inputs(data, cells).reshape(SIDE, SIDE, 2)
+    original = _inputs(data, cells).reshape(MAP_POINTS, MAP_POINTS, 2)
     edges = original[:, 0, 0], original[0, :, 1]
     names = data.input_names[0], data.input_names[1]
     points = _inputs(data, data.train_x)
     predictive = predictor.distribution(predictor.placed(cells))
     if data.task == "binary":
-        probability = _array(predictive.probs).reshape(SIDE, SIDE)  # type: ignore[attr-defined]
+        probability = _array(predictive.probs).reshape(MAP_POINTS, MAP_POINTS)  # type: ignore[attr-defined]
         return figures.decision_map(
-            edges, probability, points, _array(data.train_y) > 0.5, names, marks
+            edges, probability, points, _array(data.train_y) > 0.5, names, marks, _labels(data)
         )
     marginals = target_marginals(predictive)
     at_tests = target_marginals(predictor.distribution(predictor.placed(data.test_x))).mean
     return figures.field_map(
         edges,
-        _targets(data, marginals.mean).reshape(SIDE, SIDE),
-        _array(data.scaler.original_std(marginals.stddev.double().cpu())).reshape(SIDE, SIDE),
+        _targets(data, marginals.mean).reshape(MAP_POINTS, MAP_POINTS),
+        _array(data.scaler.original_std(marginals.stddev.double().cpu())).reshape(
+            MAP_POINTS, MAP_POINTS
+        ),
         _inputs(data, data.test_x),
         np.abs(_targets(data, at_tests) - _targets(data, data.test_y)),
         names,
@@ -106,8 +108,14 @@ def _map(data: Dataset, predictor: Predictor, marks: Array | None) -> Figure:
     )
 
 
+def _labels(data: Dataset) -> tuple[str, str]:
+    """Of two classes, as a legend has them."""
+    no, yes = data.labels or (0, 1)
+    return f"{data.target_name} = {no}", f"{data.target_name} = {yes}"
+
+
 def _line(column: Tensor, points: int) -> Tensor:
-    """Equally spaced over the range of the training inputs, and a twentieth of it beyond."""
+    """Equally spaced points over the range of an input, extended by 5 % on both sides."""
     low, high = float(column.min()), float(column.max())
     margin = 0.05 * (high - low)
     return torch.linspace(low - margin, high + margin, points, dtype=torch.float64)

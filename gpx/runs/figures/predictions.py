@@ -1,4 +1,4 @@
-"""Pictures of a trained model, in the data's own units."""
+"""Figures of predictions, in the data's own units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def predicted_against_observed(
         target: name of the target, for the axes.
     """
     shown = np.arange(len(observed))
-    if len(shown) > 2000:  # more error bars than that are a blot
+    if len(shown) > 2000:  # more error bars would be illegible
         shown = np.random.default_rng(0).choice(len(shown), 2000, replace=False)
     inside = (observed >= lower) & (observed <= upper)
     figure = Figure(figsize=(5.5, 5.0), layout="constrained")
@@ -56,12 +56,12 @@ def reliability_diagram(
     error: float,
     before: tuple[Array, Array, Array, float] | None = None,
 ) -> Figure:
-    """Accuracy over confidence with the diagonal of a calibrated model; below, where they are.
+    """Accuracy over confidence with the diagonal of a calibrated model, and a histogram below.
 
     Args:
         counts, accuracy, confidence (B,): of ``gpx.metrics.reliability``.
         error: the expected calibration error, for the title.
-        before: the same four before recalibration, drawn in outline; None: there was none.
+        before: the same before recalibration, drawn as lines; None without recalibration.
     """
     bins = len(counts)
     middle, width = (np.arange(bins) + 0.5) / bins, 1.0 / bins
@@ -102,7 +102,7 @@ def fitted_function(
 
     Args:
         train, test: inputs (n,) and targets (n,).
-        grid, mean, lower, upper (g,): where and what is predicted.
+        grid, mean, lower, upper (g,): inputs, and predictions there.
         names: of the input and of the target.
     """
     figure = Figure(figsize=(8.0, 4.0), layout="constrained")
@@ -117,8 +117,8 @@ def fitted_function(
     return figure
 
 
-SHOWN_INPUTS = 30
-"""Bars of a chart of lengthscales; the inputs that matter least are left out."""
+MAX_BARS = 30
+"""Bars of a chart of lengthscales; the longest lengthscales are left out."""
 
 
 def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
@@ -129,14 +129,14 @@ def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
         lengthscales (d,): in standard deviations of the inputs.
     """
     rates = 1.0 / lengthscales
-    order = np.argsort(-rates)[:SHOWN_INPUTS]
+    order = np.argsort(-rates)[:MAX_BARS]
     figure = Figure(figsize=(5.5, 1.0 + 0.25 * len(order)), layout="constrained")
     axes = figure.subplots()
     axes.barh([names[k] for k in order], rates[order], color=BAND, edgecolor=INK, linewidth=0.6)
     axes.invert_yaxis()
-    axes.set_xlabel("1 / lengthscale, per standard deviation of the input")
-    if len(order) < len(names):
-        axes.set_title(f"{len(order)} of {len(names)} inputs")
+    axes.set_xlabel("1 / lengthscale")  # the names take their share of the width
+    shown = f"{len(order)} of {len(names)} inputs: " if len(order) < len(names) else ""
+    figure.suptitle(f"{shown}how fast the function varies along each", fontsize="medium")
     return figure
 
 
@@ -151,7 +151,7 @@ def sampled_functions(
 
     Args:
         train: inputs (n,) and targets (n,).
-        grid (g,), functions (k, g): where, and the values there.
+        grid (g,), functions (k, g): inputs, and values of the functions there.
         names: of the input and of the target.
         inducing (M,): inducing points, marked on the axis.
     """
@@ -164,7 +164,7 @@ def sampled_functions(
         axes.plot(inducing, floor, "|", color=INK, markersize=10, label="inducing points")
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
-    axes.set_title(f"{len(functions)} functions of the posterior")
+    axes.set_title(f"{len(functions)} functions drawn from the posterior")
     axes.legend(loc="best", fontsize="small")
     return figure
 
@@ -179,7 +179,7 @@ def field_map(
     target: str,
     inducing: Array | None = None,
 ) -> Figure:
-    """Predictive mean and standard deviation over two inputs, and errors where they are known.
+    """Maps of predictive mean and standard deviation over two inputs, and of test errors.
 
     Args:
         edges: (g,) and (h,), coordinates of rows and columns.
@@ -216,6 +216,7 @@ def decision_map(
     classes: NDArray[np.bool_],
     names: tuple[str, str],
     inducing: Array | None = None,
+    labels: tuple[str, str] = ("class 0", "class 1"),
 ) -> Figure:
     """Probability of the class coded 1 over two inputs, its level 1/2, and the training points.
 
@@ -225,18 +226,21 @@ def decision_map(
         points (n, 2), classes (n,): training inputs, and whether each is of that class.
         names: of the inputs.
         inducing (M, 2): inducing points.
+        labels: of the classes coded 0 and 1.
     """
-    figure = Figure(figsize=(6.0, 5.0), layout="constrained")
+    figure = Figure(figsize=(6.0, 5.4), layout="constrained")
     axes = figure.subplots()
     levels = np.linspace(0.0, 1.0, 11)
     image = axes.contourf(*edges, probability.T, levels=levels, cmap="RdBu_r", alpha=0.8)
     if probability.min() < 0.5 < probability.max():
         axes.contour(*edges, probability.T, levels=[0.5], colors=TRUTH, linewidths=1.2)
     for wanted, marker, color in ((False, "o", "#2166ac"), (True, "^", "#b2182b")):
-        axes.plot(*points[classes == wanted].T, marker, color=color, markersize=3)
+        own = points[classes == wanted]
+        axes.plot(*own.T, marker, color=color, markersize=3, label=labels[wanted])
     if inducing is not None:
-        axes.plot(*inducing.T, "+", color=TRUTH, markersize=6)
-    figure.colorbar(image, label="probability of class 1")
+        axes.plot(*inducing.T, "+", color=TRUTH, markersize=6, label="inducing points")
+    figure.legend(loc="outside upper center", ncols=3, fontsize="small")
+    figure.colorbar(image, label=f"probability of {labels[1]}")
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
     return figure

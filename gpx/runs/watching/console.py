@@ -33,18 +33,18 @@ def warnings_as_lines() -> None:
 
 
 def print_error(error: object) -> None:
-    """Print "error: ..." on one line, whatever stands in it: names from files may hold anything."""
+    """Print "error: ..." on one line; unprintable characters (of names in files) become "?"."""
     text = " ".join(str(error).split())
     shown = "".join(c if c.isprintable() else "?" for c in text)
     print(f"error: {shown}", file=sys.stderr)
 
 
 class Console:
-    """Monitor for people.
+    """Monitor that prints progress.
 
     Args:
-        seconds: least time between plain lines (a bar refreshes itself).
-        stream: where to write; default standard error.
+        seconds: shortest time between plain lines (a bar refreshes itself).
+        stream: to write to; default standard error.
         quiet: write nothing.
     """
 
@@ -59,17 +59,17 @@ class Console:
         self._silent = quiet
 
     def say(self, text: str) -> None:
-        """One line, above the bar when there is one."""
+        """Print one line, above the bar if there is one."""
         if self._silent:
             return
-        with self._while_anyone_reads():
+        with self._silent_if_closed():
             if self._bar is not None:
                 self._bar.write(text, file=self._stream)
             else:
                 print(text, file=self._stream, flush=True)
 
     @contextmanager
-    def _while_anyone_reads(self) -> Iterator[None]:
+    def _silent_if_closed(self) -> Iterator[None]:
         """A closed terminal or pipe silences the console; it does not end the run."""
         try:
             yield
@@ -84,7 +84,7 @@ class Console:
         if self._silent:
             return
         if self._interactive:
-            with self._while_anyone_reads():
+            with self._silent_if_closed():
                 self._advance(progress)
             return
         now = time.monotonic()
@@ -111,16 +111,17 @@ class Console:
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""
-        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
+        names = CLASS_METRICS if "accuracy" in metrics else NUMBER_METRICS
+        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in names if name in metrics)
         self.say(f"step {step}  test: {shown}")
 
     def close(self) -> None:
         """Finish the bar."""
-        with self._while_anyone_reads():
+        with self._silent_if_closed():
             if self._bar is not None:
                 self._bar.close()
                 self._bar = None
 
 
-SHOWN = ("rmse", "mnlp", "accuracy", "coverage_95")
-"""Metrics worth a place on a line."""
+NUMBER_METRICS, CLASS_METRICS = ("rmse", "mnlp", "coverage_95"), ("accuracy", "mnlp")
+"""Test metrics that are printed during training."""

@@ -1,4 +1,4 @@
-"""Runs reported to MLflow or Weights & Biases: monitors beside TensorBoard, by name."""
+"""Loggers for MLflow and Weights & Biases, beside TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Settings = Mapping[str, str | bool | float]
 
 
 class Logger(Protocol):
-    """A monitor that also takes what a run begins and ends with; TensorBoard is one."""
+    """A monitor that also takes the config and the results of a run, such as TensorBoard."""
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Called every ``log_every`` steps and after the last."""
@@ -34,7 +34,7 @@ class Logger(Protocol):
         """Called with every figure at the end."""
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
-        """Called at the end: what was chosen and the final metrics."""
+        """Called at the end with the options of the run and the final metrics."""
 
     def close(self) -> None:
         """Called last, also after an interruption."""
@@ -48,10 +48,10 @@ def _numbers(progress: Progress) -> dict[str, float]:
 
 
 class MLflow:
-    """Reports to the MLflow server that the environment names (``MLFLOW_TRACKING_URI``).
+    """Reports to the MLflow server of the environment (``MLFLOW_TRACKING_URI``).
 
     Args:
-        folder: run folder; its name is the run's, so that a resumed run goes on under it.
+        folder: run folder; names the run, so that a resumed run continues it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,11 +71,11 @@ class MLflow:
         self._mlflow.log_metrics({f"test/{k}": v for k, v in metrics.items()}, step=step)
 
     def text(self, name: str, text: str) -> None:
-        """Keep ``text`` as an artifact."""
+        """Store ``text`` as an artifact."""
         self._mlflow.log_text(text, f"{name}.yaml")
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
-        """Keep a figure as an artifact."""
+        """Store a figure as an artifact."""
         self._mlflow.log_figure(figure, f"figures/{name}.png")
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
@@ -92,7 +92,7 @@ class WeightsAndBiases:
     """Reports to Weights & Biases (``WANDB_PROJECT``, ``WANDB_MODE=offline`` and so on).
 
     Args:
-        folder: run folder; its name is the run's and its identity, so that a resumed run goes on.
+        folder: run folder; names the run, so that a resumed run continues it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,7 +110,7 @@ class WeightsAndBiases:
         self._run.log({f"test/{k}": v for k, v in metrics.items()}, step=step)
 
     def text(self, name: str, text: str) -> None:
-        """Keep ``text`` among the run's settings."""
+        """Store ``text`` in the config of the run."""
         self._run.config.update({name: text}, allow_val_change=True)
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
@@ -128,11 +128,11 @@ class WeightsAndBiases:
 
 
 LOGGERS: Mapping[str, Callable[[Path], Logger]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
-"""By the name in ``trainer.loggers``."""
+"""Loggers by their name in ``trainer.loggers``."""
 
 
 def require_loggers(names: list[str]) -> None:
-    """Raise ConfigError, before anything is written, for a name or a package that is not there."""
+    """Raise ConfigError for an unknown logger, or one whose package is not installed."""
     for name in names:
         if name not in LOGGERS:
             raise ConfigError(f"trainer.loggers={name}: expected some of {', '.join(LOGGERS)}")
@@ -140,12 +140,12 @@ def require_loggers(names: list[str]) -> None:
 
 
 def open_logger(name: str, folder: Path) -> Logger:
-    """The logger of that name for the run in ``folder``; ConfigError where its service refuses."""
+    """The logger of that name for the run in ``folder``; raises ConfigError if it fails."""
     try:
         return LOGGERS[name](folder)
     except ConfigError:
         raise
-    except Exception as error:  # whatever a package of others, or the network, may raise
+    except Exception as error:  # the package, or the network, may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"trainer.loggers={name} cannot report this run: {reason}") from error
 

@@ -1,4 +1,4 @@
-"""TensorBoard events: evidence, hyperparameters by name, rates, metrics, figures, the config."""
+"""TensorBoard events: evidence, hyperparameters, learning rates, metrics, figures, config."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpx.training.progress import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LARGEST_ARRAY = 64
-"""Longer parameters (inducing points, variational means) are shown by their size only."""
+MAX_HISTOGRAM_ENTRIES = 64
+"""Of longer parameters (inducing points, variational means) only the root mean square is shown."""
 
 
 class TensorBoard:
@@ -27,20 +27,20 @@ class TensorBoard:
 
     Args:
         folder: event folder.
-        first_step: events of a resumed run at or after this step are superseded.
+        first_step: earlier events at or after this step are superseded, in a resumed run.
     """
 
     def __init__(self, folder: Path, first_step: int = 0) -> None:
         self._hook = threading.excepthook
-        threading.excepthook = self._of_thread
+        threading.excepthook = self._ignore_writer_thread
         try:
             self._writer = SummaryWriter(str(folder), purge_step=first_step or None)
         except BaseException:
             threading.excepthook = self._hook
             raise
 
-    def _of_thread(self, failure: threading.ExceptHookArgs) -> None:
-        """Say nothing of the writer's own thread: the next call raises its error again."""
+    def _ignore_writer_thread(self, failure: threading.ExceptHookArgs) -> None:
+        """Print no errors of the writer's thread: the next call raises them again."""
         if not type(failure.thread).__module__.startswith("tensorboard."):
             self._hook(failure)
 
@@ -57,20 +57,20 @@ class TensorBoard:
             self._parameter(name, value, step)
 
     def _parameter(self, name: str, value: torch.Tensor, step: int) -> None:
-        """One chart, whatever the number of entries: of a vector how its entries are spread."""
+        """Add a parameter: a number, a histogram of a vector, or the size of a long array."""
         tag = "hyperparameters/" + name
         if value.numel() == 0:
             return
         if value.ndim == 0:
             self._writer.add_scalar(tag, value.item(), step)
-        elif value.numel() > LARGEST_ARRAY:
+        elif value.numel() > MAX_HISTOGRAM_ENTRIES:
             size = value.square().mean().sqrt().item()
             self._writer.add_scalar(f"variational/{name}/rms", size, step)
         elif value.isfinite().all():
             self._writer.add_histogram(tag, value, step, bins=min(value.numel() + 1, 16))
 
     def text(self, name: str, text: str) -> None:
-        """Show ``text`` as it stands, under TEXT."""
+        """Show ``text`` as code, under TEXT."""
         self._writer.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()))
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -85,10 +85,10 @@ class TensorBoard:
     def outcome(
         self, settings: Mapping[str, str | bool | float], metrics: Mapping[str, float]
     ) -> None:
-        """Enter the run into HPARAMS: what was chosen beside what came of it.
+        """Enter options and final metrics into HPARAMS.
 
-        The summaries go into the run's own events; ``SummaryWriter.add_hparams`` would make a
-        second run of them.
+        The summaries go into the events of this run; ``SummaryWriter.add_hparams`` would add a
+        second run.
         """
         writer = self._writer._get_file_writer()
         assert writer is not None

@@ -79,7 +79,9 @@ def test_a_value_that_training_rows_never_lack_has_no_input_for_that() -> None:
 @pytest.mark.parametrize("policy", ["refuse", "drop"])
 def test_a_missing_value_is_refused_at_prediction(policy: str) -> None:
     fitted, _ = coding(missing=policy).fitted(np.array([[1.0, 2.0]] * 2), np.arange(2), "t.csv")
-    with pytest.raises(DataError, match=r"new, row 2, column 1 \('size'\): found .*fill the value"):
+    with pytest.raises(
+        DataError, match=r"new, row 2, column 1 \('size'\): found .*fill in the value"
+    ):
         fitted(frame_of(np.array([[1.0, 2.0], [NAN, 2.0]], dtype=object), fitted.names, "new"))
 
 

@@ -92,7 +92,7 @@ def test_a_fault_is_named_by_line_and_column(tmp_path, text, place):
     ("content", "said"),
     [
         (b"a,1\n2,3\n", "found text 'a' beside numbers"),
-        (b"#\n1,2\n", "line 1 is blank but for signs"),
+        (b"#\n1,2\n", "line 1 has no names or numbers"),
         ("a,b\n1,2\n".encode("utf-16"), r"is not text in UTF-8 \(byte 0\)"),
         (gzip.compress(b"a,b\n1,2\n3,4\n", mtime=0)[:-9], "damaged or truncated gzip file"),
     ],

@@ -67,7 +67,7 @@ def test_what_was_saved_before_there_were_any_has_none() -> None:
 def test_state_with_impossible_stand_ins_is_refused(column: int, change: dict) -> None:
     changed = state()
     changed["columns"][column].update(change)
-    with pytest.raises(ValueError, match="to stand in"):
+    with pytest.raises(ValueError, match="invalid stand-ins"):
         Coding.from_state(changed)
 
 

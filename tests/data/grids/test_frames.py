@@ -44,7 +44,7 @@ def test_frames_that_do_not_fit(tmp_path):
         FrameFolder(str(folder)).table()
     imsave(folder / "a.png", np.zeros((3, 4)), cmap="gray")
     imsave(folder / "b.png", np.zeros((3, 5)), cmap="gray")
-    with pytest.raises(DataError, match="frames of one size"):
+    with pytest.raises(DataError, match="frames of equal size"):
         FrameFolder(str(folder)).table()
     (folder / "b.png").unlink()
     imsave(tmp_path / "mask.png", np.zeros((4, 4)), cmap="gray")
@@ -87,7 +87,7 @@ def test_images_whose_white_is_unknown_are_refused(tmp_path):
     Image.fromarray(np.array([[0.5, 3.0]], dtype=np.float32)).save(tmp_path / "float.tif")
     Image.fromarray(np.array([[5, 70000]], dtype=np.int32)).save(tmp_path / "long.tif")
     for name in ("float.tif", "long.tif"):
-        with pytest.raises(DataError, match=f"{name} .* save it with 8 or 16 bits a channel"):
+        with pytest.raises(DataError, match=f"{name} .* save it with 8 or 16 bits per channel"):
             brightness(tmp_path / name)
 
 

@@ -55,7 +55,7 @@ def test_held_out_stations_and_forecasts(tmp_path):
     tail = GridFile(path, hold_out="tail", hold_out_axis=1, test_fraction=0.25)
     table = tail.table()
     assert set(table.x[tail.split_rows(table)[1], 1]) == {-1.0}
-    with pytest.raises(ConfigError, match="split 0 only"):
+    with pytest.raises(ConfigError, match="has only split 0"):
         _split(GridFile(path, hold_out="tail", split=1))
     with pytest.raises(ConfigError, match="axes 0 to 1"):
         _split(GridFile(path, hold_out="slices", hold_out_axis=2))
@@ -116,14 +116,14 @@ def test_scattered_stations_are_one_axis(tmp_path):
         ({"axis0": A[[1, 0, 2]]}, {}, r"axis axis0 is not sorted: 1 is followed by 0"),
         ({"axis0": np.array([0.0, 1.0, 1.0])}, {}, r"axis axis0 has the point 1 twice"),
         ({"axis1": np.array([0.0, 1.0, np.nan, 3.0])}, {}, r"axis axis1 has points .* not finite"),
-        ({"axis0": np.ones((3, 2))}, {}, r"has 2 points twice"),
+        ({"axis0": np.ones((3, 2))}, {}, r"has 2 duplicate points"),
         ({"axis0": A[:2]}, {}, r"shape \(3, 4\), the axes 2 x 4"),
         ({"seen": np.ones((4, 3))}, {"mask": "seen"}, r"the mask has shape \(4, 3\)"),
         ({"seen": np.zeros((3, 4))}, {"mask": "seen"}, r"all 12 cells are gaps; .*inverted"),
         ({"values": np.full((3, 4), np.nan)}, {}, r"all 12 cells are gaps"),
         ({"seen": np.ones((3, 4))}, {"mask": "seen"}, r"1 cells of values are NaN .* at \[1, 2\]"),
-        ({"seen": B + np.zeros((3, 4))}, {"mask": "seen"}, r"'seen' is no mask: .* -1 to 3"),
-        ({"t": np.full((3, 4), np.nan)}, {"test": "t"}, r"'t' is no mask"),
+        ({"seen": B + np.zeros((3, 4))}, {"mask": "seen"}, r"'seen' is not a mask: .* -1 to 3"),
+        ({"t": np.full((3, 4), np.nan)}, {"test": "t"}, r"'t' is not a mask"),
         ({"values": np.array(3.0)}, {}, r"a single number, expected a grid"),
         ({"values": np.full((3, 4), np.inf)}, {}, r"12 values are infinite"),
         ({"axis1": None}, {}, r"no array 'axis1'"),

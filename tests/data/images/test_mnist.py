@@ -54,7 +54,7 @@ def test_reduced_to_the_test_images(small: None, tmp_path: Path) -> None:
     write(tmp_path / "extra" / "mnist10k", "test", zipped=True)
     data = load(MNISTParity(root=str(tmp_path), test_fraction=0.2), task="binary")
     assert (data.num_train, data.num_test) == (8, 2)
-    assert "reduced: the 10,000 test images only" in data.notes
+    assert "reduced: only the 10,000 test images" in data.notes
     for source, option in ((MNISTParity, "images"), (MNIST, "subset")):
         with pytest.raises(DataError, match=rf"train-images-idx3-ubyte.gz .* {option}=test needs"):
             source("all", root=str(tmp_path)).table()

@@ -34,9 +34,13 @@ def test_images_become_rows_of_pixels() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 2), (5, 2, 3, 3), (5, 3, 2, 3), (2, 1, 1, 2, 3)])
 def test_other_images_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match="of images of 2 x 3 pixels with 1 channel, got an array"):
+    with pytest.raises(
+        ShapeError, match="takes images of 2 x 3 pixels with 1 channel, got an array"
+    ):
         pixel_rows(np.zeros(shape), pixel_names((2, 3)))
-    with pytest.raises(ShapeError, match="of images of 2 x 4 pixels with 3 channels, got an array"):
+    with pytest.raises(
+        ShapeError, match="takes images of 2 x 4 pixels with 3 channels, got an array"
+    ):
         pixel_rows(np.zeros(shape), pixel_names((3, 2, 4)))
 
 

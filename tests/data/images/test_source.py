@@ -45,14 +45,10 @@ def test_subsets_are_balanced_and_grow(size: int) -> None:
 
 
 def test_a_class_with_too_few_images_is_named() -> None:
-    with pytest.raises(
-        DataError, match=r"asks for 179.7 images of each of 10 .* choose train_size"
-    ):
+    with pytest.raises(DataError, match=r"needs 179.7 images of each of 10 .* choose train_size"):
         Digits(train_size=1797, test_fraction=0.5).split_rows(Digits().table())
     classes = np.repeat([0.0, 1.0], [50, 3])
-    with pytest.raises(
-        DataError, match=r"of which class 1 has 3 in the training part.*from 2 to 6"
-    ):
+    with pytest.raises(DataError, match=r"and class 1 has 3 in the training part.*from 2 to 6"):
         balanced_rows(classes, np.arange(53), 10, 0, "here")
     assert len(balanced_rows(classes, np.arange(53), 6, 0, "here")) == 6
 

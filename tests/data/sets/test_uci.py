@@ -139,7 +139,7 @@ def test_root_that_does_not_exist(cache: Path) -> None:
 
 
 def test_set_without_pinned_data_says_so(cache: Path) -> None:
-    with pytest.raises(DataError, match="not downloaded because no checksum of it is known") as no:
+    with pytest.raises(DataError, match="not downloaded as its checksum is not known") as no:
         UCI("song").table()
     assert "put data.csv.gz and data1.csv.gz and test_mask.csv.gz" in str(no.value)
     assert kept(cache) == []

@@ -102,10 +102,10 @@ HEADED = "a,b,y\n1,2,3\n4,5,6\n"
         (HEADED + "7,8,-inf\n", r"line 4, column 3 \('y'\): found -inf, expected a finite"),
         (HEADED + "7,8,1e999\n", r"line 4, column 3 \('y'\): found 1e999, expected a finite"),
         (HEADED + "7,8,1_0\n", r"line 4, column 3 \('y'\): found text '1_0'"),
-        ("a,b,a\n1,2,3\n", r"line 1: the name 'a' heads both column 1 and column 3"),
+        ("a,b,a\n1,2,3\n", r"line 1: columns 1 and 3 are both named 'a'"),
         ("1,2,NA\n3,4,5\n", r"line 1, column 3: found text 'NA' beside numbers"),
         ("y\n1\n2\n", r"has one column, expected inputs and a target"),
-        (",,\n1,2,3\n", r"line 1 is blank but for signs; expected names or numbers"),
+        (",,\n1,2,3\n", r"line 1 has no names or numbers"),
         (HEADED + '7,"8,9\n1,2,3\n', r"line 4: a quote opens here and is not closed"),
         (HEADED + '7,"8,9\n1,"2",3\n', r"line 4: a quote opens here and is not closed"),
         (HEADED + '7,"8,9\n' + 40000 * "1,2,3\n", r"line 4: a quote opens here"),
@@ -130,10 +130,10 @@ def test_ragged_rows_are_found_when_only_some_columns_are_read(tmp_path: Path, r
     [
         ({"target": "z"}, "has no column 'z'; it has alpha, beta, y"),
         ({"target": "alfa"}, "has no column 'alfa'; nearest there: alpha"),
-        ({"target": 3}, r"has 3 columns, so there is no column number 3; expected -3 to 2"),
+        ({"target": 3}, r"has 3 columns and no column number 3; expected -3 to 2"),
         ({"target": -4}, "no column number -4"),
-        ({"inputs": ["beta", "y"]}, r"column 3 \('y'\) is asked for twice"),
-        ({"inputs": ["beta", 1]}, r"column 2 \('beta'\) is asked for twice"),
+        ({"inputs": ["beta", "y"]}, r"column 3 \('y'\) is used twice"),
+        ({"inputs": ["beta", 1]}, r"column 2 \('beta'\) is used twice"),
         ({"inputs": ["gamma"]}, "has no column 'gamma'"),
     ],
 )
@@ -143,7 +143,7 @@ def test_columns_that_do_not_exist(tmp_path: Path, options: dict, message: str) 
 
 
 def test_name_without_header(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no names of columns, so none is called 'price'"):
+    with pytest.raises(DataError, match="has no column names, so 'price' cannot be found"):
         CSVFile(write(tmp_path, "1,2\n3,4\n"), target="price").table()
 
 
@@ -158,7 +158,7 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
     write(tmp_path, HEADED, "houses.csv")
     with pytest.raises(DataError, match=r"house.csv does not exist; nearest there: houses.csv"):
         CSVFile(str(tmp_path / "house.csv")).table()
-    with pytest.raises(DataError, match="nor does its folder"):
+    with pytest.raises(DataError, match="neither does its folder"):
         CSVFile(str(tmp_path / "nowhere" / "house.csv")).table()
     with pytest.raises(DataError, match="is a folder, expected a file"):
         CSVFile(str(tmp_path)).table()
@@ -223,8 +223,8 @@ def test_several_targets_without_a_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target": ["b", "b"]}, "'b'.* asked for twice"),
-        ({"target": ["a", "b"], "inputs": ["b"]}, "'b'.* asked for twice"),
+        ({"target": ["b", "b"]}, "'b'.* is used twice"),
+        ({"target": ["a", "b"], "inputs": ["b"]}, "'b'.* is used twice"),
         ({"target": []}, "names no column"),
         ({"target": ["a", "e"]}, "no column 'e'"),
         ({"target": ["a", "b", "c", "d"]}, "0 inputs"),

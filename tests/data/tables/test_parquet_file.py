@@ -13,7 +13,9 @@ from gpx.errors import BackendUnavailable, ConfigError, DataError
 def test_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(BackendUnavailable, match=r"is missing: pip install .gpx-torch.parquet"):
+    with pytest.raises(
+        BackendUnavailable, match=r"needs the package pyarrow: pip install .gpx-torch.parquet"
+    ):
         ParquetFile(str(tmp_path / "t.parquet")).table()
 
 
@@ -73,5 +75,5 @@ class TestWithItsPackage:
         with pytest.raises(ConfigError, match="header=False: columns of Parquet files have names"):
             ParquetFile(write(a=[1], y=[2]), header=False).table()
         (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing more")
-        with pytest.raises(DataError, match="is no Parquet file, or is damaged"):
+        with pytest.raises(DataError, match="is not a Parquet file, or is damaged"):
             ParquetFile(str(tmp_path / "broken.parquet")).table()

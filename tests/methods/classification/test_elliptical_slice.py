@@ -312,7 +312,8 @@ def test_burn_in_that_is_ended_early_leaves_samples():
     for step in range(6):
         chain.step(step, x, y, generator=generator)
     assert not chain.serves(6)
-    assert chain.hurry(6, 1400).startswith("burn-in, after 6 of 1000 steps")
+    said = chain.hurry(6, 1400)
+    assert said == "burn-in, after 6 of 1000 steps (every step from here on is kept as a sample),"
     assert (chain.burn_in, chain.thin) == (6, 1)
     assert chain.hurry(7, 1400) == ""  # there is nothing more to end
     again = EllipticalSlice(chains=2, burn_in=1000, iterations=400, thin=4)

@@ -278,7 +278,7 @@ def test_fixed_draws_are_made_one_by_one_outside_of_programs(monkeypatch):
     posterior = model.condition(x, x.sum(1).sin())
     want = posterior.components(x)
     posterior.fix()
-    together = posterior._all_draws(x, posterior._together).squeeze(3)
+    together = posterior._all_draws(x, posterior._stacked).squeeze(3)
     monkeypatch.setattr(posterior, "_all_draws", None)
     for found in (posterior.components(x), together):
         torch.testing.assert_close(tuple(found), tuple(want), rtol=1e-4, atol=1e-5)

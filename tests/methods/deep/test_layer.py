@@ -173,7 +173,7 @@ def test_masks_keep_their_share_and_are_the_same_whatever_the_order_in_memory(ke
     like = torch.empty(50, 40, 10, 10)
     images = like.to(memory_format=torch.channels_last)  # as they lie on a CPU, and not on a GPU
     mask, other = (
-        Draws(torch.Generator().manual_seed(3)).kept(tuple(x.shape), keep, x)
+        Draws(torch.Generator().manual_seed(3)).mask(tuple(x.shape), keep, x)
         for x in (images, like)
     )
     assert torch.equal(mask, other)
@@ -186,7 +186,7 @@ def test_masks_keep_their_share_and_are_the_same_whatever_the_order_in_memory(ke
     both = float((flat[1:] * flat[:-1]).mean())
     spread = keep**2 * (1.0 - keep**2) + 2.0 * keep**3 * (1.0 - keep)
     assert abs(both - keep**2) < 5.0 * (spread / mask.numel()) ** 0.5
-    shared = Draws(torch.Generator().manual_seed(3), shared=True).kept((40, 10, 10), keep, like)
+    shared = Draws(torch.Generator().manual_seed(3), shared=True).mask((40, 10, 10), keep, like)
     assert shared.shape == (40, 10, 10)
 
 

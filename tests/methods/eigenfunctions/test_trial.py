@@ -88,7 +88,7 @@ def test_the_model_compares_the_search_with_what_it_began_with(monkeypatch):
 
     # 60 points and more than a nat for each: nothing to confirm
     assert "after" not in started(trial_evaluations=2).note
-    monkeypatch.setattr(grief, "CLEAR_GAIN", 1e3)
+    monkeypatch.setattr(grief, "MAX_TRIAL_GAIN", 1e3)
     model = started(trial_evaluations=2)
     assert "after 10 evaluations" in model.note
     kept = "is kept" in model.note

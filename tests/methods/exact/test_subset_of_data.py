@@ -119,5 +119,5 @@ def test_a_default_serves_small_data():
     model = SubsetOfData(**parts(), num_points=1000, num_data=40)
     assert model.num_points == 40
     x, _, _ = data()
-    settled = {"num_points": (40, "one per training point, 1,000 were asked for")}
+    settled = {"num_points": (40, "one per training point; 1,000 would be more")}
     assert model.settle(x) == settled

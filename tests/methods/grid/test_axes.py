@@ -31,7 +31,7 @@ def test_stations_by_time_by_output_become_a_grid_and_back():
     _, x = stations()
     found = find_grid(x, [[0, 2], [1], [3]])
     assert found.grid.shape == (5, 4, 2)
-    assert found.gappiness == pytest.approx(11 / 40)
+    assert found.gap_share == pytest.approx(11 / 40)
     torch.testing.assert_close(found.grid.rows(found.cells), x, rtol=0, atol=0)
     both = torch.cat([found.cells, found.gaps]).sort().values
     torch.testing.assert_close(both, torch.arange(40))

@@ -73,7 +73,7 @@ def test_everything_equals_dense_inference(family):
     rows = model.gridded(x)
     assert rows.grid.shape == (120, 3)
     assert rows.grid.inner_shape == (60, 3)
-    assert rows.gappiness == pytest.approx(1.0 - len(x) / 180)
+    assert rows.gap_share == pytest.approx(1.0 - len(x) / 180)
     posterior = model.condition(x, y)
     beyond = [[6.0, 0.1], [7.013, 0.3], [11.0, 0.2], [40.0, 0.3], [9.99, 2.0], [3.0, 0.0]]
     at = torch.cat([torch.cartesian_prod(TIMES, PLACES)[50:90:2], torch.tensor(beyond).double()])
@@ -226,7 +226,7 @@ def test_sampled_variances_and_paths_hold_where_the_circle_closes(family, length
         assert bool((paths.var(0) < 2.0 * want.variance).all())
         assert float((paths[:, -1] - want.mean[-1]).abs().max()) < 1e-9  # beyond any covariance
     else:
-        with pytest.raises(ConfigError, match="reaches so far"):
+        with pytest.raises(ConfigError, match="is not negligible"):
             posterior.sample_paths(2, generator=torch.Generator().manual_seed(0))(at)
 
 
@@ -289,7 +289,7 @@ def test_a_start_that_reaches_over_the_axis_is_shortened_and_told(kernel):
     shared = {"mean": Zero(), "likelihood": Gaussian(0.05), "fft_points": 10}
     model = GridGP(kernel=kernel, **shared).double()
     model.initialise(x, y, generator=torch.Generator())
-    assert model.note == ("lengthscale of axis 0 set to 0.03: it reached over the whole axis")
+    assert model.note == ("lengthscale of axis 0 set to 0.03: it was too long for products by FFT")
     assert GridMLL("nystrom").evidence(model, x, y).report.converged
     model.note = ""
     model.initialise(x, y, generator=torch.Generator())
@@ -308,7 +308,7 @@ def test_an_axis_of_which_no_matrix_of_pairs_would_fit():
     model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1)).double()
     settled = model.settle(x)
     assert settled["solver.gaps"][0] == "fill"
-    assert "go by FFT" in settled["solver.gaps"][1]
+    assert "products by FFT" in settled["solver.gaps"][1]
     assert "10.0% of 60,000 cells are gaps" in settled["solver.gaps"][1]
     evidence = GridMLL().evidence(model, x, y)
     assert evidence.report.converged
@@ -350,7 +350,7 @@ def test_only_stationary_factors_of_one_column_go_by_fft():
     alone = GridGP(kernel=periodic, **shared).double()
     alone.initialise(x, y[:60], generator=generator)
     assert not alone.note
-    with pytest.raises(NotPositiveDefinite, match="or repeats itself; start at"):
+    with pytest.raises(NotPositiveDefinite, match="or is periodic; start at"):
         alone.condition(x, y[:60])
 
 

@@ -81,7 +81,7 @@ def test_variances_of_many_points_are_as_exact_as_of_few(share, points, monkeypa
     """Over the observed cells, and over the gaps where these are fewer; no sampling on the way."""
     whole, x, y = grid_problems.draw(share)
     at = torch.cat([around(whole), whole + 0.03])
-    assert len(at) > 2 * grid_variance.EXACT_POINTS
+    assert len(at) > 2 * grid_variance.MAX_SOLVED_POINTS
     monkeypatch.setattr(grid_system, "DENSE_POINTS", points)
     monkeypatch.setattr(grid_system, "BLOCK_NUMBERS", 1000)
     model, exact = grid_problems.pair()
@@ -177,7 +177,7 @@ def test_variances_hold_where_noise_is_far_below_the_prior(gaps, variance, monke
     error = ((found - want) / (want + noise)).abs().max()
     assert float(error) < (0.3 if variance == "sampled" else 2e-3)
     if variance == "fill":
-        monkeypatch.setattr(grid_variance, "MOST_ERROR", 1e30)
+        monkeypatch.setattr(grid_variance, "MAX_VARIANCE_ERROR", 1e30)
         loose = model.condition(x, y).predict(whole).variance
         assert float(((loose - want) / (want + noise)).abs().max()) > 0.05
 

@@ -200,7 +200,7 @@ def test_misfits_are_refused_in_one_sentence():
         Reweighted(**common, likelihood=Bernoulli())
     with pytest.raises(ConfigError, match="it needs inference=type1"):
         Reweighted(**common, likelihood=Bernoulli("probit"), inference="type2")
-    with pytest.raises(ConfigError, match="takes no rows in or out"):
+    with pytest.raises(ConfigError, match="cannot be added or removed"):
         model.add_rows(x, y)
     with pytest.raises(ConfigError, match="no closed form"):
         ReweightedEvidence().evidence(model, x, y)

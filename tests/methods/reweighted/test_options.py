@@ -60,7 +60,7 @@ def test_these_go_together(options):
         ),
         (  # priors, which householder lacks, would be refused next
             {"inference": "relevance_vectors", "structure": "householder"},
-            r"leaves functions out .* needs structure=diagonal$",
+            r"selects functions .* needs structure=diagonal$",
         ),
         (
             {

@@ -55,12 +55,12 @@ def test_expected_information_is_that_of_the_dense_covariance():
 def test_features_keep_their_length():
     """Along what the data see, and the square of the rest."""
     phi, _, compressed = problem(6, 11)
-    found = OrthogonalForm(compressed).at(phi)
+    found = OrthogonalForm(compressed).prepare_features(phi)
     assert found.shape == (6, 7)
     torch.testing.assert_close(found[:, :-1] @ compressed.vectors.mT, phi)
     assert float(found[:, -1].abs().max()) < 1e-12  # training inputs have no rest
     other = torch.linspace(-1.0, 1.0, 11, dtype=torch.float64)[None]
-    seen = OrthogonalForm(compressed).at(other)[0]
+    seen = OrthogonalForm(compressed).prepare_features(other)[0]
     torch.testing.assert_close(seen[:-1].square().sum() + seen[-1], other.square().sum())
 
 
@@ -124,7 +124,7 @@ def test_evidence_and_posterior_equal_dense_algebra(n, m):
     mean, left = gain @ y, covariance - gain @ phi @ covariance
     torch.testing.assert_close(weights.mean(), mean, rtol=1e-9, atol=1e-10)
     at = draw(5, m, seed=7)
-    found = weights.marginals(form.at(at))
+    found = weights.marginals(form.prepare_features(at))
     torch.testing.assert_close(found.mean, at @ mean, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found.variance, ((at @ left) * at).sum(1), rtol=1e-8, atol=1e-9)
     drawn = weights.draw(20_000, generator=torch.Generator().manual_seed(0))

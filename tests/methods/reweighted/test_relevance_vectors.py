@@ -13,7 +13,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.reweighted.posterior import LEFT_OUT, relevant
+from gpx.methods.reweighted.posterior import LOG_OF_ZERO_VARIANCE, relevant_functions
 from gpx.methods.reweighted.relevance_vectors import (
     active_weights,
     coordinate_factors,
@@ -72,7 +72,7 @@ def test_the_evidence_never_falls_and_few_functions_and_the_noise_are_left():
     found = ReweightedEvidence().evidence(model, x, y)
     assert float(found.value.detach()) == pytest.approx(values[-1], rel=1e-7)
     found.value.backward()
-    inside = model.log_weights.detach() > LEFT_OUT + 1.0
+    inside = model.log_weights.detach() > LOG_OF_ZERO_VARIANCE + 1.0
     assert float(model.log_weights.grad[inside].abs().max()) < 0.1
     assert int(inside.sum()) == facts["relevance_vectors"]
 
@@ -142,7 +142,7 @@ def test_targets_that_are_explained_without_noise_are_a_warning():
     again.load_state_dict(steps.state_dict())
     again.bind(model, x, 0)
     for ended in (steps, again):
-        with pytest.warns(UserWarning, match=r"wants less noise than the variance of 2e-06"):
+        with pytest.warns(UserWarning, match=r"is at its lower bound of 2e-06"):
             ended.final_evidence(x, y, generator=GENERATOR)
 
 
@@ -227,7 +227,12 @@ def test_the_noise_update_never_lowers_the_evidence_and_ends_at_a_maximum():
 
 
 def test_relevant_functions_are_those_of_any_sample():
-    logs = torch.tensor([[0.0, LEFT_OUT, -40.0, -3.0], [LEFT_OUT, LEFT_OUT, 0.0, -30.0]]).double()
+    logs = torch.tensor(
+        [
+            [0.0, LOG_OF_ZERO_VARIANCE, -40.0, -3.0],
+            [LOG_OF_ZERO_VARIANCE, LOG_OF_ZERO_VARIANCE, 0.0, -30.0],
+        ]
+    ).double()
     samples = torch.cat([logs, torch.zeros(2, 1)], 1)
-    assert relevant(samples).tolist() == [0, 2, 3]
-    assert relevant(torch.full((1, 4), LEFT_OUT).double()).tolist() == [0]
+    assert relevant_functions(samples).tolist() == [0, 2, 3]
+    assert relevant_functions(torch.full((1, 4), LOG_OF_ZERO_VARIANCE).double()).tolist() == [0]

@@ -107,7 +107,7 @@ def test_posterior_equals_function_space(size, structure):
         unseen = torch.eye(size[1], dtype=torch.float64) - vectors @ vectors.mT
         prior = vectors * u.exp() @ vectors.mT + u.exp().mean() * unseen
     mean, covariance = posterior(phi, y, prior, s.exp(), features)
-    marginals = found.marginals(form.at(features))
+    marginals = found.marginals(form.prepare_features(features))
     torch.testing.assert_close(marginals.mean, mean, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(marginals.variance, covariance.diagonal(), rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(features @ found.mean(), mean, rtol=1e-9, atol=1e-9)

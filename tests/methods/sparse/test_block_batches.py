@@ -6,7 +6,7 @@ import torch
 from gpx.errors import NotPositiveDefinite
 from gpx.inference.nystrom import BlockStore, factorise
 from gpx.kernels import RBF, Matern32
-from gpx.methods.sparse.block_batches import WASTE, block_batches
+from gpx.methods.sparse.block_batches import MAX_PADDING_RATIO, block_batches
 from gpx.methods.sparse.residual_noise import BlockNoise
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def test_batches_keep_the_order_drop_empty_blocks_and_pad_little():
     found = block_batches(RBF(2), bounds_of(sizes), 10**6, CPU)
     assert [s for part in sizes_of(found) for s in part] == [s for s in sizes if s]
     for part in sizes_of(found):
-        assert len(part) * max(part) ** 2 <= WASTE * sum(s * s for s in part)
+        assert len(part) * max(part) ** 2 <= MAX_PADDING_RATIO * sum(s * s for s in part)
     assert len(found) < 4
 
 
@@ -50,8 +50,8 @@ def test_rows_are_padded_to_their_blocks_and_gathered_again():
         assert torch.equal(own[: len(want)], want)
         assert not own[len(want) :].any()
         assert len(rows) <= 4
-    assert torch.equal(batch.gathered(padded), values)
-    assert torch.equal(batch.gathered(batch.rows), torch.arange(end))
+    assert torch.equal(batch.unpadded(padded), values)
+    assert torch.equal(batch.unpadded(batch.rows), torch.arange(end))
     assert (batch.rows[2] == torch.tensor([8, 9, 10, 8])).all()
 
 

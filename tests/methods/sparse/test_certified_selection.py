@@ -12,7 +12,7 @@ from gpx.inference.nystrom import BlockStore, Whitener, factorise, nystrom_sums
 from gpx.kernels import RBF, Matern32, Matern52, Periodic
 from gpx.methods.sparse import certified_selection as module
 from gpx.methods.sparse.certified_selection import (
-    SLACK,
+    BISECTION_SLACK,
     KLCertifier,
     certified_selection,
     least_kl_bound,
@@ -66,7 +66,9 @@ def test_the_exact_divergence_is_within_the_tolerance(kernel, d, noise, toleranc
     size = len(found.points)
     greedy = GreedyConditionalVariance().select(x, kernel, size)
     assert torch.equal(found.points, greedy.points)
-    fewer = size - 1 - round(SLACK * size)  # bisection may stop this far above the smallest
+    fewer = (
+        size - 1 - round(BISECTION_SLACK * size)
+    )  # bisection may stop this far above the smallest
     assert certifier.bound(*sums_of(kernel, x, found.points[:fewer], y)) > tolerance
 
 
@@ -108,7 +110,7 @@ def test_products_are_made_for_few_data_only(monkeypatch):
     )
     few = sums_of(kernel, x, certified_selection(with_products, max_points=200).points, y)
     assert by_size.bound(*few) == with_products.bound(*few) < without.bound(*few)
-    monkeypatch.setitem(module.PRODUCTS_LIMIT, "cpu", 199)
+    monkeypatch.setitem(module.MAX_ROWS_FOR_PRODUCTS, "cpu", 199)
     assert by_size.bound(*few) == without.bound(*few)
 
 

@@ -11,7 +11,7 @@ from gpx.likelihoods import Gaussian, StudentT
 from gpx.linalg import with_gradient
 from gpx.means import Linear
 from gpx.methods.sparse.effective_evidence import effective_evidence
-from gpx.methods.sparse.residual_noise import NOISE
+from gpx.methods.sparse.residual_noise import RESIDUAL_NOISE
 from gpx.models import EffectivePrior, ExactGP
 from gpx.objectives import CollapsedELBO, EffectiveEvidence, ExactMLL
 
@@ -217,14 +217,14 @@ def test_gradients_flow_into_the_inputs_through_the_order_of_blocks():
 def test_the_noise_of_blocks_is_kept_for_the_gradient_where_it_fits(structure, needed, monkeypatch):
     """Beside A (60 x 12): what does not fit is made a second time."""
     model, x, y = problem("fitc", n=60)
-    kind, made = NOISE[structure], []
+    kind, made = RESIDUAL_NOISE[structure], []
 
     class Counted(kind):
         def __init__(self, store, rows, *rest):
             made.append(rows)
             super().__init__(store, rows, *rest)
 
-    monkeypatch.setitem(NOISE, structure, Counted)
+    monkeypatch.setitem(RESIDUAL_NOISE, structure, Counted)
     bounds = [0, 40, 60] if structure == "blocks" else None
     residual, noise = (y - model.mean(x)).detach(), torch.tensor(0.07).double()
     for budget, gradient, passes in [

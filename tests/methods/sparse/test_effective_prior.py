@@ -291,7 +291,7 @@ BAD = {
     "no blocks": ({"prior": "pic", "num_blocks": 0}, "num_blocks=0 must be at least 1"),
     "two ways": (
         {"prior": "pic", "num_blocks": 2, "block_size": 3},
-        "num_blocks and block_size say the same thing",
+        "num_blocks and block_size define the same thing",
     ),
     "random blocks of test points": (
         {"prior": "pic", "partition": RandomBlocks()},
@@ -304,7 +304,7 @@ BAD = {
     "no partition": ({"prior": "pic", "partition": "kmeans"}, "'kmeans' is no partition"),
     "a partition and centres": (
         {"prior": "pic", "partition": ClusterBlocks(), "block_centres": [[0.0, 1.0]]},
-        "partition and block_centres both say the blocks",
+        "partition and block_centres both define the blocks",
     ),
     "more blocks than points": (
         {"prior": "pitc", "num_blocks": 70, "num_data": 60},
@@ -360,4 +360,4 @@ def test_more_inducing_points_or_blocks_than_data_are_said():
             **parts(), num_inputs=2, num_inducing=7, prior="pic", num_blocks=70
         ).double().initialise(x, y, generator=draws)
     capped = EffectivePrior(**parts(), num_inputs=2, num_inducing=70, num_data=60)
-    assert capped.settle(x) == {"num_inducing": (60, "one per training point, 70 were asked for")}
+    assert capped.settle(x) == {"num_inducing": (60, "one per training point; 70 would be more")}

@@ -452,5 +452,5 @@ def test_the_number_of_inducing_points_follows_the_rows(num_data, expected):
     assert value == expected
     assert "half the training points" in reason
     assert SVGP(**parts, num_inducing=9, num_data=num_data or 20).settle(torch.zeros(3, 2)) == (
-        {} if num_data != 1 else {"num_inducing": (1, "one per training point, 9 were asked for")}
+        {} if num_data != 1 else {"num_inducing": (1, "one per training point; 9 would be more")}
     )

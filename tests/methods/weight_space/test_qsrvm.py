@@ -7,7 +7,7 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.weight_space.qsrvm import PRUNED, QSRVM
+from gpx.methods.weight_space.qsrvm import PRUNING_PRECISION, QSRVM
 from gpx.objectives import QuadruplyStochasticELBO, WeightSpaceELBO
 from gpx.training import FirstOrder
 
@@ -64,7 +64,7 @@ def test_fixed_point_is_a_stationary_point_of_the_evidence():
     covariance = phi * (-log_s).exp() @ phi.T + noise * torch.eye(40)
     law = torch.distributions.MultivariateNormal(torch.zeros(40), covariance)
     (gradient,) = torch.autograd.grad(law.log_prob(y), log_s)
-    finite = log_s < torch.tensor(PRUNED).log() - 3.0
+    finite = log_s < torch.tensor(PRUNING_PRECISION).log() - 3.0
     assert 2 <= finite.sum() <= 20
     assert gradient[finite].abs().max() < 0.05  # nats per unit of log s; a sweep stops at 1e-3
 

@@ -55,11 +55,11 @@ def mean_of(model):
 def test_rounds_grow_to_all_groups_and_stay_there():
     rounds = Rounds(5, 1.2)
     assert [rounds.active(k) for k in range(7)] == [1, 2, 3, 4, 5, 5, 5]
-    places = [rounds.place(step) for step in range(21)]
+    places = [rounds.at(step) for step in range(21)]
     assert places[:6] == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
     assert places[10:16] == [(4, 0), (4, 1), (4, 2), (4, 3), (4, 4), (5, 0)]
     assert [rounds.first_visit(group) for group in range(5)] == [0, 1, 2, 3, 4]
-    assert [Rounds(1, 2.0).place(step) for step in range(2)] == [(0, 0), (1, 0)]
+    assert [Rounds(1, 2.0).at(step) for step in range(2)] == [(0, 0), (1, 0)]
     assert [Rounds(100, 2.0).active(k) for k in range(9)] == [1, 2, 4, 8, 16, 32, 64, 100, 100]
 
 
@@ -70,7 +70,7 @@ def test_fitted_values_are_exact_at_every_step():
     steps.bind(model, x, seed=0)
     phi = model.basis(x).detach()
     for k in range(12):
-        number, _ = steps._rounds.place(k)
+        number, _ = steps._rounds.at(k)
         torch.testing.assert_close(steps.fitted, phi[steps._rows(number)] @ mean_of(model))
         steps.step(k, x, y, generator=torch.Generator())
     drawn = torch.cat([steps._batches.rows(k) for k in range(4)])

@@ -12,7 +12,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume
-from gpx.runs.data import choice_of
+from gpx.runs.data import chosen_by_data
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -163,7 +163,7 @@ def test_outliers_are_told(size, told, arrays, tmp_path, capsys):
     y[3:60:20] += size
     options = (*QUICK, "kernel=rbf", "data.test_fraction=0")
     gpx.fit(x, y, *options, folder=tmp_path / "run")
-    said = "3 of the training targets lie more than 10 times" in capsys.readouterr().err
+    said = "3 training targets are outliers, more than 10 interdecile" in capsys.readouterr().err
     assert said == told
 
 
@@ -190,7 +190,9 @@ def test_a_run_of_a_named_method_ends_with_its_budget(named, arrays, tmp_path):
         y = (y > y.mean()).astype(float)
         options += ["likelihood=bernoulli", "optimizer.burn_in=10", "optimizer.thin=1"]
     fitted = gpx.fit(x, y, *options, folder=tmp_path / "run")
-    assert fitted.metrics["train.stopped"].startswith("trainer.budget=0.01 seconds: ")
+    reason, _, most = fitted.metrics["train.stopped"].rpartition(" steps of at most ")
+    assert reason.startswith("trainer.budget=0.01 seconds: ")
+    assert most == ("410" if named == "elliptical_slice" else "2000")  # burn-in and iterations
     assert fitted.metrics["train.steps"] < 2000
     assert np.isfinite(fitted.metrics["test.mnlp"])
 
@@ -198,10 +200,10 @@ def test_a_run_of_a_named_method_ends_with_its_budget(named, arrays, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["approx.num_inducing=9"], "the default, chooses the method itself: name one of them"),
+        (["approx.num_inducing=9"], "(the default) chooses the method: name one of these"),
         (["basis=orthogonal"], "name one with approx=, for example approx=qsgp basis=orthogonal"),
-        (["objective=exact_mll"], "objective= is for certain methods"),
-        (["inducing=auto"], "is for certain methods"),
+        (["objective=exact_mll"], "objective= belongs to certain methods"),
+        (["inducing=auto"], "belongs to certain methods"),
         (["trainer.budget=0"], "trainer.budget=0: expected seconds above 0, or null"),
         (["optimizer=qsgp_blocks"], "choose another optimizer="),
         (["trainer.max_step=9"], "did you mean trainer.max_steps"),
@@ -223,8 +225,8 @@ def test_a_config_alone_cannot_be_composed_anew(tmp_path):
 
 @pytest.mark.parametrize("facts", [{}, {"choice": None}, {"choice": {"a": 1}}, {"choice": 3}])
 def test_a_config_without_a_choice_has_none(facts):
-    assert choice_of(OmegaConf.create({"facts": facts})) is None
-    assert choice_of(OmegaConf.create({})) is None
+    assert chosen_by_data(OmegaConf.create({"facts": facts})) is None
+    assert chosen_by_data(OmegaConf.create({})) is None
 
 
 def test_locality_of_kernels():

@@ -15,8 +15,8 @@ from gpx.linalg.processes import Processes, work_shared
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node
-from gpx.runs.choosing.kernel_choice import _Clock, _told, candidates_for
-from gpx.runs.choosing.kernel_fit import Fit, Judge, with_values
+from gpx.runs.choosing.kernel_choice import _Clock, _describe, candidates_for
+from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, with_values
 from gpx.runs.choosing.series_kernels import likely_periods
 from gpx.sampling.seeds import stream
 
@@ -92,12 +92,12 @@ def test_classes_are_compared_by_laplace(tmp_path):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("+kernel.lengthscale=2", "kernel=auto chooses the kernel itself: name one"),
+        ("+kernel.lengthscale=2", "kernel=auto chooses the kernel: name one"),
         ("kernel.candidates=[]", "expected a list of kernels"),
         ("kernel.candidates=[rbff]", "there is no kernel rbff; did you mean rbf"),
         (
             "kernel.candidates=['rbf*rbf per input']",
-            "'per input' goes after the name of one kernel",
+            "'per input' must follow the name of a kernel",
         ),
         ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
         ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
@@ -151,7 +151,11 @@ def test_a_folder_of_the_user_has_candidates(train_py, tmp_path):
     loud = [option for option in QUICK if not option.startswith("trainer.quiet")]
     few = ("data=toy1d", "data.num_points=30", "kernel.candidates=[rbf]", "kernel.rounds=0")
     status, text = train_py(*few, *loud, "hydra.run.dir=loud")
-    assert text.splitlines()[0] == "kernel=auto: compared on 27 rows are rbf"
+    data, compared, chosen = text.splitlines()[:3]
+    assert data == "data toy1d split 0: 27 training and 3 test rows, 1 input (x), target y"
+    assert compared == "kernel=auto: comparing on 27 rows: rbf"
+    assert chosen.startswith("kernel='rbf', chosen by kernel=auto on 27 rows: evidence/point ")
+    assert text.count("27 training and 3 test rows") == 1
     status, text = train_py("data=toy1d", "kernel.candidates=[mine]", *QUICK)
     assert "there is no kernel mine" in text
 
@@ -160,13 +164,16 @@ def test_without_an_evidence_to_compare_a_kernel_is_taken_and_said(tmp_path):
     x = np.linspace(0, 1, 30)
     options = ["approx=svgp", "kernel=auto", "likelihood=student_t", *QUICK]
     fitted = gpx.fit(x, x, *options, folder=tmp_path / "run")
-    assert "under a StudentT likelihood no evidence" in fitted.metrics["model.kernel_choice"]
+    assert (
+        "the evidence with a StudentT likelihood is too slow"
+        in fitted.metrics["model.kernel_choice"]
+    )
 
 
 def test_few_rows_do_not_compare_kernels(tmp_path):
     x = np.random.default_rng(0).normal(size=(9, 30))
     fitted, config = chosen(x, x[:, 0], "data.test_fraction=0", folder=tmp_path / "run")
-    assert "9 rows are too few to compare kernels by" in fitted.metrics["model.kernel_choice"]
+    assert "9 rows are too few to compare kernels" in fitted.metrics["model.kernel_choice"]
     assert config.kernel["_target_"] == "gpx.kernels.Matern52"
 
 
@@ -195,13 +202,13 @@ def test_the_best_are_fitted_again_to_more_rows(tmp_path):
 def test_more_parameters_have_to_lead(lead, expected, tmp_path, monkeypatch):
     names = {"rbf": "simple", "matern12": "rich"}
 
-    def fit(judge, name, node, likelihood=None):
+    def fit(fitter, name, node, likelihood=None):
         rich = names.get(name) == "rich"
         counts = {"score": lead if rich else 0.0, "hyperparameters": 7 if rich else 3}
         ends = {"score": -99.0} if name not in names else counts
-        return Fit(name, node, judge.start, 0.0, **ends)
+        return Fit(name, node, fitter.start, 0.0, **ends)
 
-    monkeypatch.setattr(Judge, "fit", fit)
+    monkeypatch.setattr(KernelFitter, "fit", fit)
     x = np.random.default_rng(0).normal(size=(30, 2))
     _, config = chosen(x, x[:, 0], "kernel.candidates=[rbf,matern12]", folder=tmp_path)
     assert names[config.facts.kernel_choice.split("'")[1]] == expected
@@ -212,7 +219,9 @@ def test_a_budget_leaves_kernels_untried_and_says_so(tmp_path):
     options = ("kernel.candidates=[rbf,matern12,matern32]", "trainer.budget=1e-6")
     fitted, config = chosen(x, x[:, 0], *options, folder=tmp_path / "run")
     assert config.kernel["_target_"] == "gpx.kernels.RBF"
-    assert "trainer.budget left no time for 2 kernels" in fitted.metrics["model.kernel_choice"]
+    assert (
+        "trainer.budget left no time to compare 2 kernels" in fitted.metrics["model.kernel_choice"]
+    )
 
 
 def test_candidates_follow_inputs_and_rows():
@@ -270,8 +279,11 @@ def test_fits_of_one_name_are_told_once():
         return Fit(name, {}, {}, score / 100, None, score, 3)
 
     fits = [made("rbf + periodic", 9.0), made("rbf + periodic", 8.5), made("rbf", 7.0)]
-    text = _told(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
-    assert text.endswith("(more parameters need +3): rbf -2.0")
+    text = _describe(fits[0], [*fits, made("rbf", 6.0)], 100, _Clock(1.0))
+    assert text.endswith("relative to it, in nats: rbf -2.0")
+    ahead = _describe(fits[2], fits, 100, _Clock(1.0))
+    rule = "one with more hyperparameters must lead by 3"
+    assert ahead.endswith(f"rbf + periodic +2.0 ({rule})")
 
 
 def test_processes_that_share_a_run_stop_looking_together():

@@ -90,8 +90,8 @@ def test_the_reason_names_what_decided():
     assert "2 targets" in choose(CASES["several targets"][0]).reason
     little = choose(CASES["little memory"][0]).reason
     assert little.endswith("approx=exact needs about 0.12 GiB, above trainer.memory_budget")
-    assert "fall with distance" not in choose(replace(TABLE, num_train=9_000)).reason
-    assert "fall with distance" in choose(CASES["a periodic kernel"][0]).reason
+    assert "decay with distance" not in choose(replace(TABLE, num_train=9_000)).reason
+    assert "decay with distance" in choose(CASES["a periodic kernel"][0]).reason
     assert "trainer.budget=30" in choose(CASES["some time"][0]).reason
     assert "above trainer.budget=0.1" in choose(CASES["no time"][0]).reason
 

@@ -116,5 +116,7 @@ def test_models_that_have_no_such_form_are_refused(options, words, tmp_path):
     made = gpx.fit(*table(40), *options, *SMALL, "trainer.max_steps=2", folder=tmp_path / "run")
     with pytest.raises(ConfigError, match=words):
         gpx.export(made, tmp_path / "model.c")
-    with pytest.raises(ConfigError, match=r"model.bin: its ending says the format, one of .c"):
+    with pytest.raises(
+        ConfigError, match=r"model.bin: the ending of the file must say the format, one of .c"
+    ):
         gpx.export(made, tmp_path / "model.bin")

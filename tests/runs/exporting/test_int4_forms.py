@@ -231,7 +231,7 @@ def test_inputs_and_features_are_not_mistaken_for_each_other(tmp_path):
     with pytest.raises(ConfigError, match="predict_features"):
         given.predict(table()[0])
     own = gpx.export(predictor_of(*BASES["random"]), tmp_path / "b.c", samples=2)
-    with pytest.raises(ConfigError, match="inputs to predict"):
+    with pytest.raises(ConfigError, match="call predict"):
         own.predict_features(np.zeros((1, 3)))
 
 

@@ -22,8 +22,15 @@ def test_bars_and_curve_show_what_was_counted(tmp_path):
     assert [bar.get_height() for bar in left.patches] == pytest.approx([1.0] * 20)
     asked, found = right.lines[0].get_data()
     assert found == pytest.approx(asked, abs=1e-3)
-    assert right.get_title() == "mean distance 0.000"
+    assert right.get_title() == "coverage, off by 0.000 on average"
     drawn["calibration"].savefig(tmp_path / "figure.png")
+
+
+@pytest.mark.parametrize(("rows", "bins"), [(15, 5), (120, 12), (1000, 20)])
+def test_few_rows_have_few_bars(rows, bins):
+    law = Normal(torch.zeros(rows), torch.ones(rows))
+    drawn = calibration_figures(targets(torch.linspace(-2, 2, rows)), law, 4)
+    assert len(drawn["calibration"].axes[0].patches) == bins
 
 
 def test_several_outputs_are_numbered():

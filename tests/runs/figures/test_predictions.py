@@ -1,4 +1,5 @@
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gpx.runs.figures import predictions as figures
 
@@ -49,8 +50,21 @@ def test_lengthscales_stand_in_the_order_of_their_weight(tmp_path):
     figure = figures.lengthscale_bars(names, np.linspace(4.0, 0.1, 40))
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["x39", "x38"]
-    assert axes.get_title() == "30 of 40 inputs"
+    assert figure.get_suptitle().startswith("30 of 40 inputs")
     assert draw(figure, tmp_path) > 1000
+
+
+def test_names_of_inputs_cut_nothing_off():
+    names = ["day (days since 1970-01-01)", "temperature is missing", "site=harbour, old"]
+    figure = figures.lengthscale_bars(names, np.array([0.5, 1.0, 20.0]))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    axes, renderer = figure.axes[0], canvas.get_renderer()
+    texts = [axes.xaxis.label, *axes.get_yticklabels(), *figure.texts]
+    assert len(texts) == 5
+    for text in texts:
+        box = text.get_window_extent(renderer)
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width, text.get_text()
 
 
 def test_maps_of_two_inputs(tmp_path):
@@ -62,8 +76,11 @@ def test_maps_of_two_inputs(tmp_path):
     )
     assert field.axes[0].get_title() == "mean of height"
     assert draw(field, tmp_path) > 1000
-    decision = figures.decision_map(edges, values, points, points[:, 0] > 0.5, ("a", "b"))
+    high = points[:, 0] > 0.5
+    decision = figures.decision_map(edges, values, points, high, ("a", "b"), None, ("no", "yes"))
     assert decision.axes[0].get_xlabel() == "a"
+    assert decision.axes[1].get_ylabel() == "probability of yes"
+    assert [text.get_text() for text in decision.legends[0].get_texts()] == ["no", "yes"]
     assert draw(decision, tmp_path) > 1000
 
 

@@ -1,4 +1,4 @@
-"""A trained model of discrete weights as a predictor in integers, for machines of few bytes."""
+"""Export of models of discrete weights to integer arithmetic, for microcontrollers."""
 
 from gpx.runs.exporting.int4.draw import int4_predictor
 from gpx.runs.exporting.int4.predictor import Int4Prediction, Int4Predictor, Int4Size

@@ -1,4 +1,4 @@
-"""Products of functions of one input each, every one from a table of its own."""
+"""Products of functions of one input each, every function from a table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from torch import Tensor
 
 from gpx.bases.closed_forms import AxisProducts
 from gpx.errors import ConfigError
-from gpx.runs.exporting.int4.forms import FULL, Features, blended, divided
+from gpx.runs.exporting.int4.forms import FULL, Features, divided, interpolated
 
-CELLS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""Of the tables: the fewest that are fine enough."""
+CELL_COUNTS = (64, 128, 256, 512, 1024, 2048, 4096)
+"""Sizes of tables; the smallest one within ``INTERPOLATION_ERROR`` is used."""
 
-FINE = 2.0**-13
-"""Error of interpolation, of a function's largest value: four units of 16 bits with a sign."""
+INTERPOLATION_ERROR = 2.0**-13
+"""Largest error of linear interpolation, relative to the largest value of the function."""
 
-WHOLE = 65536
+UNIT_FRACTION = 65536
+"""Integer that represents a whole cell in interpolation."""
 
 UNIT = """\
 static int gpx_unit(const float *standard, int j)
@@ -45,12 +46,12 @@ static int gpx_unit(const float *standard, int j)
 
 @dataclasses.dataclass(frozen=True)
 class AxisFeatures(Features):
-    """prod_i g_i(x_i), each factor to 2^-13 of its largest value; beyond its table, its end's.
+    """prod_i g_i(x_i), each factor to 2^-13 of its largest value; constant beyond its table.
 
     Attributes:
         tables (R, cells + 1): values of the functions at even steps, integers up to 32767.
-        rows (k, d): the table of every factor.
-        low (d,), cells (d,): where the tables begin, and cells per standardised input.
+        rows (k, d): index of the table of every factor.
+        low (d,), cells (d,): start of the tables, and cells per unit of standardised input.
     """
 
     tables: NDArray[np.int16]
@@ -72,29 +73,30 @@ class AxisFeatures(Features):
         scale: NDArray[np.float32],
         factor: NDArray[np.int16],
     ) -> AxisFeatures:
-        """Tables of the functions that some product has, each over its largest value.
+        """Tables of all functions that occur in a product, relative to their largest values.
 
         Args:
-            form: whose products are written.
-            peaks (d, c): largest values, as ``peaks_of`` finds them.
+            form: the products.
+            peaks (d, c): largest values, from ``peaks_of``.
+            scale, factor: of ``Features``.
 
         Raises:
-            ConfigError: a function that no table follows.
+            ConfigError: a function varies too quickly for the largest table.
         """
         inputs = form.which.shape[1]
         pairs = form.which + len(peaks[0]) * torch.arange(inputs)
         wanted, rows = pairs.unique(return_inverse=True)
         axis, number = wanted // len(peaks[0]), wanted % len(peaks[0])
-        for cells in CELLS:
+        for cells in CELL_COUNTS:
             values = _on_grid(form, 2 * cells + 1)[axis, number] / peaks[axis, number].unsqueeze(1)
             middle = 0.5 * (values[:, :-2:2] + values[:, 2::2])
             error = float((values[:, 1::2] - middle).abs().max()) if len(wanted) else 0.0
-            if error <= FINE:
+            if error <= INTERPOLATION_ERROR:
                 break
         else:
             raise ConfigError(
-                f"format=int4: tables of {CELLS[-1]} cells follow the functions of an input to "
-                f"{error:.1e} of their size only; use longer lengthscales or fewer functions"
+                f"format=int4: tables of {CELL_COUNTS[-1]} cells have an error of {error:.1e}, as "
+                "basis functions vary too quickly; use longer lengthscales or fewer functions"
             )
         tables = (FULL * values[:, ::2]).round().short().numpy()
         per_unit = cells / (form.high - form.low)
@@ -115,9 +117,11 @@ class AxisFeatures(Features):
             at = (x[:, column] - self.low[column]) * self.cells[column]
             at = np.clip(at, np.float32(0.0), np.float32(count))
             place = np.minimum(at.astype(np.int64), count - 1)
-            part = ((at - place.astype(np.float32)) * np.float32(WHOLE)).astype(np.int64)[:, None]
+            part = ((at - place.astype(np.float32)) * np.float32(UNIT_FRACTION)).astype(np.int64)[
+                :, None
+            ]
             low, high = self.tables[rows][:, place].T, self.tables[rows][:, place + 1].T
-            found = divided(found * blended(low, high, part, WHOLE), FULL)
+            found = divided(found * interpolated(low, high, part, UNIT_FRACTION), FULL)
         return found
 
     def c_unit(self) -> str:
@@ -126,11 +130,13 @@ class AxisFeatures(Features):
 
 
 def peaks_of(form: AxisProducts) -> Tensor:
-    """Largest absolute values (d, c) of the functions of every axis, as a fine grid has them."""
-    return _on_grid(form, CELLS[-1] + 1).abs().amax(2).clamp_min(torch.finfo(torch.float64).tiny)
+    """Largest absolute values (d, c) of the functions of every axis, on a fine grid."""
+    return (
+        _on_grid(form, CELL_COUNTS[-1] + 1).abs().amax(2).clamp_min(torch.finfo(torch.float64).tiny)
+    )
 
 
 def _on_grid(form: AxisProducts, points: int) -> Tensor:
-    """The functions of every axis (d, c, points) at even steps."""
+    """Values (d, c, points) of the functions of every axis at even steps."""
     steps = torch.linspace(0.0, 1.0, points, dtype=torch.float64).unsqueeze(1)
     return form.functions(form.low + (form.high - form.low) * steps)

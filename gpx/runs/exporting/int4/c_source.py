@@ -1,4 +1,4 @@
-"""The C function of a predictor in integers: C99, no header, no library."""
+"""The C function of an integer predictor: C99, without headers or libraries."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ static float gpx_probability(float value)
 
 
 def array(kind: str, name: str, values: NDArray[Any]) -> str:
-    """A table in C, which has no arrays of nothing. Nine digits give the same float32 again."""
+    """An array in C. Nine digits reproduce a float32; an empty array becomes a single 0."""
     flat = values.ravel()
     words = [number(v) for v in flat] if kind == "float" else [str(int(v)) for v in flat]
     lines = ",\n".join("    " + ", ".join(words[i : i + 12]) for i in range(0, len(words), 12))
@@ -80,12 +80,12 @@ def array(kind: str, name: str, values: NDArray[Any]) -> str:
 
 
 def number(value: np.float32) -> str:
-    """A float32 in C."""
+    """A float32 constant in C."""
     return f"{float(value):.8e}f"
 
 
 def signature(given: bool) -> str:
-    """Of the function."""
+    """Signature of the C function; ``given``: it takes values of basis functions."""
     if given:
         return "void gpx_predict_features(const float *features, float *mean, float *variance)"
     return "void gpx_predict(const float *x, float *mean, float *variance)"
@@ -99,13 +99,13 @@ def ending(
     link: NDArray[np.float32] | None,
     per_unit: int,
 ) -> str:
-    """The function, from the draws that ``gpx_draws`` leaves.
+    """The C function that turns the draws of ``gpx_draws`` into mean and variance.
 
     Args:
-        given: whether it takes values of functions in the place of inputs.
-        offset, noise: of the target, and squared.
-        link: table of the probability of the second class at draws from 0 on; None: no classes.
-        per_unit: entries of that table a unit.
+        given: whether it takes values of basis functions instead of inputs.
+        offset, noise: mean offset and noise variance, in units of the target.
+        link: table of the logistic function from 0 on; None without classes.
+        per_unit: entries of that table per unit.
     """
     begin = "\n    gpx_draws(features, draws);\n" if given else STANDARDISED
     counters = "s" if given else "i, s"

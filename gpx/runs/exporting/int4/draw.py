@@ -1,4 +1,4 @@
-"""From a trained model of discrete weights to its draws in 4 bits."""
+"""Conversion of a trained model of discrete weights into a predictor with 4-bit weights."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from gpx.runs.predictor import Predictor
 
 
 def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) -> Int4Predictor:
-    """Draw the weights of a trained model and keep them as 4-bit integers.
+    """Draw the weights of a trained model and store them as 4-bit integers.
 
     Args:
         predictor: of ``approx=direct``, ``direct_mixture``, ``direct_logistic`` or
             ``direct_network``.
-        samples: draws; their mean differs from the posterior's by its deviation / sqrt(samples).
+        samples: number of draws; the error of the mean is the deviation / sqrt(samples).
         seed: of the draws.
 
     Raises:
-        ConfigError: another model or mean, predictions or columns that go through something
-            further, or values that 4 bits do not hold.
+        ConfigError: another model or mean function, a target transform, recalibration, columns that
+            are not numbers, or weights that 4 bits cannot hold.
     """
     posterior = predictor.posterior
     if not isinstance(posterior, DirectPosterior | DirectNetworkPosterior):
@@ -46,13 +46,13 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
             "with approx=direct"
         )
     if predictor.target_transform is not None:
-        raise ConfigError("format=int4 knows no data.target_transform=: train without it")
+        raise ConfigError("format=int4 cannot hold data.target_transform=: train without it")
     if predictor.calibration is not None:
-        raise ConfigError("format=int4 knows no calibrate=: train without it")
+        raise ConfigError("format=int4 cannot hold calibrate=: train without it")
     if predictor.coding is not None and not predictor.coding.plain:
         raise ConfigError(
-            "format=int4 takes numbers as they are, and the table has columns of texts, dates or "
-            "missing values; train on columns of numbers"
+            "format=int4 needs inputs that are numbers, and the table has columns of texts, dates "
+            "or missing values; train on columns of numbers"
         )
     if samples < 1:
         raise ConfigError(f"samples={samples}: expected at least 1")
@@ -67,6 +67,7 @@ def _generator(posterior: DirectPosterior | DirectNetworkPosterior, seed: int) -
 
 
 def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) -> Int4Predictor:
+    """Predictor of a model with basis functions, from codes of its weights (S, m)."""
     scaler = predictor.scaler
     basis, mean = copy.deepcopy(posterior.basis).cpu(), copy.deepcopy(posterior.mean).cpu()
     if not isinstance(mean, Constant | Zero):
@@ -86,7 +87,7 @@ def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) 
         form: Form = GivenFeatures(per_step[used].float().numpy(), used.int().numpy())
         numbers = 0
     else:
-        if isinstance(found, Radial):  # lengthscales are part of how inputs are standardised
+        if isinstance(found, Radial):  # divide by lengthscales along with standardising
             rate = rate * found.rate
         form = _in_integers(found, per_step, used)
         numbers = _float_numbers(found, count, inputs)
@@ -104,13 +105,13 @@ def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) 
         mean_numbers=count,
     )
     if isinstance(form, Features):
-        # a sum that could leave 32 bits is refused now, not where the predictor runs
+        # raises now if a sum could overflow 32 bits in a prediction
         made.weights.products(torch.full((1, len(used)), FULL))
     return made
 
 
 def _in_integers(found: ClosedForm, per_step: Tensor, used: Tensor) -> Features:
-    """The functions ``used`` of a form as tables, each worth ``per_step`` (m,) a step."""
+    """Tables of the functions ``used``; ``per_step[j]`` is the value of a step of weight j."""
     amplitude = found.amplitude[used].abs()
     worth = amplitude * per_step[used]
     peaks = torch.ones(1, 1)
@@ -136,8 +137,8 @@ def _in_integers(found: ClosedForm, per_step: Tensor, used: Tensor) -> Features:
 
 
 def _float_numbers(found: ClosedForm, count: int, inputs: int) -> int:
-    """Float32 numbers that all the functions need."""
-    if isinstance(found, Waves):  # a cosine and a sine share theirs
+    """Number of float32 numbers that define all functions in a floating-point model."""
+    if isinstance(found, Waves):  # a cosine and a sine share a frequency
         return 1 + count // 2 * inputs
     if isinstance(found, Radial):
         return 1 + count * inputs
@@ -146,7 +147,7 @@ def _float_numbers(found: ClosedForm, count: int, inputs: int) -> int:
 
 
 def _noise(predictor: Predictor, posterior: DirectPosterior | DirectNetworkPosterior) -> float:
-    """Variance of the noise in the target's units."""
+    """Noise variance in the squared unit of the target."""
     assert isinstance(predictor.likelihood, Gaussian)
     scale = float(predictor.scaler.target_scale)
     return scale * scale * float(posterior.noise_variance(predictor.likelihood))
@@ -155,6 +156,7 @@ def _noise(predictor: Predictor, posterior: DirectPosterior | DirectNetworkPoste
 def _network(
     predictor: Predictor, posterior: DirectNetworkPosterior, drawn: Tensor
 ) -> Int4Predictor:
+    """Predictor of a network, from codes of its weights (S, m)."""
     fan_in = posterior.polynomial.fan_in.double()
     weights: QuantisedWeights = quantise_draws(drawn, posterior.values[0].cpu() * fan_in[0].sqrt())
     scaler, inputs = predictor.scaler, len(predictor.input_names)

@@ -1,4 +1,4 @@
-"""How a predictor gets the draws of its latent function from inputs and 4-bit weights."""
+"""Evaluation of the latent draws from inputs and 4-bit weights, in NumPy and in C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpx.methods.direct.codes import QuantisedWeights
 from gpx.runs.exporting.int4.c_source import array
 
 FULL = 32767
-"""The integer that stands for a function's largest value."""
+"""The integer that represents the largest value of a function."""
 
 SUMS = """\
 static void gpx_draws(const float *standard, float *draws)
@@ -38,26 +38,26 @@ static void gpx_draws(const float *standard, float *draws)
 
 
 class Form(ABC):
-    """Draws (n, S) from standardised inputs (n, d), in NumPy and as C, step by step alike.
+    """Latent draws (n, S) from standardised inputs (n, d), by the same steps in NumPy and in C.
 
-    A subclass is a frozen dataclass of arrays, which the archive holds and C has as tables.
+    A subclass is a frozen dataclass of arrays, which are stored in the archive and as C tables.
     """
 
     given: ClassVar[bool] = False
-    """Whether the caller has the functions' values in the place of inputs."""
+    """Whether the caller gives values of the basis functions instead of inputs."""
     types: ClassVar[Mapping[str, str]] = {}
-    """C type of every array, where it has a table."""
+    """C type of every array that becomes a table."""
 
     @abstractmethod
     def draws(self, x: NDArray[np.float32], weights: QuantisedWeights) -> NDArray[np.float32]:
-        """Latent draws (n, S) less the offset, in the target's units."""
+        """Latent draws (n, S) without the offset, in units of the target."""
 
     @abstractmethod
     def c_functions(self) -> str:
-        """C of ``gpx_draws`` and what it calls."""
+        """C source of ``gpx_draws`` and the functions it calls."""
 
     def c_inputs(self, count: int) -> str:
-        """What the C function takes, in words."""
+        """Description of the argument of the C function."""
         return f"x: {count} inputs in their own units."
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -65,13 +65,13 @@ class Form(ABC):
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def c_tables(self) -> str:
-        """The arrays in C, each ``gpx_`` and its name."""
+        """The arrays in C, each named ``gpx_`` and its name."""
         found = self.arrays()
         return "".join(array(kind, f"gpx_{name}", found[name]) for name, kind in self.types.items())
 
     @property
     def table_bytes(self) -> int:
-        """Of the tables in C."""
+        """Size of the tables in C."""
         sizes = {"float": 4, "short": 2, "unsigned short": 2, "unsigned char": 1}
         found = self.arrays()
         return sum(sizes[kind] * found[name].size for name, kind in self.types.items())
@@ -79,11 +79,11 @@ class Form(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Features(Form):
-    """Functions in 16 bits times weights in 4: sums of 32-bit integers.
+    """Basis functions in 16 bits times weights in 4 bits, summed in 32-bit integers.
 
     Attributes:
-        scale (1,): of a sum, float32.
-        factor (k,): of every function, as integers up to 32767; empty where all are alike.
+        scale (1,): converts a sum to units of the target, float32.
+        factor (k,): relative size of every function, integers up to 32767; empty if all are equal.
     """
 
     scale: NDArray[np.float32]
@@ -95,7 +95,7 @@ class Features(Form):
 
     @abstractmethod
     def c_unit(self) -> str:
-        """C of ``static int gpx_unit(const float *standard, int j)``."""
+        """C source of ``static int gpx_unit(const float *standard, int j)``."""
 
     def features(self, x: NDArray[np.float32]) -> NDArray[np.int32]:
         """The functions (n, k) at standardised inputs (n, d), as integers up to 32767."""
@@ -105,7 +105,7 @@ class Features(Form):
         return found.astype(np.int32)
 
     def draws(self, x: NDArray[np.float32], weights: QuantisedWeights) -> NDArray[np.float32]:
-        """As in ``Form``; raises ConfigError where a sum may leave 32 bits."""
+        """As in ``Form``; raises ConfigError if a sum may overflow 32 bits."""
         sums = weights.products(torch.from_numpy(self.features(x))).numpy()
         return self.scale * sums.astype(np.float32)
 
@@ -132,12 +132,12 @@ class Features(Form):
 
 
 def divided(values: NDArray[np.int64], by: int) -> NDArray[np.int64]:
-    """Integer quotients towards zero, as C has them."""
+    """Integer quotients, rounded towards zero as in C."""
     return np.sign(values) * (np.abs(values) // by)
 
 
-def blended(
+def interpolated(
     low: NDArray[Any], high: NDArray[Any], part: NDArray[np.int64], whole: int
 ) -> NDArray[np.int64]:
-    """Between two entries of a table, ``part`` of ``whole`` on the way; towards zero."""
+    """Linear interpolation, at ``part / whole`` between two entries; rounded towards zero."""
     return divided(low.astype(np.int64) * (whole - part) + high.astype(np.int64) * part, whole)

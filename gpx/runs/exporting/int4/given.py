@@ -1,4 +1,4 @@
-"""Functions that the caller evaluates: those of bases without a closed form."""
+"""Basis functions that the caller evaluates, for bases without a closed form."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ static void gpx_draws(const float *features, float *draws)
 
 @dataclasses.dataclass(frozen=True)
 class GivenFeatures(Form):
-    """Values of the functions as floats, from outside, times 4-bit weights.
+    """Values of basis functions, given by the caller as floats, times 4-bit weights.
 
     Attributes:
-        unit (k,): what a step of a weight is worth, float32.
-        columns (k,): which functions of the basis are wanted, in this order.
+        unit (k,): value of one step of each weight, float32.
+        columns (k,): indices of the basis functions to be given, in this order.
     """
 
     unit: NDArray[np.float32]
@@ -47,7 +47,7 @@ class GivenFeatures(Form):
     types: ClassVar[Mapping[str, str]] = {"unit": "float"}
 
     def draws(self, x: NDArray[np.float32], weights: QuantisedWeights) -> NDArray[np.float32]:
-        """As in ``Form``, from values (n, k) of the functions."""
+        """As in ``Form``, but from values (n, k) of the functions."""
         found = np.zeros((len(x), len(weights.codes)), dtype=np.float32)
         for number, steps in enumerate(weights.integers.numpy().T.astype(np.float32)):
             found += (self.unit[number] * x[:, number])[:, None] * steps

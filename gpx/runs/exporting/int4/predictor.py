@@ -1,4 +1,4 @@
-"""Draws of discrete weights in 4 bits as a predictor, with the C that does the same."""
+"""A predictor with 4-bit draws of discrete weights, and its C source."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ FORMS: dict[str, type[Form]] = {
     for kind in (WaveFeatures, AxisFeatures, RadialFeatures, GivenFeatures, SquareNetwork)
 }
 
-PER_UNIT = 16
-"""Entries of the table of the logistic function a unit: to 5e-5."""
+LINK_ENTRIES_PER_UNIT = 16
+"""Entries per unit in the table of the logistic function, for an error of 5e-5."""
 
-REACH = 16
-"""Where that table ends; the function is one to 1e-7 there."""
+LINK_RANGE = 16
+"""End of that table, where the logistic function is 1 to within 1e-7."""
 
 
 class Int4Size(NamedTuple):
-    """What a prediction takes, in integers and in the floating-point model of the same draws.
+    """Size and cost of a prediction, in integers and in a floating-point model of the same draws.
 
     Attributes:
-        weight_bytes, float_weight_bytes: of all draws: 4 bits a weight, and float32.
-        total_bytes: all tables of the predictor, those of the functions included.
-        float_total_bytes: the numbers that the functions need, and weights of all, in float32.
-        multiply_adds, float_multiply_adds: of weights and functions, one input, all draws: for the
-            weights that are not zero, and for all.
-        functions, num_basis: functions that some draw uses, and all; of a network its weights.
-        mean_bytes, mean_multiply_adds: of the posterior mean alone in float32, which knows no
-            variance: with many draws it is the smaller and the cheaper model.
+        weight_bytes, float_weight_bytes: weights of all draws, in 4 bits and in float32.
+        total_bytes: all tables of the predictor, including those of the functions.
+        float_total_bytes: weights and functions of the model in float32.
+        multiply_adds, float_multiply_adds: for one input and all draws, with weights that are not
+            zero, and with all weights.
+        functions, num_basis: number of functions with a weight that is not zero, and of all; for a
+            network, of weights.
+        mean_bytes, mean_multiply_adds: of the posterior mean in float32, without a variance. With
+            many draws it is smaller and cheaper.
     """
 
     weight_bytes: int
@@ -61,7 +62,7 @@ class Int4Size(NamedTuple):
 class Int4Prediction(NamedTuple):
     """Mean and variance (n,) of y over the draws, noise included, in the data's own units.
 
-    Of two classes y is one for the second label and else zero: the mean is its probability.
+    For two classes y is 1 for the second label and 0 for the first: the mean is a probability.
     """
 
     mean: NDArray[np.float32]
@@ -69,25 +70,24 @@ class Int4Prediction(NamedTuple):
 
 
 class Int4Predictor:
-    """S draws of the weights in 4 bits, and functions in 16: sums of 32-bit integers.
+    """S draws of weights in 4 bits and basis functions in 16 bits, summed in 32-bit integers.
 
-    f_s(x) = offset + scale * sum_j code_sj phi_j(x). Functions come from tables: cosines, functions
-    of one input and their products, functions of the distance to a centre; those of a basis that
-    has none of these forms are given from outside, as floats (``predict_features``). A network of
-    squares has float32 sums. What no draw uses is left out. ``c_source`` writes the same
-    arithmetic, step by step, as a C function; both give the same bits but for the rounding of the
-    last floating-point sums over draws.
+    f_s(x) = offset + scale * sum_j code_sj phi_j(x). Basis functions come from tables: cosines,
+    products of functions of one input, or functions of the distance to a centre. Values of other
+    basis functions are given by the caller (``predict_features``). Networks of squares use float32
+    sums. Functions whose weights are all zero are left out. ``c_source`` writes the same arithmetic
+    as a C function; results agree bit for bit except in the final float32 sums over draws.
 
     Args:
         codes (S, k): of the draws, 4 bits each.
         zero: the code of zero.
-        form: how draws of the function follow from inputs and weights.
+        form: evaluates draws of the function from inputs and weights.
         input_mean, input_rate (d,): standardised input = (x - mean) * rate, float32.
-        offset, noise: float32 numbers in the data's own units (noise: squared).
-        classes: whether the draws go through the logistic function.
-        num_basis: functions of the model that it is of.
-        float_numbers: that the functions of this model need in floating point.
-        mean_numbers: weights of the posterior mean.
+        offset, noise: mean offset and noise variance in the data's own units, float32.
+        classes: whether the logistic function is applied to the draws.
+        num_basis: number of basis functions of the trained model.
+        float_numbers: number of float32 numbers that define these functions.
+        mean_numbers: number of weights of the posterior mean.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Int4Predictor:
 
     @property
     def weights(self) -> QuantisedWeights:
-        """The draws, with sums in integers."""
+        """The drawn weights."""
         return quantise_draws(torch.from_numpy(self.codes), torch.arange(16.0) - self.zero)
 
     def predict(self, inputs: ArrayLike) -> Int4Prediction:
@@ -121,11 +121,12 @@ class Int4Predictor:
 
         Raises:
             ShapeError: another number of columns.
-            ConfigError: the predictor takes values of functions.
+            ConfigError: the predictor needs values of basis functions.
         """
         if self.form.given:
             raise ConfigError(
-                "the functions of this basis have no tables: give their values to predict_features"
+                "the predictor has no tables of its basis functions: call predict_features with "
+                "their values"
             )
         x = _columns(inputs, len(self.input_mean), "inputs")
         return self._outcome((x - self.input_mean) * self.input_rate)
@@ -137,10 +138,10 @@ class Int4Predictor:
 
         Raises:
             ShapeError: another number of columns.
-            ConfigError: the predictor has the functions itself.
+            ConfigError: the predictor has tables of its basis functions.
         """
         if not self.form.given:
-            raise ConfigError("this predictor has its functions in tables: give inputs to predict")
+            raise ConfigError("the predictor has tables of its basis functions: call predict")
         return self._outcome(_columns(features, self.codes.shape[1], "features"))
 
     def _outcome(self, x: NDArray[np.float32]) -> Int4Prediction:
@@ -153,10 +154,10 @@ class Int4Predictor:
         return Int4Prediction(mean, variance + self.noise)
 
     def size(self) -> Int4Size:
-        """Bytes and multiply-adds, beside those of floating point."""
+        """Bytes and multiply-adds, of the predictor and of floating-point models."""
         num, kept = self.codes.shape
         weight_bytes = num * ((kept + 1) // 2)
-        # offset, noise and what standardises inputs
+        # offset, noise, and mean and rate of the inputs
         both = 4 * (2 + (0 if self.form.given else 2 * len(self.input_mean)))
         if self.classes:
             both += 4 * len(link())
@@ -175,7 +176,7 @@ class Int4Predictor:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write everything to a NumPy archive; 4 bits a weight."""
+        """Write the predictor to a NumPy archive, with 4 bits per weight."""
         packed = self.weights.packed.numpy()
         kept = {n: value for n, value in vars(self).items() if n not in ("codes", "form")}
         kept |= {f"form.{n}": value for n, value in self.form.arrays().items()}
@@ -185,7 +186,7 @@ class Int4Predictor:
 
     @classmethod
     def load(cls, path: str | Path) -> Int4Predictor:
-        """Read what ``save`` wrote; nothing in the file is executed."""
+        """Read a file of ``save``; nothing in it is executed."""
         with np.load(path, allow_pickle=False) as file:
             kept = {name: file[name] for name in file.files}
         form = FORMS[str(kept["form"])](
@@ -207,7 +208,7 @@ class Int4Predictor:
         )
 
     def c_source(self) -> str:
-        """The predictor as C: tables and a function, which needs no library."""
+        """The predictor as a C file, which needs no library."""
         packed, given = self.weights.packed.numpy(), self.form.given
         head = HEAD.format(
             samples=len(packed),
@@ -231,22 +232,22 @@ class Int4Predictor:
             offset=self.offset,
             noise=self.noise,
             link=link() if self.classes else None,
-            per_unit=PER_UNIT,
+            per_unit=LINK_ENTRIES_PER_UNIT,
         )
         return f"{head}\n{tables}\n{self.form.c_functions()}{end}"
 
 
 def link() -> NDArray[np.float32]:
     """The logistic function from 0 to 16 (257,)."""
-    at = np.arange(REACH * PER_UNIT + 1) / PER_UNIT
+    at = np.arange(LINK_RANGE * LINK_ENTRIES_PER_UNIT + 1) / LINK_ENTRIES_PER_UNIT
     return (1.0 / (1.0 + np.exp(-at))).astype(np.float32)
 
 
 def _probability(value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The logistic function from its table, in the steps of the C function."""
+    """The logistic function from its table, by the same steps as in C."""
     table = link()
     last = len(table) - 1
-    at = np.abs(value) * np.float32(PER_UNIT)
+    at = np.abs(value) * np.float32(LINK_ENTRIES_PER_UNIT)
     place = np.minimum(at, np.float32(last)).astype(np.int64)
     low, high = table[place], table[np.minimum(place + 1, last)]
     found = np.where(place < last, low + (high - low) * (at - place.astype(np.float32)), low)
@@ -254,7 +255,7 @@ def _probability(value: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _columns(given: ArrayLike, count: int, what: str) -> NDArray[np.float32]:
-    """A matrix of float32 with as many columns; else ShapeError."""
+    """``given`` as a float32 matrix; raises ShapeError unless it has ``count`` columns."""
     found = np.atleast_2d(np.asarray(given, dtype=np.float32))
     if found.ndim != 2 or found.shape[1] != count:
         raise ShapeError(f"expected {what} with {count} columns, got shape {found.shape}")

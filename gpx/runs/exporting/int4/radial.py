@@ -1,4 +1,4 @@
-"""Functions of the distance to a centre, from one table that is even in the bits of a float."""
+"""Functions of the distance to a centre, from a table indexed by the bits of a float."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpx.bases.closed_forms import Radial
-from gpx.runs.exporting.int4.forms import FULL, Features, blended
+from gpx.runs.exporting.int4.forms import FULL, Features, interpolated
 
-STEPS = 32
+ENTRIES_PER_OCTAVE = 32
 """Entries of the table between two powers of two."""
 
-OCTAVES = 40
-"""Powers of two, below and above one, that squared distances may need."""
+MAX_OCTAVES = 40
+"""The table covers squared distances from 2^-40 to 2^40 at most."""
 
-WHOLE = 65536
+UNIT_FRACTION = 65536
+"""Integer that represents the distance of two entries in interpolation."""
 
 UNIT = """\
 static int gpx_unit(const float *standard, int j)
@@ -33,7 +34,7 @@ static int gpx_unit(const float *standard, int j)
         float off = standard[i] - gpx_centres[j * GPX_INPUTS + i];
         square.value += off * off;
     }
-    /* the exponent and five digits of a float are the place in the table, the others the part */
+    /* exponent and five leading bits of the mantissa are the index, the other bits the fraction */
     place = (int)(square.bits >> 18) - GPX_FIRST;
     part = (int)((square.bits >> 2) & 65535u);
     if (place < 0)
@@ -51,8 +52,8 @@ class RadialFeatures(Features):
 
     Attributes:
         centres (k, d): in units of the lengthscales, float32.
-        profile (entries,): h at squared distances whose floats are 2^18 apart in their bits.
-        first (1,): of the first entry, those bits over 2^18.
+        profile (entries,): h at squared distances whose float32 bit patterns differ by 2^18.
+        first (1,): bit pattern of the first squared distance, divided by 2^18.
     """
 
     centres: NDArray[np.float32]
@@ -65,14 +66,14 @@ class RadialFeatures(Features):
         cls, form: Radial, scale: NDArray[np.float32], factor: NDArray[np.int16]
     ) -> RadialFeatures:
         """Tables of all functions of a form."""
-        powers = torch.arange(-OCTAVES, OCTAVES + 1, dtype=torch.float64)
+        powers = torch.arange(-MAX_OCTAVES, MAX_OCTAVES + 1, dtype=torch.float64)
         top = height(form)
         at_powers = form.profile(powers.exp2().unsqueeze(1)).squeeze(1) / top
         near = powers[(1.0 - at_powers).abs() < 0.5 / FULL]
         far = powers[at_powers.abs() > 0.5 / FULL]
-        low = int(near.max()) if len(near) else -OCTAVES
-        high = min(OCTAVES, int(far.max()) + 1) if len(far) else low + 1
-        first, last = (127 + low) * STEPS, (127 + high) * STEPS
+        low = int(near.max()) if len(near) else -MAX_OCTAVES
+        high = min(MAX_OCTAVES, int(far.max()) + 1) if len(far) else low + 1
+        first, last = (127 + low) * ENTRIES_PER_OCTAVE, (127 + high) * ENTRIES_PER_OCTAVE
         squares = (np.arange(first, last + 1, dtype=np.uint32) << 18).view(np.float32)
         values = form.profile(torch.from_numpy(squares.astype(np.float64)).unsqueeze(1)) / top
         profile = (FULL * values.squeeze(1)).round().short().numpy()
@@ -89,7 +90,7 @@ class RadialFeatures(Features):
         place, part = (bits >> 18) - int(self.first[0]), (bits >> 2) & 65535
         last = len(self.profile) - 1
         inside = np.clip(place, 0, last - 1)
-        between = blended(self.profile[inside], self.profile[inside + 1], part, WHOLE)
+        between = interpolated(self.profile[inside], self.profile[inside + 1], part, UNIT_FRACTION)
         ends = np.where(place < 0, self.profile[0], self.profile[last]).astype(np.int64)
         return np.where((place < 0) | (place >= last), ends, between)
 
@@ -100,5 +101,5 @@ class RadialFeatures(Features):
 
 
 def height(form: Radial) -> Tensor:
-    """h(0), ()."""
+    """h(0) as a tensor ()."""
     return form.profile(form.centres.new_zeros(1, 1)).squeeze()

@@ -1,4 +1,4 @@
-"""A network whose activations are squares, with 4-bit weights."""
+"""A network with squares as activations and 4-bit weights."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ static void gpx_draws(const float *standard, float *draws)
 
 @dataclasses.dataclass(frozen=True)
 class SquareNetwork(Form):
-    """Layers of weighted sums, squared between them, in float32.
+    """Layers of weighted sums, squared between layers, in float32.
 
     Attributes:
         scale (1,): of the output, float32.
         widths (l,): neurons of every layer.
-        steps (l,): what a step of a weight is worth in every layer, float32.
-        inputs (2,): how many there are, and whether one more is always one.
+        steps (l,): value of one step of a weight in every layer, float32.
+        inputs (2,): number of inputs, and 1 if there is a bias (an input of 1), else 0.
     """
 
     scale: NDArray[np.float32]

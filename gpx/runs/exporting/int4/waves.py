@@ -1,4 +1,4 @@
-"""Cosines of sums over the inputs, from a table of one period."""
+"""Cosines of linear functions of the inputs, from a table of one period."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpx.bases.closed_forms import Waves
-from gpx.runs.exporting.int4.forms import FULL, Features, blended
+from gpx.runs.exporting.int4.forms import FULL, Features, interpolated
 
-CELLS = 256
-"""Of the table of one period of the cosine."""
+NUM_CELLS = 256
+"""Cells of the table of one period of the cosine."""
 
 UNIT = """\
 static int gpx_unit(const float *standard, int j)
@@ -24,7 +24,7 @@ static int gpx_unit(const float *standard, int j)
 
     for (i = 0; i < GPX_INPUTS; i++)
         turned += standard[i] * gpx_turns[j * GPX_INPUTS + i];
-    /* beyond 2^31 turns a float knows no phase */
+    /* beyond 2^31 turns a float has no fraction left */
     turned = turned > -2.0e9f && turned < 2.0e9f ? turned - (float)(int)turned : 0.0f;
     phase = (int)((unsigned)(int)(turned * 65536.0f) & 65535u);
     place = phase >> 8;
@@ -36,7 +36,7 @@ static int gpx_unit(const float *standard, int j)
 
 @dataclasses.dataclass(frozen=True)
 class WaveFeatures(Features):
-    """cos(2 pi (turns . x + start / 4)), to 8e-5.
+    """cos(2 pi (turns . x + start / 4)), with an error of at most 8e-5.
 
     Attributes:
         turns (k, d): in turns per standardised input, float32.
@@ -56,7 +56,7 @@ class WaveFeatures(Features):
     @classmethod
     def of(cls, form: Waves, scale: NDArray[np.float32], factor: NDArray[np.int16]) -> WaveFeatures:
         """Tables of all functions of a form."""
-        angle = 2.0 * math.pi * np.arange(CELLS + 1) / CELLS
+        angle = 2.0 * math.pi * np.arange(NUM_CELLS + 1) / NUM_CELLS
         start = (4.0 * form.start).round().byte().numpy()
         wave = np.rint(FULL * np.cos(angle)).astype(np.int16)
         return cls(scale, factor, form.turns.float().numpy(), start, wave)
@@ -70,7 +70,7 @@ class WaveFeatures(Features):
         turned -= np.trunc(turned)
         phase = np.trunc(turned * np.float32(65536.0)).astype(np.int64) & 65535
         place, part = phase >> 8, phase & 255
-        return blended(self.wave[place], self.wave[place + 1], part, 256)
+        return interpolated(self.wave[place], self.wave[place + 1], part, 256)
 
     def c_unit(self) -> str:
         """As in ``Features``."""
