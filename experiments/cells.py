@@ -1,6 +1,6 @@
-"""Cells of a table: runs that are kept one by one, so that a stopped script goes on where it was.
+"""Cells of a table, each saved when it is done, so that a stopped script can go on.
 
-Scripts find this file as they find ``record``.
+Scripts import this file as described in ``record``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class Cells:
     """A file with a line of JSON for every cell.
 
     Args:
-        path: of the file. None: nothing is read or written (--quick: a short run must not pass for
-            a whole one later).
-        key: names whose values tell a cell from the others.
-        absent: values of names that older cells lack.
+        path: of the file. None: nothing is read or written, as with --quick, whose short runs must
+            not be taken for full ones later.
+        key: names of the values that identify a cell.
+        defaults: values of keys that older cells lack.
     """
 
-    def __init__(self, path: Path | None, *key: str, **absent: Any) -> None:
-        self.path, self.key, self.absent = path, key, absent
+    def __init__(self, path: Path | None, *key: str, **defaults: Any) -> None:
+        self.path, self.key, self.defaults = path, key, defaults
         lines = path.read_text().splitlines() if path is not None and path.exists() else []
         self.rows: Rows = [json.loads(line) for line in lines if line]
 
@@ -31,11 +31,11 @@ class Cells:
         return any(self.key_of(row) == key for row in self.rows)
 
     def key_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
-        """What tells it from other cells."""
-        return tuple(row.get(name, self.absent.get(name)) for name in self.key)
+        """The values that identify a cell."""
+        return tuple(row.get(name, self.defaults.get(name)) for name in self.key)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Keep a cell that this process measured, in the place of one with the same key."""
+        """Save a cell measured by this process; it replaces one with the same key."""
         row = {**row, "commit": row.get("commit", COMMIT)}
         again = self.key_of(row) in self
         self.rows = [r for r in self.rows if self.key_of(r) != self.key_of(row)] + [row]

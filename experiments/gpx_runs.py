@@ -1,6 +1,6 @@
-"""Runs of gpx that experiments sum up: trained here and forgotten, or in folders that stay.
+"""Training runs for experiments, in a temporary folder or in one that is kept.
 
-Scripts find this file as they find ``record``.
+Scripts import this file as described in ``record``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpx.runs import RunFolder, run
 
 ROOT = Path(__file__).resolve().parents[1]
 QUIET = ("trainer.figures=false", "trainer.tensorboard=false", "trainer.eval_every=0")
-"""No files and no tests on the way: what takes time beside the training itself."""
+"""No figures, no TensorBoard and no tests during training, which all take time."""
 
 
 class Finished(NamedTuple):
-    """What a run leaves in its folder."""
+    """Files of a finished run."""
 
     metrics: dict[str, Any]
     config: DictConfig
@@ -33,7 +33,7 @@ class Finished(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> Finished:
-        """Of a folder that is finished."""
+        """Read the folder of a finished run."""
         config = OmegaConf.load(folder / "config.yaml")
         assert isinstance(config, DictConfig)
         names = ("metrics.json", "environment.json")
@@ -42,20 +42,22 @@ class Finished(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A run that is over: what it left, its processor seconds, and what was asked of it."""
+    """Metrics, configuration and processor seconds of a run, and the result of ``inspect``."""
 
     metrics: dict[str, Any]
     config: DictConfig
     seconds: float
-    asked: Any
+    found: Any
 
 
-def trained(options: Sequence[str], ask: Callable[[RunFolder], Any] = lambda _: None) -> Trained:
+def trained(
+    options: Sequence[str], inspect: Callable[[RunFolder], Any] = lambda _: None
+) -> Trained:
     """Train and test in this process.
 
     Args:
         options: as on the command line.
-        ask: called with the run's folder, which is gone afterwards.
+        inspect: called with the run's folder, which is deleted afterwards.
     """
     config = composed([*QUIET, *options])
     with tempfile.TemporaryDirectory() as place:
@@ -63,11 +65,11 @@ def trained(options: Sequence[str], ask: Callable[[RunFolder], Any] = lambda _: 
         began = time.process_time()
         metrics = run(config, folder)
         seconds = time.process_time() - began
-        return Trained(metrics, folder.read_own_config(), seconds, ask(folder))
+        return Trained(metrics, folder.read_own_config(), seconds, inspect(folder))
 
 
 def train_in(folder: Path, options: Sequence[str]) -> None:
-    """``python train.py`` into a folder that stays; goes on where an earlier one was stopped."""
+    """Run ``python train.py`` in a folder, or resume a run that was stopped there."""
     if (folder / "metrics.json").exists():
         return
     target = [f"hydra.run.dir={folder}", *options]

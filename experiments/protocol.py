@@ -1,6 +1,6 @@
-"""The published start of experiments on evidences: every hyperparameter at one.
+"""Models whose hyperparameters are all one, where the published experiments start.
 
-Scripts find this file as they find ``record``.
+Scripts import this file as described in ``record``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def exact_at_ones(
 
 
 def small_set(name: str, rows: int, **source: Any) -> tuple[tuple[Tensor, Tensor], ...]:
-    """The first training rows of a set, and its test rows: inputs and targets, standardised."""
+    """Standardised inputs and targets: the first training rows of a set, and its test rows."""
     data = load(UCI(name, **source), task="regression")
     train = data.train_x[:rows].double(), data.train_y[:rows].double()
     return train, (data.test_x.double(), data.test_y.double())

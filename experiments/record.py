@@ -1,15 +1,15 @@
 """Rows of experiments: a JSON file per table, and one generated RESULTS.md per folder.
 
-A script writes <name>.json through ``write``: what was run, what was published, its rows, what
-they had to show, and the machine. RESULTS.md is made from all of them, so a table cannot disagree
-with its rows. Scripts run as ``python experiments/<folder>/<script>.py`` find this file through
+A script calls ``write``, which saves settings, published numbers, rows, checks and the machine to
+<name>.json and generates RESULTS.md from all JSON files of the folder. Scripts run as ``python
+experiments/<folder>/<script>.py`` and import this file after
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-Every row says which commit it was measured at, under ``commit``: forty digits, with ``-dirty``
-where code or options differed from it; ``not recorded`` where a row is older than this rule; for a
-row that sums up several runs, a dict commit -> number of runs. Rows of this process get theirs
-from ``write``; a script that keeps rows of earlier processes reads them with ``earlier``.
+The key ``commit`` of a row is the commit at which it was measured: forty digits, followed by
+``-dirty`` if there were uncommitted changes of code or options; ``not recorded`` in old rows; a
+dict commit -> number of runs in a row that summarises several runs. ``write`` adds the commit to
+rows of this process; ``earlier`` reads rows of earlier processes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gpx.runs.environment import environment_record, source_commit
 Rows = list[dict[str, Any]]
 
 Checks = dict[str, bool | None]
-"""What a table had to show: whether it does, None where what that takes was not run."""
+"""Statement about a table -> whether it holds; None: the rows it needs were not computed."""
 
 NOT_RECORDED = "not recorded"
 COMMIT = source_commit() or NOT_RECORDED
-"""Of this process: taken when it starts, since a working tree may move on while it runs."""
+"""Commit at the start of this process: the working tree may change while it runs."""
 
 TITLES = {
     "auto": "Which method: what approx=auto chooses, beside the others",
@@ -66,17 +66,19 @@ def write(
     hidden: Sequence[str] = (),
     pictures: Sequence[str] = (),
 ) -> None:
-    """Write <name>.json and RESULTS.md; machine and date stay where no row is another one.
+    """Write <name>.json and RESULTS.md.
+
+    If the rows are those in the file, its machine and date are kept.
 
     Args:
-        folder: of the script. None: only print the table, of a rehearsal (--quick), say.
+        folder: of the script. None: only print the table, as with --quick.
         name: of the table; starts with the name of its script.
         title: of its section.
-        notes: sentences under the title: setting, and where published numbers come from.
+        notes: sentences under the title: settings, and sources of published numbers.
         rows: one dict per row of the table, all with the same keys; several tables: caption ->
-            rows. Those without ``commit`` were measured by this process.
-        checks: what the rows had to show, and whether they do (None: not run).
-        hidden: keys of rows that are in the file but not in the table.
+            rows. Rows without ``commit`` were measured by this process.
+        checks: statements about the rows, and whether they hold (None: not run).
+        hidden: keys of rows that are saved but not shown in the table.
         pictures: file names in the folder.
     """
     for row in _all_rows(rows):
@@ -98,15 +100,15 @@ def write(
     if folder is not None:
         path = folder / f"{name}.json"
         before = json.loads(path.read_text()) if path.exists() else {}
-        if before.get("rows") == json.loads(json.dumps(rows)):  # none was measured here and now
+        if before.get("rows") == json.loads(json.dumps(rows)):  # no new row
             content |= {key: before[key] for key in ("machine", "date")}
         path.write_text(json.dumps(content, indent=1) + "\n")
         results(folder)
     print(_section(content))
 
 
-def judged_again(folder: Path, name: str, notes: Sequence[str] | None, checks: Checks) -> None:
-    """Write other notes (None: the same) and checks beside rows that stay as they were measured."""
+def rewrite_checks(folder: Path, name: str, notes: Sequence[str] | None, checks: Checks) -> None:
+    """Replace the checks of a table and its notes (None: keep them); the rows are kept."""
     path = folder / f"{name}.json"
     content = json.loads(path.read_text())
     content["checks"] = checks
@@ -118,7 +120,7 @@ def judged_again(folder: Path, name: str, notes: Sequence[str] | None, checks: C
 
 
 def earlier(path: Path) -> Any:
-    """Rows of a table that an earlier process wrote, as ``write`` took them; [] without a file."""
+    """The ``rows`` that an earlier process passed to ``write``; [] if there is no file."""
     if not path.exists():
         return []
     rows = json.loads(path.read_text())["rows"]
@@ -128,23 +130,23 @@ def earlier(path: Path) -> Any:
 
 
 def tally(runs: Rows) -> dict[str, int]:
-    """Number of runs by commit, for the row that sums them up."""
+    """Number of runs per commit, for a row that summarises them."""
     return dict(Counter(run.get("commit") or NOT_RECORDED for run in runs))
 
 
 def origin(counts: Mapping[str, int]) -> str:
-    """In words, at which commits how many rows were measured."""
+    """Text that lists the commits and the number of rows measured at each."""
     found = [words(commit) + f" ({count})" for commit, count in sorted(counts.items())]
     return "rows measured at " + ", ".join(found)
 
 
 def verdict(what: str, ok: bool | None) -> str:
-    """Line of a check."""
+    """A line of RESULTS.md with the outcome of a check."""
     return f"- {'not run' if ok is None else 'pass' if ok else 'FAIL'}: {what}"
 
 
 def words(commit: str | None) -> str:
-    """A commit as tables name it."""
+    """Text that names a commit in RESULTS.md."""
     if commit is None or commit == NOT_RECORDED:
         return "a commit that was not recorded"
     digits, _, dirty = commit.partition("-")
@@ -156,7 +158,7 @@ def _all_rows(rows: Rows | dict[str, Rows]) -> Rows:
 
 
 def results(folder: Path) -> None:
-    """Write RESULTS.md again from the tables of a folder; other JSON files there are left out."""
+    """Generate RESULTS.md from the tables of a folder; other JSON files are ignored."""
     files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     sections = [content for content in files if "checks" in content]
     text = f"# {TITLES[folder.name]}\n\n"

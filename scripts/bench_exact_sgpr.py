@@ -1,13 +1,12 @@
-"""Time and memory of one loss and gradient of the exact GP and of SGPR, beside GPyTorch.
+"""Time and memory of one loss and gradient of the exact GP and of SGPR, against GPyTorch.
 
     python scripts/bench_exact_sgpr.py --threads 2
 
 The exact GP is also compared with plain autograd through torch's Cholesky factorisation. Runs
-alternate in one process; ratios are medians of those of neighbouring runs, so that a machine that
-is busy with other work slows both. The limit is the time the leading matrix operations alone would
-take at rates measured in the same process. Memory is what one evaluation adds to a process that has
-imported everything and run a tiny problem; each figure comes from a process of its own. Inputs are
-random with kin40k's shape.
+alternate in one process, and ratios are medians over neighbouring runs, so that other load slows
+both. The limit is the time of the leading matrix operations alone, at rates measured in the same
+process. Memory is what one evaluation adds to a process that has imported everything and run a tiny
+problem; each figure is measured in its own process. Inputs are random with kin40k's shape.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NUM_INPUTS, LENGTHSCALE, NOISE = 8, 2.0, 0.1
 
 
 class Sizes(NamedTuple):
-    """Data of the exact GP, data and inducing points of SGPR; precision, device and threads."""
+    """Rows of the exact GP, rows and inducing points of SGPR, dtype, device and threads."""
 
     exact: int
     sgpr: int
@@ -142,7 +141,7 @@ def limit_seconds(case: str, sizes: Sizes) -> float:
 
 
 def memory(case: str, name: str, sizes: Sizes) -> float:
-    """MiB that one evaluation adds; run in a process of its own."""
+    """MiB that one evaluation adds; runs in its own process."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(sizes.threads)
     make = STEPS[case][name]

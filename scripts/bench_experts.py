@@ -3,11 +3,11 @@
     python scripts/bench_experts.py                      # 64 experts of 500 and of 100 rows
     python scripts/bench_experts.py --experts 64 --rows 50 --device cuda
 
-Float64, RBF kernel with 8 lengthscales; processor seconds of one thread (of several, or on a GPU:
-seconds), medians of interleaved runs. "one at a time" is a loop over the exact log marginal
-likelihood of gpx, with plain autograd through torch's Cholesky factorisation, and of GPyTorch.
-"factor and inverse" is LAPACK's part of the batch alone, m^3 / 2 multiply-adds an expert, which no
-batching saves.
+Float64, RBF kernel with 8 lengthscales; medians of interleaved runs, in processor seconds of one
+thread (wall-clock seconds for several threads or a GPU). "one at a time" is a loop over the exact
+log marginal likelihood of gpx, with plain autograd through torch's Cholesky factorisation, and of
+GPyTorch. "factor and inverse" is the time in LAPACK alone, m^3 / 2 multiply-adds per expert, which
+batching cannot reduce.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parts(device: str) -> dict[str, torch.nn.Module]:
 
 
 def summed(each_of: list[Callable[[], Tensor]]) -> Callable[[], Tensor]:
-    """Sum of evidences, each with its gradient."""
+    """Sum of the evidences, with gradients."""
 
     def total() -> Tensor:
         values = []
@@ -54,7 +54,7 @@ def summed(each_of: list[Callable[[], Tensor]]) -> Callable[[], Tensor]:
 
 
 def runs(experts: int, rows: int, device: str) -> dict[str, Callable[[], Tensor]]:
-    """What is compared, each a function that gives the evidence and leaves its gradient."""
+    """Name -> function that returns the evidence and computes its gradient."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(experts * rows, 8, generator=generator, dtype=torch.float64).to(device)
     y = x.sin().sum(1)

@@ -2,9 +2,9 @@
 
     python scripts/bench_fft_operators.py [--device cuda] [--threads 2] [--runs 7] [--quick]
 
-Every figure is the median of interleaved runs in this process. A fresh operator is built for every
-product of linear_operator, as its own models do after each step; gpx is timed both ways: "fresh"
-(the spectrum made anew) and "kept" (the spectrum of the plan, as in a solver's loop).
+Every figure is the median of interleaved runs in this process. For linear_operator a new operator
+is built for every product, as its own models do after each step. gpx is timed with a new spectrum
+("fresh") and with the stored spectrum of a plan ("kept"), as in the loop of a solver.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def ski_products(n: int, m: int, dtype: torch.dtype, device: str) -> list[Group]
 
 
 def small_products(dtype: torch.dtype, device: str) -> Group:
-    """What a small product costs beside its arithmetic."""
+    """Overhead of small products."""
     column = torch.exp(-torch.arange(64, dtype=dtype, device=device) / 5.0)
     right = torch.randn(64, 1, dtype=dtype, device=device)
     theirs, ours = ToeplitzLinearOperator(column), Toeplitz(column)

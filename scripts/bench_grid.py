@@ -6,15 +6,15 @@
     python scripts/bench_grid.py long --shape 100000,8 --gaps 0,0.2
     python scripts/bench_grid.py --device cuda
 
-"scale": evidence with gradient, ``--evaluations`` times at moving hyperparameters, through model
-and objective as training calls them; then the time of one solver step beside its bare Kronecker
-products, measured in turns. "peer": the same evidence and gradient to 1e-6 by GPyTorch's operators
-(Kronecker plus diagonal on a full grid, a masked Kronecker product with gaps; Cholesky, since its
-stochastic log-determinant does not reach 1e-6). "solve": the data fit y^T K^{-1} y and its gradient
-alone, for grids with gaps that no Cholesky factorisation fits: both by conjugate gradients, each to
-a relative error of the fit below 1e-6. "long": evidence with gradient where the first axis is long
-and regular, and goes by FFT; nothing is left of the peer there, whose factor would be dense.
-"--who" runs one side alone, for its peak memory.
+"scale": evidence and gradient through model and objective as in training, ``--evaluations`` times
+with changing hyperparameters; then the time of one solver step and of its Kronecker products alone,
+measured alternately. "peer": the same evidence and gradient by GPyTorch's operators, to 1e-6:
+Kronecker plus diagonal on a full grid, a masked Kronecker product with gaps, and Cholesky, because
+its stochastic log-determinant does not reach 1e-6. "solve": only the data fit y^T K^{-1} y and its
+gradient, for grids with gaps that are too large for a Cholesky factorisation; both libraries use
+conjugate gradients, to a relative error of the fit below 1e-6. "long": evidence and gradient for a
+long, regular first axis, whose products use FFTs; GPyTorch is left out, as its factor would be
+dense. "--who" runs one library alone, to measure its peak memory.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def step_ratio(model: GridGP, x: Tensor, y: Tensor, steps: int) -> tuple[float, 
 
 
 chosen_clock, device = "wall", "cpu"
-"""Processor seconds of one thread are what a busy machine leaves unchanged; set by ``main``."""
+"""Whether to report processor seconds of one thread, unaffected by other load; set by ``main``."""
 
 
 def timed(function: Callable[[], object]) -> float:
@@ -114,7 +114,7 @@ def peak() -> float:
 
 
 def evaluated(model: GridGP, objective: GridMLL, x: Tensor, y: Tensor) -> tuple:
-    """Evidence, its gradient by the parameters, and the seconds they took."""
+    """Evidence, its gradient with respect to the parameters, and the seconds taken."""
     found: list[Any] = []
 
     def work() -> None:
@@ -157,7 +157,7 @@ def scale(options: argparse.Namespace) -> None:
 def peer_evidence(
     factors: list[Tensor], noise: Tensor, observed: Tensor, y: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """Evidence and gradient with respect to factors and noise, by the peer's operators."""
+    """Evidence and gradient with respect to factors and noise, by GPyTorch's operators."""
     import gpytorch
     from linear_operator import to_linear_operator
     from linear_operator.operators import (
@@ -224,7 +224,7 @@ def peer(options: argparse.Namespace) -> None:
 def peer_fit(
     factors: list[Tensor], noise: Tensor, observed: Tensor, y: Tensor, tolerance: float
 ) -> Tensor:
-    """y^T (K_XX + sigma^2 I)^{-1} y with its gradient, by the peer's conjugate gradients."""
+    """y^T (K_XX + sigma^2 I)^{-1} y and its gradient, by GPyTorch's conjugate gradients."""
     import gpytorch
     from linear_operator import to_linear_operator
     from linear_operator.operators import KroneckerProductLinearOperator, MaskedLinearOperator
@@ -246,7 +246,7 @@ def peer_fit(
 
 
 def solve(options: argparse.Namespace) -> None:
-    """Fit and gradient; the reference is filling to 1e-12."""
+    """Fit and gradient; the reference fills gaps to 1e-12."""
     for share in options.gaps:
         x, y = problem(options.shape, share, options.seed)
         model = model_of(len(options.shape), "fill", options.tolerance)
@@ -316,7 +316,7 @@ ROUTINE = (
     "solve --shape 316,316 --gaps 0.01,0.2,0.5 --tolerance 1e-4 --peer-tolerance 1e-3",
     "long --shape 100000,8 --gaps 0,0.2 --evaluations 3",
 )
-"""What is run where nothing is asked for."""
+"""Runs if none is named."""
 
 
 def main(arguments: list[str]) -> None:

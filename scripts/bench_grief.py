@@ -4,13 +4,13 @@
     python scripts/bench_grief.py --quick
     python scripts/bench_grief.py --device cuda
 
-Features: seconds and working memory of all eigenfunctions at n points, block by block, over n, d
-and p in turn; nanoseconds an entry must not grow. Limit: one elementwise product an entry and a
-term of the one-dimensional series, and a multiply-add a term and function, at this machine's rates.
-Evaluation: evidence and gradient against 1.5 n p^2 multiply-adds of its matrix product (n p^2 / 2
-for the Gram matrix, n p^2 for the gradient). Nodes: 10, 30 and 100 an axis in turn; the time may
-grow by that of the eigenpairs. Seconds are of the processor on one thread; on a GPU of the wall,
-and memory is its own.
+Features: time and working memory of all eigenfunctions at n points, computed block by block, for
+growing n, d and p; nanoseconds per entry must not grow. The limit is one elementwise product per
+entry and term of the one-dimensional series, and one multiply-add per term and function, at the
+rates of this machine. Evaluation: evidence and gradient against 1.5 n p^2 multiply-adds of the
+matrix product (n p^2 / 2 for the Gram matrix, n p^2 for the gradient). Nodes: 10, 30 and 100 per
+axis; the time may grow only by that of the eigenpairs. Times are processor seconds on one thread;
+on a GPU, wall-clock seconds and the GPU's memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpx.objectives import EigenfunctionEvidence
 
 EVIDENCE = EigenfunctionEvidence()
 DEVICE = "cpu"
-"""Where everything runs; set by ``main``."""
+"""Device of all computations; set by ``main``."""
 
 
 def best(function: Work, rounds: int) -> float:

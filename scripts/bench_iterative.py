@@ -1,13 +1,13 @@
-"""Evidence without a factorisation: gpx against GPyTorch at equal accuracy, and against the truth.
+"""Evidence without a factorisation: gpx against GPyTorch at equal accuracy, and exact values.
 
 Three tables:
 
-1. value and gradient of the log marginal likelihood at n = 5,000 points of 4 inputs: seconds, error
-   in nats against Cholesky, relative error of the gradient (root mean squares over the repeats:
-   mostly the scatter of ten probes, so few repeats say little about them).
-   gpx in float64, and with float32 products under float64 recurrences; GPyTorch in both dtypes;
-2. the barely biased estimate at n = 500 over 100 seeds: the bias measured beside the bound asked
-   for, and the products with the kernel matrix beside those of GPyTorch's fixed settings;
+1. value and gradient of the log marginal likelihood for 5,000 points with 4 inputs: seconds, error
+   in nats against Cholesky, and relative error of the gradient. Errors are root mean squares over
+   the repeats; they are mostly due to the ten random probes, so many repeats are needed. gpx runs
+   in float64, and with float32 products in float64 recurrences; GPyTorch in both dtypes;
+2. the barely biased estimate at n = 500 over 100 seeds: measured bias against the requested bound,
+   and products with the kernel matrix against those of GPyTorch's fixed settings;
 3. value and gradient at n = 20,000: seconds and peak memory of the process.
 
     python scripts/bench_iterative.py --threads 2 [--repeats 3] [--skip-large] [--device cuda]

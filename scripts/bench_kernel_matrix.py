@@ -2,12 +2,12 @@
 
     python scripts/bench_kernel_matrix.py [--device cuda] [--threads 2] [--runs 7] [--kernel RBF]
 
-The limit is the time of exp over all n^2 entries plus the multiply-adds of the two thin matrix
-products at the rate of large square ones, both measured here, in turns with the product. A product
-of a square matrix evaluates one triangle only, so it may come in under the limit. Every figure is
-the best of the runs, which is what a machine shared with others can still do; "CPU" is processor
-time over threads, which other programs disturb less. Peak memory is that of a fresh process, over
-what it held before the product.
+The limit is the time of exp for all n^2 entries plus the multiply-adds of the two thin matrix
+products at the rate of large square ones; both are measured alternately with the product. A
+product of a square matrix evaluates only one triangle, so it may be faster than the limit. Every
+figure is that of the fastest run, because other programs slow the others; "CPU" is processor time
+over threads, which they affect less. Peak memory is the increase during the product in a new
+process.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def against_the_limit(n: int, dtype: torch.dtype, options: argparse.Namespace) -
 
 
 def product_mib(n: int, dtype: torch.dtype, options: argparse.Namespace) -> float:
-    """What a product adds; run in a process of its own."""
+    """MiB that a product adds; runs in its own process."""
     torch.set_num_threads(options.threads)
     kernel = make_kernel(options.kernel, dtype, options.device)
     x, right = inputs(n, dtype, options.device)

@@ -2,11 +2,11 @@
 
     python scripts/bench_kronecker_operators.py --threads 2
 
-Calls of both libraries alternate, so that other load on the machine hits both; times are medians.
-Every call builds its operator anew from the same tensors, as a training step does, unless the row
-says "kept". Errors are against the same quantity in float64: log-determinants from the eigenvalues
-of the factors, solves by their residual in float64. Beside the small products stand the plain ones,
-whose time is what is left without the operators.
+Calls of both libraries alternate, so that other load slows both; times are medians. Every call
+builds a new operator from the same tensors, as a training step does, unless the row says "kept".
+Errors of log-determinants are against float64 values from the eigenvalues of the factors, errors
+of solves are residuals in float64. Small products are also timed without operators, to show the
+overhead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Call = Callable[[], Tensor]
 
 
 class Pair(NamedTuple):
-    """The same work by both libraries, the error of a result, and the plain products, if timed."""
+    """The same work in both libraries, the error of a result, and plain products, if timed."""
 
     what: str
     ours: Call

@@ -4,13 +4,12 @@
     python scripts/bench_nearest.py --quick    # smaller sizes
     python scripts/bench_nearest.py --device cuda
 
-Random data of the shapes of the published table (Tran thesis, table 4.1), and the test images of
-MNIST where $GPX_DATA has them: an exact search for one input leaves most of them out by bounds,
-which random data do not allow. Processor time of one
-thread (of several, or on a GPU: wall time), interleaved, medians, after a warm-up; the
-search for neighbours is included everywhere but in the column "fixed Z", where it was done before.
-A test point is one of 1,000 that are predicted together, or of 20 that are asked one after another;
-SVGP predicts from a cached inverse factor of K_zz, SWSGP from a prepared search.
+Random data with the shapes of the published table (Tran thesis, table 4.1), and the test images of
+MNIST if they are in $GPX_DATA: bounds let an exact search skip most images, but not random points.
+Times are medians of interleaved runs after a warm-up, in processor time of one thread (wall-clock
+time for several threads or a GPU). They include the search for neighbours, except in the column
+"fixed Z", where it is done before. Test points are 1,000 predicted together, or 20 predicted one
+after another; SVGP predicts from a cached inverse factor of K_zz, SWSGP from a prepared search.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from gpx.objectives import SVGPELBO, SWSGPObjective, VecchiaMLL
 BATCH = 64
 IMAGES = "MNIST images"
 TURN = 20
-"""Single test points that are asked in a row."""
+"""Number of test points predicted one after another."""
 
 
 def problem(n: int, d: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
@@ -47,7 +46,7 @@ def problem(n: int, d: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
 
 
 def images(n: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """n test images of MNIST in random order, in standard deviations of all pixels, and digits."""
+    """n random test images of MNIST, scaled by the standard deviation of all pixels, and labels."""
     table = MNIST(subset="test").images()
     chosen = torch.randperm(len(table.x), generator=torch.Generator().manual_seed(0))[:n]
     x, y = (torch.as_tensor(t).float()[chosen] for t in (table.x, table.y))
@@ -55,12 +54,12 @@ def images(n: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
 
 
 def problem_of(name: str, n: int, d: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    """Data of a row: images, or random ones."""
+    """Data of a row of the table: images, or random numbers."""
     return images(n, device) if name == IMAGES else problem(n, d, device)
 
 
 def with_images(shapes: list[tuple[str, int, int, int]]) -> list[tuple[str, int, int, int]]:
-    """Shapes, less that of the images where these are not found."""
+    """Shapes; without that of the images if these are missing."""
     try:
         MNIST(subset="test").images()
     except DataError as error:
@@ -78,7 +77,7 @@ def parts(d: int) -> dict[str, torch.nn.Module]:
 
 
 def milliseconds(work: dict[str, Work], repeats: int, device: str) -> dict[str, float]:
-    """Medians, each right after a call of its own, so that it finds the caches as it left them."""
+    """Median times; each function is called once right before, so that caches hold its data."""
     found = in_turns(work, repeats, device, warm=2, primed=True)
     return {name: 1e3 * fair(seen, device, torch.get_num_threads()) for name, seen in found.items()}
 
@@ -97,7 +96,7 @@ def stepper(model: Model, objective: SVGPELBO | SWSGPObjective, x: Tensor, y: Te
 
 
 def one_by_one(posterior: Posterior, x: Tensor) -> None:
-    """A prediction for every row, as a loop over requests would ask for them."""
+    """Predict every row on its own, as for separate requests."""
     for row in x.split(1):
         posterior.predict(row)
 
@@ -105,7 +104,7 @@ def one_by_one(posterior: Posterior, x: Tensor) -> None:
 def against_svgp(
     shapes: list[tuple[str, int, int, int]], repeats: int, device: str = "cpu"
 ) -> list[dict[str, Any]]:
-    """Steps and test points of both, by shape."""
+    """Times of steps and predictions of both models, by shape."""
     rows = []
     for name, d, m, h in shapes:
         x, y = problem_of(name, 4 * m, d, device)
@@ -148,7 +147,7 @@ def against_svgp(
 
 
 def against_size(sizes: list[int], repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """Steps with learned and with fixed Z, by M."""
+    """Times of steps with learned and with fixed Z, by M."""
     actions: dict[str, Work] = {}
     for m in sizes:
         x, y = problem(max(m, 4000), 8, device)

@@ -5,7 +5,7 @@
 
 One step is loss, gradient and Adam on a batch of random images, the dense layer as wide as the
 random features. Steps of all networks alternate, so that other load hits all of them; times are
-medians of processor time (on a GPU, or several threads: of wall time, to the end of the work).
+medians of processor time (for several threads or a GPU, of wall-clock time).
 """
 
 from __future__ import annotations

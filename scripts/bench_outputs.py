@@ -1,12 +1,13 @@
-"""Several outputs regressed on together: evidence and gradient, against GPyTorch.
+"""Regression with several outputs: evidence and gradient, against GPyTorch.
 
     python scripts/bench_outputs.py                     # 1,000 rows, 4 outputs
     python scripts/bench_outputs.py --rows 2000 --outputs 2 10 --device cuda
 
-Float64, RBF kernel with 8 lengthscales, a free covariance of the outputs, a noise variance each, no
-target missing; processor seconds of one thread (of several, or on a GPU: seconds), medians of
-interleaved runs. GPyTorch: ``MultitaskKernel`` and ``MultitaskGaussianLikelihood``, whose solves go
-through eigendecompositions; and a loop over exact GPs of gpx, which know nothing of each other.
+Float64, RBF kernel with 8 lengthscales, a full covariance of the outputs, a noise variance for
+each, no missing targets. Times are medians of interleaved runs, in processor seconds of one thread
+(wall-clock seconds for several threads or a GPU). Peers are GPyTorch's ``MultitaskKernel`` and
+``MultitaskGaussianLikelihood``, which solve by eigendecompositions, and a loop over exact GPs of
+gpx, one for each output.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Multitask(gpytorch.models.ExactGP):
 
 
 def runs(rows: int, outputs: int, device: str) -> dict[str, Callable[[], Tensor]]:
-    """What is compared, each a function that gives the evidence and leaves its gradient."""
+    """Name -> function that returns the evidence and computes its gradient."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, INPUTS, generator=generator, dtype=torch.float64).to(device)
     shifts = torch.arange(outputs, dtype=torch.float64, device=device)

@@ -6,13 +6,13 @@
 
 Each row is one model: sparse AdaGrad steps of the quadruply stochastic bound in float32, without
 a warm start, or of the site bound with its snapshot (one pass over rows x functions before the
-first step, so give it few rows). Configurations take turns within every round, so that a busy
-machine slows all of them alike; the table gives medians and minima over rounds. The limit of a step
-is the time that its cosines, sines and multiply-adds take at the rates of torch's own functions on
-data in the cache, which are measured in every round as well. Operations are counted while a step
-runs in torch operations; the compiled pass over features does the same work with cheaper cosines
-and may beat that limit. ``CC=false`` times torch operations (without a compiler). Memory of a step
-is what it holds beyond the state (weights and AdaGrad accumulators, O(m)) and the data.
+first step, so use few rows). Configurations alternate within every round, so that other load slows
+all of them alike; the table gives medians and minima over rounds. The limit of a step is the time
+of its cosines, sines and multiply-adds at the rates of torch's own functions on data in the cache,
+which are measured in every round too. Operations are counted in a step that uses torch operations;
+the compiled pass over features uses cheaper cosines and may be faster than the limit. ``CC=false``
+times torch operations (without a compiler). Memory of a step is without the state (weights and
+AdaGrad accumulators, O(m)) and the data.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Operations(TorchDispatchMode):
         self.multiply_adds = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        """Run ``func`` and count it."""
+        """Run ``func`` and count its operations."""
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if name in ("cos", "cos_", "sin", "sin_"):
@@ -120,7 +120,7 @@ class Operations(TorchDispatchMode):
 
 
 class Rates:
-    """Runs of trigonometric functions and multiply-adds, and the time that counted ones take."""
+    """Measures rates of trigonometric functions and multiply-adds, which give the limit."""
 
     def __init__(self, device: torch.device) -> None:
         self.angles = torch.randn(2500, 500, device=device)
@@ -128,7 +128,7 @@ class Rates:
         self.square = torch.randn(1536, 1536, device=device)
 
     def work(self) -> dict[str, Work]:
-        """To be timed in turns with the steps."""
+        """Functions to be timed alternately with the steps."""
 
         def trigonometry() -> None:
             torch.cos(self.angles, out=self.values)
@@ -137,7 +137,7 @@ class Rates:
         return {"trigonometry": trigonometry, "product": lambda: self.square @ self.square}
 
     def limit(self, counted: Operations, times: dict[str, list[Spent]]) -> Spent:
-        """Seconds of the counted operations at the median rates, by both clocks."""
+        """Wall-clock and processor seconds of the counted operations at the median rates."""
         angles = counted.trigonometric / (2 * self.angles.numel())
         products = counted.multiply_adds / 1536**3
         pairs = zip(middle(times["trigonometry"]), middle(times["product"]), strict=True)

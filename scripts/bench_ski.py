@@ -5,17 +5,18 @@
     python scripts/bench_ski.py --inputs 2 --grid 100 --rows 10000
     python scripts/bench_ski.py --device cuda
 
-One evidence with its gradient. Same data, kernel and hyperparameters; processor time of one thread
-(seconds on a CUDA device), interleaved, medians. KISS-GP runs with the package's own settings; its
-evidence is stochastic, and the scatter over repeats is given beside that of gpx. Float32 is gpx
-alone: there KISS-GP takes some 50 s and is 300 nats off.
+Times are for one evidence with its gradient, with the same data, kernel and hyperparameters:
+medians of interleaved runs, in processor time of one thread (wall-clock time on a GPU). KISS-GP
+uses GPyTorch's default settings; its evidence is stochastic, and the standard deviation over
+repeats is given for both libraries. In float32 only gpx is run: KISS-GP takes some 50 s and is 300
+nats off.
 
-"over bare": seconds over those of the products that this very step took (as many columns and
-iterations), alone, with the same vectors: interpolation (W and its transpose), the grid's matrix
-(FFTs, or a Kronecker product) and its derivative, the preconditioner's transforms to its waves or
-eigenvectors, and the targets' sums on the grid. What is above 1 is bookkeeping, the
-preconditioner's Gram matrix and factorisation, the kernel and autograd. A better preconditioner
-takes fewer products, and so may raise this ratio while it lowers the seconds.
+"over bare" is the time divided by that of the products of the same step alone, repeated with the
+same vectors: interpolation (W and its transpose), the matrix of the grid (FFTs or a Kronecker
+product) and its derivative, the transforms of the preconditioner to its waves or eigenvectors, and
+the sums of targets on the grid. The excess over 1 is overhead, the preconditioner's Gram matrix and
+factorisation, the kernel and autograd. A better preconditioner needs fewer products, so it may
+raise this ratio while it reduces the time.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from gpx.training.allocator import keep_freed_memory
 
 NOISE = 0.01
 GRIDS = {1: 10_000, 2: 300, 3: 40}
-"""Points of each axis by the number of inputs."""
+"""Number of inputs -> grid points per axis."""
 MOST_OVER_BARE = 2.0
 PEER = "GPyTorch RBF float64"
 BARE = (
@@ -67,12 +68,12 @@ BARE = (
     (EigenPart, "expand"),
     (Gathered, "residuals"),
 )
-"""Products that no step can do without."""
+"""The bare products, which every step needs."""
 
 
 @contextmanager
 def recorded() -> Iterator[list[Callable[[], object]]]:
-    """The calls of bare products made inside, to be made again; none within another."""
+    """Records calls of bare products, to repeat them; calls inside another are left out."""
     calls: list[Callable[[], object]] = []
     inside = [False]
     kept = [(owner, name, getattr(owner, name)) for owner, name in BARE]
@@ -138,7 +139,7 @@ def theirs(x: Tensor, y: Tensor, size: int) -> Callable[[], float]:
 
 
 def bare(step: Callable[[], float], device: str) -> float:
-    """Seconds of the bare products of one step, made again after it."""
+    """Seconds of the bare products of one step, repeated after it."""
     with recorded() as calls:
         step()
     with torch.no_grad():

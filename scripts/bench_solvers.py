@@ -4,13 +4,13 @@
     python scripts/bench_solvers.py --threads 1 --repeats 4 --steps
 
 Pivoted Cholesky (n = 10^4, rank 100) and 100 steps of conjugate gradients (n = 2,000, 11 right-hand
-sides), float64 and float32. All alternate; medians are reported, and what the result is worth
-beside how long it took: the trace that a factor leaves, the largest true relative residual of a
+sides), in float64 and float32. The libraries alternate, and times are medians. The accuracy of each
+result is given too: the remaining trace of a factor, and the largest true relative residual of a
 solve.
 
-``--steps`` asks instead what one step costs at several sizes, with and without a preconditioner of
-rank 100: the least processor time of a thread between two products, so that a machine that others
-use can be asked, too.
+``--steps`` measures the cost of one step at several sizes instead, with and without a
+preconditioner of rank 100: the smallest processor time of a thread between two products, which
+depends little on other load.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from gpx.linalg.thin_products import DenseProduct
 
 LENGTHSCALE = 0.5
 IMPOSSIBLE = 1e-30
-"""Tolerance that no solver reaches: all take the steps that they are told."""
+"""A tolerance that is never reached, so that all solvers take the given number of steps."""
 NOISE = 0.1
 RANK = 100
 STEPS = 12
@@ -58,7 +58,7 @@ def points(n: int) -> tuple[Tensor, torch.Generator]:
 
 
 def pivoted(n: int, rank: int, dtype: torch.dtype, device: str) -> tuple[dict[str, Work], Any]:
-    """Factors of both, and the trace that one leaves."""
+    """Times of both factorisations, and the remaining trace of one."""
     x = points(n)[0].to(device, dtype)
     kernel = RBF(lengthscale=LENGTHSCALE, outputscale=1.0).to(device, dtype)
     peer = rbf(None, LENGTHSCALE).to(device, dtype)
@@ -82,7 +82,7 @@ def pivoted(n: int, rank: int, dtype: torch.dtype, device: str) -> tuple[dict[st
 def gradients(
     n: int, columns: int, steps: int, dtype: torch.dtype, device: str
 ) -> tuple[dict[str, Work], Callable[[Tensor], float]]:
-    """Solves of both, the products alone, and the largest true relative residual of one."""
+    """Times of both solves and of the products alone, and the largest true relative residual."""
     x, generator = points(n)
     exact = RBF(lengthscale=LENGTHSCALE, outputscale=1.0).double().evaluate(x, x).detach()
     exact = (exact + NOISE * torch.eye(n, dtype=torch.float64)).to(device)
@@ -110,7 +110,7 @@ def gradients(
 
 
 class Stamped:
-    """A product that notes the processor time of its thread whenever it is asked for."""
+    """A matrix product that records the processor time of its thread at every call."""
 
     def __init__(self, product: Callable[[Tensor], Tensor]) -> None:
         self.product = product
@@ -121,7 +121,7 @@ class Stamped:
         return self.product(vectors)
 
     def least_ms(self) -> float:
-        """Between two calls; the first two are not alike."""
+        """Smallest time between two calls, without the first two, which differ."""
         marks = self.marks[1:]
         return 1e-6 * min(b - a for a, b in pairwise(marks))
 

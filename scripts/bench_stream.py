@@ -1,14 +1,14 @@
-"""Memory and speed of training on rows that lie in files, as their number grows.
+"""Memory and speed of training on rows in files, for growing numbers of rows.
 
     python scripts/bench_stream.py                       # 10^6 and 10^7 rows, a few minutes
     python scripts/bench_stream.py --rows 1e6 1e7 1e8    # 4 GB of files under the temporary folder
     python scripts/bench_stream.py --device cuda
 
-For each number of rows it writes files of 8 inputs and a target (float32), trains ``approx=svgp``
-on them in a process of its own, and removes them. The table has the peak memory of that process,
-rows per second of the training steps (wall time) beside those of reading the file in order, and the
-processor seconds of the whole run, which reads all rows for its statistics, its posterior and its
-evidence besides its batches.
+For each number of rows the script writes files of 8 inputs and a target (float32), trains
+``approx=svgp`` on them in a new process, and deletes them. The table has the peak memory of that
+process, rows per second of the training steps and of reading the files in order (wall-clock time),
+and processor seconds of the whole run, which also reads all rows for statistics, posterior and
+evidence.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_parts(folder: Path, rows: int) -> None:
 
 
 def trained(data: Path, run: Path, options: list[str]) -> tuple[dict[str, float], float]:
-    """Contents of metrics.json and processor seconds of one run in a process of its own."""
+    """metrics.json and processor seconds of one run in its own process."""
     command = [
         *(sys.executable, str(ROOT / "train.py"), "approx=svgp", "data=stream"),
         *(f"data.path={data}", f"hydra.run.dir={run}", "trainer.figures=false"),

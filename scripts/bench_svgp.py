@@ -3,10 +3,10 @@
     python scripts/bench_svgp.py --threads 2
     python scripts/bench_svgp.py --device cuda
 
-Whitened SVGP, full covariance, Gaussian likelihood, RBF with one lengthscale per input, inducing
-points learned; GPyTorch by both of its strategies. Steps of all alternate, so that other load on
-the machine hits all; medians. The limit is the time that the unavoidable products alone would take
-at the rate of a large matrix product measured in the same run.
+Whitened SVGP with full covariance, Gaussian likelihood, RBF with one lengthscale per input and
+learned inducing points; GPyTorch with both of its strategies. Steps alternate, so that other load
+slows all of them; times are medians. The limit is the time of the unavoidable products alone at the
+rate of a large matrix product, measured in the same run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def our_step(inducing: Tensor, x: Tensor, y: Tensor) -> Step:
 
 
 def least_multiply_adds(size: int, batch: int) -> float:
-    """Of one loss and gradient when no multiplication by a known zero is made.
+    """Multiply-adds of one loss and gradient if no known zero is multiplied.
 
     Products with an M x M triangle: A, S^T A, S (S^T A), L^{-T} dA, and two triangular results,
     dS and Phi: six of M^2 B / 2. Factorisation, inverse and the gradient of K_zz: about M^3.

@@ -1,10 +1,10 @@
-"""Run every benchmark and keep what it printed: python scripts/benchmark.py [--only svgp qsgp]
+"""Run all benchmarks and save their tables: python scripts/benchmark.py [--only svgp qsgp]
 
-Each bench_*.py measures one room of gpx against its peer and against the machine's own rates in the
-same run, and prints a table. This script runs them one after another with the same thread count and
+Each bench_*.py compares a part of gpx with a peer and with the machine's own rates in the same run,
+and prints a table. This script runs them one after another with the same number of threads and
 writes the tables, each with machine, versions, commit and date, to
-experiments/benchmarks/RESULTS.md. The tables of scripts that are not run stay. Needs the ``bench``
-extra (GPyTorch). Run it on an idle machine; ratios are steadier than seconds.
+experiments/benchmarks/RESULTS.md. Tables of scripts that are not run are kept. It needs the
+``bench`` extra (GPyTorch). Run it on an idle machine; ratios vary less than times.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def available() -> dict[str, Path]:
 
 HEADING = """# Benchmarks
 
-Written by `scripts/benchmark.py`; each table is what one script printed. Ratios
-above one say how many times faster (or leaner) gpx is than the peer of that row.
+Written by `scripts/benchmark.py`; each table is the output of one script. Ratios
+above one: gpx is that many times faster, or uses that much less memory, than the peer of that row.
 """
 
 

@@ -1,6 +1,6 @@
-"""Fetch UCI benchmark sets ahead of time: python scripts/download_data.py kin40k pol
+"""Download UCI benchmark sets in advance: python scripts/download_data.py kin40k pol
 
-A run downloads what it needs by itself; this is for machines that will be offline later.
+Runs download their data themselves; this is for machines that will be offline later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Draws that are the same on every device: made on the CPU, and copied.
+"""Random numbers that are the same on every device: drawn on the CPU and copied.
 
-A generator of a GPU gives other numbers than one of the CPU with the same seed, and a run draws
-where it computes: its subsets, probes and starts differ from device to device, and so does its
-evidence, by per cents. Inside ``drawn_alike()`` runs on two devices can be compared to rounding.
+With the same seed, a GPU draws other numbers than a CPU, and a run draws on the device on which it
+computes. Subsets, probes and starting points then differ between devices, and the evidence by per
+cents. Inside ``drawn_alike()`` runs on two devices agree to rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 
 class HostGenerator(torch.Generator):
-    """Draws on the CPU, and says that it is where it was asked to be."""
+    """Draws on the CPU, but reports the device for which it was made."""
 
     wanted = torch.device("cpu")
 
@@ -33,7 +33,7 @@ class HostGenerator(torch.Generator):
 
 
 class _Draws(TorchFunctionMode):
-    """Runs what takes a generator of another device on the CPU, and copies what comes out."""
+    """Runs functions that take a generator on the CPU and copies their results to its device."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -54,6 +54,6 @@ class _Draws(TorchFunctionMode):
 
 @contextlib.contextmanager
 def drawn_alike() -> Iterator[None]:
-    """Inside, generators made for any device give the numbers of the CPU."""
+    """Generators made inside, for any device, draw the numbers of the CPU."""
     with mock.patch.object(torch, "Generator", HostGenerator), _Draws():
         yield

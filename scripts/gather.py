@@ -1,7 +1,8 @@
 """Gather the runs of a sweep into one table: python scripts/gather.py multirun/... [--csv out.csv]
 
-Runs that differ in nothing but seed and split share a row: mean +- standard deviation, and how many
-runs it is over. Baselines on the same splits stand beside the model. Unfinished runs are named.
+Runs that differ only in seed and split share a row, with the number of runs, and mean +- standard
+deviation of every metric. Baselines on the same splits are further columns. Unfinished runs are
+listed.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def gather(folders: list[Path]) -> tuple[list[str], list[list[str]], list[Path]]
 
     every = sorted({name for s in settings.values() for name in s})
     varying = [n for n in every if len({str(s.get(n, "-")) for s in settings.values()}) > 1]
-    # the data set and the model say what a row is; options that follow from them are noise
+    # columns of data set and model replace the options that follow from them
     named = [("data", "data.name"), ("model", "model.name")]
     owners = {"data", "approx", "objective", "optimizer", "init", "mean", "trainer"}
     chosen = {n.split(".")[0] for n in varying if n.endswith("_target_")}
@@ -94,7 +95,7 @@ def main() -> None:
     arguments = parser.parse_args()
     missing = [str(f) for f in arguments.folders if not f.is_dir()]
     if missing:
-        sys.exit(f"error: there is no folder {missing[0]}")
+        sys.exit(f"error: {missing[0]} is not a folder")
     header, rows, unfinished = gather(arguments.folders)
     for run in unfinished:
         print(f"not finished: {run} (finish it with: gpx train resume={run})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What is asked of gpx on one H200, judged by the rows of ``gpu_hour.py``."""
+"""Performance targets of gpx on one H200, checked against rows of ``gpu_hour.py``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 Row = Mapping[str, Any]
 Rows = Mapping[str, Row]
-"""By name."""
+"""Name -> row."""
 
 PRODUCT = "product, n = 100,000, 16 columns, {}"
 STEP = "SVGP-512, 1,024 rows, float32, replayed"
 
 
 def _figure(rows: Rows, name: str, key: str = "value") -> float | None:
-    """A number of a row; None where there is none."""
+    """A number of a row; None if it is missing."""
     found = rows.get(name, {}).get(key)
     return float(found) if isinstance(found, int | float) else None
 

@@ -1,4 +1,4 @@
-"""The stage of ``gpu_hour.py`` that compares with GPyTorch on the same device."""
+"""Stage of ``gpu_hour.py``: comparisons with GPyTorch on the same device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu_machine import DTYPES, LENGTHSCALE, NOISE, Machine, backends, part, say
+from gpu_machine import DTYPES, LENGTHSCALE, NOISE, Machine, backends, catch_errors, write_row
 from peers import Regression, Sparse, by_cholesky, product_by_rows, rbf
 from timing import named
 from torch import Tensor
@@ -36,11 +36,11 @@ def peers(machine: Machine) -> None:
 
 
 def products(machine: Machine, n: int, columns: int) -> None:
-    """K times a block by every backend, beside GPyTorch (through KeOps, or in rows)."""
+    """Products of K and a block by every backend, and by GPyTorch in blocks of rows."""
     x, right = machine.normal(n, 8), machine.normal(n, columns, seed=1)
     kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device).requires_grad_(False)
     peer, peer_name = None, "GPyTorch, by rows"
-    with part(f"GPyTorch's product, n = {n:,}"):
+    with catch_errors(f"GPyTorch's product, n = {n:,}"):
         step = product_by_rows(x, right, rbf(8, LENGTHSCALE))
         peer = 1e3 * machine.seconds(step, 3)
     for backend in backends(machine):
@@ -48,18 +48,18 @@ def products(machine: Machine, n: int, columns: int) -> None:
             continue
         name = f"product, n = {n:,}, {columns} columns, {backend}"
         if machine.left() < 20:
-            say(name, passed=None, note="no time left")
+            write_row(name, passed=None, note="no time left")
             continue
-        with part(name):
+        with catch_errors(name):
             matrix = KernelMatrix.of(kernel, x, backend=backend, memory_budget=2**34)  # type: ignore[arg-type]
             found = machine.seconds(lambda m=matrix: m @ right, 3)
-            say(name, value=1e3 * found, unit="ms", peer=peer, peer_name=peer_name)
+            write_row(name, value=1e3 * found, unit="ms", peer=peer, peer_name=peer_name)
 
 
 def loss_and_gradient(
     model: torch.nn.Module, objective: torch.nn.Module, x: Tensor, y: Tensor
 ) -> Callable[[], object]:
-    """Work of one step without the optimiser's."""
+    """Loss and gradient of one step, without the optimiser."""
 
     def step() -> None:
         model.zero_grad()
@@ -69,7 +69,7 @@ def loss_and_gradient(
 
 
 def parts() -> dict[str, Any]:
-    """Kernel, mean and likelihood of all comparisons, of 8 inputs."""
+    """Kernel, mean and likelihood of all comparisons, for 8 inputs."""
     return {
         "kernel": RBF(8, lengthscale=LENGTHSCALE),
         "mean": Zero(),
@@ -79,10 +79,10 @@ def parts() -> dict[str, Any]:
 
 
 def svgp_step(machine: Machine, dtype: torch.dtype) -> None:
-    """SVGP of 512 points, 1,024 rows: beside GPyTorch's large-batch strategy."""
+    """SVGP with 512 inducing points and 1,024 rows; peer: GPyTorch's large-batch strategy."""
     size, batch = machine.size(512, 16), machine.size(1024, 64)
     name = f"SVGP-{size}, {batch:,} rows, {named(dtype)}"
-    with part(name):
+    with catch_errors(name):
         z = machine.normal(size, 8, dtype=dtype)
         x, y = machine.normal(batch, 8, dtype=dtype, seed=1), machine.normal(batch, dtype=dtype)
         model = SVGP(**parts(), num_inducing=size).to(machine.device, dtype)
@@ -90,13 +90,13 @@ def svgp_step(machine: Machine, dtype: torch.dtype) -> None:
         found = machine.seconds(loss_and_gradient(model, SVGPELBO(36_000), x, y), 20)
         sparse = Sparse(z, rbf(8, LENGTHSCALE), NOISE, large_batch=True)
         peer = 1e3 * machine.seconds(sparse.step(x, y, 36_000), 20)
-        say(name, value=1e3 * found, unit="ms", peer=peer, peer_name="GPyTorch, large batch")
-        if machine.is_gpu:  # as training runs it
+        write_row(name, value=1e3 * found, unit="ms", peer=peer, peer_name="GPyTorch, large batch")
+        if machine.is_gpu:  # training replays steps
             replayed(machine, name, model, x, y, peer)
 
 
 def replayed(machine: Machine, name: str, model: SVGP, x: Tensor, y: Tensor, peer: float) -> None:
-    """The same step from a recording, and whether its loss is that of the step as it is."""
+    """The same step replayed from a CUDA graph; passes if its loss is that of the plain step."""
     objective = SVGPELBO(36_000)
 
     def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -107,32 +107,32 @@ def replayed(machine: Machine, name: str, model: SVGP, x: Tensor, y: Tensor, pee
     losses = [float(step(x, y)[0]) for _ in range(EAGER_STEPS + 1)]
     found = machine.seconds(lambda: step(x, y), 20)
     same = step.replays > 0 and abs(losses[-1] - losses[0]) <= 1e-5 * abs(losses[0])
-    say(
+    write_row(
         f"{name}, replayed", value=1e3 * found, unit="ms", passed=same, peer=peer,
         peer_name="GPyTorch, large batch", note=step.given_up or f"{step.replays} replays",
     )  # fmt: skip
 
 
 def sgpr_step(machine: Machine, dtype: torch.dtype) -> None:
-    """SGPR of 512 points on 36,000 rows."""
+    """SGPR with 512 inducing points and 36,000 rows."""
     n, m = machine.size(36_000, 300), machine.size(512, 16)
     name = f"SGPR-{m}, n = {n:,}, {named(dtype)}"
-    with part(name):
+    with catch_errors(name):
         x, y = machine.normal(n, 8, dtype=dtype), machine.normal(n, dtype=dtype, seed=2)
         model = SGPR(**parts(), num_inducing=m).to(machine.device, dtype)
         model.initialise(x, y, generator=torch.Generator(machine.device).manual_seed(0))
         found = machine.seconds(loss_and_gradient(model, CollapsedELBO(), x, y))
         peer = machine.seconds(Regression(x, y, rbf(8, LENGTHSCALE), NOISE, x[:m]).step())
-        say(name, value=1e3 * found, unit="ms", peer=1e3 * peer, peer_name="GPyTorch")
+        write_row(name, value=1e3 * found, unit="ms", peer=1e3 * peer, peer_name="GPyTorch")
 
 
 def exact_step(machine: Machine, dtype: torch.dtype, n: int) -> None:
     """Evidence and gradient of the exact GP by Cholesky."""
     name = f"exact GP, n = {n:,}, {named(dtype)}"
     if machine.left() < 20:
-        say(name, passed=None, note="no time left")
+        write_row(name, passed=None, note="no time left")
         return
-    with part(name):
+    with catch_errors(name):
         x, y = machine.normal(n, 8, dtype=dtype), machine.normal(n, dtype=dtype, seed=2)
         kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, dtype)
         noise = x.new_tensor(NOISE)
@@ -143,4 +143,4 @@ def exact_step(machine: Machine, dtype: torch.dtype, n: int) -> None:
         if n <= 10_000:  # autograd through a factor holds several arrays of n x n
             step = Regression(x, y, rbf(8, LENGTHSCALE), NOISE).step(by_cholesky)
             peer = machine.seconds(step, 3)
-        say(name, value=found, unit="s", peer=peer, peer_name="GPyTorch, Cholesky")
+        write_row(name, value=found, unit="s", peer=peer, peer_name="GPyTorch, Cholesky")

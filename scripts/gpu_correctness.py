@@ -1,4 +1,4 @@
-"""The stage of ``gpu_hour.py`` that compares a device with the CPU, and with dense float64."""
+"""Stage of ``gpu_hour.py``: a device compared with the CPU, and with dense float64 products."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpu_machine import (
     SMALL_DATA,
     Machine,
     backends,
-    part,
-    say,
-    trained,
+    catch_errors,
+    run_metrics,
+    write_row,
 )
 from gpu_tables import CLASSES, TWO_TARGETS, with_tables
 
@@ -83,57 +83,57 @@ FIVE_STEPS = {
 
 
 ESTIMATES = {"exact, iterative": 0.05}
-"""Allowed relative differences of runs that take another way on a GPU: pivots in blocks, and with
-them another estimate of the log determinant. All others agree to rounding."""
+"""Allowed relative differences of runs that use another algorithm on a GPU: pivots are chosen in
+blocks, which changes the estimate of the log determinant. All others agree to rounding."""
 
 
 def correctness(machine: Machine) -> None:
-    """The doctor, the tests for GPUs, every approximation on both devices, kernel products."""
+    """The doctor, kernel products, every approximation on both devices, and the tests for GPUs."""
     command(machine, "doctor", [sys.executable, "-m", "gpx.doctor"], 120)
     kernel_products(machine)
     chosen = dict(list(FIVE_STEPS.items())[:: 6 if machine.quick else 1])
     for name, options in chosen.items():
         if machine.left() < 60:
-            say("five steps: the rest", passed=None, note=f"no time left before {name}")
+            write_row("five steps: the rest", passed=None, note=f"no time left before {name}")
             break
-        with part(f"five steps, {name}"), with_tables(options) as made:
+        with catch_errors(f"five steps, {name}"), with_tables(options) as made:
             five_steps(machine, name, made)
     if machine.is_gpu:
         gpu_tests(machine)
 
 
 def gpu_tests(machine: Machine) -> None:
-    """The tests that need a GPU: their files alone, since to collect all takes minutes."""
+    """Tests that need a GPU; only their files are collected, because all would take minutes."""
     name = "tests marked gpu"
     if importlib.util.find_spec("pytest") is None:
-        say(name, passed=None, note="pytest is not installed")
+        write_row(name, passed=None, note="pytest is not installed")
         return
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     files = [str(path) for path in every if "mark.gpu" in path.read_text()]
-    # the options of pyproject.toml name a plugin that may not be there
+    # options of pyproject.toml name a plugin that may not be installed
     words = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=--import-mode=importlib"]
     command(machine, name, [*words, "-m", "gpu", *files], machine.left() - 10)
 
 
 def search_path() -> str:
-    """The project before what was in front already: packages may lie in a folder of their own."""
+    """PYTHONPATH with this repository first; the caller's may hold other packages."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 def command(machine: Machine, name: str, words: list[str], limit: float) -> None:
-    """A program that passes where it ends with status 0 in time."""
-    with part(name):
+    """Run a program, which passes if it ends with status 0 in time."""
+    with catch_errors(name):
         done = subprocess.run(
             words, cwd=ROOT, capture_output=True, text=True, timeout=max(5.0, limit),
             env={**os.environ, "PYTHONPATH": search_path()}, check=False,
         )  # fmt: skip
         last = [line for line in done.stdout.splitlines() if line.strip()][-1:]
         failed = [line.strip() for line in done.stdout.splitlines() if "FAIL" in line][:3]
-        say(name, passed=done.returncode == 0, note="; ".join([*last, *failed])[:400])
+        write_row(name, passed=done.returncode == 0, note="; ".join([*last, *failed])[:400])
 
 
 def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
-    """One run on the CPU and one on the device in float64, draws alike, and the device's waits."""
+    """Train on the CPU and on the device in float64 with the same random numbers; count waits."""
     named = any(o.startswith("approx=") for o in options)
     own = any(o.startswith("data=") for o in options)
     common = [] if own else [*SMALL_DATA]
@@ -141,14 +141,14 @@ def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
     common += [] if named else [f"approx={name}"]
     common += [*options, "trainer.max_steps=5", "trainer.dtype=float64"]
     with drawn_alike():
-        here = trained([*common, "trainer.device=cpu"])
+        here = run_metrics([*common, "trainer.device=cpu"])
     waits = 0
     if machine.is_gpu:
         torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught, drawn_alike():
             warnings.simplefilter("always")
-            there = trained([*common, f"trainer.device={machine.device}"])
+            there = run_metrics([*common, f"trainer.device={machine.device}"])
     finally:
         if machine.is_gpu:
             torch.cuda.set_sync_debug_mode("default")
@@ -159,7 +159,7 @@ def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
     }
     found, right = there["train.evidence"], here["train.evidence"]
     off = abs(found - right) / max(1.0, abs(right))
-    say(
+    write_row(
         f"five steps, {name}", value=off, unit="off by, relative",
         passed=off <= ESTIMATES.get(name, 1e-4),
         note=f"{waits} waits; {'; '.join(sorted(other))[:200]}",
@@ -167,7 +167,7 @@ def five_steps(machine: Machine, name: str, options: tuple[str, ...]) -> None:
 
 
 def kernel_products(machine: Machine) -> None:
-    """Products and gradients of every backend against dense float64."""
+    """Products and gradients of every backend, compared with dense float64."""
     n = machine.size(3000, 200)
     x, right = machine.normal(n, 8, dtype=torch.float64), machine.normal(n, 16, seed=1).double()
     exact = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, torch.float64)
@@ -177,7 +177,7 @@ def kernel_products(machine: Machine) -> None:
     for backend in backends(machine):
         for label, dtype in DTYPES.items():
             name = f"product and gradient, {backend}, {label}"
-            with part(name):
+            with catch_errors(name):
                 kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, dtype)
                 matrix = KernelMatrix.of(kernel, x.to(dtype), backend=backend)  # type: ignore[arg-type]
                 product = matrix @ right.to(dtype)
@@ -186,7 +186,7 @@ def kernel_products(machine: Machine) -> None:
                 off = float((product.double() - dense).norm() / dense.norm())
                 turned = float((found.double() - slope).norm() / slope.norm())
                 allowed = 1e-10 if dtype == torch.float64 else 1e-4
-                say(
+                write_row(
                     name, value=max(off, turned), unit="off by, relative",
                     passed=max(off, turned) <= allowed,
                 )  # fmt: skip

@@ -1,29 +1,29 @@
-"""Half an hour on a GPU: ceilings, correctness, headline runs, peers, profiles, recipes.
+"""Measure gpx on a GPU within half an hour.
 
     python scripts/gpu_hour.py                                   # all stages, under 25 minutes
-    python scripts/gpu_hour.py --call 1 --output "$OUT"          # or a third of them: 1, 2, 3
-    python scripts/gpu_hour.py --table --output FOLDER           # RESULTS.md from its rows alone
-    python scripts/gpu_hour.py --only ceilings correctness       # some of them, in one command
+    python scripts/gpu_hour.py --call 1 --output "$OUT"          # a third of the stages: 1, 2 or 3
+    python scripts/gpu_hour.py --table --output FOLDER           # only rewrite RESULTS.md
+    python scripts/gpu_hour.py --only ceilings correctness       # some stages
     python scripts/gpu_hour.py --skip recipes --output FOLDER
-    python scripts/gpu_hour.py --device cpu --quick              # here, end to end, tiny sizes
+    python scripts/gpu_hour.py --device cpu --quick              # a test with tiny sizes
 
-Every stage (``scripts/gpu_stages.py``) runs in a process of its own with a time limit of its own,
-and says what it finds as JSON lines, which are written to ``rows.jsonl`` as they come: what a stage
-had found when its time ran out, or when it failed, is kept, with a row that says so. Stages are in
-order of what is worth most if the machine goes away. ``RESULTS.md`` is made anew after every stage
-from all rows of the folder, the latest of each name, with a peer's figure beside each where there
-is one.
+The stages are ceilings (rates of the device itself), correctness, headline (runs of the README),
+peers (comparisons with other libraries), profiles and recipes (runs of published length), the most
+important ones first. Each runs ``scripts/gpu_stages.py`` in its own process with its own time
+limit. Its results are JSON lines, appended to ``rows.jsonl`` as they appear, so that they are kept
+if a stage fails or is stopped; a further row then says so. After every stage ``RESULTS.md`` is
+written from the latest row of each name, beside the figure of a peer where there is one.
 
-A machine that is held for half an hour in commands of at most ten minutes takes the stages in
-three calls, each of which ends within nine minutes; where only a folder comes back from each, the
-``rows.jsonl`` of all of them, one after the other in one file, give the table by ``--table``.
+If a machine allows commands of at most ten minutes, ``--call`` divides the stages into three calls
+of at most nine minutes each. If every call returns a folder of its own, concatenate their
+``rows.jsonl`` and use ``--table``.
 
-The machine that this is made for has Python 3.12 on x86-64, torch 2.11 (CUDA 13.0), Triton 3.6,
-gpytorch and linear_operator with what they need, pytest, and no network. What is missing there for
-runs (Hydra and what it takes, tqdm), tests (hypothesis) and KeOps is carried as wheels, 3 MiB in
+The script is written for a machine with Python 3.12 on x86-64, torch 2.11 (CUDA 13.0), Triton 3.6,
+gpytorch and linear_operator with their requirements, pytest, and no network. Other requirements of
+runs (Hydra and its own, tqdm), of tests (hypothesis) and KeOps are brought as wheels, 3 MiB in
 all. Three packages exist as source only, which ``pip download`` with ``--only-binary=:all:``
-refuses: ``pip wheel`` builds them where there is a network, pure Python for any version of it
-(pykeops compiles at its first use, with the machine's nvcc):
+refuses. ``pip wheel`` builds them on a machine with a network, as pure Python for any version
+(pykeops compiles at its first use, with nvcc of the GPU's machine):
 
     python -m pip wheel --no-deps -w .whl \\
         antlr4-python3-runtime==4.9.3 pykeops==2.3 keopscore==2.3
@@ -33,9 +33,9 @@ refuses: ``pip wheel`` builds them where there is a network, pure Python for any
     python -m pip install -q --no-index --no-deps --target /tmp/site .whl/*.whl  # in every call
     export PYTHONPATH=/tmp/site
 
-Runs write no TensorBoard events and no figures here, so tensorboard and matplotlib can stay away.
-gpx itself need not be installed. The data lie in ``$GPX_DATA`` (kin40k; runs whose data are not
-found say so in their row).
+Runs write no TensorBoard events and no figures, so tensorboard and matplotlib are not needed, and
+gpx need not be installed. Data are read from ``$GPX_DATA`` (kin40k); without them, the row of a run
+says so.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "experiments" / "gpu" / "hour"
-"""Beside the tables of that folder, whose RESULTS.md is not written here."""
+"""A folder of its own, because experiments/gpu has another RESULTS.md."""
 LIMITS = {
     "ceilings": 90,
     "correctness": 420,
@@ -65,13 +65,13 @@ LIMITS = {
     "profiles": 120,
     "recipes": 240,
 }
-"""Stages in their order, with seconds that each may take."""
+"""Stages in order, with the time limit of each in seconds."""
 TOTAL = 25 * 60
-"""Seconds that all stages together may take."""
+"""Time limit of all stages together, in seconds."""
 CALLS = (("ceilings", "correctness"), ("headline", "profiles"), ("peers", "recipes"))
-"""Stages of each of three commands of at most ten minutes."""
+"""Stages of each ``--call``, a command of at most ten minutes."""
 CALL_TOTAL = 9 * 60
-"""Seconds of such a command; the rest is for what is installed before it."""
+"""Time limit of a ``--call`` in seconds; the rest of the ten minutes is for installing packages."""
 
 Row = dict[str, Any]
 
@@ -80,16 +80,20 @@ from gpu_claims import verdicts  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the stages; 1 where one of them failed or found something wrong."""
+    """Run the stages; return 1 if one of them failed or found an error."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run at all?")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes, to test that all stages run"
+    )
     parser.add_argument("--only", nargs="*", choices=LIMITS, default=list(LIMITS))
     parser.add_argument("--skip", nargs="*", choices=LIMITS, default=[])
-    parser.add_argument("--call", type=int, choices=range(1, len(CALLS) + 1), help="a third")
-    parser.add_argument("--table", action="store_true", help="no stage: the table of the rows")
+    parser.add_argument(
+        "--call", type=int, choices=range(1, len(CALLS) + 1), help="a third of the stages"
+    )
+    parser.add_argument("--table", action="store_true", help="only write the table of the rows")
     parser.add_argument("--total", type=float, default=None, help="seconds for all stages")
     parser.add_argument("--output", type=Path, default=None, help="folder of rows and table")
     options = parser.parse_args(arguments)
@@ -110,14 +114,14 @@ def main(arguments: list[str] | None = None) -> int:
         write_table(options.output)
     if options.table:
         if not (options.output / "rows.jsonl").exists():
-            parser.error(f"no rows.jsonl in {options.output}: nothing has run there")
+            parser.error(f"{options.output} has no rows.jsonl: no stage has run there")
         write_table(options.output)
     print(f"rows and table: {options.output}")
     return int(wrong)
 
 
 def write_table(folder: Path) -> None:
-    """RESULTS.md from ``rows.jsonl`` of the folder."""
+    """Write RESULTS.md from ``rows.jsonl`` of the folder."""
     rows = [json.loads(line) for line in lines(folder / "rows.jsonl")]
     (folder / "RESULTS.md").write_text(results(rows))
 
@@ -128,22 +132,22 @@ def lines(path: Path) -> list[str]:
 
 
 def not_run(stage: str, why: str) -> Row:
-    """The row of a stage that did not come to its end."""
+    """The row of a stage that did not finish."""
     return {"stage": stage, "name": f"{stage}: to its end", "passed": False, "note": why}
 
 
 def skipped(stage: str, options: argparse.Namespace) -> list[Row]:
-    """The row of a stage for which no time is left, kept like any other."""
+    """Write the row of a stage for which no time is left."""
     row = not_run(stage, "no time left") | {"at": 0.0, "device": options.device}
     row |= {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     with (options.output / "rows.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
-    print("  ", line_of(row), flush=True)
+    print("  ", console_line(row), flush=True)
     return [row]
 
 
 def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row]:
-    """One stage in its own process, killed after ``limit`` seconds; rows are kept as they come."""
+    """Run a stage in its own process, stop it after ``limit`` seconds, and write its rows."""
     command = [sys.executable, str(HERE / "gpu_stages.py"), stage, "--device", options.device]
     command += ["--seconds", f"{limit:.0f}"] + ["--quick"] * options.quick
     print(f"== {stage} (at most {limit:.0f} s)", flush=True)
@@ -155,15 +159,15 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
         stderr=subprocess.PIPE,
         text=True,
         cwd=HERE.parent,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(path_of_gpx())},
-        start_new_session=True,  # what the stage has started ends with it
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(python_path())},
+        start_new_session=True,  # so that its child processes can be stopped with it
     )
     errors: list[str] = []
     assert process.stdout is not None
     assert process.stderr is not None
     listener = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
     listener.start()
-    killer = threading.Timer(limit, end_of, [process])
+    killer = threading.Timer(limit, kill_group, [process])
     killer.start()
     with process, (options.output / "rows.jsonl").open("a") as file:
 
@@ -174,17 +178,17 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
-            print("  ", line_of(row), flush=True)
+            print("  ", console_line(row), flush=True)
 
         try:
             for line in process.stdout:
-                row = row_of(line)
+                row = parse_row(line)
                 if row is not None:
                     keep(row)
             status = process.wait()
         finally:
             killer.cancel()
-            end_of(process)
+            kill_group(process)
         listener.join(timeout=5)
         if status:
             late = time.monotonic() - started >= limit
@@ -195,8 +199,8 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
     return rows
 
 
-def row_of(line: str) -> Row | None:
-    """A finding; None of other lines, and of one that was cut off as its stage was killed."""
+def parse_row(line: str) -> Row | None:
+    """A row from a line of output; None for other lines and for incomplete ones."""
     if not line.startswith("{"):
         return None
     try:
@@ -206,20 +210,20 @@ def row_of(line: str) -> Row | None:
     return found if isinstance(found, dict) and "name" in found else None
 
 
-def path_of_gpx() -> list[str]:
-    """Where a stage finds gpx, installed or not, and what the caller's own path adds."""
+def python_path() -> list[str]:
+    """Folders of PYTHONPATH for a stage: this repository, and those of the caller."""
     own = os.environ.get("PYTHONPATH")
     return [str(HERE.parent), *([own] if own else [])]
 
 
-def end_of(process: subprocess.Popen[str]) -> None:
-    """End a stage and all that it has started, where it still runs."""
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """Stop a stage and its child processes, if they still run."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def shown(value: object) -> str:
-    """A figure as tables show it."""
+def format_value(value: object) -> str:
+    """Text of a value in tables."""
     if isinstance(value, bool) or value is None:
         return {True: "pass", False: "FAIL", None: ""}[value]
     if isinstance(value, int | float):
@@ -227,23 +231,28 @@ def shown(value: object) -> str:
     return str(value)
 
 
-def line_of(row: Row) -> str:
-    """A row for the console."""
-    parts = [row["name"], shown(row.get("passed")), shown(row.get("value")), row.get("unit", "")]
+def console_line(row: Row) -> str:
+    """A row as a line of text."""
+    parts = [
+        row["name"],
+        format_value(row.get("passed")),
+        format_value(row.get("value")),
+        row.get("unit", ""),
+    ]
     if row.get("peer") is not None:
-        parts.append(f"({row.get('peer_name', 'peer')}: {shown(row['peer'])})")
+        parts.append(f"({row.get('peer_name', 'peer')}: {format_value(row['peer'])})")
     return " ".join(p for p in [*parts, str(row.get("note", ""))[:160]] if p)
 
 
 def results(rows: list[Row]) -> str:
-    """RESULTS.md: a table per stage, the latest row of every name."""
+    """Text of RESULTS.md: a table per stage, with the latest row of every name."""
     latest = {(row["stage"], row["name"], row["device"]): row for row in rows}
     text = [
         "# On a GPU",
         "",
-        "Written by `scripts/gpu_hour.py` from `rows.jsonl`; the latest row of every name. A peer "
-        "is another library, or another way, on the same device in the same process, unless its "
-        "name says otherwise. The ratio says how many times better gpx is.",
+        "Written by `scripts/gpu_hour.py` from `rows.jsonl`, with the latest row of every name. A "
+        "peer is another library or method, on the same device and in the same process unless its "
+        "name says otherwise. The ratio is how many times better gpx is.",
     ]
     for stage in LIMITS:
         own = [row for row in latest.values() if row["stage"] == stage]
@@ -254,10 +263,10 @@ def results(rows: list[Row]) -> str:
         for row in own:
             cells = [
                 row["name"],
-                shown(row.get("value", row.get("passed"))),
+                format_value(row.get("value", row.get("passed"))),
                 row.get("unit", ""),
                 row.get("peer_name", ""),
-                shown(row.get("peer")),
+                format_value(row.get("peer")),
                 ratio(row),
                 str(row.get("note", "")),
                 f"{row['date'][:10]} {str(row.get('commit', ''))[:8]} {row['device']}",
@@ -271,7 +280,7 @@ def results(rows: list[Row]) -> str:
 
 
 def ratio(row: Row) -> str:
-    """How many times better than the peer; empty where there is none."""
+    """How many times better gpx is than the peer, as text; empty without a peer."""
     value, peer = row.get("value"), row.get("peer")
     if not isinstance(value, int | float) or not isinstance(peer, int | float) or not value:
         return ""

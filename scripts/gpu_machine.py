@@ -1,4 +1,4 @@
-"""What every stage of ``gpu_hour.py`` uses: a device with its clock, runs, rows as JSON lines."""
+"""Helpers of all stages of ``gpu_hour.py``: timing on a device, runs, and output of rows."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ LENGTHSCALE, NOISE = 2.0, 0.1
 SMALL_DATA = ("data=robot_arm", "data.num_points=400", "init.num_points=100")
 
 
-def say(name: str, **row: Any) -> None:
-    """Write one finding; see ``gpu_hour.py`` for what its keys become."""
+def write_row(name: str, **row: Any) -> None:
+    """Print a row as JSON; ``results`` of ``gpu_hour.py`` shows its keys."""
     print(json.dumps({"name": name, "commit": COMMIT, **row}), flush=True)
 
 
 @contextlib.contextmanager
-def part(name: str) -> Iterator[None]:
-    """One part of a stage: where it fails, its row says why."""
+def catch_errors(name: str) -> Iterator[None]:
+    """Run a part of a stage; an error becomes a row, and the stage continues."""
     try:
         yield
-    except Exception as error:  # whatever it is, the next part is worth running
+    except Exception as error:  # of any kind: the next part may still work
         place = traceback.extract_tb(error.__traceback__)[-1]
         first = (str(error).splitlines() or [""])[0][:240]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        say(name, passed=False, note=f"{type(error).__name__}: {first} ({where})")
+        write_row(name, passed=False, note=f"{type(error).__name__}: {first} ({where})")
     finally:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
 class Machine:
-    """A device, and whether sizes are tiny."""
+    """A device, a time limit, and whether sizes are tiny (``--quick``)."""
 
     def __init__(self, device: str, quick: bool, seconds: float) -> None:
         self.device, self.quick = torch.device(device), quick
@@ -62,7 +62,7 @@ class Machine:
         self.is_gpu = self.device.type == "cuda"
 
     def size(self, full: int, tiny: int) -> int:
-        """A number that is smaller with ``--quick``."""
+        """``full``, or ``tiny`` with ``--quick``."""
         return tiny if self.quick else full
 
     def left(self) -> float:
@@ -70,25 +70,25 @@ class Machine:
         return self.until - time.monotonic()
 
     def wait(self) -> None:
-        """Until the device has done what it was told."""
+        """Wait until the device has finished all work."""
         if self.is_gpu:
             torch.cuda.synchronize(self.device)
 
     def seconds(self, work: Callable[[], object], repeats: int = 5) -> float:
-        """Median time of ``work``, after one run that is not counted."""
+        """Median seconds of ``work``, after one run that is not timed."""
         work()
         self.wait()
         turns = 1 if self.quick else repeats
         return statistics.median(spent(work, str(self.device)).wall for _ in range(turns))
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-        """Standard normals that are the same on every device."""
+        """Standard normal numbers, the same on every device."""
         generator = torch.Generator().manual_seed(seed)
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.device, dtype)
 
 
-def trained(options: tuple[str, ...] | list[str]) -> dict[str, Any]:
-    """Metrics of a run."""
+def run_metrics(options: tuple[str, ...] | list[str]) -> dict[str, Any]:
+    """Train and return the metrics."""
     GlobalHydra.instance().clear()
     with (
         initialize_config_dir(str(ROOT / "configs"), version_base="1.3"),
@@ -99,7 +99,7 @@ def trained(options: tuple[str, ...] | list[str]) -> dict[str, Any]:
 
 
 def backends(machine: Machine) -> list[str]:
-    """Names of those that can be asked for here."""
+    """Names of the backends that are available on this machine."""
     x, found = machine.normal(4, 2), []
     for name in ("dense", "chunked", "keops", "triton"):
         with contextlib.suppress(GPXError):

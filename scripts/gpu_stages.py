@@ -1,8 +1,8 @@
-"""What the stages of ``gpu_hour.py`` measure; every finding is one JSON line on standard output.
+"""Stages of ``gpu_hour.py``; every result is a line of JSON on standard output.
 
     python scripts/gpu_stages.py ceilings --device cuda
 
-A part of a stage that fails says so in its row and the next part goes on.
+If a part of a stage fails, a row says why, and the stage continues with the next part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from typing import Any
 import torch
 from gpu_comparisons import peers
 from gpu_correctness import correctness
-from gpu_machine import DTYPES, ROOT, SILENT_RUN, SMALL_DATA, Machine, part, say, trained
+from gpu_machine import (
+    DTYPES,
+    ROOT,
+    SILENT_RUN,
+    SMALL_DATA,
+    Machine,
+    catch_errors,
+    run_metrics,
+    write_row,
+)
 
 from gpx.runs.environment import environment_record
 
@@ -29,42 +38,42 @@ from gpx.runs.environment import environment_record
 
 
 def ceilings(machine: Machine) -> None:
-    """What the device can do at all, and what it is."""
+    """The device, and its rates of launches, copies, functions, products and factorisations."""
     record = environment_record(machine.device, 0, {})
     keys = ("versions", "device_name", "matmul", "gpu")
-    say("machine", note=json.dumps({k: record[k] for k in keys}).replace('"', ""))
-    with part("launch latency"):
+    write_row("machine", note=json.dumps({k: record[k] for k in keys}).replace('"', ""))
+    with catch_errors("launch latency"):
         one = torch.zeros(1, device=machine.device)
         times = machine.seconds(lambda: [one.add_(1.0) for _ in range(1000)])
-        say("launch latency", value=1e3 * times, unit="us a launch")
+        write_row("launch latency", value=1e3 * times, unit="us a launch")
     count = machine.size(2**30, 2**20)
-    with part("copy"):
+    with catch_errors("copy"):
         source = torch.empty(count, device=machine.device)
         target = torch.empty_like(source)
         found = machine.seconds(lambda: target.copy_(source))
-        say("copy", value=8e-12 * count / found, unit="TB/s", better="higher")
+        write_row("copy", value=8e-12 * count / found, unit="TB/s", better="higher")
     for name in ("exp", "cos"):
-        with part(name):
+        with catch_errors(name):
             values = torch.zeros(count // 4, device=machine.device)
             found = machine.seconds(lambda v=values, n=name: getattr(torch, n)(v, out=v))
-            say(f"{name}, float32", value=1e-12 * values.numel() / found, unit="1e12/s")
+            write_row(f"{name}, float32", value=1e-12 * values.numel() / found, unit="1e12/s")
     n = machine.size(16384, 256)
     for dtype, precision in (("float64", "highest"), ("float32", "highest"), ("float32", "high")):
         label = f"product, {dtype}" + (", tf32" if precision == "high" else "")
-        with part(label):
+        with catch_errors(label):
             torch.set_float32_matmul_precision(precision)
             a = machine.normal(n, n, dtype=DTYPES[dtype])
             found = machine.seconds(lambda a=a: a @ a)
-            say(label, value=2e-12 * n**3 / found, unit="TFLOP/s", better="higher")
+            write_row(label, value=2e-12 * n**3 / found, unit="TFLOP/s", better="higher")
     torch.set_float32_matmul_precision("highest")
     for dtype in DTYPES:
-        with part(f"Cholesky, {dtype}"):
+        with catch_errors(f"Cholesky, {dtype}"):
             n = machine.size(20000, 200)
             a = torch.full((n, n), 0.5, dtype=DTYPES[dtype], device=machine.device)
             a.diagonal().add_(1.0)
             found = machine.seconds(lambda a=a: torch.linalg.cholesky_ex(a), 3)
             rate = 1e-12 * n**3 / 3 / found
-            say(f"Cholesky, {dtype}", value=rate, unit="TFLOP/s", note=f"n = {n}")
+            write_row(f"Cholesky, {dtype}", value=rate, unit="TFLOP/s", note=f"n = {n}")
 
 
 # -- headline runs --------------------------------------------------------------------------------
@@ -80,28 +89,28 @@ HEADLINE = (
 
 
 HEADLINE_SECONDS = 60.0
-"""That one of them may take, its start included, so that a slow one leaves the others theirs."""
+"""Time limit of a headline run, from the start of its process."""
 
 
 def headline(machine: Machine) -> None:
-    """The README's commands as they stand, on the device."""
+    """Commands of the README, on the device."""
     two_million_points(machine)
     for options, peer_name, peer in HEADLINE[: machine.size(len(HEADLINE), 2)]:
         name = "train.py " + " ".join(options)
         if machine.left() < 15:
-            say(name, passed=None, note="no time left")
+            write_row(name, passed=None, note="no time left")
             continue
         words = [*options]
         if machine.quick:
             words += [*SMALL_DATA, "trainer.max_steps=2"]
             words += ["approx.num_basis=400"] * (options[0] == "approx=qsgp")
             words += ["approx.num_inducing=20"] * (options[0] == "approx=svgp")
-        with part(name):
-            done = run_of_its_own(machine, name, words, min(HEADLINE_SECONDS, machine.left() - 5))
+        with catch_errors(name):
+            done = run_train_py(machine, name, words, min(HEADLINE_SECONDS, machine.left() - 5))
             if done is None:
                 continue
             found, _ = done
-            say(
+            write_row(
                 name, value=found["train.seconds"], unit="s",
                 peer=None if machine.quick else peer, peer_name=peer_name or "",
                 note=f"rmse {found['test.rmse']:.4f}, mnlp {found['test.mnlp']:.4f}, peak "
@@ -109,12 +118,12 @@ def headline(machine: Machine) -> None:
             )  # fmt: skip
 
 
-def run_of_its_own(
+def run_train_py(
     machine: Machine, name: str, options: Sequence[str], limit: float
 ) -> tuple[dict[str, Any], float] | None:
-    """Metrics and seconds of ``train.py`` in a process of its own.
+    """Run ``train.py`` in its own process; returns metrics and seconds.
 
-    None where it took more than ``limit`` seconds or failed, of which a row says how far it came.
+    If it takes more than ``limit`` seconds or fails, a row says how far it came; returns None.
     """
     words = [sys.executable, "train.py", *options, f"trainer.device={machine.device}"]
     with tempfile.TemporaryDirectory() as folder:
@@ -129,29 +138,29 @@ def run_of_its_own(
             process.kill()
             said, _ = process.communicate()
             last = [line for line in said.splitlines() if line.startswith("step")][-1:]
-            say(name, passed=None, note=f"stopped after {limit:.0f} s: {' '.join(last)}")
+            write_row(name, passed=None, note=f"stopped after {limit:.0f} s: {' '.join(last)}")
             return None
         seconds = time.perf_counter() - started
         if process.returncode:
-            say(name, passed=False, note=(said.strip().splitlines() or ["?"])[-1][:300])
+            write_row(name, passed=False, note=(said.strip().splitlines() or ["?"])[-1][:300])
             return None
         return json.loads((Path(folder) / "run" / "metrics.json").read_text()), seconds
 
 
 def two_million_points(machine: Machine) -> None:
-    """What the grid specification asks of a GPU: GRIEF at the size of the electric set (F20)."""
+    """Evidence and gradient of GRIEF at the size of the electric set, against its limits."""
     sys.path.insert(0, str(ROOT / "experiments" / "grief"))
     from electric_size import FUNCTIONS, MOST_BYTES, MOST_SECONDS, POINTS, measured
 
     points, functions = machine.size(POINTS, 4_000), machine.size(FUNCTIONS, 50)
     name = f"GRIEF, evidence and gradient, n = {points:,}, p = {functions:,}"
     if machine.left() < 15:
-        say(name, passed=None, note="no time left")
+        write_row(name, passed=None, note="no time left")
         return
-    with part(name):
+    with catch_errors(name):
         row = measured(points, functions, machine.device)
         held = row["held in all, MiB"]
-        say(
+        write_row(
             name, value=row["seconds"], unit="s",
             passed=row["seconds"] < MOST_SECONDS and held * 2**20 < MOST_BYTES,
             note=f"wanted: {MOST_SECONDS:.0f} s; {held:,.0f} MiB held, of at most "
@@ -163,7 +172,7 @@ def two_million_points(machine: Machine) -> None:
 
 
 def profiles(machine: Machine) -> None:
-    """Launches, the kernels that take most time, and peak memory of short runs."""
+    """Launches, kernels that take most time, and peak memory of short runs."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if machine.is_gpu:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -180,29 +189,29 @@ def profiles(machine: Machine) -> None:
         "exact, iterative": ("approx=exact", "approx.solver=iterative"),
     }.items():  # fmt: skip
         if machine.left() < 10:
-            say(f"profile, {name}", passed=None, note="no time left")
+            write_row(f"profile, {name}", passed=None, note="no time left")
             continue
-        with part(f"profile, {name}"):
+        with catch_errors(f"profile, {name}"):
             words = [*data, *options, "init.max_evaluations=3", "init.num_points=100", *SILENT_RUN]
             words += ["trainer.baselines=false", "trainer.max_steps=3"]
             words += [f"trainer.device={machine.device}"]
             if machine.is_gpu:
                 torch.cuda.reset_peak_memory_stats(machine.device)
             with torch.profiler.profile(activities=activities) as seen:
-                found = trained(words)
-            say_profile(machine, name, seen, found)
+                found = run_metrics(words)
+            write_profile(machine, name, seen, found)
 
 
-def say_profile(machine: Machine, name: str, seen: Any, metrics: dict[str, Any]) -> None:
-    """Rows of one profile."""
+def write_profile(machine: Machine, name: str, seen: Any, metrics: dict[str, Any]) -> None:
+    """Write the rows of one profile."""
     events = seen.key_averages()
     launches = sum(e.count for e in events if "LaunchKernel" in e.key)
     busy = "self_device_time_total" if machine.is_gpu else "self_cpu_time_total"
     top = sorted(events, key=lambda e: -getattr(e, busy, 0))[:6]
     said = ", ".join(f"{e.key[:40]} {1e-3 * getattr(e, busy, 0):.0f} ms" for e in top)
-    say(f"profile, {name}: launches of the run", value=launches, note=said)
+    write_row(f"profile, {name}: launches of the run", value=launches, note=said)
     peak = metrics["memory.peak_mib"]
-    say(f"profile, {name}: peak memory", value=peak, unit="MiB")
+    write_row(f"profile, {name}: peak memory", value=peak, unit="MiB")
 
 
 # -- recipes --------------------------------------------------------------------------------------
@@ -213,11 +222,11 @@ RECIPES = (
     ("experiment=exact_houseelectric", "", None),
 )
 FIRST_SHARE = 0.65
-"""Of the stage's time for the first: its steps are asked for in two minutes."""
+"""Share of the stage's time for the first recipe, whose steps should take two minutes."""
 
 
 def recipes(machine: Machine) -> None:
-    """The published lengths, each with its share of the time that is left."""
+    """Runs of published length; each gets a share of the remaining time."""
     chosen = RECIPES[: machine.size(len(RECIPES), 1)]
     for number, (recipe, peer_name, peer) in enumerate(chosen):
         share = FIRST_SHARE if number == 0 else 1.0 / (len(chosen) - number)
@@ -226,12 +235,12 @@ def recipes(machine: Machine) -> None:
             words += [*SMALL_DATA, "trainer.max_steps=3", "approx.num_basis=400"]
             words += ["objective.columns=100", "objective.diagonal_columns=100"]
             words += ["objective.support_rows=20"]
-        with part(recipe):
-            done = run_of_its_own(machine, recipe, words, machine.left() * share - 5)
+        with catch_errors(recipe):
+            done = run_train_py(machine, recipe, words, machine.left() * share - 5)
             if done is None:
                 continue
             found, seconds = done
-            say(
+            write_row(
                 recipe, value=found["test.rmse"], unit="rmse", peer=peer, peer_name=peer_name,
                 seconds=found["train.seconds"],
                 note=f"{seconds:.0f} s in all, {found['train.seconds']:.0f} s of training, "
@@ -250,7 +259,7 @@ STAGES = {
 
 
 def main() -> None:
-    """One stage."""
+    """Run a stage."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--device", default="cuda")

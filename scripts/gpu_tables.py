@@ -1,4 +1,4 @@
-"""Small tables for runs that train on classes or on two targets, made on the spot."""
+"""Small artificial tables for runs on classes or on two targets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 CLASSES = ("data=npz", "data.path=@classes")
 TWO_TARGETS = ("data=npz", "data.path=@two_targets")
-"""Options of such a run; ``with_tables`` puts a file in the place of the name."""
+"""Options of such a run; ``with_tables`` replaces @name by the path of a file."""
 ROWS, INPUTS = 300, 4
 
 
 @contextlib.contextmanager
 def with_tables(options: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The options with paths of files, which are gone afterwards."""
+    """The options with paths of temporary files."""
     draws = np.random.default_rng(0)
     x = draws.normal(size=(ROWS, INPUTS))
     smooth = np.stack([np.sin(2.0 * x[:, 0]) + x[:, 1], np.cos(x[:, 2])], 1)

@@ -1,13 +1,13 @@
 """Kernel launches and waits per training step of every approximation, counted without a GPU.
 
-    python scripts/launches.py                                   # the table; minutes
-    python scripts/launches.py --write           # and into experiments/gpu, as launches.json
+    python scripts/launches.py                                   # the table; takes minutes
+    python scripts/launches.py --write           # also write experiments/gpu/launches.json
     python scripts/launches.py approx=svgp approx.num_inducing=512    # one run, by operation
-    python scripts/launches.py --places approx=svgp              # by the line of gpx that asks
+    python scripts/launches.py --places approx=svgp              # by line of gpx
 
-Runs train on tensors that claim to be on CUDA (``tests/oracles/launches.py``, which says what is
-not seen). The table takes small sizes: how many rows, functions and columns there are hardly
-changes the number of launches.
+Runs train on tensors that claim to be on CUDA; ``tests/oracles/launches.py`` says what this cannot
+count. The table uses small sizes, because the number of rows, functions and columns hardly changes
+the number of launches.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ TABLE = {
     **dict.fromkeys(("cnn", "cnn_mcd", "cnn_rf", "cnn_sorf", "cnn_deep_rf"), DIGITS),
     **dict.fromkeys(("gpdnn", "svdkl", "conv_gp"), DIGITS),
 }  # fmt: skip
-"""Options of the runs of the table; ``approx`` is the name where none is given."""
+"""Name -> options of the runs of the table; without ``approx=``, the name is its value."""
 ASKED = {"svgp": 154, "sgpr": 168, "qsgp, block step": 1000}
-"""Launches at most: half of what SVGP and SGPR once had, and a fifth of QSGP."""
+"""Name -> largest allowed number of launches per step."""
 NOTES = (
     "Operations that would be launches on a GPU, of the training step that has most of them, and",
     "how often it waits for the device; counted on a CPU with tensors that claim to be on CUDA,",
@@ -108,7 +108,7 @@ NOTES = (
 
 
 def measured(name: str) -> list[Step]:
-    """Every step of a run of the table but the first."""
+    """All steps but the first of a run of the table."""
     options = TABLE[name]
     named = any(o.startswith("approx=") for o in options)
     with with_tables(options if named else (*options, f"approx={name}")) as chosen:
@@ -116,10 +116,10 @@ def measured(name: str) -> list[Step]:
 
 
 def table(written: bool) -> None:
-    """Print launches and waits of every run as they come.
+    """Print launches and waits of every run.
 
     Args:
-        written: also to experiments/gpu/launches.json and its RESULTS.md.
+        written: also write experiments/gpu/launches.json and its RESULTS.md.
     """
     print("| path | launches a step | waits a step |\n|---|---|---|")
     rows = []
@@ -136,7 +136,7 @@ def table(written: bool) -> None:
                 )
             else:
                 places = "trains in one step"
-        except Exception as error:  # a table of all says which one failed, and why
+        except Exception as error:  # the table names the failure
             places = f"failed: {type(error).__name__} {str(error).splitlines()[0][:80]}"
         rows.append({"path": name, "launches": launches, "waits": waits, "where": places})
         print(f"| {name} | {launches} | {waits} | {places} |", flush=True)
@@ -153,7 +153,7 @@ def table(written: bool) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """The table, or one run in detail."""
+    """Print the table, or one run in detail."""
     torch.set_num_threads(1)
     options = [a for a in arguments if a not in ("--places", "--write")]
     if not options:

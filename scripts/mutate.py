@@ -1,21 +1,21 @@
-"""Which small faults in the source no test notices: one edit at a time, and the tests run over it.
+"""Find small changes of the source that no test notices, by testing one change at a time.
 
     python scripts/mutate.py gpx/objectives gpx/variational --budget 600 --seed 1
     python scripts/mutate.py gpx/linalg/trace.py --tests tests/linalg tests/objectives
     python scripts/mutate.py gpx/linalg --again outputs/mutants/survivors.json
 
 Sources are files or folders. Tests default to the folders of the same names under tests/. They are
-collected once, in one process with torch already loaded; a first pass notes which lines of the
-sources each test executes and how long it takes. Then, for one mutant after another, a forked child
-puts the changed code under the functions' own names and runs the tests that execute the changed
-line, those of the file's own name first, until one fails. The order of the mutants follows from the
-seed alone, so a larger budget continues a smaller one. The budget is processor time.
+collected once, in one process with torch already loaded; a first pass records which lines of the
+sources each test executes and how long it takes. Then, for each change (a mutant), a forked child
+replaces the code of the function and runs the tests that execute the changed line, those in the
+test file of the same name first, until one fails. The order of the mutants depends on the seed
+only, so a larger budget continues a smaller one. The budget is processor time.
 
-Survivors go to outputs/mutants/survivors.md (to read) and survivors.json (for --again). One that
-changes nothing a test could see is listed with its reason in scripts/equivalent_mutants.toml, and
-not reported again. Code that runs in another process, or while modules are imported, is not
-reached. "Without effect" are inserted edits that met no value they could change in any test, such
-as a detach() where no test needs a gradient. Needs Linux and Python 3.11.
+Mutants that survive are written to outputs/mutants/survivors.md (to read) and survivors.json (for
+--again). List a mutant that no test can detect in scripts/equivalent_mutants.toml, with the reason;
+it is then not reported again. Code that runs in another process, or during import, is not tested.
+"Without effect" are inserted calls that could not change any value in any test, such as a detach()
+where no test needs a gradient. Needs Linux and Python 3.11.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ UNSEEN, UNREACHED, EQUAL = "without effect", "not executed", "equivalent"
 
 @dataclass
 class Coverage:
-    """Of each test: processor seconds, and the lines of each source that it executes.
+    """Processor seconds of each test, and the lines of each source that it executes.
 
     Modules are those that the tests import while they run: a second of every mutant, if each child
     had to import them again.
@@ -75,7 +75,7 @@ class Coverage:
 
 
 def in_child(work: Callable[[], Any], cpu_seconds: float) -> tuple[Any, float]:
-    """What ``work`` returns in a forked child (None if it did not end) and its processor time."""
+    """Result of ``work`` in a forked child (None if it failed), and its processor time."""
     before = children_seconds()
     reading, writing = os.pipe()
     pid = os.fork()
@@ -113,7 +113,7 @@ def in_child(work: Callable[[], Any], cpu_seconds: float) -> tuple[Any, float]:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process when it has used that much more of the processor."""
+    """End this process after ``seconds`` more of processor time."""
     limit = int(time.process_time() + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
@@ -124,7 +124,7 @@ def children_seconds() -> float:
 
 
 class Mutation:
-    """The pytest plugin: pytest collects the tests, this decides what is run over them."""
+    """Pytest plugin that runs the collected tests on every mutant."""
 
     def __init__(self, options: argparse.Namespace, sources: list[Path], folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -170,7 +170,7 @@ class Mutation:
         return files
 
     def coverage(self) -> Coverage:
-        """Lines and times of all tests, one child per test file; kept until something changes."""
+        """Lines and times of all tests, one child per test file; cached until a file changes."""
         kept, coverage = self.folder / "coverage", Coverage()
         kept.mkdir(parents=True, exist_ok=True)
         sources = b"".join(path.read_bytes() for path in self.trees)
@@ -220,7 +220,7 @@ class Mutation:
         )
 
     def tests_for(self, mutant: Mutant, coverage: Coverage) -> list[str]:
-        """Tests that execute the changed lines: the file's own first, then the quick ones."""
+        """Tests that execute the changed lines: first those of the same name, then the fastest."""
         broken, path, stem = set(coverage.failed), str(mutant.path), mutant.path.stem
         names = [
             name
@@ -269,7 +269,7 @@ class Mutation:
         self.report(len(order), spent)
 
     def stop(self, *_: Any) -> None:
-        """Ctrl-C ends the run after the mutant at hand; the report is of those so far."""
+        """Handle Ctrl-C: stop after the current mutant, and report those tested so far."""
         self.stopped = True
 
     def judge(self, mutant: Mutant, tests: dict[str, float]) -> tuple[str, str]:
@@ -324,7 +324,9 @@ class Mutation:
         made = {mutant.identity for mutant in self.mutants}
         for identity, text in self.reasons.items():
             if text.split(".")[0] in stems and identity not in made:
-                lines.append(f"\nNo longer made, to be taken off the list: {identity} {text}")
+                lines.append(
+                    f"\nRemove from equivalent_mutants.toml, no longer generated: {identity} {text}"
+                )
         (self.folder / "survivors.md").write_text("\n".join(lines) + "\n")
         (self.folder / "survivors.json").write_text(json.dumps(rows, indent=1))
         print(f"{summary}\n{self.folder / 'survivors.md'}")
@@ -338,7 +340,7 @@ def described(mutant: Mutant) -> str:
 
 
 def known_equivalents() -> dict[str, str]:
-    """Identities of the mutants known to change nothing, with the function each stands in."""
+    """Identity -> function of the mutants in equivalent_mutants.toml."""
     if not EQUIVALENT.exists():
         return {}
     groups = tomllib.loads(EQUIVALENT.read_text()).get("equivalent", [])
@@ -347,7 +349,7 @@ def known_equivalents() -> dict[str, str]:
 
 
 def with_inner(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and those of the functions inside it, which a decorator has made live."""
+    """The code of a function and of its inner functions, which a decorator may have returned."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
@@ -355,7 +357,7 @@ def with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def live_functions(paths: set[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
-    """Functions of the sources that exist in this process, wrapped ones among them."""
+    """Functions of the sources in this process, including wrapped ones."""
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
     for thing in gc.get_objects():
         if type(thing) is FunctionType and thing.__code__.co_filename in paths:
@@ -373,12 +375,16 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", type=Path, help="test files or folders")
     parser.add_argument("--budget", type=float, default=600, help="seconds of processor time")
     parser.add_argument("--seed", type=int, default=0, help="decides the order of the mutants")
-    parser.add_argument("--kinds", nargs="+", help="only these, such as operator or 'detach in'")
+    parser.add_argument(
+        "--kinds", nargs="+", help="only mutants of these kinds, such as operator or 'detach in'"
+    )
     parser.add_argument("--again", type=Path, help="only the mutants in a survivors.json")
     parser.add_argument(
-        "--test-seconds", type=float, default=10, help="tests of one mutant add up to at most this"
+        "--test-seconds", type=float, default=10, help="largest total time of the tests of a mutant"
     )
-    parser.add_argument("--out", type=Path, default=Path("outputs/mutants"), help="report's folder")
+    parser.add_argument(
+        "--out", type=Path, default=Path("outputs/mutants"), help="folder of the report"
+    )
     options = parser.parse_args()
     sources = []
     for source in options.sources:
@@ -396,7 +402,7 @@ def main() -> int:
 
 
 def mirrored(source: Path) -> Path:
-    """The folder of tests that mirrors a file or folder of the package."""
+    """The folder of tests for a file or folder of the package."""
     folder = source.parent if source.is_file() else source
     tests = Path("tests", *folder.parts[1:])
     if not tests.exists():

@@ -1,7 +1,7 @@
-"""What scripts/mutate.py changes in a source file: the small faults that one edit makes.
+"""The changes that scripts/mutate.py makes to a source file.
 
-A mutant is one such edit inside the body of one function. Defaults of arguments, constants of the
-module, messages and annotations are left alone: they are choices, not mathematics.
+A mutant is one edit in the body of one function. Default arguments, constants of the module,
+messages and annotations are not changed, because tests need not fix them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-# Calls into the three functions below are written into mutants, found through the builtins.
+# Mutants call the three functions below, which they find among the builtins.
 DETACH, ATTACH, SCALE = "__mutate_detach__", "__mutate_attach__", "__mutate_scale__"
-# Numbers smaller than this are tolerances: changing one by a little changes no result.
+# Smaller numbers are tolerances: a small change of them changes no result.
 SMALLEST_CONSTANT = 1e-3
 
 _SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
@@ -28,14 +28,14 @@ _NEGATED |= {b: a for a, b in _NEGATED.items()}
 _OPPOSITE = {"min": "max", "minimum": "maximum", "amin": "amax", "argmin": "argmax"}
 _OPPOSITE["clamp_min"] = "clamp_max"
 _OPPOSITE |= {b: a for a, b in _OPPOSITE.items()}
-# Functions of a number, left out one at a time: torch.log(x) and x.log() become x.
+# Functions that are left out: torch.log(x) and x.log() become x.
 _MAPS = {
     *("abs", "cholesky_inverse", "clamp", "clamp_max", "clamp_min", "conj", "cos", "cumsum"),
     "diff",
     *("erfc", "exp", "expm1", "flip", "log", "log1p", "mean", "reciprocal", "round"),
     *("rsqrt", "sigmoid", "sin", "softplus", "sqrt", "square", "tanh", "transpose", "tril", "triu"),
 }
-# Keywords about where and how numbers are kept, which change no number.
+# Keywords about storage, which change no result.
 _OF_THE_TENSOR = {"strict", "device", "dtype", "sorted", "memory_format"}
 _TRANSPOSES = {"mT", "T", "mH", "H"}
 _TALK = {"warn", "debug", "info", "warning", "error", "log_once", "super", "save_for_backward"}
@@ -43,19 +43,19 @@ _SILENT_FUNCTIONS = {"__repr__", "__str__", "extra_repr"}
 
 
 def detached(value: Any) -> Any:
-    """The value without its gradient; a note is taken that it had one."""
+    """The value without its gradient; records whether it had one."""
     return attached(value).detach() if getattr(value, "requires_grad", False) is True else value
 
 
 def attached(value: Any) -> Any:
-    """The value itself, where detach() was; a note is taken when that lets a gradient through."""
+    """The value, in place of detach(); records whether a gradient now passes."""
     if getattr(value, "requires_grad", False) is True:
         effect.seen = effect.seen or sys.modules["torch"].is_grad_enabled()
     return value
 
 
 def scaled(value: Any) -> Any:
-    """A floating-point number or tensor times 0.9; anything else as it is."""
+    """A floating-point number or tensor times 0.9; other values are unchanged."""
     dtype = getattr(value, "dtype", None)
     if not (isinstance(value, float) or getattr(dtype, "is_floating_point", False)):
         return value
@@ -89,18 +89,18 @@ class Mutant:
 
     @property
     def identity(self) -> str:
-        """Ten digits that survive moves of lines and of the file, not an edit of the statement."""
+        """Ten digits that depend on the statement and the edit, not on line or file."""
         text = "\n".join((self.path.stem, self.function, self.original, self.changed))
         return hashlib.sha1(text.encode()).hexdigest()[:10]
 
     @property
     def needs_effect(self) -> bool:
-        """Whether the edit is an inserted call that may leave every value as it was."""
+        """Whether the edit is an inserted call, which may change no value."""
         return self.kind in ("detach in", "detach out", "times 0.9")
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The syntax tree with the edit in it."""
+        """The syntax tree with the edit."""
         held = getattr(self.parent, self.field)
         if self.index is None:
             setattr(self.parent, self.field, self.new)
@@ -114,7 +114,7 @@ class Mutant:
             setattr(self.parent, self.field, held)
 
     def code(self, tree: ast.Module) -> CodeType:
-        """Code of the outermost function around the edit, compiled with the edit in it."""
+        """Compiled code of the outermost function around the edit, with the edit."""
         with self.applied():
             module = compile(tree, str(self.path), "exec")
         return next(
@@ -123,7 +123,7 @@ class Mutant:
 
 
 def functions_of(code: CodeType) -> Iterator[CodeType]:
-    """Codes of the functions of a module, methods among them, inner functions not."""
+    """Code objects of the functions and methods of a module, without inner functions."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             if constant.co_flags & 0x2:  # CO_NEWLOCALS: a function, not the body of a class
@@ -141,7 +141,7 @@ def _with_op(node: Any, **changes: Any) -> Any:
 
 
 def _edits(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Kinds and replacements of one expression."""
+    """Kinds of edits of an expression, with its replacements."""
     if isinstance(node, ast.BinOp):
         yield from _edits_of_operation(node)
     elif isinstance(node, ast.UnaryOp):
@@ -206,7 +206,7 @@ def _edits_of_call(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _returned(statement: ast.Return) -> Iterator[tuple[Any, str, int | None, ast.expr]]:
-    """Places of the values that a return statement gives back."""
+    """Places of the values of a return statement."""
     value = statement.value
     if isinstance(value, ast.Tuple):
         for k, element in enumerate(value.elts):
@@ -254,7 +254,7 @@ class _Finder:
         self.names.pop()
 
     def own(self, owner: ast.AST, field: str, k: int, node: Any) -> None:
-        """Edits of a statement itself: of its expressions, not of the statements inside it."""
+        """Edits of the expressions of a statement, not of statements inside it."""
         header = node if isinstance(node, ast.expr) else None
         if isinstance(node, ast.If | ast.While):
             header = node.test
@@ -290,7 +290,7 @@ class _Finder:
             self.expressions(node, "value", node)
 
     def talks(self, call: ast.Call) -> bool:
-        """Whether a call speaks to the user or to Python, and computes nothing."""
+        """Whether a call computes nothing, such as a message or a warning."""
         names = {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}
         names |= {n.attr for n in ast.walk(call.func) if isinstance(n, ast.Attribute)}
         return bool(names & _TALK)
@@ -305,7 +305,7 @@ class _Finder:
         if isinstance(node, ast.keyword) and node.arg in _OF_THE_TENSOR:
             return
         if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("needs_input_grad"):
-            return  # a gradient that nobody asks for costs time and changes nothing
+            return  # an unused gradient costs time and changes nothing
         if isinstance(node, ast.IfExp):
             for value in (False, True)[: 1 if "needs_input_grad" in ast.unparse(node.test) else 2]:
                 self.add("branch", node, "test", None, ast.Constant(value), shown)
@@ -336,7 +336,7 @@ class _Finder:
         )
         mutant.original = ast.unparse(shown)
         with mutant.applied():
-            # a header stands in the field that was changed, so it is read again
+            # read the header again: it contains the changed field
             changed = new if shown is held and not isinstance(shown, list) else shown
             mutant.changed = "pass" if kind == "statement" else ast.unparse(changed)
         mutant.changed = (
@@ -346,7 +346,7 @@ class _Finder:
 
 
 def mutants_of(path: Path) -> tuple[ast.Module, list[Mutant]]:
-    """The syntax tree of a file and every mutant of it, in the order of the source."""
+    """The syntax tree of a file, and its mutants in source order."""
     tree = ast.parse(path.read_text(), str(path))
     finder = _Finder(path, tree)
     finder.block(tree, "body")

@@ -1,4 +1,4 @@
-"""The models of benchmarks in GPyTorch, with the same hyperparameters, and their settings."""
+"""GPyTorch models and settings for benchmarks, with the hyperparameters of gpx."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Step = Callable[[], Tensor]
 
 
 def exactly(value: float) -> Tensor:
-    """A plain number would be rounded to float32 on its way into a parameter."""
+    """A value in float64; GPyTorch would round a plain number to float32."""
     return torch.tensor(value, dtype=torch.float64)
 
 
 def scaled(kernel: Kernel, lengthscale: float, outputscale: float = 1.0) -> ScaleKernel:
-    """A kernel with a scale, in float64."""
+    """The kernel with lengthscale and output scale, in float64."""
     found = ScaleKernel(kernel).double()
     found.base_kernel.lengthscale, found.outputscale = exactly(lengthscale), exactly(outputscale)
     return found
 
 
 def rbf(inputs: int | None, lengthscale: float, outputscale: float = 1.0) -> ScaleKernel:
-    """Squared exponential; ``inputs``: lengthscales, None for one of all inputs."""
+    """Squared exponential; ``inputs``: number of lengthscales, None: one for all inputs."""
     return scaled(RBFKernel(ard_num_dims=inputs), lengthscale, outputscale)
 
 
@@ -41,7 +41,7 @@ def matern(nu: float, inputs: int, lengthscale: float, outputscale: float = 1.0)
 
 
 def gaussian(noise: float) -> GaussianLikelihood:
-    """Gaussian noise of that variance, which may be below the usual floor of 1e-4."""
+    """Gaussian noise; its variance may be below GPyTorch's usual lower bound of 1e-4."""
     constraint = gpytorch.constraints.GreaterThan(1e-6)
     likelihood = GaussianLikelihood(noise_constraint=constraint).double()
     likelihood.noise = exactly(noise)
@@ -49,7 +49,7 @@ def gaussian(noise: float) -> GaussianLikelihood:
 
 
 class Regression(gpytorch.models.ExactGP):
-    """Exact, or SGPR where inducing points are given; where and in what the data are."""
+    """Exact GP, or SGPR if inducing points are given, with device and dtype of the data."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Regression(gpytorch.models.ExactGP):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     def evidence(self) -> Tensor:
-        """Log marginal likelihood of its data in nats; of SGPR the collapsed bound."""
+        """Log marginal likelihood in nats; for SGPR, the collapsed bound."""
         objective = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)
         return objective(self(*self.train_inputs), self.train_targets) * len(self.train_targets)
 
     def step(self, *settings: Any) -> Step:
-        """Evidence and its gradient; ``settings``: context managers that are made for each call."""
+        """Computes evidence and gradient; ``settings``: functions that make context managers."""
 
         def step() -> Tensor:
             self.zero_grad()
@@ -92,7 +92,7 @@ class Regression(gpytorch.models.ExactGP):
 
 
 class Sparse(gpytorch.models.ApproximateGP):
-    """Whitened SVGP with learned inducing points and zero mean, at the prior of the weights."""
+    """Whitened SVGP with learned inducing points and zero mean; q(u) starts at the prior."""
 
     def __init__(
         self, inducing: Tensor, kernel: Kernel, noise: float, *, large_batch: bool = False
@@ -104,7 +104,7 @@ class Sparse(gpytorch.models.ApproximateGP):
         super().__init__(
             strategy(self, inducing.clone(), distribution, learn_inducing_locations=True)
         )
-        # the mean starts at the prior's, as ours does, instead of a random place
+        # start at the mean of the prior, as gpx does, and not at random
         self.variational_strategy.variational_params_initialized.fill_(1)
         self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
         self.likelihood = gaussian(noise)
@@ -144,7 +144,7 @@ def by_iterations(
     steps: int | None = None,
     probes: int | None = None,
 ) -> Iterator[None]:
-    """Conjugate gradients and Lanczos quadrature at any size; None: as the library sets it."""
+    """Conjugate gradients and Lanczos quadrature at any size; None: the library's default."""
     chosen = {
         gpytorch.settings.max_preconditioner_size: rank,
         gpytorch.settings.cg_tolerance: tolerance,
@@ -163,7 +163,7 @@ def by_iterations(
 
 
 class Products:
-    """Counts columns multiplied by the n x n matrix in solves."""
+    """Counts the columns by which solves multiply the n x n matrix."""
 
     def __enter__(self) -> Products:
         kind = linear_operator.operators.AddedDiagLinearOperator
@@ -181,7 +181,7 @@ class Products:
 
 
 def product_by_rows(x: Tensor, right: Tensor, kernel: Kernel, entries: int = 2**31) -> Step:
-    """K right by blocks of rows, as many as hold ``entries`` kernel entries."""
+    """K times ``right`` in blocks of rows with at most ``entries`` kernel entries."""
     kernel = kernel.to(x).requires_grad_(False)
     rows = max(1, entries // x.shape[0])
 

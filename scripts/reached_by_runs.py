@@ -1,18 +1,18 @@
-"""How much of the operators and the linear algebra the command line reaches.
+"""Coverage of operators and linear algebra by runs of the command line.
 
 Trains, predicts and diagnoses small runs of every approximation and its main choices, and reports
 the share of statements of gpx/operators and gpx/linalg that were executed, and which approximations
 made each operator:
 
     pip install coverage
-    python scripts/reached_by_runs.py                  # all of them, about five minutes
-    python scripts/reached_by_runs.py --lines levinson # and which lines of files like this were not
-    python scripts/reached_by_runs.py --functions      # and which functions no run has entered
+    python scripts/reached_by_runs.py                  # all runs, about five minutes
+    python scripts/reached_by_runs.py --lines levinson # also lines not reached in such files
+    python scripts/reached_by_runs.py --functions      # also functions that no run has entered
     python scripts/reached_by_runs.py --folders runs methods --functions
 
-Statements whose block ends by raising are counted apart: no run is to reach a refusal. What else no
-run reaches is either for users of the package alone (said in its docstring), part of what
-linear_operator asks of an operator, or dead.
+Statements of blocks that end by raising an error are counted separately, since no run should reach
+them. Other statements that are not reached are for users of the package only (their docstring says
+so), required by linear_operator, or dead.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ FOLDERS = ("operators", "linalg")
 SMALL = "trainer.max_steps=4 trainer.tensorboard=false trainer.figures=false "
 SMALL += "trainer.baselines=false"
 START = "init.num_points=100 init.max_evaluations=4"
-"""Not of grids, which start elsewhere."""
+"""For all runs except those on grids, which have another init."""
 CERTIFIED = ("exact", "sgpr", "cglb", "svgp")
 
 
 def train_and_use(name: str, options: str, folder: Path) -> str:
-    """One run, predictions of a table and, where it can have one, its certificate."""
+    """Train, predict a table and, if the method has one, compute its certificate."""
     from gpx.commands.diagnose import main as diagnose
     from gpx.commands.predict import main as predict
     from gpx.errors import GPXError
@@ -71,7 +71,7 @@ def train_and_use(name: str, options: str, folder: Path) -> str:
 
 @contextlib.contextmanager
 def noted_operators(made: dict[str, set[str]], running: list[str]) -> Iterator[None]:
-    """Adds the last of ``running`` to ``made`` under the name of each public operator it makes."""
+    """Record in ``made`` which runs, the last of ``running``, make each public operator."""
     import gpx.operators
     from gpx.operators.structured import Structured
 
@@ -90,7 +90,7 @@ def noted_operators(made: dict[str, set[str]], running: list[str]) -> Iterator[N
 
 
 def refusals(path: Path) -> set[int]:
-    """Lines of the statements of blocks, and of functions, that end by raising."""
+    """Line numbers of statements in blocks that end by raising an error."""
     found: set[int] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
@@ -100,7 +100,7 @@ def refusals(path: Path) -> set[int]:
 
 
 def never_entered(path: Path, missed: set[int]) -> list[str]:
-    """Names and lines of the functions of a file of whose bodies no statement was executed."""
+    """Functions of a file that were never entered, with numbers of lines."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef):

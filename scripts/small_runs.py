@@ -1,4 +1,4 @@
-"""Small runs of every approximation and its main choices: name -> options of the command line."""
+"""Small runs of every approximation and its main variants: name -> command-line options."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tables in Markdown whose columns line up in a terminal as well."""
+"""Markdown tables with aligned columns, also readable in a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Lines of a table of words."""
+    """A Markdown table of texts."""
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
     lines = [header, ["-" * w for w in widths], *rows]
     return "\n".join(
@@ -18,12 +18,12 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def show(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
     """Print rows that have the same keys, under a title."""
-    words = [[shown(value) for value in row.values()] for row in rows]
+    words = [[format_cell(value) for value in row.values()] for row in rows]
     print(f"\n{title}\n" if title else "", markdown(list(rows[0]), words), sep="\n", flush=True)
 
 
-def shown(value: Any) -> str:
-    """A cell: four digits of a number, - where there is none."""
+def format_cell(value: Any) -> str:
+    """Text of a cell: numbers with four digits, None as -."""
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Seconds and memory of pieces of work, measured the same way in every benchmark."""
+"""Measurement of time and memory, the same in every benchmark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Work = Callable[[], object]
 
 
 class Spent(NamedTuple):
-    """Seconds of the clock, and of the processor on all threads together."""
+    """Wall-clock seconds, and processor seconds of all threads together."""
 
     wall: float
     processor: float
 
 
 def spent(work: Work, device: str = "cpu") -> Spent:
-    """Seconds of one call; of a GPU until it has done what it was told."""
+    """Seconds of one call; on a GPU, until the device has finished."""
     began = time.perf_counter(), time.process_time()
     work()
     if torch.device(device).type == "cuda":
@@ -41,14 +41,15 @@ def in_turns(
     warm: int = 1,
     primed: bool = False,
 ) -> dict[str, list[Spent]]:
-    """What each takes, by name. All take turns, so that other load on the machine hits all alike.
+    """Name -> times. The functions alternate, so that other load slows all of them alike.
 
     Args:
-        work: of what is compared.
-        repeats: turns that count.
-        device: that the work runs on.
-        warm: turns before them that do not count: they fill caches and make buffers.
-        primed: call each right before it is timed, so that it finds the caches as it left them.
+        work: name -> function to time.
+        repeats: number of timed calls.
+        device: on which the functions run.
+        warm: untimed calls before, which fill caches and allocate buffers.
+        primed: call each function right before it is timed too, so that its data are in the
+            caches.
     """
     found: dict[str, list[Spent]] = {name: [] for name in work}
     for turn in range(warm + repeats):
@@ -62,36 +63,36 @@ def in_turns(
 
 
 def middle(seen: Sequence[Spent]) -> Spent:
-    """Medians of both clocks."""
+    """Medians of wall-clock and processor seconds."""
     return Spent(*map(statistics.median, zip(*seen, strict=True)))
 
 
 def least(seen: Sequence[Spent]) -> Spent:
-    """Smallest of both clocks: what a machine that others use can still do."""
+    """Smallest wall-clock and processor seconds, least affected by other load."""
     return Spent(*map(min, zip(*seen, strict=True)))
 
 
 def fair(seen: Sequence[Spent], device: str = "cpu", threads: int = 1) -> float:
-    """Median seconds: of the processor on one thread, which other load leaves alone; else wall."""
+    """Median seconds: of the processor for one CPU thread, unaffected by other load; else wall."""
     one = torch.device(device).type == "cpu" and threads == 1
     return middle(seen).processor if one else middle(seen).wall
 
 
 def added_mib(work: Work, device: str = "cpu") -> float:
-    """Growth of the peak over what was held before, in one call."""
+    """MiB by which one call raises the peak memory above the memory in use before."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) / 2**20
     else:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak becomes what is held now
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the peak to current use
         before = peak_memory_mib(torch.device(device))
     work()
     return peak_memory_mib(torch.device(device)) - before
 
 
 def tensors_mib(work: Work, device: str = "cpu") -> float:
-    """Most that tensors made in one call hold at once; memory that torch keeps does not count."""
+    """Largest memory of tensors made in one call, in MiB, without the cache of torch."""
     gc.collect()
     if torch.device(device).type == "cuda":
         return added_mib(work, device)
@@ -106,13 +107,13 @@ def tensors_mib(work: Work, device: str = "cpu") -> float:
 
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``function`` of a script returns in a process of its own, whose memory is its own."""
+    """Call ``function`` of a script in a new process, so that its memory can be measured."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def multiply_adds(dtype: torch.dtype, device: str, size: int = 1536, repeats: int = 6) -> float:
-    """Multiply-adds per second of a square matrix product, the best of some runs."""
+    """Multiply-adds per second of a square matrix product, in the fastest of several runs."""
     left, right = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
     best = least(in_turns({"": lambda: left @ right}, repeats, device)[""])
     return size**3 / best.wall

@@ -1,12 +1,12 @@
-"""What the Triton kernels cost on an H200 (sm_90), counted on a machine without one.
+"""Registers and instructions of the Triton kernels on an H200 (sm_90), counted without a GPU.
 
     python scripts/triton_counts.py
 
-compiles every kernel with the tiles that it runs with, and writes registers, spilled bytes, shared
-memory and the instructions of its main loop, per entry of the kernel matrix or per angle, to
-experiments/gpu/triton_counts.json. Needs Triton; its wheel brings the assembler. An instruction
-count is not a time: it is what a multiprocessor has to issue, and memory and tensor cores may make
-it wait. A loop inside the main loop is counted once.
+compiles every kernel with the tiles that are used at run time, and writes registers, spilled bytes,
+shared memory and the instructions of its main loop, per entry of the kernel matrix or per angle, to
+experiments/gpu/triton_counts.json. It needs Triton, whose wheel contains the assembler. Instruction
+counts are not times: a multiprocessor may also wait for memory and tensor cores. A loop inside the
+main loop is counted once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_PER_PAIR, MOST_PER_ANGLE = 25, 50
 
 
 def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], blocks: Any) -> Any:
-    """The kernel for the architecture; pointers are aligned as those of torch's arrays are."""
+    """The kernel compiled for the architecture, with pointers aligned as in torch's arrays."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -97,7 +97,7 @@ def row(
     constants: Any,
     tile: Any,
 ) -> dict[str, Any]:
-    """One row of the table: ``of`` is what there is one of for every entry of a tile.
+    """A row of the table; ``of`` names the unit that counts are divided by, one per tile entry.
 
     A loop that stores was unrolled by the compiler: it has one entry for every store (of a
     gradient down a tree: two stores).
@@ -212,7 +212,7 @@ def tree_row(which: str, dtype: str) -> dict[str, Any]:
 
 
 def table() -> list[dict[str, Any]]:
-    """All rows."""
+    """All rows of the table."""
     rows = []
     for dtype, precision in PRECISIONS:
         rows += [product_row(profile, dtype, precision) for profile in PROFILES]
@@ -230,7 +230,7 @@ def table() -> list[dict[str, Any]]:
 
 
 def checks(rows: list[dict[str, Any]]) -> dict[str, bool]:
-    """What the counts had to show."""
+    """Statements about the counts, and whether they hold."""
     fast = [r for r in rows if r["precision"] == "tf32x3"]
     products = [r for r in fast if r["kernel"].startswith("product")]
     passes = [r for r in fast if r["per"] == "angle"]

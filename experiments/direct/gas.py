@@ -32,14 +32,14 @@ from torch import Tensor
 from uci import AT_PRIOR, PLAIN, loaded
 from uci_tables import FUNCTIONS, inside
 from whole_set import (
-    FLAT,
     FTOL,
-    LEAST_NOISE,
+    MAX_LENGTHSCALE,
+    MIN_NOISE,
     ROWS,
     WholeSetKernel,
     random_rows,
+    run_search,
     scaler_of,
-    searched,
     whole_set_kernel,
 )
 
@@ -126,8 +126,8 @@ def worst(errors: Tensor) -> float:
 def of_rows(seed: int, splits: tuple[int, ...]) -> Rows:
     """A kernel of other rows, under both readings of its deviation."""
     x, y, scaler = random_rows(NAME, seed)
-    found = searched(x, y, 1.0)
-    lengthscales = found["lengthscales"].clamp(max=FLAT) * scaler.input_scale
+    found = run_search(x, y, 1.0)
+    lengthscales = found["lengthscales"].clamp(max=MAX_LENGTHSCALE) * scaler.input_scale
     kernel = WholeSetKernel(
         lengthscales, found["signal"], found["noise"], float(scaler.target_scale)
     )
@@ -149,12 +149,12 @@ def evidences(seed: int) -> dict[str, Any]:
     """Of one kernel on its own rows, as many others and all; nats a row, the noise as in a fold."""
     x, y, _ = random_rows(NAME, seed, None)
     with torch.enable_grad():
-        found = searched(x[:ROWS], y[:ROWS], 1.0)
-    lengthscales = found["lengthscales"].clamp(max=FLAT).tolist()
+        found = run_search(x[:ROWS], y[:ROWS], 1.0)
+    lengthscales = found["lengthscales"].clamp(max=MAX_LENGTHSCALE).tolist()
     model = ExactGP(
         kernel=RBF(x.shape[1], lengthscale=lengthscales, outputscale=found["signal"]),
         mean=Zero(),
-        likelihood=Gaussian(max(found["noise"], LEAST_NOISE)),
+        likelihood=Gaussian(max(found["noise"], MIN_NOISE)),
     ).double()
     row: dict[str, Any] = {"draw of rows": seed, RULES[0]: found["evidence"]}
     for rule, rows in zip(RULES[1:], (slice(ROWS, 2 * ROWS), slice(None)), strict=True):

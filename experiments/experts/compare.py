@@ -108,7 +108,7 @@ def cells_of(data: str, name: str, options: list[str]) -> list[Cell]:
         "baselines": {key: metrics[f"baseline.{key}.rmse"] for key in ("linear", "5-nn")}
         | {f"{key} mnlp": metrics[f"baseline.{key}.mnlp"] for key in ("linear", "5-nn")},
     }
-    rules = {first["run"].replace("rbcm", rule): scores for rule, scores in done.asked.items()}
+    rules = {first["run"].replace("rbcm", rule): scores for rule, scores in done.found.items()}
     return [first, *({**first, "run": run, **scores} for run, scores in rules.items())]
 
 

@@ -26,7 +26,7 @@ from functools import partial
 
 import torch
 from matplotlib.figure import Figure
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from sampled_gradients import descend
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only judge the rows again")
     arguments = parser.parse_args()
     if arguments.table:
-        judged_again(HERE, "mnist", None, judge(earlier(HERE / "mnist.json")))
+        rewrite_checks(HERE, "mnist", None, judge(earlier(HERE / "mnist.json")))
         return
     if arguments.quick:
         arguments.basis, arguments.images, arguments.steps = [10**4], "test", 80

@@ -25,7 +25,7 @@ from functools import partial
 import torch
 from kin40k import KIN40K_NOISE, kin40k, kin40k_kernel
 from matplotlib.figure import Figure
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from sampled_gradients import BATCH, descend
 from torch import Tensor
 
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only judge the rows again")
     options = parser.parse_args()
     if options.table:
-        judged_again(HERE, "traces", None, judge(earlier(HERE / "traces.json")))
+        rewrite_checks(HERE, "traces", None, judge(earlier(HERE / "traces.json")))
         return
     setting = QUICK if options.quick else FULL
     if options.steps is not None:

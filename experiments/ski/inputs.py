@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from interpolation import VARIANTS, of_predictions, worst
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from setting import command_line, exact_model, grid_model, synthetic
 
 from gpx.objectives import ExactMLL, SKIEvidence
@@ -302,7 +302,7 @@ def main() -> None:
     kept = earlier(HERE / "inputs.json")
     if arguments.judge:
         found = {name: kept.get(caption, []) for name, (caption, _) in TABLES.items()}
-        judged_again(HERE, "inputs", NOTES, judged(**found))
+        rewrite_checks(HERE, "inputs", NOTES, judged(**found))
         return
     found = {
         name: make() if name in arguments.only else kept.get(caption, [])

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from setting import Data, command_line, exact_model, grid_model, synthetic
 from torch import Tensor
 from torch.distributions import Normal
@@ -264,7 +264,7 @@ def main() -> None:
     arguments = command_line(__doc__, judge=True)
     if arguments.judge:
         tables = earlier(HERE / "interpolation.json").values()
-        judged_again(HERE, "interpolation", NOTES, judged(*tables))
+        rewrite_checks(HERE, "interpolation", NOTES, judged(*tables))
         return
     function = of_a_function()
     for row in function:

@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from setting import NOISE, command_line, exact_model, grid_model, synthetic
 from torch import Tensor
 from torch.distributions import Normal
@@ -221,7 +221,7 @@ def main() -> None:
     arguments = command_line(__doc__, judge=True)
     if arguments.judge:
         tables = earlier(HERE / "predictions.json").values()
-        judged_again(HERE, "predictions", NOTES, judged(*tables))
+        rewrite_checks(HERE, "predictions", NOTES, judged(*tables))
         return
     if arguments.quick:
         law((20,))

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from setting import NOISE, Data, command_line, grid_model, synthetic
 from torch import Tensor
 
@@ -177,7 +177,7 @@ def main() -> None:
     if arguments.judge:
         rows = earlier(HERE / "scaling.json")
         grids, steps = rows.values()
-        judged_again(HERE, "scaling", notes(steps), judged(grids, steps))
+        rewrite_checks(HERE, "scaling", notes(steps), judged(grids, steps))
         return
     if arguments.quick:
         by_points((50, 500), 500)

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from scaling import certified
 from setting import NOISE, Data, command_line, exact_model, grid_model, synthetic
 from torch import Tensor
@@ -371,7 +371,7 @@ def main() -> None:
     kept = kept if isinstance(kept, dict) else {}
     if arguments.judge:
         found = {name: kept[caption] for name, (caption, _) in TABLES.items()}
-        judged_again(HERE, "structure", NOTES, judged(found))
+        rewrite_checks(HERE, "structure", NOTES, judged(found))
         return
     found = {}
     for name, (caption, make) in TABLES.items():

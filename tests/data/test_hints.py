@@ -12,7 +12,7 @@ def table(first):
 @pytest.mark.parametrize("start", [0, 1])
 def test_a_column_that_counts_the_rows_is_named(start):
     said = row_counter(table(np.arange(40.0) + start), ["area", "no"])
-    assert said.startswith("the input 'no' counts the rows")
+    assert said.startswith("the input 'no' numbers the rows")
     assert "id=no" in said
 
 

@@ -58,7 +58,7 @@ def test_constant_columns_warn_by_name(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING):
         data = load(Given(x, np.full(60, 2.0)), task="regression")
     inputs, target = (r.getMessage() for r in caplog.records)
-    assert "constant over the training rows" in inputs
+    assert "constant in the training rows" in inputs
     assert "column 2 ('a1')" in inputs
     assert "target 'b'" in target
     assert torch.isfinite(data.train_x).all()

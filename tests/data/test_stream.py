@@ -218,7 +218,7 @@ def broken(pairs: Path, how: str) -> None:
     [
         ("short", r"x_002.npy is truncated in row 555: its header says 596 rows and it holds 554"),
         ("header", r"x_002.npy is not a NumPy array, or its header is damaged"),
-        ("columns", r"x_002.npy has 2 columns and .*x_000.npy has 3: all parts"),
+        ("columns", r"x_002.npy has 2 columns and .*x_000.npy has 3: all files"),
         ("text", r"x_002.npy has dtype <U\d+, expected real numbers"),
         ("objects", r"x_002.npy has dtype object, expected real numbers"),
         (
@@ -257,9 +257,9 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
     np.save(tmp_path / "t.npy", np.column_stack([X, Y]))
     np.save(tmp_path / "one.npy", Y)
     np.save(tmp_path / "few.npy", np.ones((5, 2)))
-    assert said(tmp_path / "nowhere") == f"there is no {tmp_path / 'nowhere'}"
+    assert said(tmp_path / "nowhere") == f"{tmp_path / 'nowhere'} does not exist"
     assert "holds no .npy or .parquet files" in said(empty)
-    assert "target=delay is not there" in said(pairs, "delay")
+    assert "target=delay does not exist" in said(pairs, "delay")
     assert "has 4 columns and no column number 4" in said(tmp_path / "t.npy", 4)
     assert "has no column names, so 'delay' cannot be found" in said(tmp_path / "t.npy", "delay")
     assert f"there is no {tmp_path / 'y.npy'}" in said(tmp_path / "t.npy", "y.npy")
@@ -312,7 +312,8 @@ def test_sizes_out_of_range(name):
 def test_parquet_without_its_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(BackendUnavailable, match=r"t.parquet .* pyarrow, .* is missing: pip"):
+    said = r"t.parquet is a Parquet file, which needs the package pyarrow: pip"
+    with pytest.raises(BackendUnavailable, match=said):
         load(Stream(str(tmp_path / "t.parquet")), task="regression")
 
 

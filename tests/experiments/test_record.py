@@ -1,4 +1,4 @@
-"""Tables of experiments: every row keeps the commit it was measured at, every check its verdict."""
+"""Tables of experiments: commits of rows, and outcomes of checks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_judging_again_leaves_rows_machine_and_date(record, folder):
     before = json.loads(table.read_text())
     record.COMMIT = "3" * 40
     checks = {"small": False, "large": None, "round": True}
-    record.judged_again(folder, "study", None, checks)
+    record.rewrite_checks(folder, "study", None, checks)
     assert json.loads(table.read_text()) == before | {"checks": checks}
     text = (folder / "RESULTS.md").read_text()
     assert "- FAIL: small\n- not run: large\n- pass: round\n" in text

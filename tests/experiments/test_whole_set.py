@@ -1,4 +1,4 @@
-"""The kernel that all folds of a set share: its units on a fold, and the search for it."""
+"""The kernel that all folds of a data set share: its search, and its units on a fold."""
 
 import importlib.util
 import math
@@ -43,7 +43,7 @@ def test_a_search_sees_logarithms(script):
     model = ExactGP(
         kernel=RBF(2, lengthscale=3.0, outputscale=0.5), mean=Zero(), likelihood=Gaussian(0.1)
     ).double()
-    script.by_logarithms(model)
+    script.search_over_logarithms(model)
     found = sorted(entry.item() for each in model.parameters() for entry in each.flatten())
     assert found == pytest.approx(sorted([math.log(0.1), math.log(0.5)] + 2 * [math.log(3.0)]))
     model.kernel.lengthscale.log().sum().backward()
@@ -59,7 +59,7 @@ def test_the_largest_evidence_is_kept_and_a_search_that_ends_alike_is_not(
 ):
     found = dict(zip(script.LENGTHSCALES, evidences, strict=True))
     monkeypatch.setattr(
-        script, "searched", lambda x, y, start: {"start": start, "evidence": found[start]}
+        script, "run_search", lambda x, y, start: {"start": start, "evidence": found[start]}
     )
     best = script.best_search(torch.zeros(1, 1), torch.zeros(1))
     assert best["start"] == kept
@@ -70,7 +70,7 @@ def test_a_search_ends_where_the_evidence_is_flat(script):
     draws = torch.Generator().manual_seed(0)
     x = torch.randn(25, 2, generator=draws, dtype=torch.float64)
     y = x[:, 0].sin() + 0.1 * torch.randn(25, generator=draws, dtype=torch.float64)
-    found = script.searched(x, y, 1.0)
+    found = script.run_search(x, y, 1.0)
 
     def evidence(logs):
         scales, signal, noise = logs[:2].exp(), logs[2].exp(), logs[3].exp()

@@ -71,7 +71,7 @@ def test_a_constant_column_and_a_constant_target(train, table, approx, caplog):
     assert metrics["test.rmse"] < 1e-6
     assert math.isfinite(metrics["test.mnlp"])
     for name in ("input column 2 ('b')", "the target 'y'"):
-        assert f"constant over the training rows, so centred but not scaled: {name}" in caplog.text
+        assert f"constant in the training rows, so centred but not scaled: {name}" in caplog.text
 
 
 @pytest.mark.parametrize("approx", ["sgpr", "cglb", "svgp"])

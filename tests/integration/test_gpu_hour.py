@@ -163,7 +163,7 @@ def test_a_table_without_rows_is_one_sentence(gpu_hour, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         gpu_hour.main(["--table", "--output", str(tmp_path)])
     assert stop.value.code == 2
-    assert f"no rows.jsonl in {tmp_path}" in capsys.readouterr().err
+    assert f"{tmp_path} has no rows.jsonl" in capsys.readouterr().err
 
 
 def test_what_is_asked_of_a_gpu_is_judged_by_its_rows(gpu_hour):
@@ -206,11 +206,11 @@ def test_the_recipe_that_is_asked_for_in_two_minutes_has_them(stages, gpu_hour):
 def test_a_run_over_its_limit_leaves_the_others_theirs(stages, capsys):
     options = ["data=toy1d", "approx=svgp", "trainer.max_steps=1000000", "optimizer.settled=null"]
     machine = stages.Machine("cpu", True, 60.0)
-    assert stages.run_of_its_own(machine, "long", options, 8.0) is None
+    assert stages.run_train_py(machine, "long", options, 8.0) is None
     row = json.loads(capsys.readouterr().out)
     assert (row["name"], row["passed"]) == ("long", None)
     assert "stopped after 8 s" in row["note"]
-    assert stages.run_of_its_own(machine, "wrong", ["approx=nothing"], 60.0) is None
+    assert stages.run_train_py(machine, "wrong", ["approx=nothing"], 60.0) is None
     assert json.loads(capsys.readouterr().out)["passed"] is False
 
 

@@ -140,7 +140,7 @@ def test_methods_that_share_nothing_say_so(tmp_path, common):
     assert started.returncode != 0
     said = [line for line in errors.splitlines() if line.startswith("error:")]
     assert len(said) == 1, errors
-    assert "2 processes were started, and QuadruplyStochasticELBO does its work in one" in said[0]
+    assert "2 processes were started, but QuadruplyStochasticELBO runs in one process" in said[0]
 
 
 def test_what_the_first_process_refuses_is_said_once_and_ends_the_other(tmp_path, common):

@@ -155,7 +155,7 @@ def test_other_data_on_resume_is_one_sentence(train_py, train, noisy, tmp_path):
     other.write_text(noisy.read_text().replace("\n", "\n1,0,2\n", 1))
     for option, expected in (
         (f"data.path={other}", "have changed since it started"),
-        ("data.target=v", "data.target=v cannot be another"),
+        ("data.target=v", "data.target=v cannot be changed"),
     ):
         folder.metrics.unlink(missing_ok=True)
         status, err = train_py(f"resume={folder.path}", option)
@@ -345,9 +345,9 @@ def test_recalibration_is_of_the_transformed_target(train, skewed, tmp_path, nam
     ("options", "words"),
     [
         (["data.target_transform=sqrt"], "data.target_transform=sqrt: choose one of log, boxcox"),
-        (["likelihood=student_t", "approx=svgp"], "=log takes likelihood=gaussian"),
+        (["likelihood=student_t", "approx=svgp"], "=log needs likelihood=gaussian"),
         (["likelihood=poisson", "approx=svgp"], "needs a single target that is a number|count"),
-        (["trainer.certify=true"], "certify=true takes no data.target_transform="),
+        (["trainer.certify=true"], "certify=true cannot be used with data.target_transform="),
         (["data.weights=a", "data.inputs=[y]", "data.target=y"], "is used twice"),
     ],
 )

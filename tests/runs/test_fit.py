@@ -70,7 +70,7 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("approx=grief", "kernel=rbf"), "s: its start took .* of them and is always finished"),
+        (("approx=grief", "kernel=rbf"), "its start took .* of them and is always finished"),
         (
             ("approx=reweighted", "kernel=rbf", "inference=type2"),
             "its start took|a step is always finished",
@@ -631,9 +631,9 @@ class TestModules:
         [
             (("kernel=rbf",), {"kernel": RBF()}, "kernel= both as an argument and as an option"),
             ((RBF(),), {}, "takes modules by name, such as kernel=RBF"),
-            ((), {"kernel": RBF}, "kernel=the class RBF is no kernel of gpx"),
-            ((), {"likelihood": RBF()}, "likelihood=RBF is no likelihood of gpx"),
-            ((), {"mean": 0.0}, "mean=float is no mean of gpx"),
+            ((), {"kernel": RBF}, "kernel=the class RBF is not a kernel of gpx"),
+            ((), {"likelihood": RBF()}, "likelihood=RBF is not a likelihood of gpx"),
+            ((), {"mean": 0.0}, "mean=float is not a mean of gpx"),
             ((), {"kernel": "rbf*"}, "kernel=rbf.* cannot be read"),
             ((), {"kernel": RBF(3)}, "RBF has 3 lengthscales but the inputs have 2"),
             (("kernel.lengthscales=2",), {"kernel": RBF()}, "did you mean kernel.lengthscale"),

@@ -139,21 +139,22 @@ class SampledPosterior(Posterior):
         drawn = torch.randint(
             len(self.samples), (num,), generator=generator, device=generator.device
         )
-        made = []
-        for part in self._parts(drawn.sort().values):
+        order = drawn.argsort(stable=True)  # neighbours with equal hyperparameters share a factor
+        made: dict[int, tuple[Kernel, Mean, Callable[[Tensor], Tensor], Tensor]] = {}
+        for place, part in zip(order.tolist(), self._parts(drawn[order]), strict=True):
             prior = prior_functions(
                 part.kernel, p, num_inputs, generator=generator, frequencies=frequencies
             )
             start = prior(self.inputs).double().mT
             own = part.weights.reshape(n, p) - torch.cholesky_solve(start, part.factor)
             kernel, mean = copy.deepcopy(part.kernel), copy.deepcopy(part.mean)
-            made.append((kernel, mean, prior, own.to(self.inputs.dtype)))
+            made[place] = kernel, mean, prior, own.to(self.inputs.dtype)
 
         def paths(x: Tensor) -> Tensor:
             found = torch.stack(
                 [
                     prior(x).mT + kernel.evaluate(x, self.inputs) @ own + mean(x).unsqueeze(1)
-                    for kernel, mean, prior, own in made
+                    for kernel, mean, prior, own in (made[place] for place in range(num))
                 ]
             )
             return found.squeeze(2) if p == 1 else found

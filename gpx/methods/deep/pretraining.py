@@ -90,7 +90,7 @@ def pretrain(
                 break
     if not bool(loss.isfinite()):
         raise DidNotConverge(
-            f"pretraining of the backbone for {steps} steps ended with a loss that is no number; "
+            f"pretraining of the backbone for {steps} steps ended with a loss that is not finite; "
             "look for NaN or infinite values in the data, or use pretrain_steps=0"
         )
     for parameter in model.parameters():

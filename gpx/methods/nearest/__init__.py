@@ -1,4 +1,4 @@
-"""Models that give every value the few data, or inducing points, nearest to it."""
+"""Models in which every value depends only on the nearest data or inducing points."""
 
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.methods.nearest.swsgp import SWSGP

@@ -1,4 +1,4 @@
-"""The prediction at a single input as compiled code (``single_input.c``), where it can be had."""
+"""Prediction at a single input by compiled code (``single_input.c``), if there is a compiler."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 Numbers = NDArray[np.float64]
 
 SOURCE = Path(__file__).with_name("single_input.c")
-MOST_NEAR = 32
-"""Largest H: beyond it LAPACK and products of matrices are faster than these loops."""
+MAX_NEIGHBOURS = 32
+"""Largest H; for more neighbours LAPACK and matrix products are faster."""
 PROFILES = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
-"""Their numbers there."""
+"""Numbers of the kernel profiles in the C file."""
 COARSE_COLUMNS, COARSE_NUMBERS = 32, 2**15
-"""From these on places are compared in whole numbers of a byte first: they read an eighth."""
-MOST_WHOLE = 8191
-"""Largest whole number of a rounded query, and less where sums of products would not fit."""
+"""With at least this many columns and numbers, points are first compared as 8-bit integers."""
+MAX_INTEGER = 8191
+"""Largest integer of a rounded query; smaller if sums of products would overflow."""
 
 
 class _Seen(ctypes.Structure):
@@ -46,19 +46,19 @@ class _Seen(ctypes.Structure):
 class CompiledInput:
     """Mean and variance of f at one input, by one call.
 
-    The nearest points are exact: those that bounds leave out are farther than H others. Up to some
-    ten thousand numbers all places are compared in float64; more are compared in whole numbers of
-    a byte, and with what rounding may have changed added, and exactly where that does not decide.
+    The nearest points are exact. Up to some ten thousand numbers all points are compared in
+    float64. More are first compared as 8-bit integers with a bound on the rounding error, and
+    exactly where that does not decide.
 
     Args:
         places (M, q): inputs of the inducing points in units of ``unit``.
         unit (q,) or (1,): the lengthscales.
-        q_mean (M,), q_root (M,) or (M, r): as of ``NearestPosterior``.
-        profile: number of the kernel's in ``PROFILES``.
-        scale, jitter: the kernel's variance, and what is added to the covariances' diagonal.
-        searched: whether others search, and give the nearest points.
+        q_mean (M,), q_root (M,) or (M, r): as in ``NearestPosterior``.
+        profile: number of the kernel's profile in ``PROFILES``.
+        scale, jitter: the kernel's variance, and the jitter added to the diagonal of covariances.
+        searched: whether the caller searches and passes the nearest points.
 
-    Cost: O(M q) once; a call as of ``SingleInput``, without what calls of numpy take.
+    Cost: O(M q) once; per call as ``SingleInput``, without the overhead of NumPy calls.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CompiledInput:
     ) -> None:
         m, q = places.shape
         self.num_inputs, self.searched = q, searched
-        self._kept: dict[str, NDArray[Any]] = {  # what the structure points to
+        self._kept: dict[str, NDArray[Any]] = {  # arrays that the structure points to
             "places": places,
             "unit": np.broadcast_to(unit, q),
             "mean": q_mean,
@@ -86,8 +86,8 @@ class CompiledInput:
         padded, most = 0, 0
         if not searched and q >= COARSE_COLUMNS and m * q > COARSE_NUMBERS:
             padded = -(-q // 32) * 32
-            most = min(MOST_WHOLE, (2**31 - 1) // (127 * padded))
-            self._kept |= _in_whole_steps(places, padded)
+            most = min(MAX_INTEGER, (2**31 - 1) // (127 * padded))
+            self._kept |= _as_integers(places, padded)
         elif not searched:
             self._kept["by_column"] = places.T
         self._kept = {name: np.ascontiguousarray(part) for name, part in self._kept.items()}
@@ -105,18 +105,18 @@ class CompiledInput:
         self._run = library.posterior_at
 
     def __call__(self, x: int, wide: bool, near: int | None, found: int) -> bool:
-        """Whether it could: where ``found`` is, float64, now are mean and variance.
+        """Write mean and variance; returns whether this succeeded.
 
         Args:
             x: address of the input's ``num_inputs`` numbers, in float64 (wide) or float32.
-            near: address of the nearest points (H,) in int64 where they are searched elsewhere.
-            found: address of two numbers.
+            near: address of the nearest points (H,), int64, if ``searched``.
+            found: address of two float64 numbers for the results.
         """
         return not self._run(self._at, x, wide, near, found)
 
 
-def _in_whole_steps(places: Numbers, padded: int) -> dict[str, NDArray[Any]]:
-    """Places (M, q) less their centre in whole numbers of a step, 127 at most, and how far off."""
+def _as_integers(places: Numbers, padded: int) -> dict[str, NDArray[Any]]:
+    """Centred places (M, q) as 8-bit integers times a step per row, with the rounding errors."""
     centre = places.mean(0)
     centred = places - centre
     largest = np.abs(centred).max(1)
@@ -136,7 +136,7 @@ def _in_whole_steps(places: Numbers, padded: int) -> dict[str, NDArray[Any]]:
 
 @cache
 def compiled_library() -> ctypes.CDLL | None:
-    """The compiled file; None where there is no compiler."""
+    """The compiled C file; None without a compiler."""
     library = native_library(SOURCE)
     if library is None:
         return None
@@ -151,10 +151,10 @@ def compiled_library() -> ctypes.CDLL | None:
 
 
 def profile_number(library: ctypes.CDLL, kernel: Stationary, r2: Numbers) -> int | None:
-    """Number of the kernel's profile in ``PROFILES``; None where it is not there.
+    """Number of the kernel's profile in ``PROFILES``; None if it has none or results differ.
 
     Args:
-        r2: squared distances at which the two must say the same.
+        r2: squared distances at which compiled and Python profiles are compared.
     """
     number = PROFILES.get(kernel.radial_profile or "")
     if number is None:

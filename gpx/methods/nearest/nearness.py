@@ -1,4 +1,4 @@
-"""Which inducing points an input sees."""
+"""Choice of the inducing points that an input depends on."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gpx.kernels.stationary import Stationary
 from gpx.linalg.nearest import NearestSearch, least_columns
 
 Nearness = Literal["kernel", "correlation", "euclidean", "random"]
-"""Largest covariance; largest correlation; least distance in units of the lengthscales (a tree
-search; the same as the first two for kernels that fall with the distance); points at random."""
+"""Largest covariance; largest correlation; smallest distance in lengthscales (a tree search; equal
+to the first two for kernels that decrease with distance); random points."""
 
 SCORE_BYTES = 2**23
-"""Of the scores of one chunk of inputs against all inducing points."""
+"""Memory of the scores of a chunk of inputs for all inducing points."""
 
 
 def by_distance(kernel: Kernel, nearness: Nearness) -> bool:
-    """Whether the points are chosen at the least distance in units of the lengthscales."""
+    """Whether the points are chosen by the smallest distance in lengthscales."""
     falls = isinstance(kernel, Stationary) and kernel.falls
     return nearness == "euclidean" or (falls and nearness != "random")
 
@@ -30,13 +30,13 @@ def by_distance(kernel: Kernel, nearness: Nearness) -> bool:
 def nearest_inducing(
     kernel: Kernel, z: Tensor, x: Tensor, count: int, nearness: Nearness
 ) -> Tensor:
-    """Numbers (b, count) of the inducing points z (M, d) that inputs x (b, d) see.
+    """Indices (b, count) of the nearest inducing points z (M, d) of inputs x (b, d).
 
-    "random" depends on the input alone: an input sees the same points whenever it is asked.
+    "random" is a function of the input, so that an input always gets the same points.
     """
     if nearness == "euclidean":
         return near_rows(kernel, z, x, count)
-    if by_distance(kernel, nearness):  # no kernel value is needed to rank them
+    if by_distance(kernel, nearness):
         search = NearestSearch(near_coordinates(kernel, z), least_tree=len(z))
         return search(near_coordinates(kernel, x), count)
     found = []

@@ -1,4 +1,4 @@
-"""Blocks of near rows, in an order that spreads, each with the nearest rows of earlier blocks."""
+"""Blocks of nearby rows in maximin order, and the nearest rows of earlier blocks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor
 
 from gpx.linalg.nearest import least_columns
 
-CHUNK = 1 << 23
-"""Distances held at a time (64 MiB in float64)."""
+CHUNK_DISTANCES = 1 << 23
+"""Distances in memory at a time (64 MiB in float64)."""
 
-LARGEST_ROUND = 1024
-"""Points that one round of the maximin ordering adds at most; it compares all their pairs."""
+MAX_ROUND_POINTS = 1024
+"""Most points that a round of the maximin ordering adds; it compares all their pairs."""
 
 
 def blocks(x: Tensor, size: int) -> Tensor:
-    """Rows of x in blocks of about ``size`` near ones, by halving along the widest input.
+    """Partition the rows of x into blocks of about ``size`` nearby rows, by recursive bisection.
 
     Args:
         x (n, d): n at least one.
-        size: 1 gives every row a block of its own.
+        size: 1 makes every row a block.
 
     Returns:
-        (B, s): row numbers, every row once; -1 where a block has fewer than s.
+        (B, s): row indices, every row once, padded with -1.
 
-    Cost: O(n log n) per halving, log2(n / size) halvings.
+    Cost: O(n log n) per bisection level, log2(n / size) levels.
     """
     n = x.shape[0]
     if size <= 1:
@@ -35,7 +35,7 @@ def blocks(x: Tensor, size: int) -> Tensor:
     halvings = max(0, round(math.log2(n / size)))
     count = 2**halvings
     width = -(-n // count)
-    # copies of evenly spaced rows fill the last places up, and are taken out again at the end
+    # pad with copies of evenly spaced rows, which are removed at the end
     copies = torch.linspace(0, n - 1, count * width - n, device=x.device).long() + n
     rows = torch.cat([torch.arange(n, device=x.device), copies])[None]
     for _ in range(halvings):
@@ -48,10 +48,10 @@ def blocks(x: Tensor, size: int) -> Tensor:
 
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that are no copy of an earlier one (m,), in their order, and which of these each is.
+    """Indices (m,) of the distinct rows of x in order, and the index (n,) of each row among them.
 
     Returns:
-        (m,) row numbers, and (n,) numbers of these: x[rows][places] is x.
+        rows (m,) and places (n,) such that x[rows][places] equals x.
 
     Cost: O(n log n) comparisons of rows.
     """
@@ -64,30 +64,33 @@ def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def maximin_order(points: Tensor) -> Tensor:
-    """An order in which every point is about as far as possible from all before it: (m,).
+    """Approximate maximin order (m,): every point is about as far as possible from all before it.
 
-    Farthest points first, in rounds: candidates of a round are the farthest, half as many as there
-    are points before; it takes those that have no farther candidate within the least distance of
-    the candidates. Points of one round are thus that far from each other and from all before.
+    Points are added in rounds. The candidates of a round are the points farthest from all before,
+    half as many as there are points so far. A candidate is added unless a farther candidate lies
+    within the smallest distance of the candidates, so that the points of a round are at least that
+    far from each other and from all before.
 
-    Cost: O(m^2 d), in rounds of at most ``LARGEST_ROUND`` points.
+    Cost: O(m^2 d), in rounds of at most ``MAX_ROUND_POINTS`` points.
     Source: Guinness 2018 (maximin ordering); Katzfuss and Guinness 2021.
     """
     m = points.shape[0]
-    points = points - points.mean(0)  # distances are made of products, and lose digits far from 0
+    points = points - points.mean(0)  # distances from products lose digits far from the origin
     first = points.square().sum(1).argmin()  # the most central point
     order, found = [first[None]], 1
     distance = (points - points[first]).square().sum(1)
     distance[first] = -1.0
     while found < m:
-        wanted = min(max(1, found // 2), m - found, LARGEST_ROUND)
+        wanted = min(max(1, found // 2), m - found, MAX_ROUND_POINTS)
         far, candidates = distance.topk(wanted)
         gaps = torch.cdist(points[candidates], points[candidates]).square()
         crowded = (gaps < far[-1]).tril(-1).any(1)
         chosen = candidates[~crowded]
         order.append(chosen)
         found += len(chosen)
-        for rows in torch.arange(m, device=points.device).split(max(1, CHUNK // len(chosen))):
+        for rows in torch.arange(m, device=points.device).split(
+            max(1, CHUNK_DISTANCES // len(chosen))
+        ):
             near = torch.cdist(points[rows], points[chosen]).square().amin(1)
             distance[rows] = torch.minimum(distance[rows], near)
         distance[chosen] = -1.0
@@ -95,18 +98,18 @@ def maximin_order(points: Tensor) -> Tensor:
 
 
 def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
-    """For each block the ``count`` rows of earlier blocks that are nearest to its centre.
+    """For each block, the ``count`` rows of earlier blocks that are nearest to its centre.
 
     Args:
-        x (n, d), ordered (B, s): ``blocks`` in their order.
-        count: k; all there are where there are fewer.
+        x (n, d), ordered (B, s): rows, and ``blocks`` in order.
+        count: k.
 
     Returns:
-        (B, k): row numbers, -1 where there are fewer.
+        (B, k): row indices, padded with -1.
 
     Cost: O(B n d) operations, in chunks.
     """
-    x = x - x.mean(0)  # distances are made of products, and lose digits far from 0
+    x = x - x.mean(0)  # distances from products lose digits far from the origin
     there = ordered >= 0
     flat = ordered[there]
     members = there.sum(1)
@@ -117,7 +120,9 @@ def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
     half_norms = 0.5 * points.square().sum(1)
     place = torch.arange(len(flat), device=x.device)
     found = []
-    for part in torch.arange(len(ordered), device=x.device).split(max(1, CHUNK // len(flat))):
+    for part in torch.arange(len(ordered), device=x.device).split(
+        max(1, CHUNK_DISTANCES // len(flat))
+    ):
         last = int(ends[part[-1]] - members[part[-1]])  # rows before the last block of the part
         near = torch.full((len(part), count), -1, dtype=torch.long, device=x.device)
         if last:
@@ -132,10 +137,10 @@ def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
 
 
 class Groups(NamedTuple):
-    """Rows of data, -1 where there are fewer.
+    """Row indices, padded with -1.
 
     Attributes:
-        given (B, k): rows of earlier blocks.
+        given (B, k): rows of earlier blocks that a block conditions on.
         blocks (B, s): every row once.
     """
 
@@ -147,11 +152,11 @@ def conditioning_groups(x: Tensor, block_size: int, count: int) -> Groups:
     """Blocks in maximin order, and the earlier rows nearest to each.
 
     Args:
-        x (n, d): coordinates in which near rows are strongly correlated.
-        block_size, count: s, about, and k.
+        x (n, d): coordinates in which nearby rows are strongly correlated.
+        block_size, count: approximate s, and k.
 
     Returns:
-        blocks and what each is given; prod_b p(y_b | y_given) is a density of all rows.
+        blocks and the rows they condition on; prod_b p(y_b | y_given) is a density of all rows.
 
     Cost: see ``maximin_order`` and ``earlier_rows``; n^2 / s distances.
     """

@@ -18,24 +18,24 @@ from gpx.methods.nearest.single_input import SingleInput
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 CHUNK_BYTES = 2**21
-"""Of what is gathered for one chunk of test rows: it stays in the cache."""
+"""Memory per chunk of test rows, small enough for the cache."""
 
 
 class NearestPosterior(Posterior):
-    """Posterior process of q(u), seen by every input through its nearest inducing points.
+    """Posterior process of q(u) in which every input depends on its nearest inducing points only.
 
-    That of ``SWSGP`` and ``VNNGP``; also of an SVGP which was trained with all its inducing points
-    and predicts with the nearest H: ``keep`` its Z, and mean and root of its q(u).
+    The posterior of ``SWSGP`` and ``VNNGP``. It can also predict with the nearest H inducing points
+    of a trained SVGP: pass its Z, and mean and root of its q(u), to ``keep``.
 
     Args:
         kernel, mean: copied.
         num_neighbours: H.
         rule: see ``Nearness``.
-        jitter: added to the covariance of the H, relative to the kernel's variance.
+        jitter: added to the covariance of the H points, relative to the kernel's variance.
 
     Attributes:
         inducing (M, d), q_mean (M,): Z, m.
-        q_root (M,) or (M, r): deviations, or a root of S.
+        q_root (M,) or (M, r): standard deviations, or a root of S.
     """
 
     data_sized = ("inducing", "q_mean", "q_root")
@@ -58,13 +58,13 @@ class NearestPosterior(Posterior):
         self.register_data_sized()
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``: how many inducing points an input sees."""
+        """As in ``Posterior``: number of inducing points per input, and the rule."""
         return {"num_neighbours": self.num_neighbours, "rule": self.rule}
 
     def _points(self) -> SeenPoints:
-        """What predictions share, made anew where q, Z or the kernel is another than before."""
+        """The prepared inducing points, recomputed if q, Z or the kernel has changed."""
         if torch.compiler.is_exporting() and self._prepared is not None:
-            return self._prepared[0]  # of the prediction that came before
+            return self._prepared[0]  # prepared by an earlier prediction
         kept = self.inducing, self.q_mean, self.q_root
         if self._prepared is not None:
             points, parts, versions = self._prepared
@@ -86,9 +86,9 @@ class NearestPosterior(Posterior):
         return points
 
     def predict(self, x: Tensor) -> Marginals:
-        """Marginals of f at x (n, d): O(H^3) a row and the search among M points.
+        """Marginals of f at x (n, d). Cost: O(H^3) per row, and the search among M points.
 
-        What all rows share, such as the search tree, is made at the first call and kept.
+        What all rows share, such as the search tree, is computed at the first call and cached.
         """
         points = self._points()
         alone = x.shape[0] == 1 and not x.requires_grad and not torch.compiler.is_exporting()
@@ -123,10 +123,10 @@ class NearestPosterior(Posterior):
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
-        """``num`` functions x (n, d) -> (num, n), the same wherever they are asked.
+        """``num`` functions x (n, d) -> (num, n), by pathwise conditioning.
 
         f(x) = prior(x) + a(x)^T (u - prior(Z))_I with u ~ q and a prior function from random
-        Fourier features; it jumps where the nearest inducing points change, as the mean does.
+        Fourier features. Like the mean, it jumps where the nearest inducing points change.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
@@ -141,7 +141,7 @@ class NearestPosterior(Posterior):
         )
         root = self.q_root
         u = self.q_mean + (noise * root if root.ndim == 1 else noise @ root.mT)
-        # u has the jitter that K_I has
+        # K_I includes jitter, so u has to be given it too
         jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).mean()
         nugget = torch.randn(
             num, size, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device

@@ -1,4 +1,4 @@
-"""Inducing points prepared for many questions: which are near an input, and what they say of f."""
+"""Inducing points prepared for many predictions: nearest-point search and conditionals of f."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from gpx.linalg import cholesky
 from gpx.linalg.nearest import NearestSearch
 from gpx.methods.nearest.nearness import Nearness, by_distance, nearest_inducing
 
-SMALL = 4096
-"""Points up to which comparing with all of them is faster than a tree."""
+MIN_TREE_POINTS = 4096
+"""Fewest points for which a search tree is faster than comparing with all."""
 
-FAR = 1e4
-"""Squared distance in units of the lengthscale beyond which an input is far from what it sees."""
+FAR_SQUARED = 1e4
+"""Squared distance to the nearest point, in lengthscales, beyond which distances among the points
+are not computed relative to the input, since that would lose digits."""
 
 
 class SeenPoints:
-    """Inducing points z (M, d) of a kernel that does not change any more.
+    """Inducing points z (M, d) of a kernel with fixed hyperparameters.
 
-    All that predictions share is made once: the kernel's parameters as plain numbers, the places
-    of z where distances are measured, and the search among them. Kernels that fall with the
-    distance are ranked by it and not evaluated at all M. No gradients: call it where none are
-    recorded.
+    Everything that predictions share is computed once: the kernel's parameters, the coordinates of
+    z in which distances are measured, and the search among them. For kernels that decrease with
+    distance, the nearest points are found without evaluating the kernel at all M. There are no
+    gradients; call it with gradients disabled.
 
     Args:
         kernel: copied.
-        z (M, d): in the precision in which ``nearest`` searches.
-        rule: which are near.
-        jitter: added to the covariance of those seen, relative to the kernel's variance.
+        z (M, d): in the precision of the search.
+        rule: which points are nearest.
+        jitter: added to the covariance of the nearest points, relative to the kernel's variance.
 
-    Cost: O(M d), a tree O(M log M).
+    Cost: O(M d), for a tree O(M log M).
     """
 
     def __init__(self, kernel: Kernel, z: Tensor, rule: Nearness, jitter: float) -> None:
         self.z, self.rule = z, rule
         self.kernel = own = _plain(kernel)
-        # a kernel of distances alone, as its class writes it
+        # whether the kernel depends on distances only
         radial = isinstance(own, Stationary) and type(own).covariance is Stationary.covariance
         self.stationary: Stationary | None = own if radial else None  # type: ignore[assignment]
         self.search: NearestSearch | None = None
@@ -51,25 +52,29 @@ class SeenPoints:
             self.jitter = jitter * own.diagonal(z[:1].double()).mean()
             self.places = self.coordinates(z.double()) if radial else None
             if by_distance(own, rule):
-                self.search = NearestSearch(self.coordinates(z.double()).to(z), least_tree=SMALL)
+                self.search = NearestSearch(
+                    self.coordinates(z.double()).to(z), least_tree=MIN_TREE_POINTS
+                )
 
     def coordinates(self, x: Tensor) -> Tensor:
-        """Where distances are measured: x (b, d) in float64 -> (b, q)."""
+        """Coordinates (b, q) in which distances are measured, for x (b, d) in float64."""
         if self.stationary is None:
             return near_coordinates(self.kernel, x)
         return self.stationary.coordinates(self.stationary._select(x))
 
     def nearest(self, x: Tensor, count: int) -> Tensor:
-        """Numbers (b, count) of the points that inputs x (b, d) see; cost: b M d, or a tree's."""
+        """Indices (b, count) of the points nearest to inputs x (b, d). Cost: b M d, or a tree's."""
         if self.search is None:
             return nearest_inducing(self.kernel, self.z, x, count, self.rule)
         return self.search(self.coordinates(x.double()).to(self.z), count)
 
     def conditionals(self, x: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
-        """E[f(x) | u_near] = weights^T u_near, and the variance left: (b, h) and (b,), in float64.
+        """Weights (b, h) and variance (b,) of f(x) given u_near, in float64.
+
+        E[f(x) | u_near] = weights^T u_near.
 
         Raises:
-            NotPositiveDefinite: the covariance of those seen has no factor.
+            NotPositiveDefinite: the covariance of the nearest points has no Cholesky factor.
 
         Cost: b h (d h + h^2 / 3) operations.
         """
@@ -77,17 +82,17 @@ class SeenPoints:
             asked = x.double().unsqueeze(1)
             system = local_system(self.kernel, self.z[near].double(), asked, self.jitter)
             return system.weights.squeeze(2), system.rest.squeeze(1)
-        # measured from x, which is near: distances lose no digits
+        # differences from x, which is nearby, so that distances lose no digits
         asked = self.coordinates(x.double())
         gap = self.places[near].sub_(asked.unsqueeze(1))
         products = gap @ gap.mT
         to_input = products.diagonal(dim1=1, dim2=2).clone()
-        far = to_input[:, 0] > FAR
-        if torch.compiler.is_exporting():  # whose programs do not ask whether there are any
+        far = to_input[:, 0] > FAR_SQUARED
+        if torch.compiler.is_exporting():  # exported programs cannot branch on the data
             seen = self.places[near]
             gap = torch.where(far[:, None, None], seen - seen[:, :1], gap)
             products = gap @ gap.mT
-        elif bool(far.any()):  # from one of those that it sees
+        elif bool(far.any()):  # differences from one of the points instead
             seen = self.places[near[far]]
             gap = seen - seen[:, :1]
             products[far] = gap @ gap.mT
@@ -106,14 +111,14 @@ class SeenPoints:
 
 
 def _plain(kernel: Kernel) -> Kernel:
-    """A copy in float64 whose parameters are numbers, as they are now, and not made anew."""
+    """A float64 copy whose parametrised parameters are replaced by their current values."""
     made = copy.deepcopy(kernel)
     for part in list(made.modules()):
         if not parametrize.is_parametrized(part):
             continue
         names = list(cast(nn.ModuleDict, part.parametrizations))
         values = {name: getattr(part, name).detach() for name in names}
-        # torch's own removal takes the properties off a class that copies share
+        # torch's remove_parametrizations would also change the class that copies share
         del part.parametrizations
         part.__class__ = type(part).__bases__[0]
         for name, value in values.items():

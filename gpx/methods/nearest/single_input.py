@@ -1,4 +1,4 @@
-"""The prediction at a single input, for those who ask one by one."""
+"""Fast prediction at a single input."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch import Tensor
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.screened_nearest import ScreenedSearch, screened_search
 from gpx.methods.nearest.compiled_input import (
-    MOST_NEAR,
+    MAX_NEIGHBOURS,
     CompiledInput,
     compiled_library,
     profile_number,
 )
-from gpx.methods.nearest.seen_points import FAR, SeenPoints
+from gpx.methods.nearest.seen_points import FAR_SQUARED, SeenPoints
 
 Numbers = NDArray[np.float64]
 
-SAMPLE = (0.0, 1e-8, 0.1, 1.0, 3.0, 30.0, 1e3, 1e5)
-"""Squared distances at which a profile must say the same of numpy and of torch."""
+TEST_DISTANCES = (0.0, 1e-8, 0.1, 1.0, 3.0, 30.0, 1e3, 1e5)
+"""Squared distances at which a profile must give the same for NumPy and for torch."""
 
 
 class _Argument(np.ndarray):
-    """An array with the methods that a profile may call."""
+    """A NumPy array with the tensor methods that a kernel's profile may call."""
 
     def sqrt(self) -> Any:
         """Elementwise."""
@@ -41,7 +41,7 @@ class _Argument(np.ndarray):
 
 
 def _profile_of(kernel: Stationary) -> Callable[[Numbers], Numbers]:
-    """phi(r2) of arrays: by calls of numpy where the kernel's formula allows, else of torch."""
+    """phi(r2) of arrays, by NumPy if the kernel's formula allows it, otherwise by torch."""
 
     def by_torch(r2: Numbers) -> Numbers:
         found: Numbers = kernel.of_squared_distance(torch.from_numpy(r2)).numpy()
@@ -51,30 +51,28 @@ def _profile_of(kernel: Stationary) -> Callable[[Numbers], Numbers]:
         found: Numbers = kernel.of_squared_distance(r2.view(_Argument)).view(np.ndarray)
         return found
 
-    sample = np.array(SAMPLE)
+    sample = np.array(TEST_DISTANCES)
     try:
         found, wanted = by_numpy(sample), by_torch(sample)
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # it calls what arrays lack
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # needs methods of tensors
         return by_torch
     return by_numpy if np.allclose(found, wanted, rtol=1e-14, atol=1e-24) else by_torch
 
 
 class SingleInput:
-    """q(f) at one input: the same numbers as ``NearestPosterior.predict``, to rounding.
+    """q(f) at one input, equal to ``NearestPosterior.predict`` up to rounding.
 
-    A batch of one is some sixty calls of torch on tensors of a few numbers, and costs what the
-    calls cost; calls of numpy and one of LAPACK cost a quarter of that, and one call of compiled
-    code (``CompiledInput``), where the kernel is among those that it has, a sixteenth. Without it
-    points of many columns are found by bounds where these leave most of them out
-    (``ScreenedSearch``): for those who predict in batches that would not pay, since products of
-    matrices compare with all at ten times the rate at which single rows are gathered.
+    For a batch of one, the overhead of about sixty torch calls dominates. NumPy and one LAPACK call
+    take a quarter of that time, and compiled code (``CompiledInput``), for the kernels that it has,
+    a sixteenth. Without compiled code and for many input columns, the nearest points are found with
+    bounds that rule out most of them (``ScreenedSearch``), which pays only for single inputs.
 
     Args:
-        points: with places and a search, on a CPU.
-        q_mean (M,), q_root (M,) or (M, r): as of ``NearestPosterior``.
+        points: with coordinates and a search, on a CPU.
+        q_mean (M,), q_root (M,) or (M, r): as in ``NearestPosterior``.
         num_neighbours: H.
 
-    Cost: at the first input, that of preparing the bounds.
+    Cost: the bounds are prepared at the first input.
     """
 
     def __init__(
@@ -99,10 +97,12 @@ class SingleInput:
         self._compiled = self._compile(kernel)
 
     def _compile(self, kernel: Stationary) -> CompiledInput | None:
-        if self._unit is None or not 0 < self._count <= MOST_NEAR:
+        if self._unit is None or not 0 < self._count <= MAX_NEIGHBOURS:
             return None
         library = compiled_library()
-        profile = None if library is None else profile_number(library, kernel, np.array(SAMPLE))
+        profile = (
+            None if library is None else profile_number(library, kernel, np.array(TEST_DISTANCES))
+        )
         if library is None or profile is None:
             return None
         return CompiledInput(
@@ -119,9 +119,9 @@ class SingleInput:
         )
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Mean and variance (1,) of f less its prior mean at x (1, d).
+        """Mean and variance (1,) of f minus its prior mean at x (1, d).
 
-        None where the covariance of the points that it sees has no factor, or is no number.
+        None if the covariance of the nearest points has no Cholesky factor or is not finite.
 
         Cost: the search, and H (d H + H^2 / 3) operations.
         """
@@ -142,12 +142,12 @@ class SingleInput:
         h = self._count
         if self._unit is not None and x.shape[1] == self._places.shape[1]:
             asked = x.numpy()[0].astype(np.float64) / self._unit
-        else:  # whatever does not fit is said there
+        else:  # also raises if x does not fit
             asked = self._points.coordinates(x.double()).numpy()[0]
         near, to_input = self._nearest(asked)
         places = self._places[near]
         gap = places - asked
-        if to_input[0] > FAR:
+        if to_input[0] > FAR_SQUARED:
             gap = places - places[0]
         products = gap @ gap.T
         squares = products.diagonal()
@@ -164,7 +164,7 @@ class SingleInput:
         root = self._q_root[near]
         spread = root * weights if root.ndim == 1 else root.T @ weights
         mean = float(weights @ self._q_mean[near])
-        if not math.isfinite(mean):  # LAPACK takes what is no number for a factor
+        if not math.isfinite(mean):  # LAPACK does not report NaN as a failure
             return None
         rest = max(self._scale - float(cross @ weights), 0.0)
         return mean, rest + float(spread @ spread)

@@ -1,4 +1,4 @@
-"""SWSGP: very many inducing points, of which every input sees the nearest few."""
+"""SWSGP: very many inducing points, of which every input depends on the nearest few."""
 
 from __future__ import annotations
 
@@ -27,23 +27,22 @@ from gpx.tensor_checks import check_at_least, check_not_negative
 
 Covariance = Literal["diagonal", "full"]
 
-KMEANS_LIMIT = 2048
-"""Inducing points up to which k-means chooses where they start."""
+MAX_KMEANS_POINTS = 2048
+"""Most inducing points that are placed by k-means by default."""
 
-
-FULL_LIMIT = 8192
-"""Inducing points up to which q(u) may have a full covariance (half a GiB in float64)."""
+MAX_FULL_POINTS = 8192
+"""Most inducing points for a full covariance of q(u) (half a GiB in float64)."""
 
 NOISE_ROWS = 2048
-"""Rows from which the noise of a warm start is found."""
+"""Rows from which the noise of a warm start is estimated."""
 
 
 class LocalTerms(NamedTuple):
-    """q(f) at inputs, each given its own few inducing variables.
+    """q(f) at inputs, each from its own few inducing variables.
 
     Attributes:
         marginals: mean (b,) and variance (b,) of f.
-        kl (b,): KL(q(u_I) || p(u_I)) in nats, I the inducing variables of the input.
+        kl (b,): KL(q(u_I) || p(u_I)) in nats, with I the inducing variables of the input.
     """
 
     marginals: Marginals
@@ -51,29 +50,29 @@ class LocalTerms(NamedTuple):
 
 
 class SWSGP(Model):
-    """Sparse variational GP in which every input depends on its H nearest inducing points alone.
+    """Sparse variational GP in which every input depends only on its H nearest inducing points.
 
-    q(u) = N(m, S) over the values u (less the prior mean) at M inducing points Z. For an input x
-    with nearest points I, q(f) = N(a^T m_I, k - a^T K_I a + a^T S_I a) with a = K_I^{-1} k_I(x), so
-    that nothing is M x M when S is diagonal, and M may be 10^5. Values are not whitened: that would
-    mix all M. Local systems are solved in float64 whatever the data.
+    q(u) = N(m, S) over the values u (minus the prior mean) at M inducing points Z. For an input x
+    with nearest points I, q(f) = N(a^T m_I, k - a^T K_I a + a^T S_I a) with a = K_I^{-1} k_I(x).
+    Nothing is M x M if S is diagonal, so that M may be 10^5. Values are not whitened, as that would
+    mix all M. Local systems are solved in float64.
 
     Args:
         kernel, mean, likelihood: parts of the model; any likelihood of one latent function.
         num_inputs: d.
         num_inducing: M.
         num_neighbours: H; at most M.
-        num_data: n when known; caps M.
-        covariance: "diagonal" S, or "full" S = L L^T (M^2 numbers: up to some thousand points).
-        rule: what is nearest: largest "kernel" value, largest "correlation", least "euclidean"
-            distance in units of the lengthscales (a tree search; for the kernels that fall with the
-            distance the same as the first two), or "random" points (a control that must fail).
-        learn_inducing: train Z, at B M kernel entries a step; otherwise neighbours are found once
+        num_data: n if known; limits M.
+        covariance: "diagonal" S, or "full" S = L L^T (M^2 numbers: up to a few thousand points).
+        rule: which points are nearest: by largest "kernel" value, largest "correlation", smallest
+            "euclidean" distance in lengthscales (a tree search; equal to the first two for kernels
+            that decrease with distance), or "random" points (a control experiment).
+        learn_inducing: train Z, at B M kernel entries per step; otherwise neighbours are found once
             (``SWSGPObjective``).
-        warm_start: start q(u) at local regressions on the data near each inducing point (labels of
-            classes: at the prior), and noise at what they leave unexplained, where that is more
-            than it was; otherwise at the prior, N(0, K_zz) for full S.
-        selector: where inducing points start; None: k-means up to 2,048, rows at random above.
+        warm_start: with a Gaussian likelihood, start q(u) at local regressions on the data near
+            each inducing point, and raise the noise variance to the error that they leave.
+            Otherwise start at the prior, with a full S at N(0, K_zz).
+        selector: initial inducing points; None: k-means up to 2,048 points, above that random rows.
         jitter: added to K_I, relative to the kernel's variance.
 
     Raises:
@@ -124,10 +123,10 @@ class SWSGP(Model):
             raise ConfigError(f"covariance={covariance}: expected diagonal or full")
         check_not_negative(jitter=jitter)
         size = num_inducing if num_data is None else min(num_inducing, num_data)
-        if covariance == "full" and size > FULL_LIMIT:
+        if covariance == "full" and size > MAX_FULL_POINTS:
             raise ConfigError(
                 f"covariance=full has {size} x {size} numbers for num_inducing={size}: use "
-                f"covariance=diagonal, or at most {FULL_LIMIT} inducing points"
+                f"covariance=diagonal, or at most {MAX_FULL_POINTS} inducing points"
             )
         self.kernel = kernel
         self.mean = mean
@@ -135,12 +134,12 @@ class SWSGP(Model):
         self.num_neighbours = min(num_neighbours, size)
         self.rule = rule
         self.warm_start = warm_start
-        default: Selector = KMeans() if size <= KMEANS_LIMIT else Uniform()
+        default: Selector = KMeans() if size <= MAX_KMEANS_POINTS else Uniform()
         self.selector = default if selector is None else require_selector(selector)
         self.jitter = jitter
         self._asked, self._asked_neighbours = num_inducing, num_neighbours
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs), requires_grad=learn_inducing)
-        # a column each, so that the gradient of the rows that a batch touches can be sparse
+        # columns, so that gradients can be sparse in the rows that a batch uses
         self.q_mean = nn.Parameter(torch.zeros(size, 1))
         self.q_log_deviation: nn.Parameter | None = None
         self.q_factor: nn.Parameter | None = None
@@ -150,7 +149,7 @@ class SWSGP(Model):
             self.q_log_deviation = nn.Parameter(torch.zeros(size, 1))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: M and H where more were asked for than there are data."""
+        """As in ``Model``: M and H, if more were requested than there are data."""
         size = self.inducing.shape[0]
         settled = settled_size(self._asked, size)
         if self.num_neighbours < self._asked_neighbours:
@@ -158,10 +157,10 @@ class SWSGP(Model):
         return settled
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Choose inducing points among the data, and where q(u) starts.
+        """Choose inducing points among the data, and start q(u).
 
         Raises:
-            ConfigError: x has another number of columns than ``num_inputs``.
+            ConfigError: x does not have ``num_inputs`` columns.
             DataError: fewer rows than inducing points, or targets that are not finite.
         """
         size, width = self.inducing.shape
@@ -180,10 +179,10 @@ class SWSGP(Model):
     def _raise_noise(
         self, likelihood: Gaussian, x: Tensor, y: Tensor, generator: torch.Generator
     ) -> None:
-        """Noise at which the objective is largest given all else, where it is above the start's.
+        """Raise the noise variance to its optimum given all else, if that is larger.
 
-        E (y - f)^2 under q, over random rows: noise that was fitted without inducing points leaves
-        out what H of them do not explain, and then every step fights for that alone.
+        The optimum is E (y - f)^2 under q, averaged over random rows. The initial noise variance
+        was fitted without inducing points and lacks the error of using only H of them.
         """
         rows = torch.randperm(len(x), generator=generator, device=x.device)[:NOISE_ROWS]
         total = 0.0
@@ -194,15 +193,15 @@ class SWSGP(Model):
         likelihood.noise_variance = noise.clamp_min(total / len(rows))
 
     def _start(self, x: Tensor, y: Tensor) -> None:
-        """q(u) = p(u), or where local regressions put it."""
+        """Start q(u) at p(u), or at local regressions."""
         deviation = self.kernel.diagonal(self.inducing).sqrt()
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             noise, residual = training_noise(self, x), y - self.mean(x)
             require_finite(residual)
             local = local_regression(self.kernel, noise, x, residual, self.inducing)
             self.q_mean.copy_(local.mean.unsqueeze(1))
-            least = self.jitter**0.5 * deviation
-            deviation = torch.maximum(local.variance.sqrt().to(deviation), least)
+            smallest = self.jitter**0.5 * deviation
+            deviation = torch.maximum(local.variance.sqrt().to(deviation), smallest)
             factor = deviation.diag() if self.q_factor is not None else None
         else:
             self.q_mean.zero_()
@@ -215,23 +214,23 @@ class SWSGP(Model):
         if self.q_log_deviation is not None:
             self.q_log_deviation.copy_(deviation.log().unsqueeze(1))
 
-    # --- which inducing points an input sees -----------------------------------------------------
+    # --- nearest inducing points -----------------------------------------------------------------
 
     @torch.no_grad()
     def nearest(self, x: Tensor) -> Tensor:
-        """The inducing points that inputs x (b, d) see: (b, H) numbers.
+        """Indices (b, H) of the nearest inducing points of inputs x (b, d).
 
-        Cost: b M distances or kernel entries, in chunks; a tree's for "euclidean".
+        Cost: b M distances or kernel entries, in chunks; a tree search for "euclidean".
         """
         return nearest_inducing(self.kernel, self.inducing, x, self.num_neighbours, self.rule)
 
     def local_terms(self, x: Tensor, near: Tensor) -> LocalTerms:
-        """q(f) at x (b, d) given the inducing points ``near``, and the divergence of theirs.
+        """q(f) at x (b, d) from the inducing points ``near``, and their KL divergence.
 
         Args:
-            near (b, h): of each input; or (1, h), the same for all, whose kl is (1,).
+            near (b, h): indices for each input; or (1, h) for all inputs, with kl (1,).
 
-        Cost: b h^3 operations (full S: b h^2 M more).
+        Cost: b h^3 operations (full S: plus b h^2 M).
         """
         asked = x.unsqueeze(0) if near.shape[0] == 1 else x.unsqueeze(1)
         system = self.system(near, asked)
@@ -265,7 +264,7 @@ class SWSGP(Model):
         return local_system(self.kernel, points, asked, jitter)
 
     def _root(self) -> Tensor:
-        """Deviations (M,), or a root of S (M, M)."""
+        """Standard deviations (M,), or a root of S (M, M)."""
         if self.q_factor is not None:
             return self.q_factor.tril()
         assert self.q_log_deviation is not None
@@ -274,7 +273,7 @@ class SWSGP(Model):
     # --- prediction ------------------------------------------------------------------------------
 
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
-        """The posterior process of q as it was trained; the data are not looked at."""
+        """The posterior process of the trained q; the data are not used."""
         posterior = self.new_posterior()
         posterior.keep(self.inducing, inducing=self.inducing, q_mean=self.q_mean.squeeze(1))
         with torch.no_grad():
@@ -292,7 +291,7 @@ class SWSGP(Model):
         )
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational`` (full S) or ``touched`` (diagonal S: sparse gradients), and the rest."""
+        """``variational`` (full S) or ``touched`` (diagonal S, sparse gradients), and the rest."""
         role = "touched" if self._sparse else "variational"
         chosen = [p for p in (self.q_mean, self.q_log_deviation, self.q_factor) if p is not None]
         taken = {id(p) for p in (*chosen, self.inducing)}

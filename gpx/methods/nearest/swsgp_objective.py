@@ -1,4 +1,4 @@
-"""The objective of SWSGP: expected log-likelihood less the mean divergence of what inputs see."""
+"""The objective of SWSGP: expected log likelihood minus the mean of local divergences."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ SCOPES = ("point", "batch", "independent")
 
 @runtime_checkable
 class Local(Protocol):
-    """What the objective asks of a model: inputs that see a few of its inducing variables."""
+    """What ``SWSGPObjective`` requires of a model."""
 
     likelihood: Likelihood
     inducing: Tensor
     num_neighbours: int
 
     def nearest(self, x: Tensor) -> Tensor:
-        """Numbers (b, H) of the inducing variables that inputs x (b, d) see."""
+        """Indices (b, H) of the nearest inducing variables of inputs x (b, d)."""
 
     def local_terms(self, x: Tensor, near: Tensor) -> LocalTerms:
-        """q(f) at x (b, d) given those, and their divergence."""
+        """q(f) at x (b, d) from these, and their divergence."""
 
 
 class SWSGPObjective(StepCount, Objective[Local]):
-    """(n / B) sum over the batch of E_q log p(y | f), less its mean of KL(q(u_I) || p(u_I)).
+    """(n / B) sum over the batch of E_q log p(y | f), minus the batch mean of KL(q(u_I) || p(u_I)).
 
-    **Not a bound of the evidence** where an input sees its own neighbours (``scope="point"``): each
-    is charged one n-th of a local divergence, and the value exceeds the evidence by tens of nats
-    for small H. It trains; it does not compare H, M or kernels. It is the bound, estimated without
-    bias, where all inputs see all inducing points (H = M).
+    **Not a bound on the evidence** if every input uses its own neighbours (``scope="point"``): each
+    contributes only 1 / n of its local divergence, and for small H the value exceeds the evidence
+    by tens of nats. Use it for training, not to compare H, M or kernels. With H = M it is an
+    unbiased estimate of the evidence lower bound.
 
     Args:
         num_data: n.
-        scope: whose neighbours an input sees. "point": its own. "batch": those of its batch, all of
-            them (a bound for these sets if they did not depend on the batch). "independent": those
-            of another batch, drawn independently: an unbiased estimate of a true bound, poor to
-            train with when H is far below M.
-        refresh: with inducing points that are not learned, steps after which the neighbours of all
-            data are found anew; 0: once. A step then costs the same whatever M.
+        scope: whose neighbours an input uses. "point": its own. "batch": those of all inputs of its
+            batch (a bound, if the set did not depend on the batch). "independent": those of another
+            batch, drawn independently; an unbiased estimate of a true bound, but poor for training
+            if H is far below M.
+        refresh: if inducing points are not learned, number of steps after which the neighbours of
+            all data are searched again; 0: only once. The cost of a step is then independent of M.
 
     Raises:
         ConfigError: sizes out of range, or an unknown scope.
 
-    Cost: B H^3 operations a step, and B M kernel entries where Z is learned; memory n H for the
-    table of neighbours where it is not (B M kernel entries, and no table, for rows in files).
+    Cost: B H^3 operations per step, plus B M kernel entries if Z is learned; otherwise memory n H
+    for the table of neighbours (for rows in files no table, but B M kernel entries).
     Source: Tran thesis, section 4.3 and algorithm 2.
     """
 
@@ -84,15 +84,15 @@ class SWSGPObjective(StepCount, Objective[Local]):
         self._x: Tensor | None = None
 
     def num_data(self, x: Tensor) -> int:
-        """n, whatever the batch."""
+        """n, for any batch."""
         return self.total
 
     def prepare(
         self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Find the neighbours of all data, where inducing points are not learned.
+        """Find the neighbours of all data, if inducing points are not learned.
 
-        Of rows in files no table is kept: their neighbours are found batch by batch.
+        For rows in files no table is stored: neighbours are found batch by batch.
         """
         check_num_data(self.total, x)
         self._fill_table(model, x)
@@ -104,18 +104,18 @@ class SWSGPObjective(StepCount, Objective[Local]):
             self.table = model.nearest(x).int()
 
     def before_step(self, model: Local, x: Tensor, y: Tensor, rows: Tensor) -> None:
-        """Remember where all the data are."""
+        """Keep a reference to all data, for ``after_step``."""
         self._x = x
 
     def after_step(self, model: Local) -> None:
-        """Find the neighbours anew where it is time."""
+        """Search the neighbours again every ``refresh`` steps."""
         if self.count_step(self.refresh) and self._x is not None:
             self._fill_table(model, self._x)
 
     def _near(
         self, model: Local, x: Tensor, rows: Tensor | None, generator: torch.Generator | None
     ) -> Tensor:
-        """(B, H), or (1, h) when all of the batch see the same."""
+        """Indices of inducing points: (B, H), or (1, h) if the whole batch uses the same."""
         if self.scope == "independent":
             data = x if self._x is None else self._x
             drawn = torch.randint(len(data), (len(x),), generator=generator, device=x.device)
@@ -138,7 +138,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
         """Value with parts ``fit`` (expected log-likelihood) and ``complexity`` (mean KL).
 
         Args:
-            rows (b,): numbers of these rows among all, whose neighbours may be known already.
+            rows (b,): indices of these rows in the training data, for the table of neighbours.
             noise: what is known of the noise of these rows; None: of all rows what the model knows.
 
         Raises:
@@ -154,7 +154,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
     def evidence_of(
         self, model: Local, batch: Batch, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """As in ``Objective``, of the rows that it holds."""
+        """As in ``Objective``."""
         x, y, rows, noise = batch
         return self.evidence(model, x, y, generator=generator, rows=rows, noise=noise)
 
@@ -172,10 +172,10 @@ class SWSGPObjective(StepCount, Objective[Local]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """The objective over all data; for other scopes than "point" the mean over batches.
+        """The objective over all data; for scopes other than "point", its mean over batches.
 
-        Of rows in files that are more than a thousand batches it is the mean of so many, with its
-        standard error in ``facts``: every row costs H^3 operations, and 10^7 of them take hours.
+        For rows in files with more than a thousand batches it is the mean over a thousand of them,
+        with its standard error in ``facts``, since every row costs H^3 operations.
         """
         many = isinstance(x, LazyRows) and x.shape[0] > MAX_EVIDENCE_BATCHES * batch_size
         if self.scope != "point" or many:

@@ -1,4 +1,4 @@
-"""The Vecchia approximation: every block of data given the nearest data before it."""
+"""The Vecchia approximation: blocks of data conditioned on the nearest data before them."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from gpx.tensor_checks import check_at_least
 
 
 class Vecchia(Model):
-    """Gaussian process regression in which every block of data is given its nearest predecessors.
+    """Gaussian process regression in which blocks of data condition on their nearest predecessors.
 
-    p(y) = prod_b p(y_b | y_N(b)) over blocks of near rows, in an order that spreads (maximin), with
-    N(b) the k nearest rows of earlier blocks: the exact density of a Gaussian process of its own,
-    which is the one asked for when k = n. Values carry their noise (the response is conditioned on,
-    not the latent function). A prediction is given the nearest data of its input.
+    p(y) = prod_b p(y_b | y_N(b)) over blocks of nearby rows in maximin order, with N(b) the k
+    nearest rows of earlier blocks. This is the exact density of another Gaussian process, which
+    equals the original one for k = n. Blocks condition on noisy targets, not on latent values. A
+    prediction conditions on the data nearest to its input.
 
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
-        num_neighbours: k, rows that a block is given.
-        block_size: s, rows of a block, about; they share a factorisation. 1: every row for itself
-            (the classical approximation), (k + s)^3 / s operations a row against (k + 1)^3.
-        prediction_neighbours: rows that a prediction is given.
-        research: times that neighbours are searched for anew, in the metric of the hyperparameters
-            that an optimisation has found, each followed by another one.
+        num_neighbours: k, number of rows that a block conditions on.
+        block_size: s, approximate number of rows of a block, which share a factorisation. 1 gives
+            the classical approximation, with (k + 1)^3 operations per row instead of
+            (k + s)^3 / s.
+        prediction_neighbours: number of rows that a prediction conditions on.
+        research: number of times that neighbours are searched again with the optimised
+            lengthscales, each followed by another optimisation.
 
     Attributes:
-        given (B, k), blocks (B, s): rows of the data, -1 where there are fewer.
+        given (B, k), blocks (B, s): row indices, padded with -1.
 
     Raises:
         ConfigError: a size below one.
@@ -87,7 +88,7 @@ class Vecchia(Model):
 
     @torch.no_grad()
     def find_groups(self, x: Tensor) -> None:
-        """Blocks, their order and their neighbours among x (n, d), at the current lengthscales."""
+        """Find blocks, their order and neighbours in x (n, d), at the current lengthscales."""
         points = near_coordinates(self.kernel, x.double())
         self.given, self.blocks = conditioning_groups(points, self.block_size, self.num_neighbours)
 
@@ -97,18 +98,18 @@ class Vecchia(Model):
 
     @property
     def num_rounds(self) -> int:
-        """The first optimisation and those of ``research``."""
+        """As in ``Model``: the first optimisation and those of ``research``."""
         return 1 + self.research
 
     def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
-        """As in ``Model``: the neighbours of the lengthscales that were found."""
+        """As in ``Model``: searches neighbours again with the optimised lengthscales."""
         self._round += 1
         if self._round >= self.num_rounds:
             return False
         before = self.given, self.blocks
         self.find_groups(x)
         same = torch.equal(before[0], self.given) and torch.equal(before[1], self.blocks)
-        self.note = "neighbours searched anew: " + ("the same" if same else "others")
+        self.note = "neighbours searched again: " + ("no change" if same else "changed")
         return not same
 
     def rounds_state(self) -> dict[str, Any]:
@@ -120,7 +121,7 @@ class Vecchia(Model):
         self._round = state["round"]
 
     def condition(self, x: Tensor, y: Tensor) -> VecchiaPosterior:
-        """Posterior given x (n, d) and y (n,): it keeps them, and works when it is asked.
+        """Posterior given x (n, d) and y (n,), which stores the data; all work is in predictions.
 
         Raises:
             DataError: targets that are not finite.
@@ -139,11 +140,11 @@ class Vecchia(Model):
 
 
 class VecchiaPosterior(GaussianPosterior):
-    """Posterior process of which every value is given the data nearest to its input.
+    """Posterior process in which every value conditions on the data nearest to its input.
 
     Args:
         kernel, mean, likelihood: as in ``GaussianPosterior``.
-        num_neighbours: data that a value is given; all of them where there are fewer.
+        num_neighbours: number of rows that a value conditions on; at most all.
     """
 
     def __init__(
@@ -153,16 +154,16 @@ class VecchiaPosterior(GaussianPosterior):
         self.num_neighbours = num_neighbours
 
     def condition_(self, x: Tensor, y: Tensor) -> None:
-        """As in ``GaussianPosterior``: the rows are kept, and work is done when it is asked."""
+        """As in ``GaussianPosterior``: only stores the rows."""
         self.keep_data(x, y)
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``: how many data each prediction was given."""
+        """As in ``Posterior``: number of rows that a prediction conditions on."""
         return {"prediction_neighbours": min(self.num_neighbours, self.inputs.shape[0])}
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
-        """Mean and variance of the latent function at x (t, d): O(k^3) a row, and the search."""
+        """Mean and variance of f at x (t, d). Cost: O(k^3) per row, and the search."""
         noise = self.noise_variances()
         found = local_regression(
             self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
@@ -173,12 +174,12 @@ class VecchiaPosterior(GaussianPosterior):
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
-        """``num`` functions x (t, d) -> (num, t), the same wherever they are asked.
+        """``num`` functions x (t, d) -> (num, t), by pathwise conditioning.
 
-        f(x) = prior(x) + w(x)^T (y - prior(X) - noise)_N(x) with w(x) the weights of a prediction:
-        prior functions from random Fourier features, corrected at the nearest data (Wilson et al.
-        2020). Their marginals are those of ``predict`` but for the features' error; they jump, as
-        its mean does, where the nearest data change.
+        f(x) = prior(x) + w(x)^T (y - prior(X) - noise)_N(x), with w(x) the weights of a prediction
+        and prior functions from random Fourier features (Wilson et al. 2020). Their marginals are
+        those of ``predict`` up to the error of the features. Like the predictive mean, they jump
+        where the set of nearest data changes.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
@@ -191,7 +192,7 @@ class VecchiaPosterior(GaussianPosterior):
             found = local_regression(
                 self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
             )
-            corrections = (gap[:, found.near] * found.weights.to(x)).sum(2)
-            return prior(x) + self.mean(x) + corrections
+            updates = (gap[:, found.near] * found.weights.to(x)).sum(2)
+            return prior(x) + self.mean(x) + updates
 
         return paths

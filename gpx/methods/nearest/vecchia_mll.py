@@ -20,7 +20,7 @@ from gpx.methods.base.objective import Evidence, Facts, Objective
 
 @runtime_checkable
 class Grouped(Protocol):
-    """What the evidence asks of a model: groups of rows, each a block and what it is given."""
+    """What ``VecchiaMLL`` requires of a model: blocks of rows, and the rows they condition on."""
 
     kernel: Kernel
     mean: Mean
@@ -30,14 +30,15 @@ class Grouped(Protocol):
 
 
 class VecchiaMLL(Objective[Grouped]):
-    """sum_b log p(y_b | y_N(b)), by one Cholesky factorisation of every group.
+    """sum_b log p(y_b | y_N(b)), by one Cholesky factorisation per block and its neighbours.
 
-    Kind: an estimate of the log marginal likelihood of the process that was asked for (neither a
-    bound from below nor from above); the exact log density of the model's own process, and of the
-    one asked for where every block is given all rows before it. In float64 whatever the data.
+    Kind: an estimate of the log marginal likelihood of the exact Gaussian process, neither a lower
+    nor an upper bound; the exact log density of the approximate process. They are equal if every
+    block conditions on all rows before it. Computed in float64.
 
-    Cost: n (k + s)^3 / (3 s) operations and n (k + s)^2 / s kernel entries for blocks of s given k,
-    some three times as much with the gradient; memory O(n) and a chunk of groups.
+    Cost: n (k + s)^3 / (3 s) operations and n (k + s)^2 / s kernel entries for blocks of s rows
+    with k neighbours, about three times as much with the gradient; memory O(n) and a chunk of
+    blocks.
     Source: ``neighbour_log_likelihood``.
     """
 
@@ -54,13 +55,13 @@ class VecchiaMLL(Objective[Grouped]):
         """Log density in nats, in float64.
 
         Raises:
-            ConfigError: the model has no groups of these rows.
+            ConfigError: ``initialise`` was not called with these rows.
         """
         self.check(model)
         given, blocks = model.given, model.blocks
         if int((blocks >= 0).sum()) != x.shape[0]:
             raise ConfigError(
-                f"the model's groups are of other data than these {x.shape[0]} rows; "
+                f"the model's blocks are of other data than these {x.shape[0]} rows; "
                 "call initialise(x, y, generator=...) first"
             )
         residual = (y - model.mean(x)).double()

@@ -1,4 +1,4 @@
-"""The variational nearest-neighbour Gaussian process: an inducing value at every distinct input."""
+"""The variational nearest-neighbour Gaussian process, with an inducing value at every input."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 REFIT_TOLERANCE = 1e-4
-"""Relative residual of the solve for the best q(u)."""
+"""Relative residual of the solve for the optimal q(u)."""
 
 REFIT_ITERATIONS = 500
+"""Most iterations of that solve."""
 
 
 class RowTerms(NamedTuple):
-    """What the bound asks of some rows of the data.
+    """Terms of the bound for some rows of the data.
 
     Attributes:
-        marginals: of f there under q, (b,) each.
-        kl (b,): E_q(u_N) KL(q(u_j) || p(u_j | u_N)), N the neighbours of the row's value before it,
-            in nats; shared equally by the rows of one input.
+        marginals: of f at the rows under q, (b,) each.
+        kl (b,): E_q(u_N) KL(q(u_j) || p(u_j | u_N)) in nats, with N the preceding neighbours of the
+            row's value; divided by the number of rows with the same input.
     """
 
     marginals: Marginals
@@ -46,41 +47,40 @@ class RowTerms(NamedTuple):
 
 
 class VNNGP(Model):
-    """Variational inference for the nearest-neighbour process, with a value at every input.
+    """Variational inference for the nearest-neighbour process, with a value u_j at every input.
 
-    p(u) = prod_j p(u_j | u_N(j)), N(j) the k nearest inputs before j in a maximin order, and
-    q(u) = prod_j N(m_j, s_j^2): the bound is a sum over rows, each a k x k problem, for
-    mini-batches and any likelihood of one latent function. With a Gaussian likelihood the best
-    q(u) has a closed form: m solves a sparse system, s_j^2 is the inverse of a diagonal entry of
-    its matrix.
+    p(u) = prod_j p(u_j | u_N(j)), with N(j) the k nearest inputs before j in a maximin order, and
+    q(u) = prod_j N(m_j, s_j^2). The bound is a sum over rows with a k x k problem each, for
+    mini-batches and any likelihood of one latent function. With a Gaussian likelihood the optimal
+    q(u) has a closed form: m solves a sparse system, and s_j^2 is the inverse of a diagonal entry
+    of its matrix.
 
-    Rows of one input share one value: of two, independent under q and equal under p but for the
-    jitter, each would have the jitter's variance. A mean is trained in units of the deviation that
-    it started with (``unit``). What a mean that is off by e costs is e^2 over the variance that its
-    neighbours leave it, and among near inputs that is thousands of times smaller than elsewhere:
-    a step of one length for all is far too long for those.
+    Rows with the same input share a value. (Two values, independent under q but equal up to jitter
+    under p, would each get the variance of the jitter.) Means are trained in units of their initial
+    standard deviation (``unit``), because the cost of an error in m_j is relative to its variance
+    given its neighbours, which is much smaller among nearby inputs.
 
     Args:
         kernel, mean, likelihood: parts of the model.
         num_inputs: d.
         num_data: n, rows of the data.
         num_neighbours: k, of the prior and of predictions.
-        warm_start: Gaussian likelihood: start q(u) at the best one; otherwise at the one nearest
-            to the prior, with zero mean.
-        refit: Gaussian likelihood: predict with the best q(u) given the trained hyperparameters.
+        warm_start: Gaussian likelihood: start at the optimal q(u); otherwise start at zero mean and
+            the deviations closest to the prior.
+        refit: Gaussian likelihood: predict with the optimal q(u) at the trained hyperparameters.
         jitter: variance added to u, relative to the kernel's.
 
     Attributes:
-        inducing (m, d), near (m, k): distinct inputs, and the numbers of their neighbours before
-            them, -1 where there are fewer.
-        value_of (n,), repeats (m,): which of them a row has, and how many rows have it.
-        unit (m,): deviations of q(u) at the start, or when the best one was last found.
+        inducing (m, d), near (m, k): distinct inputs, and the indices of their preceding
+            neighbours, padded with -1.
+        value_of (n,), repeats (m,): index of each row's value, and number of rows of each value.
+        unit (m,): standard deviations of q(u) at the start or the last refit.
 
     Raises:
         ConfigError: sizes below one or not whole, a negative jitter.
 
     Cost: b k^3 per step; O(n^2) distances once, for order and neighbours. Memory of n (k + d)
-    numbers, which is why rows in files are refused: ``SWSGP`` has inducing values at some of them.
+    numbers, so that rows in files are refused; use ``SWSGP`` for these.
     Source: Wu, Pleiss and Cunningham 2022.
     """
 
@@ -123,16 +123,16 @@ class VNNGP(Model):
         self.refit = refit
         self.jitter = jitter
         self._shape = num_data, num_inputs
-        # of n rows, as many as there are distinct inputs are used
+        # n entries, of which one per distinct input is used
         self.q_scaled_mean = nn.Parameter(torch.zeros(num_data, 1))
         self.q_log_deviation = nn.Parameter(torch.zeros(num_data, 1))
         self.register_data_sized()
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Order and neighbours of the data in the kernel's metric, and where q(u) starts.
+        """Find order and neighbours of the data in the kernel's metric, and start q(u).
 
         Raises:
-            ConfigError: other sizes than those that the model was made for.
+            ConfigError: sizes other than those that the model was made for.
             DataError: targets that are not finite.
         """
         if tuple(x.shape) != self._shape:
@@ -151,22 +151,22 @@ class VNNGP(Model):
                 noise, residual = training_noise(self, x), y - self.mean(x)
                 require_finite(residual)
                 local = local_regression(self.kernel, noise, x, residual, self.inducing)
-                self._set(*self._best(x, y, local.mean)[:2])
+                self._set_q(*self._optimal_q(x, y, local.mean)[:2])
             else:
-                # of all independent values those nearest to the prior: with its own variances they
-                # would not cancel in the weights of near neighbours, and f would reach far beyond
+                # the mean field closest to the prior; with the prior's variances, independent
+                # values would not cancel in the weights of neighbours, and f would vary too much
                 precision = self._precision_diagonal(*self._all_conditionals())
-                self._set(torch.zeros_like(precision), precision.rsqrt())
+                self._set_q(torch.zeros_like(precision), precision.rsqrt())
 
-    def _set(self, mean: Tensor, deviation: Tensor) -> None:
-        """q(u) = prod_j N(mean_j, deviation_j^2), and the unit that means are trained in."""
+    def _set_q(self, mean: Tensor, deviation: Tensor) -> None:
+        """Set q(u) = prod_j N(mean_j, deviation_j^2), and the unit in which means are trained."""
         self.unit = deviation.to(self.inducing)
         self.q_scaled_mean.zero_()[: len(mean)] = (mean / deviation).unsqueeze(1)
         self.q_log_deviation.zero_()[: len(mean)] = deviation.log().unsqueeze(1)
 
     @property
     def q_mean(self) -> Tensor:
-        """m (m,), of the values less the prior mean."""
+        """m (m,), of the values minus the prior mean."""
         return self.unit * self.q_scaled_mean[: len(self.unit), 0]
 
     @property
@@ -176,17 +176,17 @@ class VNNGP(Model):
 
     @property
     def num_inputs(self) -> int:
-        """d: the bound looks at the inputs of its start, not at those of a step."""
+        """d; the bound uses the inputs given to ``initialise``."""
         return self._shape[1]
 
     @property
     def closed_form(self) -> bool:
-        """Whether the best q(u) given the hyperparameters has one."""
+        """Whether the optimal q(u) given the hyperparameters has a closed form."""
         return isinstance(self.likelihood, Gaussian)
 
     @property
     def refits(self) -> bool:
-        """Whether the posterior is that of the best q(u)."""
+        """Whether predictions use the optimal q(u)."""
         return self.refit and self.closed_form
 
     # --- the prior, row by row -------------------------------------------------------------------
@@ -194,8 +194,7 @@ class VNNGP(Model):
     def conditionals(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """p(u_j | u_N(j)) of values j (b,): weights (b, k) and variances (b,).
 
-        Weights are zero where there is no neighbour. In float64, differentiable with respect to the
-        kernel.
+        Weights are zero for missing neighbours. In float64, differentiable in the kernel.
         """
         near, x = self.near[values], self.inducing.double()
         variance = self.kernel.diagonal(self.inducing[:1]).double().mean().detach()
@@ -206,10 +205,10 @@ class VNNGP(Model):
         return system.weights.squeeze(2), system.rest.squeeze(1) + jitter
 
     def row_terms(self, rows: Tensor) -> RowTerms:
-        """q(f) at rows (b,) of the data and the divergence that each adds.
+        """q(f) at rows (b,) of the data, and the divergence of each.
 
         Raises:
-            ConfigError: the model has seen no data yet.
+            ConfigError: ``initialise`` was not called.
         """
         self._require_neighbours()
         values = self.value_of[rows]
@@ -232,7 +231,7 @@ class VNNGP(Model):
             )
 
     def _look_up(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and logarithms of deviations of some values, with sparse gradients, in float64."""
+        """Means and log standard deviations of some values in float64, with sparse gradients."""
         scaled, log_deviation = (
             embedding(values, p, sparse=True).squeeze(-1).double()
             for p in (self.q_scaled_mean, self.q_log_deviation)
@@ -249,33 +248,33 @@ class VNNGP(Model):
         return weights, rest
 
     def _precision_diagonal(
-        self, weights: Tensor, rest: Tensor, told: Tensor | None = None
+        self, weights: Tensor, rest: Tensor, data_precision: Tensor | None = None
     ) -> Tensor:
-        """diag((I - B)^T F^{-1} (I - B)), and the precision (m,) of what rows tell of values."""
+        """diag((I - B)^T F^{-1} (I - B)) (m,), plus the precision (m,) of the data."""
         diagonal = 1.0 / rest
-        if told is not None:
-            diagonal = diagonal + told
+        if data_precision is not None:
+            diagonal = diagonal + data_precision
         near = self.near.clamp_min(0).flatten()
         return diagonal.index_add(0, near, (weights.square() / rest.unsqueeze(1)).flatten())
 
     @torch.no_grad()
     def fit_variational(self, x: Tensor, y: Tensor) -> bool:
-        """Set q(u) to the best one given the hyperparameters and Gaussian noise.
+        """Set q(u) to the optimal one given the hyperparameters and Gaussian noise.
 
         Returns:
-            whether the solve met its tolerance; where it did not, the bound has risen all the same.
+            whether the solve met its tolerance; if not, the bound has still risen.
 
         Raises:
             ConfigError: the likelihood is not Gaussian.
 
-        Cost: n k^3 operations, and n k for every iteration of conjugate gradients.
+        Cost: n k^3 operations, and n k per iteration of conjugate gradients.
         """
-        mean, deviation, converged = self._best(x, y, self.q_mean)
-        self._set(mean, deviation)
+        mean, deviation, converged = self._optimal_q(x, y, self.q_mean)
+        self._set_q(mean, deviation)
         return converged
 
-    def _best(self, x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Means and deviations (m,) of the best q(u), and whether the solve for it ended."""
+    def _optimal_q(self, x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """Means and deviations (m,) of the optimal q(u), and whether the solve converged."""
         if not isinstance(self.likelihood, Gaussian):
             raise ConfigError(
                 "the best q(u) has a closed form for the Gaussian likelihood only, not "
@@ -284,18 +283,19 @@ class VNNGP(Model):
         self._require_neighbours()
         weights, rest = self._all_conditionals()
         precision_of_rows = training_noise(self, x).double().reciprocal().expand(len(y))
-        told = torch.zeros_like(rest).index_add_(0, self.value_of, precision_of_rows)
-        diagonal = self._precision_diagonal(weights, rest, told)
+        data_precision = torch.zeros_like(rest).index_add_(0, self.value_of, precision_of_rows)
+        diagonal = self._precision_diagonal(weights, rest, data_precision)
         near, flat = self.near.clamp_min(0), self.near.clamp_min(0).flatten()
 
         def precision(v: Tensor) -> Tensor:
             values = v.squeeze(1)  # index_add on columns takes ten times as long
             gap = (values - (weights * values[near]).sum(1)) / rest
             back = (weights * gap.unsqueeze(1)).flatten()
-            return (gap + values * told).index_add(0, flat, back, alpha=-1.0).unsqueeze(1)
+            product = gap + values * data_precision
+            return product.index_add(0, flat, back, alpha=-1.0).unsqueeze(1)
 
         residual = (y - self.mean(x)).double() * precision_of_rows
-        sums = torch.zeros_like(told).index_add_(0, self.value_of, residual)
+        sums = torch.zeros_like(data_precision).index_add_(0, self.value_of, residual)
         solved = conjugate_gradients(
             precision,
             sums.unsqueeze(1),
@@ -311,15 +311,15 @@ class VNNGP(Model):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
-        """The posterior process of q: as trained, or the best one with ``refit``."""
+        """The posterior process of q as trained, or of the optimal q(u) with ``refit``."""
         mean, deviation, converged = self.q_mean, self.q_deviation, True
         if self.refits:
-            mean, deviation, converged = self._best(x, y, mean)
+            mean, deviation, converged = self._optimal_q(x, y, mean)
         if not converged:
             warnings.warn(
                 f"the solve for the best q(u) stopped after {REFIT_ITERATIONS} iterations, short "
-                f"of its relative residual of {REFIT_TOLERANCE}, and predictions are made from "
-                "there; fewer neighbours make it easier, and refit=False does without it",
+                f"of its relative residual of {REFIT_TOLERANCE}, and predictions use its last "
+                "iterate; use fewer neighbours, or refit=False",
                 UnconvergedWarning,
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""The bound of the variational nearest-neighbour process, from mini-batches of rows."""
+"""The evidence bound of the variational nearest-neighbour process, from mini-batches."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from gpx.tensor_checks import check_at_least, check_num_data
 
 @runtime_checkable
 class ByRows(Protocol):
-    """What the bound asks of a model: its terms, by rows of the training data."""
+    """What ``VNNGPELBO`` requires of a model."""
 
     likelihood: Likelihood
     inducing: Tensor
     closed_form: bool
 
     def row_terms(self, rows: Tensor) -> RowTerms:
-        """q(f) at rows (b,) of the data and the divergence that each adds."""
+        """q(f) at rows (b,) of the data, and the divergence of each."""
 
     def fit_variational(self, x: Tensor, y: Tensor) -> bool:
-        """Set q(u) to the best one, where that has a closed form."""
+        """Set q(u) to the optimal one, if that has a closed form."""
 
 
 class VNNGPELBO(StepCount, Objective[ByRows]):
     """(n / B) sum over the batch of E_q log p(y_j | f_j) - E_q KL(q(u_j) || p(u_j | u_N(j))).
 
-    Kind: over uniformly drawn batches an unbiased estimate of a lower bound of the evidence of the
-    model's own, nearest-neighbour process. With respect to the process that was asked for it is an
-    estimate, and said to be one; the two are the same where every row is given all before it.
+    Kind: "estimate". Over uniformly drawn batches it is an unbiased estimate of a lower bound on
+    the evidence of the nearest-neighbour process, which only approximates that of the exact
+    Gaussian process; the two are equal if every row conditions on all rows before it.
 
     Args:
         num_data: n.
-        refresh: where the best q(u) has a closed form, steps after which q(u) is set to it anew;
-            0: never. Steps alone leave q(u) behind the hyperparameters, and what it then costs to
-            move these further holds them back.
+        refresh: if the optimal q(u) has a closed form, number of steps after which q(u) is set to
+            it again; 0: never. Without this q(u) lags behind the hyperparameters and slows them
+            down.
 
     Raises:
         ConfigError: sizes out of range.
 
-    Cost: O(B k^3) a step; O(n k^3) every ``refresh`` of them.
+    Cost: O(B k^3) per step; O(n k^3) every ``refresh`` steps.
     Source: Wu, Pleiss and Cunningham 2022, section 3.
     """
 
@@ -66,17 +66,17 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
         self.refresh = refresh
 
     def num_data(self, x: Tensor) -> int:
-        """n, whatever the batch."""
+        """n, for any batch."""
         return self.total
 
     def prepare(
         self, model: ByRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Check that there are as many data as it was told."""
+        """Check that there are ``num_data`` rows."""
         check_num_data(self.total, x)
 
     def before_step(self, model: ByRows, x: Tensor, y: Tensor, rows: Tensor) -> None:
-        """Refit q(u) where it is time; a refit that its iterations end raises the bound, too."""
+        """Refit q(u) every ``refresh`` steps; a refit that does not converge still helps."""
         if self.count_step(self.refresh) and model.closed_form:
             model.fit_variational(x, y)
 
@@ -93,7 +93,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
         """Bound with parts ``fit`` (expected log-likelihood) and ``complexity`` (divergence).
 
         Args:
-            rows (b,): numbers of these rows among all: inducing values are theirs; None: all rows.
+            rows (b,): indices of these rows in the training data; None: all rows.
             noise: what is known of the noise of these rows; None: of all rows what the model knows.
 
         Raises:
@@ -117,7 +117,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
     def evidence_of(
         self, model: ByRows, batch: Batch, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """As in ``Objective``, of the rows that it holds."""
+        """As in ``Objective``."""
         return self.evidence(model, batch.x, batch.y, rows=batch.rows, noise=batch.noise)
 
     @torch.no_grad()
@@ -130,7 +130,7 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
         batch_size: int,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """The bound itself, streamed over all rows, at the q(u) that was trained."""
+        """The bound over all rows, in batches, at the trained q(u)."""
         parts = {name: torch.zeros((), dtype=torch.float64) for name in ("fit", "complexity")}
         for batch in batches_in_order(model, x, y, batch_size):
             share = len(batch.x) / self.total

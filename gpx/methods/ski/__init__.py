@@ -1,4 +1,4 @@
-"""Structured kernel interpolation: a kernel on a regular grid, seen from scattered inputs."""
+"""Structured kernel interpolation (SKI): scattered inputs interpolated from a kernel on a grid."""
 
 from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.ski.model import SKI

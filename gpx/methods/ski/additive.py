@@ -1,8 +1,8 @@
 """Additive structured interpolation: one axis, one kernel and one grid per term.
 
-k(x, z) = sum_l k_l(x_l, z_l) is W K W^T with the axes' weights side by side, W = [W_1, W_2, ...],
-and K block diagonal, one Toeplitz matrix per axis. Grid points add up instead of multiplying, so
-that there may be more than three axes.
+k(x, z) = sum_l k_l(x_l, z_l) is W K W^T with concatenated weights W = [W_1, W_2, ...] and block
+diagonal K, one Toeplitz matrix per axis. The number of grid points is a sum over axes, not a
+product, so that there may be more than three axes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,23 @@ from gpx.methods.ski.covariance import (
     grid_covariance,
     kernel_at_lags,
 )
-from gpx.methods.ski.grid import MARGIN, PER_ROW, InterpolationGrid, settled_axes, settled_sizes
+from gpx.methods.ski.grid import (
+    DEFAULT_POINTS_PER_ROW,
+    MARGIN_CELLS,
+    InterpolationGrid,
+    axis_sizes,
+    grid_sizes,
+)
 from gpx.methods.ski.low_rank import PivotedPart
 from gpx.operators import Interpolation
 from gpx.operators.structured import Structured, as_columns
 
-POINTS = 1000
-"""Most points of an axis that are taken unasked."""
+DEFAULT_MAX_AXIS_POINTS = 1000
+"""Largest default number of points of an axis."""
 
 
 class AdditiveGrid(InterpolationGrid):
-    """Axes one beside the other, each a grid of its own."""
+    """A separate one-dimensional grid for each axis."""
 
     has_cells: ClassVar[bool] = False
 
@@ -51,7 +57,7 @@ class AdditiveGrid(InterpolationGrid):
         return (4 if self.method == "cubic" else 2) * len(self.axes)
 
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
-        """W (n, m) with 4 or 2 entries a row and axis."""
+        """W (n, m) with 4 or 2 entries per row and axis."""
         places, shares, start = [], [], 0
         for (place, share), m in zip(self.axis_weights(x, outside), self.shape, strict=True):
             places.append(place + start)
@@ -79,7 +85,7 @@ class AdditiveCovariance(GridCovariance):
 
     @classmethod
     def of(cls, grid: AdditiveGrid, kernel: Kernel, device: torch.device) -> AdditiveCovariance:
-        """Of a sum with one part per axis, which sees that axis alone; float64."""
+        """The covariance of a sum kernel with one part per axis; float64."""
         assert isinstance(kernel, Sum)
         blocks = []
         for i, (axis, part) in enumerate(zip(grid.axes, kernel.parts, strict=True)):
@@ -92,7 +98,7 @@ class AdditiveCovariance(GridCovariance):
     def low_rank(
         self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
     ) -> PivotedPart:
-        """As in ``GridCovariance``: pivots of every axis, shared out evenly."""
+        """As in ``GridCovariance``: pivots of every axis, with an equal share of the rank."""
         each = max(1, min(rank, most_pivots) // len(self.blocks))
         found = [
             PivotedPart.of(b.tensors[0].detach(), b.grid, each, tolerance / len(self.blocks))
@@ -109,7 +115,7 @@ class AdditiveCovariance(GridCovariance):
 
 
 class BlockDiagonal(Structured):
-    """Square matrices along the diagonal, without batches."""
+    """A block diagonal matrix of square blocks, without batches."""
 
     def __init__(self, *blocks: LinearOperator) -> None:
         super().__init__(*blocks)
@@ -153,29 +159,31 @@ class BlockDiagonal(Structured):
 
 
 def covariance_on(grid: InterpolationGrid, kernel: Kernel, device: torch.device) -> GridCovariance:
-    """K on either kind of grid; see ``grid_covariance``."""
+    """K_UU for an ordinary or an additive grid; see ``grid_covariance``."""
     if isinstance(grid, AdditiveGrid):
         return AdditiveCovariance.of(grid, kernel, device)
     return grid_covariance(grid, kernel, device)
 
 
 def additive_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: int) -> list[int]:
-    """Points of each axis: as asked, or for the number of data rows.
+    """Number of points of each axis, as given or from the number of data rows.
 
     Raises:
-        ConfigError: another number of axes, or too few points.
+        ConfigError: a wrong number of axes, or too few points.
     """
     if sizes is None:
-        sizes = max(2 * MARGIN + 6, min(PER_ROW * num_data, POINTS))
+        sizes = max(
+            2 * MARGIN_CELLS + 6, min(DEFAULT_POINTS_PER_ROW * num_data, DEFAULT_MAX_AXIS_POINTS)
+        )
     given = [sizes] * num_inputs if isinstance(sizes, int) else sizes
-    return [settled_sizes([size], num_data, 1)[0] for size in settled_axes(given, num_inputs)]
+    return [grid_sizes([size], num_data, 1)[0] for size in axis_sizes(given, num_inputs)]
 
 
 def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
-    """A copy of a kernel of one input for every input; their variances add up to the kernel's.
+    """The sum of copies of a one-input kernel, one per input, with the same total variance.
 
     Raises:
-        ConfigError: a kernel of more inputs than one.
+        ConfigError: a kernel of more than one input.
     """
     lengthscale = getattr(kernel, "lengthscale", None)
     several = lengthscale is not None and lengthscale.numel() > 1

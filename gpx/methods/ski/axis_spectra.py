@@ -1,7 +1,7 @@
-"""Eigenvectors of the axes of a Kronecker product, and products with the few that matter.
+"""Eigenvectors of the axes of a Kronecker product, and products through them.
 
-Matrices of smooth kernels on fine axes have far fewer eigenvalues above rounding than points:
-products through their eigenvectors then take a fraction of the operations, at the same accuracy.
+Matrices of smooth kernels on fine axes have far fewer eigenvalues above rounding than points.
+Products through the eigenvectors of these then need far fewer operations, at the same accuracy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from torch import Tensor
 
 from gpx.linalg.kronecker import kronecker_matmul, kronecker_vector
 
-LEAST_EIGENVALUE = 1e-15
-"""Eigenvalues of an axis below this share of its largest are rounding."""
-NARROW = 0.5
-"""Share of its points that an axis may have eigenvectors for products through them to be fewer
-operations."""
+MIN_RELATIVE_EIGENVALUE = 1e-15
+"""Eigenvalues of an axis below this share of its largest are dropped as rounding."""
+NARROW_SHARE = 0.5
+"""Largest ratio of eigenvectors to points for which products through eigenvectors are cheaper."""
 
 
 @dataclass(frozen=True)
@@ -32,28 +31,28 @@ class AxisSpectra:
     @classmethod
     @torch.no_grad()
     def of(cls, axes: Sequence[Tensor]) -> AxisSpectra:
-        """Of symmetric matrices (m_l, m_l).
+        """Eigendecomposition of symmetric matrices (m_l, m_l).
 
         Cost: 10 m_l^3 operations per axis, a quarter of it on equidistant points.
         """
         values, vectors = [], []
         for matrix in axes:
             found, basis = symmetric_eigh(matrix.detach())
-            kept = found > LEAST_EIGENVALUE * found[0]
+            kept = found > MIN_RELATIVE_EIGENVALUE * found[0]
             values.append(found[kept])
             vectors.append(basis[:, kept])
         return cls(tuple(values), tuple(vectors))
 
     @property
     def narrow(self) -> bool:
-        """Whether products through the eigenvectors are the cheaper ones."""
-        return all(v.shape[1] <= NARROW * v.shape[0] for v in self.vectors)
+        """Whether products through the eigenvectors are cheaper than dense ones."""
+        return all(v.shape[1] <= NARROW_SHARE * v.shape[0] for v in self.vectors)
 
     @torch.no_grad()
     def matmul(self, block: Tensor) -> Tensor:
         """(A_1 x ... x A_d) times (m, c).
 
-        Cost: 4 m c_1 + ... multiply-adds a column.
+        Cost: 4 m c_1 + ... multiply-adds per column.
         """
         low = kronecker_matmul([v.mT for v in self.vectors], block)
         low = low * kronecker_vector(self.values).unsqueeze(1)
@@ -63,7 +62,7 @@ class AxisSpectra:
     def gradients(self, left: Tensor, right: Tensor) -> list[Tensor]:
         """Gradient of sum_c left_c^T (A_1 x ... x A_d) right_c (m, c) by every A_l.
 
-        Along the other axes both are seen through the eigenvectors alone.
+        The other axes are contracted through their eigenvectors.
         """
         count, sizes = left.shape[1], [len(v) for v in self.vectors]
         blocks = [b.mT.reshape(count, *sizes) for b in (left, right)]
@@ -79,16 +78,16 @@ class AxisSpectra:
 
 
 def _along(block: Tensor, matrix: Tensor, dim: int) -> Tensor:
-    """One axis of a block times a matrix (m_l, c_l)."""
+    """Multiply one axis of a block by a matrix (m_l, c_l)."""
     return (block.movedim(dim, -1) @ matrix).movedim(-1, dim)
 
 
 def symmetric_eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (m,), descending, and eigenvectors (m, m) of a symmetric matrix.
 
-    A matrix that is the same read backwards, as stationary kernels' on equidistant points are, has
-    eigenvectors that are symmetric or antisymmetric, exactly so as returned: two problems of half
-    the size.
+    A centrosymmetric matrix, such as that of a stationary kernel on equidistant points, has
+    symmetric or antisymmetric eigenvectors, and is solved as two problems of half the size. The
+    returned eigenvectors are then exactly symmetric or antisymmetric.
     """
     m, half = len(matrix), len(matrix) // 2
     if half == 0 or not torch.equal(matrix, matrix.flip(0, 1)):
@@ -112,10 +111,7 @@ def symmetric_eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def parities(vectors: Tensor) -> Tensor | None:
-    """1 for columns (m, c) that are the same read backwards, -1 for those that are negated, (c,).
-
-    None where some are neither.
-    """
+    """1 for symmetric, -1 for antisymmetric columns of (m, c): (c,); None if any is neither."""
     back = vectors.flip(0)
     same, negated = (back == vectors).all(0), (back == -vectors).all(0)
     if not bool((same | negated).all()):

@@ -1,7 +1,7 @@
-"""Data rows gathered on one axis: as few rows as there are grid points.
+"""Replaces the data rows on one axis by at most as many rows as there are grid points.
 
-On one axis W^T W is a band of the stencil's width, and so is its Cholesky factor U, W^T W = U^T U:
-its rows, with as many weights as the data's own, stand for all of them.
+On one axis W^T W is a band matrix of the stencil's width, and so is its Cholesky factor U with
+W^T W = U^T U, whose rows replace those of W.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from gpx.methods.ski.cells import CellSums
 from gpx.operators import Interpolation
 
 ROUNDING = 64.0 * torch.finfo(torch.float64).eps
-"""By how much the diagonal of W^T W is enlarged, so that directions that no row has keep a pivot:
-as much as sums of a few thousand terms are off in any case."""
+"""Relative increase of the diagonal of W^T W, so that empty directions keep a positive pivot; as
+large as the rounding of sums over a few thousand rows."""
 
 
 class BandRows(NamedTuple):
-    """m' <= m rows that stand for n data rows under Gaussian noise, of points that data touch.
+    """m' <= m rows that replace n data rows under Gaussian noise, one per grid point with data.
 
     Attributes:
         weights (m', m): W' with W'^T W' = W^T W.
         total (q, q): sum of w w^T over all rows, by place in the stencil.
         num_data: n.
-        factor (q, m): U by its diagonals, the main one last.
-        indices (k, q): grid points of the cells that sums are given for.
-        touched (m): grid points that data touch.
+        factor (q, m): diagonals of U, the main one last.
+        indices (k, q): grid points of the cells of the sums.
+        touched (m): whether data have weight on a grid point.
     """
 
     weights: Interpolation
@@ -43,10 +43,10 @@ class BandRows(NamedTuple):
     @classmethod
     @torch.no_grad()
     def of(cls, sums: CellSums) -> BandRows | None:
-        """Of sums by cell, on the CPU; None where ``CellSums.rows`` has to do.
+        """Rows from sums by cell, on the CPU; None if ``CellSums.rows`` has to be used.
 
-        That is with several axes, on another device, with fewer rows by cell than grid points, and
-        where W^T W is not positive semi-definite to rounding.
+        That is with several axes, on another device, if ``CellSums.rows`` gives fewer rows than
+        grid points, or if W^T W is not positive definite to rounding.
         """
         (k, q), m, device = sums.indices.shape, sums.num_columns, sums.indices.device
         steps = torch.arange(q, device=device)
@@ -73,7 +73,7 @@ class BandRows(NamedTuple):
         return cls(rows, sums.gram.sum(0), sums.num_data, factor, sums.indices, touched)
 
     def residuals(self, projected: Tensor, squared: Tensor) -> tuple[Tensor, Tensor]:
-        """As ``CellRows.residuals``: r' (m',) with W'^T r' = W^T r, and what is left of r^T r."""
+        """As ``CellRows.residuals``: r' (m',) with W'^T r' = W^T r, and r^T r - r'^T r'."""
         on_grid = projected.new_zeros(len(self.touched))
         on_grid = on_grid.index_add(0, self.indices.flatten(), projected.flatten())
         solved = _BandSolve.apply(on_grid, self.factor)
@@ -83,7 +83,7 @@ class BandRows(NamedTuple):
 
 
 class _BandSolve(torch.autograd.Function):
-    """U^{-T} b for b (m,) and a band U (q, m); differentiable in b."""
+    """U^{-T} b for b (m,) and a band matrix U (q, m); differentiable in b."""
 
     @staticmethod
     def forward(ctx: Any, right: Tensor, factor: Tensor) -> Tensor:

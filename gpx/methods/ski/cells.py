@@ -1,8 +1,8 @@
-"""Data rows gathered by the grid cell they lie in: as few rows as the cell has weights.
+"""Replaces the data rows in a grid cell by at most as many rows as the cell has grid points.
 
-All rows in one cell have weights on the same q grid points, so their sums are small: sum w w^T
-(q, q), sum w r (q,) and sum r^2. Gaussian noise sees the rows through these sums alone, and q rows
-(or fewer) with the same sums stand for all of them.
+All rows in a cell have weights w on the same q grid points. A Gaussian likelihood depends on them
+only through sum w w^T (q, q), sum w r (q,) and sum r^2, so that at most q rows with the same sums
+can replace them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gpx.errors import ConfigError
 from gpx.operators import Interpolation
 
 CHUNK_ENTRIES = 1 << 24
-"""Entries of outer products of weights formed at a time."""
+"""Entries of outer products of weights in memory at a time."""
 
 
 class CellSums(NamedTuple):
-    """Sums over data rows by cell; those of disjoint rows on one grid add up.
+    """Sums over data rows by cell; sums of disjoint rows on the same grid can be added.
 
     Attributes:
         cells (k,): cells with data, by their first grid point, ascending.
@@ -50,7 +50,7 @@ class CellSums(NamedTuple):
         """Sums over the rows of W (n, m) with residuals r (n,).
 
         Args:
-            located: cells with data (k,) and every row's place among them (n,), where known.
+            located: cells with data (k,) and the index of every row's cell (n,), if known.
 
         Cost: O(n q^2).
         """
@@ -71,9 +71,7 @@ class CellSums(NamedTuple):
         return cls(cells, found, gram, projected, squared, len(values), weights.num_columns)
 
     def __add__(self, other: object) -> CellSums:
-        """Sums over the rows of both: what new rows of a stream change, whatever n was.
-
-        Both must be of the same grid, which sums do not know by themselves.
+        """Sums over the rows of both, which must be on the same grid (not checked in full).
 
         Raises:
             ConfigError: the grids have different numbers of points.
@@ -105,7 +103,7 @@ class CellSums(NamedTuple):
 
     @torch.no_grad()
     def rows(self) -> CellRows:
-        """The rows that stand for all: at most q a cell, exact to rounding."""
+        """Rows with the same sums, at most q per cell; exact up to rounding."""
         values, vectors = torch.linalg.eigh(self.gram)
         q = values.shape[1]
         kept = values > q * torch.finfo(values.dtype).eps * values[:, -1:]
@@ -117,7 +115,7 @@ class CellSums(NamedTuple):
 
 
 class CellRows(NamedTuple):
-    """n' rows that stand for n data rows under Gaussian noise.
+    """n' rows that replace n data rows under Gaussian noise.
 
     Attributes:
         weights (n', m): W' with W'^T W' = W^T W.
@@ -136,21 +134,21 @@ class CellRows(NamedTuple):
     def residuals(self, projected: Tensor, squared: Tensor) -> tuple[Tensor, Tensor]:
         """r' (n',) with W'^T r' = W^T r, and r^T r - r'^T r', from sums of w r and r^2.
 
-        Differentiable in the sums. What is left over lies outside the range of W.
+        Differentiable in the sums. The second is the part of r outside the range of W.
         """
-        turned = torch.einsum("kpq,kp->kq", self.vectors, projected) * self.scale
-        found = turned[self.scale > 0.0]
+        rotated = torch.einsum("kpq,kp->kq", self.vectors, projected) * self.scale
+        found = rotated[self.scale > 0.0]
         return found, (squared - found.square().sum()).clamp_min(0.0)
 
 
 def sums_of_residuals(
     values: Tensor, place: Tensor, num_cells: int, residual: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Sums of w r per cell (k, q), and of r^2; differentiable in r (n,).
+    """Sums of w r per cell (k, q), and of r^2 (); differentiable in r (n,).
 
     Args:
         values (n, q): weights.
-        place (n,): of every row's cell.
+        place (n,): index of every row's cell.
         num_cells: k.
         residual (n,): r.
     """

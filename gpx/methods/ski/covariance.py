@@ -1,4 +1,4 @@
-"""A kernel's matrix on a grid, as an operator with the structure that the kernel and grid allow."""
+"""The kernel matrix of a grid, as an operator with the structure that kernel and grid allow."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
 from gpx.linalg.kronecker import kronecker_vector
 from gpx.methods.ski.axis_spectra import AxisSpectra
-from gpx.methods.ski.control_variate import reflected
+from gpx.methods.ski.control_variate import reflect_lags
 from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.waves import WavePart
 from gpx.operators import BlockToeplitz, Kronecker, Toeplitz, grid_lags
 
-MOST_AXIS_POINTS = 1500
-"""Longest axis that is a dense matrix: beyond it FFTs are faster, and its eigenvectors slow."""
-PROBED_LAGS = 9
-"""Lags of each axis at which a kernel is asked whether it factors."""
-FACTORS = 1e-10
-"""Relative difference from a product over the axes that is rounding."""
+MAX_DENSE_AXIS = 1500
+"""Most points of an axis whose matrix is dense; for longer ones FFTs are faster."""
+NUM_TEST_LAGS = 9
+"""Lags of each axis at which a kernel is tested for being a product over the axes."""
+FACTOR_TOLERANCE = 1e-10
+"""Largest relative difference from a product over the axes that counts as rounding."""
 
 
 class GridCovariance(ABC):
@@ -35,7 +35,7 @@ class GridCovariance(ABC):
 
     Attributes:
         operator (m, m): K_UU.
-        tensors: what it is made of; its gradients are those of ``operator``.
+        tensors: differentiable tensors that ``operator`` is made of.
         variance (): k(0).
     """
 
@@ -47,16 +47,18 @@ class GridCovariance(ABC):
     def low_rank(
         self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
     ) -> LowRankPart:
-        """C with C^T C near K_UU, at most ``rank`` rows; fewer at a trace error of ``tolerance``.
+        """C with C^T C near K_UU: at most ``rank`` rows, fewer if a trace error allows.
 
         Args:
-            most_pivots: rows at most where C is an array (r, m).
-            waves: most waves (``WavePart``), in the place of all that, where the grid has one axis
-                and they are possible. No posterior can hold them.
+            rank: largest rank.
+            tolerance: trace error of K_UU - C^T C at which no more rows are added.
+            most_pivots: largest rank if C is stored as an array (r, m).
+            waves: most waves (``WavePart``) to use instead, if the grid has one axis and its
+                circulant embedding is positive. Posteriors cannot store them.
         """
 
     def lags(self) -> Tensor | None:
-        """K at every lag (m_1, ..., m_d), differentiable; None off a regular grid."""
+        """K at every lag (m_1, ..., m_d), differentiable; None if the grid is not regular."""
         return None
 
     def multiply(self, vectors: Tensor) -> Tensor:
@@ -67,10 +69,10 @@ class GridCovariance(ABC):
 
     @abstractmethod
     def detached(self) -> LinearOperator:
-        """The operator of detached tensors that want gradients."""
+        """The operator made of detached leaf tensors with gradients."""
 
     def gradient(self, left: Tensor, right: Tensor) -> list[Tensor]:
-        """Of sum_c left_c^T K_UU right_c (m, c), by each of ``tensors``."""
+        """Gradient of sum_c left_c^T K_UU right_c, for (m, c) each, by each of ``tensors``."""
         with torch.no_grad():
             found = self.detached()._bilinear_derivative(left, right)
         return [part for part in found if part is not None]
@@ -92,13 +94,13 @@ class LagCovariance(GridCovariance):
     def low_rank(
         self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
     ) -> LowRankPart:
-        """As in ``GridCovariance``: pivots on one axis, products of its eigenvectors on several."""
+        """As in ``GridCovariance``: pivots on one axis, axis eigenvectors on several."""
         lags = self.tensors[0].detach()
         if lags.ndim == 1 and waves:
             found = WavePart.of(lags, waves, tolerance)
             if found is not None:
                 return found
-        if lags.ndim == 1 or max(lags.shape) > MOST_AXIS_POINTS:
+        if lags.ndim == 1 or max(lags.shape) > MAX_DENSE_AXIS:
             return PivotedPart.of(lags, self.grid, min(rank, most_pivots), tolerance)
         axes = []
         for i, m in enumerate(lags.shape):
@@ -119,11 +121,11 @@ class LagCovariance(GridCovariance):
 
     @torch.no_grad()
     def embedded_draws(self, samples: int, generator: torch.Generator) -> Tensor:
-        """Draws of N(0, K_UU) as columns (m, samples) by a circulant of twice the axes' lengths.
+        """Draws of N(0, K_UU) as columns (m, samples), by circulant embedding.
 
-        Its negative eigenvalues, of kernels that have not decayed over the grid, are clipped.
+        Negative eigenvalues, which occur if the kernel has not decayed over the grid, are clipped.
         """
-        column = reflected(self.tensors[0].detach())
+        column = reflect_lags(self.tensors[0].detach())
         dims = tuple(range(column.ndim))
         roots = torch.fft.rfftn(column, dim=dims).real.clamp_min(0.0).sqrt()
         found = column.new_empty(self.grid.size, samples)
@@ -157,11 +159,11 @@ class AxisCovariance(GridCovariance):
 
     @cached_property
     def spectra(self) -> AxisSpectra:
-        """Of the axes."""
+        """Eigenvectors of the axes."""
         return AxisSpectra.of(self.tensors)
 
     def multiply(self, vectors: Tensor) -> Tensor:
-        """As in ``GridCovariance``: through the axes' eigenvectors where these are few."""
+        """As in ``GridCovariance``; through the axes' eigenvectors if these are few."""
         return self.spectra.matmul(vectors) if self.spectra.narrow else super().multiply(vectors)
 
     def gradient(self, left: Tensor, right: Tensor) -> list[Tensor]:
@@ -184,28 +186,29 @@ class AxisCovariance(GridCovariance):
 def grid_covariance(
     grid: InterpolationGrid, kernel: Kernel, device: torch.device
 ) -> GridCovariance:
-    """K_UU in float64, in the form that is fastest for this kernel and grid.
+    """K_UU in the form that is fastest for this kernel and grid.
 
-    The parameters may be in float32: rounding of that size in a covariance would cost a small noise
-    variance its meaning.
+    Always in float64, since float32 rounding of covariances would swamp a small noise variance.
 
     Raises:
-        ConfigError: points that are not equidistant and a kernel that does not factor over them.
+        ConfigError: points that are not equidistant and a kernel that does not factor over inputs.
     """
     at = kernel_at_lags(kernel)
     d = len(grid.axes)
     regular = all(isinstance(axis, RegularAxis) for axis in grid.axes)
-    if regular and (d == 1 or max(grid.shape) > MOST_AXIS_POINTS or not factors(grid, at, device)):
+    if regular and (
+        d == 1 or max(grid.shape) > MAX_DENSE_AXIS or not kernel_factors(grid, at, device)
+    ):
         spacing = torch.tensor(grid.spacing, dtype=torch.float64, device=device)
         tau = grid_lags(spacing, grid.shape, even=True)
         return LagCovariance(grid, at(tau.reshape(grid.size, d)).reshape(grid.shape))
-    if not regular and max(grid.shape) > MOST_AXIS_POINTS:
+    if not regular and max(grid.shape) > MAX_DENSE_AXIS:
         raise ConfigError(
             f"an axis of {max(grid.shape):,} points that are not equidistant is a dense matrix of "
-            f"{max(grid.shape) ** 2 * 8 / 2**20:,.0f} MiB; at most {MOST_AXIS_POINTS:,} are taken: "
+            f"{max(grid.shape) ** 2 * 8 / 2**20:,.0f} MiB; at most {MAX_DENSE_AXIS:,} are taken: "
             "use fewer points, or an equidistant grid"
         )
-    if not regular and d > 1 and not factors(grid, at, device):
+    if not regular and d > 1 and not kernel_factors(grid, at, device):
         raise ConfigError(
             f"kernel {kernel.name} is no product over the inputs, and on points that are not "
             "equidistant its matrix has no structure; use an equidistant grid, or a product of "
@@ -222,7 +225,7 @@ def grid_covariance(
 
 
 def kernel_at_lags(kernel: Kernel) -> Callable[[Tensor], Tensor]:
-    """Lags (r, d) in float64 -> k (r,), differentiable in the parameters."""
+    """A function from lags (r, d) in float64 to k (r,), differentiable in the parameters."""
     named = dict(kernel.named_parameters())
     values = tuple(p.double() for p in named.values())
 
@@ -234,22 +237,26 @@ def kernel_at_lags(kernel: Kernel) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def factors(grid: InterpolationGrid, at: Callable[[Tensor], Tensor], device: torch.device) -> bool:
-    """Whether k(tau) k(0)^(d - 1) = prod_l k(tau_l e_l), seen at some lags across the grid.
+def kernel_factors(
+    grid: InterpolationGrid, at: Callable[[Tensor], Tensor], device: torch.device
+) -> bool:
+    """Whether the kernel is a product over the axes, tested at some lags across the grid.
+
+    The test is k(tau) k(0)^(d - 1) = prod_l k(tau_l e_l).
 
     Args:
-        at: the kernel at lags (r, d), (r,).
+        at: maps lags (r, d) to the kernel (r,).
     """
     d = len(grid.axes)
     if d == 1:
         return True
-    spread = torch.linspace(0.0, 1.0, PROBED_LAGS, dtype=torch.float64, device=device).square()
+    spread = torch.linspace(0.0, 1.0, NUM_TEST_LAGS, dtype=torch.float64, device=device).square()
     ends = [axis_points(axis, spread)[[0, -1]] for axis in grid.axes]
     tau = torch.cartesian_prod(*((last - first) * spread for first, last in ends))
     along = [at(torch.where(torch.arange(d, device=device) == i, tau, 0.0)) for i in range(d)]
     whole, zero = at(tau), at(tau.new_zeros(1, d))
     apart = whole * zero ** (d - 1) - reduce(torch.mul, along)
-    return bool(apart.abs().max() <= FACTORS * zero.abs() ** d)
+    return bool(apart.abs().max() <= FACTOR_TOLERANCE * zero.abs() ** d)
 
 
 def _steps(axis: RegularAxis | Tensor, device: torch.device) -> Tensor:
@@ -258,7 +265,7 @@ def _steps(axis: RegularAxis | Tensor, device: torch.device) -> Tensor:
 
 
 def _distances(axis: RegularAxis | Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Distances along an axis, and which of them lies between any two points (m_l, m_l)."""
+    """Distances along an axis, and the index (m_l, m_l) of the distance between any two points."""
     if isinstance(axis, RegularAxis):
         place = torch.arange(axis.size, device=device)
         return _steps(axis, device), (place.unsqueeze(1) - place).abs()

@@ -1,4 +1,4 @@
-"""Log marginal likelihood of structured kernel interpolation, at a cost free of n."""
+"""Log marginal likelihood of structured kernel interpolation; the cost does not depend on n."""
 
 from __future__ import annotations
 
@@ -24,28 +24,27 @@ from gpx.methods.ski.grid_spectrum import (
     grid_eigenvalues,
     scaled_logdet,
 )
-from gpx.methods.ski.quad_logdet import quad_logdet, quad_of
-from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
+from gpx.methods.ski.quad_logdet import quad_logdet, quadratic_form
+from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem
 
-FINE = 1.0
-"""Standard error of the evidence, in nats, that is small enough for any number of rows."""
+EVIDENCE_ERROR_TARGET = 1.0
+"""Standard error of the evidence in nats that is small enough for any number of rows."""
 
-SLIGHT = 0.1
-"""Standard error of the gradient by the hyperparameters, in nats, that is always small enough."""
+GRADIENT_ERROR_TARGET = 0.1
+"""Standard error of the gradient by the hyperparameters in nats that is always small enough."""
 
-ENOUGH_TO_TELL = 8
-"""Probes before whose standard error nothing is decided: that of two is small by chance too often,
-and draws that stop there are then off by more than they state."""
+MIN_PROBES = 8
+"""Fewest probes from which a standard error is trusted: with two it is often small by chance."""
 
-FEW_PROBES = 2
-"""Probes where the low-rank part is complete: the trace that they estimate is a nat at most."""
+PROBES_IF_COMPLETE = 2
+"""Probes if the low-rank part is complete; the trace that they estimate is then at most a nat."""
 
 Logdet = Literal["lanczos", "chebyshev", "eigenvalues", "circulant", "cholesky"]
 
 
 @runtime_checkable
 class GatheredRows(Protocol):
-    """What the evidence asks of a model: few rows that stand for many, and their kernel matrix."""
+    """What ``SKIEvidence`` requires of a model."""
 
     kernel: Kernel
     mean: Mean
@@ -55,62 +54,60 @@ class GatheredRows(Protocol):
 
     @property
     def grid(self) -> InterpolationGrid:
-        """Where the points lie."""
+        """The interpolation grid."""
 
     def system(self, x: Tensor) -> SKISystem:
-        """Their kernel matrix plus noise."""
+        """The kernel matrix plus noise of the rows that replace x."""
 
 
 class SKIEvidence(Objective[GatheredRows]):
-    """log N(y; m(x), W K_UU W^T + noise I) by conjugate gradients and one of several log|A|.
+    """log N(y; m(x), W K_UU W^T + noise I) by conjugate gradients and an estimate of log |A|.
 
-    n data rows are n' rows that stand for them (``CellSums``), so that with A = W' K W'^T + noise I
+    The n data rows are replaced by n' rows (``CellSums``), so that with A = W' K W'^T + noise I
 
         log p = -1/2 [r'^T A^{-1} r' + (r^T r - r'^T r') / noise + log |A|
                 + (n - n') log noise + n log 2 pi].
 
     ``logdet`` is one of
 
-    - "lanczos": quadrature with random probes. The preconditioner carries all of K_UU that is above
-      the noise where the kernel is smooth, and there is then next to no scatter over the probes:
-      two of them do where it leaves out a hundredth of a nat (several axes: 5e-5 nats a row, if
-      that is more, and at most one; a few hundredths of it are scatter).
-      For rough kernels a control variate about halves the standard error, more probes are drawn
-      until the standard errors of value and gradient are as asked for (``accuracy``), a warning
-      says where ``most_probes`` do not do, the errors are reported (``facts``), and the gradient is
-      unbiased.
-    - "chebyshev": the value by polynomials of a degree, up to 2,000, that grows with the root of
-      the condition number; their error is added to the probes'. The gradient as for "lanczos". Far
-      slower: for comparison.
-    - "eigenvalues": scaled eigenvalues of K_UU, O(sum m_l^3); no bound, and blind to where the data
-      are. Its error is below 1 % in one dimension with a resolved kernel and uniform inputs, and
-      1 to 10 % in two and three (Hultin 2017, section 3.2.2, with its missing term).
-    - "circulant": the same with the eigenvalues of a circulant matrix, O(m log m), off by another
-      0.2 % ("whittle") or, for "chan" and "tyrtyshnikov", far more.
+    - "lanczos": stochastic Lanczos quadrature with random probes. For smooth kernels the
+      preconditioner is nearly exact: two probes suffice if its trace error is at most a hundredth
+      of a nat (on several axes 5e-5 nats per row, if that is more, but at most one nat). For rough
+      kernels a control variate about halves the standard error, and probes are added until the
+      standard errors of value and gradient reach ``accuracy``; a warning says if ``most_probes``
+      are not enough. Errors are reported in ``facts``. The gradient is unbiased.
+    - "chebyshev": the value by polynomials of a degree, up to 2,000, that grows with the square
+      root of the condition number; their error is added to that of the probes. The gradient is that
+      of "lanczos". Much slower; for comparison.
+    - "eigenvalues": scaled eigenvalues of K_UU, O(sum m_l^3); not a bound, and ignores where the
+      data lie. The error is below 1 % in one dimension with a resolved kernel and uniform inputs,
+      and 1 to 10 % in two and three (Hultin 2017, section 3.2.2, with its missing term).
+    - "circulant": the same with the eigenvalues of a circulant matrix, O(m log m); the error grows
+      by 0.2 % ("whittle"), for "chan" and "tyrtyshnikov" much more.
     - "cholesky": exact, of the dense matrix, O(n'^3); for reference.
 
-    Of kernels that factor, and of one input, ``facts`` has a bracket of the exact log |A|
-    ("logdet_low" and "logdet_high") beside the last three, which tells how far off they are.
+    With the last three, ``facts`` has bounds on the exact log |A| ("logdet_low", "logdet_high") for
+    kernels that factor and for a single input.
 
     Args:
-        probes: of the log-determinant and its gradient, drawn at a time where the preconditioner is
-            not complete, and 8 at least before their standard error decides whether they are
-            enough; fixed for a run unless ``resample``, which draws these at every step.
-        accuracy: standard error of the evidence in nats per data row at which probes are enough;
-            one nat in all always is. Of the gradient of its log-determinant by the hyperparameters
-            as they are optimised: relative, Euclidean norms; a tenth of a nat always is enough, and
-            what new probes at every step average out. The size is that of the estimate, which
-            grows with its error: a stated error of 100 % or nearly so means that nothing is known.
-        most_probes: in all; from then on a warning says how large the error is.
-        resample: new probes at every step, for first-order optimisers.
+        probes: number of probes drawn at a time, if the preconditioner is not complete; their
+            standard error is considered from 8 probes on. They are fixed for a run unless
+            ``resample``.
+        accuracy: target standard error of the evidence in nats per data row (one nat in all is
+            always enough), and of the gradient of the log-determinant by the optimised
+            hyperparameters, relative in Euclidean norms (a tenth of a nat is always enough; not
+            applied with ``resample``). The size of a gradient is estimated too, so that a stated
+            error near 100 % means that the gradient is unknown.
+        most_probes: largest number of probes; a warning states the error if it is reached.
+        resample: draw new probes at every step, for first-order optimisers.
         logdet: see above.
         circulant: "whittle", "strang", "chan" or "tyrtyshnikov".
         wraps: of "whittle"; None: until the kernel has decayed.
-        pad: the (n - m) log noise of eigenvalues that the grid cannot have; False only to reproduce
-            published figures, which lack it.
+        pad: include (n - m) log noise for the eigenvalues that the grid cannot have; False only to
+            reproduce published figures, which lack this term.
 
     Kind: an estimate of the exact log density of the interpolated model.
-    Cost: per iteration of the solves O(m log m + n') for 1 + probes columns; free of n.
+    Cost: O(m log m + n') per step of the solves for 1 + probes columns, independent of n.
     Source: Wilson and Nickisch 2015; Gardner et al. 2018 (solves and quadrature together); Hultin
     2017, sections 3.2.2, 3.4 and 5.3.
     """
@@ -161,14 +158,14 @@ class SKIEvidence(Objective[GatheredRows]):
     def prepare(
         self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Fix the probes of the run; what another run has found of its gradient is forgotten."""
+        """Fix the probes of the run, and reset what an earlier run has recorded."""
         self.probes.prepare(generator)
         self.drawn.fill_(self.num_probes)
         self.gradient_error.fill_(math.inf)
         self._warned = False
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """States saved when the number of probes was fixed do not hold it, nor what they gave."""
+        """Load states of versions with a fixed number of probes, which do not store these."""
         state_dict.setdefault(prefix + "drawn", torch.tensor(self.num_probes))
         state_dict.setdefault(prefix + "gradient_error", self.gradient_error)
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -179,9 +176,9 @@ class SKIEvidence(Objective[GatheredRows]):
         """Evidence in nats with parts ``fit`` and ``complexity``.
 
         Raises:
-            DidNotConverge: solves that need more than the model's ``max_iterations``, or a standard
-                error that is not finite.
-            ConfigError: a log-determinant that the grid or its size rules out.
+            DidNotConverge: a solve needs more than the model's ``max_iterations`` steps, or a
+                standard error is not finite.
+            ConfigError: ``logdet`` is not possible for this grid or its size.
             NotPositiveDefinite: a hyperparameter that is not finite.
         """
         _require_finite(model)
@@ -195,34 +192,34 @@ class SKIEvidence(Objective[GatheredRows]):
             found = quad_logdet(
                 system,
                 target,
-                probes=FEW_PROBES if few else self.num_probes,
+                probes=PROBES_IF_COMPLETE if few else self.num_probes,
                 least_probes=0 if self.probes.resample or few else self._least_probes(),
                 generator=draws,
                 chebyshev=self.logdet == "chebyshev",
                 tolerance=model.tolerance,
                 max_iterations=model.max_iterations,
-                accuracy=2.0 * self._wanted_error(n),
+                accuracy=2.0 * self._target_error(n),
                 most_probes=self.most_probes,
                 hyperparameters=() if few else _hyperparameters(model),
-                enough_of_slopes=self._enough_of_slopes,
+                gradient_error_target=self._target_gradient_error,
             )
             quad, logdet, report = found.quad, found.logdet, found.report
             logdet = logdet + (n - size) * system.noise.log()
             error = float(found.logdet_error)
-            if few:  # two probes say little of their own scatter, which what is left out bounds
-                error = max(error, NEGLIGIBLE, system.expected_error(found.probes))
+            if few:  # the scatter of two probes says little; use the bound from the trace error
+                error = max(error, NEGLIGIBLE_TRACE, system.expected_error(found.probes))
             facts["logdet_error"] = error
             facts["probes"] = found.probes
             if not few:
                 self.drawn.fill_(found.probes)
                 if found.slopes is not None:
-                    self._look_at_slopes(*found.slopes, found.probes)
+                    self._record_gradient_error(*found.slopes, found.probes)
                 if math.isfinite(float(self.gradient_error)):
                     facts["gradient_error"] = float(self.gradient_error)
             if self.logdet == "lanczos":
-                self._say_error(0.5 * error, n, found.probes)
+                self._warn_of_error(0.5 * error, n, found.probes)
         else:
-            quad, report = quad_of(
+            quad, report = quadratic_form(
                 system, target, tolerance=model.tolerance, max_iterations=model.max_iterations
             )
             logdet = self._deterministic(system, model, n)
@@ -237,14 +234,14 @@ class SKIEvidence(Objective[GatheredRows]):
         return Evidence(value, self.kind, parts, report, facts)
 
     def _least_probes(self) -> int:
-        return max(int(self.drawn), min(ENOUGH_TO_TELL, self.most_probes))
+        return max(int(self.drawn), min(MIN_PROBES, self.most_probes))
 
-    def _wanted_error(self, num_data: int) -> float:
-        return max(FINE, self.accuracy * num_data)
+    def _target_error(self, num_data: int) -> float:
+        return max(EVIDENCE_ERROR_TARGET, self.accuracy * num_data)
 
-    def _say_error(self, error: float, num_data: int, probes: int) -> None:
-        """Warn of a standard error (nats) that is above what was asked for."""
-        if error > self._wanted_error(num_data):
+    def _warn_of_error(self, error: float, num_data: int, probes: int) -> None:
+        """Warn if a standard error (nats) is above its target."""
+        if error > self._target_error(num_data):
             warnings.warn(
                 f"the evidence of {num_data:,} rows has a standard error of {error:.3g} nats after "
                 f"{probes} probes, above accuracy={self.accuracy:g} nats a row; raise most_probes, "
@@ -252,15 +249,19 @@ class SKIEvidence(Objective[GatheredRows]):
                 stacklevel=3,
             )
 
-    def _enough_of_slopes(self, size: float) -> float:
-        """Standard error of the log-determinant's gradient at which probes are enough."""
-        return math.inf if self.probes.resample else max(2.0 * SLIGHT, self.accuracy * size)
+    def _target_gradient_error(self, size: float) -> float:
+        """Target standard error of the log-determinant's gradient of this size."""
+        return (
+            math.inf
+            if self.probes.resample
+            else max(2.0 * GRADIENT_ERROR_TARGET, self.accuracy * size)
+        )
 
-    def _look_at_slopes(self, error: float, size: float, probes: int) -> None:
-        """Keep the error of the gradient, and warn once where it is above what was asked for."""
+    def _record_gradient_error(self, error: float, size: float, probes: int) -> None:
+        """Record the error of the gradient, and warn once if it is above its target."""
         share = error / size if size else math.inf if error else 0.0
         self.gradient_error.fill_(share)
-        if error > self._enough_of_slopes(size) and not self._warned:
+        if error > self._target_gradient_error(size) and not self._warned:
             self._warned = True
             warnings.warn(
                 f"the gradient of the log-determinant has a standard error of {share:.1%} "
@@ -293,10 +294,10 @@ def _hyperparameters(model: GatheredRows) -> list[Tensor]:
 
 
 def _require_finite(model: GatheredRows) -> None:
-    """One look at all hyperparameters, with one wait; eigenvalues of NaN end in an error of LAPACK.
+    """Check all hyperparameters with one device synchronisation.
 
     Raises:
-        NotPositiveDefinite: naming those that are not finite.
+        NotPositiveDefinite: names those that are not finite.
     """
     if bool(torch.cat([p.flatten() for p in _hyperparameters(model)]).isfinite().all()):
         return

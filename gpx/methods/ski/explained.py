@@ -1,4 +1,4 @@
-"""Prior variance that the data explain, at every grid point: variances in O(1) a prediction."""
+"""Reduction of the prior variance by the data at every grid point, for variances in O(1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK_ENTRIES = 1 << 24
 
 @torch.no_grad()
 def explained_by_low_rank(part: LowRankPart, inner: Tensor, grid: InterpolationGrid) -> Tensor:
-    """diag(K_UX A^{-1} K_XU) (m,) of the low-rank part: |c|^2 - |L^{-1} c|^2 for its columns c.
+    """diag(K_UX A^{-1} K_XU) (m,) from the low-rank part: |c|^2 - |L^{-1} c|^2 for its columns c.
 
     Args:
         inner (r, r): L, of I + C W^T W C^T / noise = L L^T.
@@ -45,16 +45,16 @@ def explained_by_samples(
     tolerance: float,
     max_iterations: int,
 ) -> Tensor:
-    """The mean of (K_UU W^T r)^2 over r ~ N(0, A^{-1}), (m,): unbiased, whatever the kernel.
+    """Unbiased estimate of diag(K_UX A^{-1} K_XU) (m,): mean of (K_UU W^T r)^2, r ~ N(0, A^{-1}).
 
-    Relative standard error sqrt(2 / samples), which near data is one of the prior variance.
+    Its relative standard error is sqrt(2 / samples).
 
     Raises:
-        DidNotConverge: a solve needs more than ``max_iterations``.
+        DidNotConverge: a solve needs more than ``max_iterations`` steps.
     Cost: one solve with ``samples`` columns.
     Source: Hultin 2017, section 3.3; Papandreou and Yuille 2011.
     """
-    w, rows = system.weights_alone, len(system.weights.values)
+    w, rows = system.detached_weights, len(system.weights.values)
     noise = torch.randn(
         rows, samples, generator=generator, dtype=torch.float64, device=w.values.device
     )
@@ -65,11 +65,7 @@ def explained_by_samples(
 
 @torch.no_grad()
 def prior_draws(system: SKISystem, samples: int, generator: torch.Generator) -> Tensor:
-    """Draws of N(0, K_UU) as columns, (m, samples).
-
-    By eigenvectors of the axes, or by a circulant embedding, whose negative eigenvalues (kernels
-    that have not decayed over the grid) are clipped.
-    """
+    """Draws of N(0, K_UU) as columns (m, samples), by axis eigenvectors or circulant embedding."""
     covariance = system.covariance
     if isinstance(covariance, AxisCovariance):
         roots = []

@@ -1,4 +1,4 @@
-"""Data rows as a grid sees them: few rows in place of many, and sums of their weights."""
+"""Interpolation weights of the data rows, or of fewer rows that replace them, with their sums."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpx.operators import Interpolation
 
 @dataclass
 class Gathered:
-    """The data as the grid sees them.
+    """Interpolation weights of the data, or of fewer rows that replace them.
 
     Attributes:
-        weights (n', m), total (q, q): rows in place of the data's, and the sum of w w^T.
+        weights (n', m), total (q, q): the rows, and the sum of w w^T.
         shape: points of each axis.
-        inputs (n', d): of rows that are the data's own, without a graph; else empty.
-        order (n',): which of the data's rows each row is; None: as they came, or gathered.
-        by_cell: what made the rows of the data's; None where they are the data's own.
-        place (n,), values (n, q): every data row's cell and weights, where gathered, and num_cells:
-            k.
+        inputs (n', d): inputs of data rows that are not replaced, without a graph; otherwise empty.
+        order (n',): indices of these data rows; None: in the given order, or replaced.
+        by_cell: the replacing rows; None if data rows are not replaced.
+        place (n,), values (n, q), num_cells: cell index and weights of every data row, and number
+            of cells, if data rows are replaced.
     """
 
     weights: Interpolation
@@ -39,14 +39,14 @@ class Gathered:
     values: Tensor | None = None
     num_cells: int = 0
     _moments: Tensor | None = field(default=None, repr=False)
-    _of_targets: Prepared = field(default_factory=Prepared, repr=False)
+    _target_sums: Prepared = field(default_factory=Prepared, repr=False)
 
     @classmethod
     def of(cls, x: Tensor, grid: InterpolationGrid) -> Gathered:
-        """Of inputs x (n, d): by cell where that leaves fewer rows; x itself where it has a graph.
+        """Rows for inputs x (n, d), replaced by cell if that gives fewer rows and x has no graph.
 
-        Rows that stay are put in the order of their cells: products with neighbours in memory take
-        half to a third of the time.
+        Rows that are not replaced are sorted by cell, which makes products two to three times
+        faster.
 
         Cost: O(n q^2 + n log n), q = 4^d.
         """
@@ -70,21 +70,21 @@ class Gathered:
         x: Tensor | None = None,
         order: Tensor | None = None,
     ) -> Gathered:
-        """Rows as they are, of inputs x (n, d) where those are at hand."""
+        """Rows that are not replaced, with their inputs x (n, d) if available."""
         values = weights.values.detach()
         inputs = values[:0] if x is None else x.detach()
         return cls(weights, values.mT @ values, shape, inputs, order)
 
     @classmethod
     def of_sums(cls, sums: CellSums, shape: tuple[int, ...]) -> Gathered:
-        """Of sums over rows that are no longer at hand; ``residuals`` has none of them."""
+        """Rows from sums over data rows that are not stored; ``residuals`` cannot be used."""
         rows, none = BandRows.of(sums) or sums.rows(), sums.projected.new_zeros(0)
         count = len(sums.cells)
         return cls(rows.weights, rows.total, shape, none, by_cell=rows, num_cells=count)
 
     @property
     def moments(self) -> Tensor:
-        """``weight_moments`` of the rows, made when first asked for."""
+        """``weight_moments`` of the rows; cached."""
         if self._moments is None:
             self._moments = weight_moments(self.weights, self.shape)
         return self._moments
@@ -93,8 +93,7 @@ class Gathered:
         """Sums of (W^T W)_uv over all pairs of grid points of each lag, shaped like the lags.
 
         Args:
-            blocks: one, or one per axis: of the weights of every axis alone, where they lie side
-                by side.
+            blocks: 1, or the number of axes for the concatenated weights of additive grids.
         """
         if blocks == 1:
             return [_gram_by_lag(self.total, self.shape)]
@@ -106,27 +105,27 @@ class Gathered:
     def residuals_from(self, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
         """``residuals`` of y - mean (n,), in float64; differentiable in the mean.
 
-        Cost: n q, and n' where the mean is one number, expanded, and ``y`` was seen before: sums
-        are linear, and those of y and of a constant are kept.
+        Cost: n q; only n' for a constant (expanded) mean and the same ``y`` as before, since sums
+        are linear and those of y and of a constant are cached.
         """
         if self.by_cell is None or mean.stride() != (0,) or y.requires_grad:
             return self.residuals((y - mean).double())
 
         def sums() -> tuple[Tensor, ...]:
-            centre = y.double().mean()  # so that squares do not cancel
+            centre = y.double().mean()  # avoids cancellation between squares
             own = y.double() - centre
             ones = torch.ones_like(own)
             (seen, _), (flat, _) = self.residuals(own), self.residuals(ones)
             rest = own @ own - seen @ seen, own.sum() - seen @ flat, ones.sum() - flat @ flat
             return centre, seen, flat, torch.stack(rest)
 
-        centre, seen, flat, rest = self._of_targets.get("sums", (y,), sums)
+        centre, seen, flat, rest = self._target_sums.get("sums", (y,), sums)
         level = mean[0].double() - centre
         left = rest[0] - level * (2.0 * rest[1] - level * rest[2])
         return seen - level * flat, left.clamp_min(0.0)
 
     def residuals(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """r' (n',) and what no function on the grid explains of r^T r; differentiable in r (n,)."""
+        """r' (n',), and the part of r^T r outside the range of W; differentiable in r (n,)."""
         if self.by_cell is None:
             own = residual if self.order is None else residual[self.order]
             return own, residual.new_zeros(())
@@ -137,7 +136,7 @@ class Gathered:
 
 
 def _gram_by_lag(total: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """From the sum of w w^T by places in the stencil (q, q)."""
+    """Sums by lag from the sum of w w^T (q, q) by positions in the stencil."""
     width = round(len(total) ** (1.0 / len(shape)))
     every = torch.arange(len(total), device=total.device)
     places = torch.stack(split_index(every, (width,) * len(shape)), -1)

@@ -1,4 +1,4 @@
-"""Gradients of r^T A^{-1} r and of log |A| for A = W K W^T + noise I, by ``SKISystem.tensors``."""
+"""Gradients of r^T A^{-1} r and log |A| by ``SKISystem.tensors``, for A = W K W^T + noise I."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gpx.operators import Interpolation
 
 CHUNK_ENTRIES = 1 << 24
 """Entries of a working array over some of the rows."""
-LEAST_SINGLE = 512
-"""Columns of a matrix whose inverse is worth a look at float32."""
-MOST_GROWN = 1e5
-"""Largest diagonal entry of that inverse, of a matrix with a diagonal of ones: its factor's
-condition number is then some hundred times the root of the rank at most."""
+MIN_FLOAT32_SIZE = 512
+"""Fewest columns of a matrix for which a float32 inverse is tried."""
+MAX_INVERSE_DIAGONAL = 1e5
+"""Largest diagonal entry of the inverse of a matrix with unit diagonal for which float32 is used;
+bounds the condition number of its Cholesky factor."""
 COLUMNS = 32
-"""Vectors on the grid whose correlations are taken at a time."""
+"""Vectors on the grid per block of correlations."""
 
 
 @torch.no_grad()
 def quad_gradient(system: SKISystem, v: Tensor) -> list[Tensor]:
-    """Of r^T A^{-1} r, for v = A^{-1} r (n, 1)."""
-    wv = system.weights_alone.mT.matmul(v)
+    """Gradient of r^T A^{-1} r, from v = A^{-1} r (n, 1)."""
+    wv = system.detached_weights.mT.matmul(v)
     found = [-g for g in system.covariance.gradient(wv, wv)]
     found.append(-(v * v).sum())
     if system.weights.values.requires_grad:
@@ -36,10 +36,10 @@ def quad_gradient(system: SKISystem, v: Tensor) -> list[Tensor]:
 
 
 def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
-    """Of log |A|, from A^{-1} w and Q^{-1} w (n, L) of probes w with covariance Q.
+    """Gradient of log |A|, from A^{-1} w and Q^{-1} w (n, L) of probes w with covariance Q.
 
-    With P a projection on functions near the range of C, tr(A^{-1} dA) is split into
-    tr(Q^{-1} dA_P), exact, where dA_P has P dK P in the place of dK, and the rest from the probes.
+    tr(A^{-1} dA) is split into tr(Q^{-1} dA_P), computed exactly, where dA_P has P dK P instead of
+    dK for a projection P onto the range of C, and the rest, estimated from the probes.
     """
     parts = zip(carried_gradient(system), probed_gradient(system, u, z), strict=True)
     return [exact + estimated for exact, estimated in parts]
@@ -47,11 +47,11 @@ def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def carried_gradient(system: SKISystem) -> list[Tensor]:
-    """tr(Q^{-1} dA_P), which takes no probe; see ``logdet_gradient``."""
+    """tr(Q^{-1} dA_P), without probes; see ``logdet_gradient``."""
     part, q, noise = system.part, system.preconditioner, system.noise.detach()
     by_axis = isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance)
     inverse, scale = _inverse(q.capacitance, single=by_axis)
-    rows = system.weights_alone.shape[-2]
+    rows = system.detached_weights.shape[-2]
     trace = (inverse.diagonal() * scale.square()).sum()
     by_noise = (rows - part.rank + trace) / noise
     if isinstance(part, WavePart):
@@ -60,7 +60,7 @@ def carried_gradient(system: SKISystem) -> list[Tensor]:
         if by_axis:
             found = part.axis_gradients(inverse, scale)
         else:
-            # I - B^{-1} cancels where a root is small, and dK is small there, too
+            # I - B^{-1} cancels where a root is small, but dK is small there too
             inner = inverse.neg_()
             inner.diagonal().add_(1.0)
             inner.div_(part.roots).div_(part.roots.unsqueeze(1))
@@ -77,17 +77,17 @@ def carried_gradient(system: SKISystem) -> list[Tensor]:
 def _inverse(capacitance: Capacitance, *, single: bool) -> tuple[Tensor, Tensor]:
     """M (r, r) and s (r,) with B^{-1}_ij = s_i s_j M_ij.
 
-    Scaled to a diagonal of ones, B is next to the identity where the data lie evenly, and float32,
-    twice as fast, has six digits of its inverse.
+    B scaled to unit diagonal is nearly the identity for evenly spread data, so that its inverse in
+    float32, which takes half the time, has six digits.
 
     Args:
-        single: take float32, where B is large and that inverse does not grow.
+        single: use float32 if B is large and its inverse does not grow.
     """
     factor = capacitance.factor
-    if single and len(factor) >= LEAST_SINGLE:
+    if single and len(factor) >= MIN_FLOAT32_SIZE:
         scale = (1.0 + capacitance.gram.diagonal()).rsqrt()
         found = torch.cholesky_inverse((factor * scale.unsqueeze(1)).float())
-        if float(found.diagonal().max()) <= MOST_GROWN:
+        if float(found.diagonal().max()) <= MAX_INVERSE_DIAGONAL:
             return found, scale
     found = torch.cholesky_inverse(factor)
     return found, found.new_ones(len(found))
@@ -95,8 +95,8 @@ def _inverse(capacitance: Capacitance, *, single: bool) -> tuple[Tensor, Tensor]
 
 @torch.no_grad()
 def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
-    """What is left of ``logdet_gradient`` to probes u, z (n, L): their mean."""
-    w, part, probes = system.weights_alone, system.part, u.shape[1]
+    """The rest of ``logdet_gradient``, as the mean over probes u, z (n, L)."""
+    w, part, probes = system.detached_weights, system.part, u.shape[1]
     wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
     if isinstance(part, WavePart):
         found = [g / probes for g in system.covariance.gradient(wu, wz)]
@@ -128,7 +128,7 @@ def _lag_trace(system: SKISystem, part: PivotedPart) -> list[Tensor]:
     Q^{-1} = (I - F^T B^{-1} F / noise) / noise, F = C W^T and B = I + F F^T / noise = L L^T,
     so that it is (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T} / noise^{1/2}.
     """
-    noise, w = system.noise.detach(), system.weights_alone
+    noise, w = system.noise.detach(), system.detached_weights
     found = system.data.grams_by_lag(len(system.covariance.tensors))
     if part.rank:
         back = w.mT.matmul(w.matmul(part.factor.mT)).mT
@@ -143,7 +143,7 @@ def _lag_trace(system: SKISystem, part: PivotedPart) -> list[Tensor]:
 
 def _carried_by_values(system: SKISystem) -> Tensor:
     """Gradient of tr(Q^{-1} d(W C^T C W^T)) by the values of W: 2 C^T C W^T Q^{-1}, exact."""
-    part, w, x = system.part, system.weights_alone, system.data.inputs
+    part, w, x = system.part, system.detached_weights, system.data.inputs
     factor, noise = system.preconditioner.capacitance.factor, system.noise.detach()
     found = torch.empty_like(w.values)
     size = max(1, part.rank) * w.values.shape[1]

@@ -17,32 +17,32 @@ from gpx.operators import Interpolation
 
 Placement = Literal["equidistant", "kmeans"]
 
-MARGIN = 2
-"""Cells between the data and the ends of an axis: the stencil of cubic weights never leaves it."""
-POINTS = {1: 10_000, 2: 90_000, 3: 64_000}
-"""Most grid points that are taken unasked, by the number of inputs."""
-PER_ROW = 2
-"""Grid points per data row, in all, that are taken unasked."""
-MOST_POINTS = 20_000_000
-"""Above it a grid is refused: its vectors alone would take gigabytes."""
+MARGIN_CELLS = 2
+"""Cells between the data and the ends of an axis, so that the cubic stencil stays on the grid."""
+DEFAULT_MAX_POINTS = {1: 10_000, 2: 90_000, 3: 64_000}
+"""Largest default number of grid points, by the number of inputs."""
+DEFAULT_POINTS_PER_ROW = 2
+"""Default number of grid points per data row."""
+MAX_POINTS = 20_000_000
+"""Larger grids are refused, since a few vectors on them would take gigabytes."""
 LLOYD_STEPS = 100
-"""Of k-means along an axis."""
-BEYOND = 1e-3
-"""How far the end points of a k-means axis lie beyond the data, in ranges of them."""
+"""Most steps of k-means along an axis."""
+END_MARGIN = 1e-3
+"""Distance of the end points of a k-means axis from the data, relative to their range."""
 
 
 @dataclass(frozen=True)
 class InterpolationGrid:
-    """Axes over the data, row-major.
+    """The product of one axis per input; points are numbered row-major.
 
     Attributes:
         axes: one per input column: equidistant, or increasing points (m_l,) in float64.
         method: "cubic", "linear" or "inverse_distance" weights.
-        boundary: what cubic weights do in the end cells of an axis; see ``gpx.linalg.interpolate``.
+        boundary: cubic weights in the end cells of an axis; see ``gpx.linalg.interpolate``.
     """
 
     has_cells: ClassVar[bool] = True
-    """Whether the first grid point of a row's weights says which points they are on."""
+    """Whether the first grid point of a row's weights determines all of them."""
     axes: tuple[RegularAxis | Tensor, ...]
     method: Method = "cubic"
     boundary: Boundary = "keys"
@@ -56,11 +56,11 @@ class InterpolationGrid:
         placement: Placement = "equidistant",
         boundary: Boundary = "keys",
     ) -> InterpolationGrid:
-        """Over the range of every column of x (n, d).
+        """A grid over the range of every column of x (n, d).
 
-        Equidistant points have two cells of margin on each side. Points of "kmeans" are the centres
-        of each column's data, with an end point just beyond the data on each side; where an axis
-        has as many points as there are distinct coordinates, it has those.
+        Equidistant axes have two cells of margin on each side. Axes of "kmeans" have points at the
+        cluster centres of the column, or at all distinct coordinates if there are few, and an end
+        point just outside the data on each side.
 
         Raises:
             ConfigError: an equidistant axis of fewer than six points.
@@ -72,17 +72,17 @@ class InterpolationGrid:
                 axes.append(kmeans_axis(column, size))
             else:
                 low, high = column.min().item(), column.max().item()
-                axes.append(RegularAxis.covering(low, high, size, margin=MARGIN))
+                axes.append(RegularAxis.covering(low, high, size, margin=MARGIN_CELLS))
         return cls(tuple(axes), method, boundary)
 
     @classmethod
     def given(
         cls, x: Tensor, points: Sequence[Tensor], method: Method, boundary: Boundary
     ) -> InterpolationGrid:
-        """Points of every axis as given, (m_l,) increasing, over inputs x (n, d).
+        """A grid of given increasing points (m_l,) of every axis, for inputs x (n, d).
 
         Raises:
-            ConfigError: inputs beyond the points.
+            ConfigError: inputs outside the points.
         """
         for i, (column, axis) in enumerate(zip(x.detach().double().unbind(1), points, strict=True)):
             low, high = column.min().item(), column.max().item()
@@ -96,7 +96,7 @@ class InterpolationGrid:
         return cls(tuple(points), method, boundary)
 
     def state(self, device: torch.device) -> dict[str, Tensor]:
-        """Where the points lie, as the tensors that ``of_state`` takes; float64."""
+        """Position of the points as the tensors that ``of_state`` takes; float64."""
         regular = [a for a in self.axes if isinstance(a, RegularAxis)]
         points = [a for a in self.axes if not isinstance(a, RegularAxis)]
         none = torch.zeros(0, dtype=torch.float64, device=device)
@@ -117,7 +117,7 @@ class InterpolationGrid:
         method: Method,
         boundary: Boundary,
     ) -> InterpolationGrid:
-        """The grid whose ``state`` this is: all axes equidistant, or none (``points``)."""
+        """The grid with this ``state``; its axes are all equidistant, or all given by points."""
         shape = sizes.tolist()
         if points.numel():
             return cls(tuple(points.split(shape)), method, boundary)
@@ -126,12 +126,12 @@ class InterpolationGrid:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Points of each axis."""
+        """Number of points of each axis."""
         return tuple(a.size if isinstance(a, RegularAxis) else len(a) for a in self.axes)
 
     @property
     def size(self) -> int:
-        """m, points of the whole grid."""
+        """m, the number of points of the grid."""
         return math.prod(self.shape)
 
     @property
@@ -141,7 +141,7 @@ class InterpolationGrid:
 
     @property
     def spacing(self) -> tuple[float, ...]:
-        """Distance between neighbouring points of each axis; the median where it varies."""
+        """Distance between neighbouring points of each axis; the median if it varies."""
         return tuple(
             a.spacing if isinstance(a, RegularAxis) else float(a.diff().median()) for a in self.axes
         )
@@ -157,9 +157,9 @@ class InterpolationGrid:
         return torch.stack(found).unsqueeze(0)
 
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
-        """W (n, m), with 4^d or 2^d entries a row; float64 whatever x is in; differentiable in x.
+        """W (n, m) with 4^d or 2^d entries per row, in float64; differentiable in x.
 
-        Data never lie in the end cells of an equidistant axis; predictions may.
+        Predictions may lie in the end cells of an equidistant axis, data never do.
         """
         return Interpolation.of(
             x.double(), self.axes, method=self.method, boundary=self.boundary, outside=outside
@@ -167,11 +167,11 @@ class InterpolationGrid:
 
     @torch.no_grad()
     def first_points(self, x: Tensor) -> Tensor:
-        """The first grid point of each row of ``weights``, (n,), at less than its cost."""
+        """The first grid point (n,) of each row of ``weights``, at a lower cost."""
         return flatten_index([place[:, 0] for place, _ in self.axis_weights(x)], self.shape)
 
     def axis_weights(self, x: Tensor, outside: Outside = "error") -> list[tuple[Tensor, Tensor]]:
-        """Indices and weights (n, s) of x (n, d) along every axis: W is their product."""
+        """Indices and weights (n, s) of x (n, d) along every axis; rows of W are their products."""
         return [
             axis_weights(column, axis, method=self.method, boundary=self.boundary, outside=outside)
             for column, axis in zip(x.double().unbind(1), self.axes, strict=True)
@@ -183,11 +183,11 @@ def axis_points(axis: RegularAxis | Tensor, like: Tensor) -> Tensor:
     return axis.points(like.double()) if isinstance(axis, RegularAxis) else axis.to(like.device)
 
 
-def given_points(points: Sequence[Sequence[float]], num_inputs: int) -> list[Tensor]:
-    """Points of every axis (m_l,), float64.
+def parse_points(points: Sequence[Sequence[float]], num_inputs: int) -> list[Tensor]:
+    """Convert given points of every axis to tensors (m_l,), float64.
 
     Raises:
-        ConfigError: another number of axes; an axis that is not finite and increasing.
+        ConfigError: a wrong number of axes, or points that are not finite and increasing.
     """
     if len(points) != num_inputs:
         raise ConfigError(f"points has {len(points)} axes for {num_inputs} inputs")
@@ -204,16 +204,17 @@ def given_points(points: Sequence[Sequence[float]], num_inputs: int) -> list[Ten
 
 @torch.no_grad()
 def kmeans_axis(column: Tensor, size: int) -> Tensor:
-    """``size`` points, or fewer: k-means centres of a column (n,) and an end point on each side.
+    """At most ``size`` points: k-means centres of a column (n,) and an end point on each side.
 
-    Lloyd's iteration from quantiles, by sums between sorted borders: O(n log n + size) a step.
+    Lloyd's iteration, started at quantiles, on sorted data.
+    Cost: n log n once, size log n per step.
     Source: Hultin 2017, section 4.3.
     """
     data = column.sort().values
     distinct = torch.unique_consecutive(data)
     span = float(distinct[-1] - distinct[0]) or 1.0
     ends = distinct.new_tensor([float(distinct[0]), float(distinct[-1])])
-    ends = ends + span * ends.new_tensor([-BEYOND, BEYOND])
+    ends = ends + span * ends.new_tensor([-END_MARGIN, END_MARGIN])
     inner = max(1, size - 2)
     if inner >= len(distinct):
         return torch.cat([ends[:1], distinct, ends[1:]])
@@ -224,38 +225,38 @@ def kmeans_axis(column: Tensor, size: int) -> Tensor:
         borders = torch.searchsorted(data, 0.5 * (centres[1:] + centres[:-1]))
         borders = torch.cat([borders.new_zeros(1), borders, borders.new_tensor([len(data)])])
         count = borders.diff()
-        moved = (total[borders[1:]] - total[borders[:-1]]) / count.clamp_min(1)
-        moved = torch.where(count > 0, moved, centres)
-        settled = bool((moved - centres).abs().max() <= 1e-12 * span)
-        centres = moved
-        if settled:
+        means = (total[borders[1:]] - total[borders[:-1]]) / count.clamp_min(1)
+        means = torch.where(count > 0, means, centres)
+        converged = bool((means - centres).abs().max() <= 1e-12 * span)
+        centres = means
+        if converged:
             break
     return torch.unique(torch.cat([ends[:1], centres, ends[1:]]))
 
 
-def settled_axes(sizes: Sequence[int], num_inputs: int) -> list[int]:
-    """Points of each axis as numbers; raises ConfigError for another number of axes."""
+def axis_sizes(sizes: Sequence[int], num_inputs: int) -> list[int]:
+    """Number of points of each axis as integers; ConfigError for a wrong number of axes."""
     found = [int(size) for size in sizes]
     if len(found) != num_inputs:
         raise ConfigError(f"grid_size={found} has {len(found)} axes for {num_inputs} inputs")
     return found
 
 
-def settled_sizes(
+def grid_sizes(
     sizes: int | Sequence[int] | None,
     num_data: int,
     num_inputs: int,
-    least: int = 2 * MARGIN + 2,
+    least: int = 2 * MARGIN_CELLS + 2,
 ) -> list[int]:
-    """Points of each axis: as asked, or for the number of data rows.
+    """Number of points of each axis, as given or from the number of data rows.
 
     Args:
-        sizes: of every axis, one for all, or None.
+        sizes: of every axis, one number for all, or None.
         num_data, num_inputs: n and d.
-        least: points of an axis.
+        least: fewest points of an axis.
 
     Raises:
-        ConfigError: more than three inputs, another number of axes, too small or too large a grid.
+        ConfigError: more than three inputs, a wrong number of axes, a grid too small or too large.
     """
     if num_inputs > 3:
         raise ConfigError(
@@ -264,19 +265,19 @@ def settled_sizes(
             "or inducing points (SGPR)"
         )
     if sizes is None:
-        wanted = min(PER_ROW * num_data, POINTS[num_inputs])
-        sizes = max(2 * MARGIN + 6, math.ceil(wanted ** (1.0 / num_inputs)))
+        wanted = min(DEFAULT_POINTS_PER_ROW * num_data, DEFAULT_MAX_POINTS[num_inputs])
+        sizes = max(2 * MARGIN_CELLS + 6, math.ceil(wanted ** (1.0 / num_inputs)))
     given = [sizes] * num_inputs if isinstance(sizes, int) else sizes
-    found = settled_axes(given, num_inputs)
+    found = axis_sizes(given, num_inputs)
     if min(found) < least:
         raise ConfigError(
             f"grid_size={found}: an axis needs at least {least} points, with "
-            f"{MARGIN} cells of margin on each side"
+            f"{MARGIN_CELLS} cells of margin on each side"
         )
-    if math.prod(found) > MOST_POINTS:
+    if math.prod(found) > MAX_POINTS:
         per_vector = math.prod(found) * 8 / 2**30
         raise ConfigError(
             f"grid_size={found} makes {math.prod(found):,} points, {per_vector:,.1f} GiB for every "
-            f"vector on the grid; at most {MOST_POINTS:,} are taken: use fewer points an axis"
+            f"vector on the grid; at most {MAX_POINTS:,} are taken: use fewer points an axis"
         )
     return found

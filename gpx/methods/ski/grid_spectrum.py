@@ -1,8 +1,7 @@
-"""Log-determinants of interpolated matrices from the eigenvalues of the grid's matrix alone.
+"""Approximate log-determinants of W K W^T + noise I from the eigenvalues of the grid's matrix K.
 
-They replace |W K W^T + noise I| by what it would be if the data were a sample of the grid: no
-bound on either side, right where the data are spread like the grid and the grid resolves the
-kernel, and blind to where the data are.
+They treat the data as a sample of the grid points. They are accurate if the data are spread like
+the grid and the grid resolves the kernel, ignore where the data lie, and are no bounds.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from gpx.methods.ski.grid import InterpolationGrid
 
 Circulant = Literal["whittle", "strang", "chan", "tyrtyshnikov"]
 
-MOST_DENSE = 4000
-"""Points of an axis whose eigenvalues are taken from the dense matrix."""
+MAX_DENSE_POINTS = 4000
+"""Most points of an axis whose eigenvalues are computed from the dense matrix."""
 
 
 def grid_eigenvalues(covariance: GridCovariance) -> Tensor:
     """All eigenvalues of K_UU (m,), differentiable.
 
     Raises:
-        ConfigError: an axis too long for a dense matrix, or several axes and no product kernel.
+        ConfigError: an axis too long for a dense matrix, or several axes without a product kernel.
     Cost: O(sum m_l^3).
     """
     if isinstance(covariance, AxisCovariance):
         return kronecker_vector([torch.linalg.eigvalsh(axis) for axis in covariance.tensors])
     lags = covariance.tensors[0]
-    if lags.ndim > 1 or len(lags) > MOST_DENSE:
+    if lags.ndim > 1 or len(lags) > MAX_DENSE_POINTS:
         raise ConfigError(
             f"the eigenvalues of a grid of {' x '.join(map(str, lags.shape))} points need a kernel "
-            f"that factors over the inputs, or one axis of at most {MOST_DENSE:,} points; use "
-            "logdet=circulant"
+            f"that factors over the inputs, or one axis of at most {MAX_DENSE_POINTS:,} points; "
+            "use logdet=circulant"
         )
     place = torch.arange(len(lags), device=lags.device)
     return torch.linalg.eigvalsh(lags[(place.unsqueeze(1) - place).abs()])
@@ -54,16 +53,16 @@ def circulant_eigenvalues(
     kind: Circulant,
     wraps: int | None,
 ) -> Tensor:
-    """Eigenvalues (m,) of a circulant near K_UU, negative ones clipped; differentiable.
+    """Eigenvalues (m,) of a circulant approximation of K_UU, clipped at zero; differentiable.
 
     Args:
         kind: "whittle" wraps the kernel around the grid; the others keep its lags.
         wraps: of "whittle"; None: until the kernel has decayed, at most 100 of one axis.
 
     Raises:
-        ConfigError: points that are not equidistant; Tyrtyshnikov's on several axes without a
+        ConfigError: points that are not equidistant; "tyrtyshnikov" on several axes without a
             kernel that factors.
-    Cost: O(m log m), for "whittle" (2 wraps + 1)^d evaluations of the kernel a point.
+    Cost: O(m log m), and for "whittle" (2 wraps + 1)^d evaluations of the kernel per point.
     """
     axes = [axis for axis in grid.axes if isinstance(axis, RegularAxis)]
     if len(axes) < len(grid.axes):
@@ -104,12 +103,12 @@ def _along(at: Callable[[Tensor], Tensor], direction: Tensor, lags: Tensor) -> T
 
 
 def scaled_logdet(eigenvalues: Tensor, noise: Tensor, num_data: int, pad: bool = True) -> Tensor:
-    """Sum over the min(n, m) largest of log(n / m eigenvalue + noise), and (n - m)^+ log noise.
+    """Sum of log(n / m eigenvalue + noise) over the min(n, m) largest, plus (n - m)^+ log noise.
 
     Args:
         eigenvalues (m,): of K_UU.
         num_data: n.
-        pad: without it the last term is missing, as published: only to reproduce those figures.
+        pad: include the last term; False only to reproduce published figures, which lack it.
 
     Source: Hultin 2017, section 3.2.2; the last term is a correction.
     """

@@ -1,4 +1,4 @@
-"""Lengthscales stay above the spacing of the grid, which does not resolve shorter ones."""
+"""Lower bounds on lengthscales: a grid does not resolve lengthscales below its spacing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpx.kernels.stationary import Stationary
 
 
 def spacing_floors(kernel: Kernel, spacing: Tensor, varies: Tensor) -> Tensor:
-    """Least lengthscale of each stationary part of a kernel, (k,): the finest axis that it sees.
+    """Smallest lengthscale (k,) of each stationary part: the smallest spacing of its inputs.
 
     Args:
         spacing (d,): of every axis.
-        varies (d,): which inputs are not constant.
+        varies (d,): whether an input is not constant.
 
-    Source: Hultin 2017, section 5.2 (shorter ones have spurious optima).
+    Source: Hultin 2017, section 5.2 (shorter lengthscales have spurious optima).
     """
     found = []
     for part in _parts(kernel):
@@ -30,10 +30,10 @@ def spacing_floors(kernel: Kernel, spacing: Tensor, varies: Tensor) -> Tensor:
 
 
 def bound_lengthscales(kernel: Kernel, floors: Tensor, *, warn: bool = True) -> None:
-    """Raise every part's floor to that of ``spacing_floors``.
+    """Raise the lower bound of every part's lengthscale to that of ``spacing_floors``.
 
     Args:
-        warn: say where a lengthscale moves.
+        warn: warn if a lengthscale has to grow.
     """
     for part, floor in zip(_parts(kernel), floors.tolist(), strict=True):
         if floor == floor_of(part, "lengthscale"):

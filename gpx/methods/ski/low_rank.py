@@ -1,6 +1,6 @@
-"""A part of low rank of a grid's kernel matrix, K_UU ~ C^T C.
+"""Low-rank parts of a grid's kernel matrix, K_UU ~ C^T C.
 
-It preconditions solves, makes the log-determinant nearly exact and carries predictive variances.
+They precondition solves, reduce the error of the log-determinant and give predictive variances.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class LowRankPart(ABC):
     """C (r, m) with C^T C near K_UU on the m points of a grid.
 
     Attributes:
-        below: whether C^T C <= K_UU, as an order of positive semi-definite matrices.
-        missing (): largest prior variance at a grid point that C does not carry.
-        complete: whether K - C^T C is known to have no larger trace than was asked for.
-        threshold (): waves of more variance than that are carried by C; None where unknown.
+        below: whether C^T C <= K_UU, in the order of positive semi-definite matrices.
+        missing (): largest prior variance at a grid point that C lacks.
+        complete: whether the trace of K - C^T C is known to be within the tolerance.
+        threshold (): larger eigenvalues of K are in C; None if unknown.
     """
 
     below: bool = True
@@ -45,7 +45,7 @@ class LowRankPart(ABC):
         """r."""
 
     def entries_at(self, grid: InterpolationGrid) -> int:
-        """Numbers that ``at`` holds for every input."""
+        """Numbers that ``at`` needs for every input."""
         return max(1, self.rank)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class LowRankPart(ABC):
 
     @abstractmethod
     def at(self, weights: Interpolation, x: Tensor, outside: Outside) -> Tensor:
-        """C W_x^T (r, t) for the weights of inputs x (t, d), given as both."""
+        """C W_x^T (r, t) for inputs x (t, d) and their weights W_x."""
 
     @abstractmethod
     def picked(self, low: Tensor, places: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class LowRankPart(ABC):
 
 
 class PivotedPart(LowRankPart):
-    """C by greedy pivots of the matrix itself, kept as an array.
+    """C by greedy pivoted Cholesky, stored as an array.
 
     Args:
         factor (r, m): C.
@@ -81,7 +81,7 @@ class PivotedPart(LowRankPart):
     @classmethod
     @torch.no_grad()
     def of(cls, lags: Tensor, grid: InterpolationGrid, rank: int, tolerance: float) -> PivotedPart:
-        """Of a stationary kernel's lags on a regular grid; stops at a trace error of ``tolerance``.
+        """Pivots of a stationary kernel on a regular grid, until the trace error is ``tolerance``.
 
         Cost: m r^2 multiply-adds; rows of K are looked up among the lags.
         """
@@ -127,18 +127,18 @@ class PivotedPart(LowRankPart):
 class EigenPart(LowRankPart):
     """C = diag(roots) V^T, V columns of the Kronecker product of the axes' eigenvectors.
 
-    Never an array: memory sum_l m_l c_l for c_l eigenvectors in use along axis l. Where K_UU is the
-    Kronecker product of the axes' matrices these are its largest eigenvalues, the best that any C
-    of its rank can do. Where it is not (radial kernels in two and three inputs), V nearly
-    diagonalises it, and the roots are those of the diagonal of V^T K V.
+    C is not stored as an array: memory is sum_l m_l c_l for c_l eigenvectors of axis l. If K_UU is
+    the Kronecker product of the axes' matrices, V are its leading eigenvectors, the best choice for
+    this rank. Otherwise (radial kernels of two and three inputs) V nearly diagonalises K_UU, and
+    the roots are those of the diagonal of V^T K V.
 
     Args:
         grid: for the weights of inputs along each axis.
         vectors: (m_l, c_l) of every axis.
-        columns (r, d): which eigenvector of each axis.
+        columns (r, d): index of the eigenvector of each axis.
         roots (r,): square roots of the variance along each column.
         missing (): see ``LowRankPart``.
-        values: (c_l,) eigenvalues of every axis, where K_UU is their Kronecker product.
+        values: (c_l,) eigenvalues of every axis, if K_UU is their Kronecker product.
 
     Cost: a product m c_1 + ... multiply-adds per column.
     """
@@ -170,13 +170,12 @@ class EigenPart(LowRankPart):
         prior: Tensor,
         lags: Tensor | None = None,
     ) -> EigenPart:
-        """Of K = A_1 x A_2 x ...; as few vectors as a trace error of ``tolerance`` allows.
+        """C for K = A_1 x A_2 x ..., with as few vectors as the trace error ``tolerance`` allows.
 
         Args:
             spectra: of the A_l.
             prior: diagonal of K, (m,) or ().
-            lags: of K where it is no such product; the A_l are then those of functions that vary
-                along one axis only.
+            lags: of K if it is no such product; the A_l are then K along one axis each.
         """
         values, vectors = spectra.values, spectra.vectors
         if lags is None:
@@ -185,7 +184,7 @@ class EigenPart(LowRankPart):
             every = rayleigh_quotients(vectors, lags).flatten().clamp_min(0.0)
         order = every.argsort(descending=True, stable=True)
         left = running_sum(every[order].flip(0)).flip(0)  # trace error of stopping before each
-        # one at least, also where all of K is negligible beside the noise
+        # at least one, even if all of K is negligible compared with the noise
         count = min(rank, len(order), max(1, int((left > tolerance).sum())))
         sizes = [v.shape[1] for v in vectors]
         while True:

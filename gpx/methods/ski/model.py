@@ -19,81 +19,85 @@ from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.ski.additive import additive_kernel, additive_sizes, covariance_on
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
-from gpx.methods.ski.grid import MARGIN, InterpolationGrid, Placement, given_points, settled_sizes
+from gpx.methods.ski.grid import (
+    MARGIN_CELLS,
+    InterpolationGrid,
+    Placement,
+    grid_sizes,
+    parse_points,
+)
 from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
-from gpx.methods.ski.system import NEGLIGIBLE, SKISystem, cheap_to_leave
+from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
 
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
 
-RANKS = {1: 400, 2: 2000, 3: 2000}
-"""Most vectors of the low-rank part that are taken unasked, by the number of inputs."""
-ADDITIVE_RANK = 100
-"""The same for every axis of a sum over axes."""
-WAVES = 400
-"""Most waves, two vectors each, that precondition solves on one axis unasked."""
-COMPLETE = 1e-5
-"""Trace error, as ``NEGLIGIBLE``, of the low-rank part that carries predictive variances."""
+DEFAULT_MAX_RANK = {1: 400, 2: 2000, 3: 2000}
+"""Default largest rank of the low-rank part, by the number of inputs."""
+DEFAULT_RANK_PER_AXIS = 100
+"""Default largest rank per axis of an additive model."""
+DEFAULT_MAX_WAVES = 400
+"""Default largest number of waves (of rank two each) that precondition solves on one axis."""
+POSTERIOR_TRACE = 1e-5
+"""Trace error, as ``NEGLIGIBLE_TRACE``, of the low-rank part used for predictive variances."""
 PREDICTION_TOLERANCE = 1e-8
-"""Relative residual of the one solve behind predictions, at most."""
+"""Largest relative residual of the solve for the predictive mean."""
 
 
 class SKI(PlacedGrid, Model):
     """Exact regression with the kernel k(x, z) = w_x^T K_UU w_z on a regular grid U.
 
-    W (n, m) holds sparse interpolation weights, K_UU is Toeplitz (one input), a Kronecker product
-    (kernels that factor over the inputs) or block Toeplitz, so products cost O(n + m log m) or
-    less. Rows of one grid cell are replaced by at most 4^d
-    rows with the same sums (``CellSums``), exactly, after which neither an evaluation of the
-    evidence nor a prediction depends on n.
+    W (n, m) holds sparse interpolation weights. K_UU is Toeplitz (one input), a Kronecker product
+    (kernels that factor over the inputs) or block Toeplitz, so that products cost O(n + m log m) or
+    less. All rows in a grid cell are replaced exactly by at most 4^d rows with the same sums
+    (``CellSums``), so that the costs of evidence and predictions do not depend on n.
 
     Args:
-        kernel: stationary: RBF, Matern, rational quadratic, periodic, their sums and products; it
-            need not factor over the inputs.
+        kernel: stationary: RBF, Matern, rational quadratic, periodic, and their sums and products;
+            it need not factor over the inputs.
         mean, likelihood: the likelihood is Gaussian.
-        num_inputs: d, at most 3, or what the projection takes.
-        grid_size: points of each axis, or one number for all; None: by the number of rows
+        num_inputs: d, at most 3; with a projection, the number of its inputs.
+        grid_size: points of each axis, or one number for all axes; None: from the number of rows
             (``settle``), up to 10,000, 300 x 300 or 40 x 40 x 40.
-        interpolation: "cubic" (4 points an axis), "linear" or "inverse_distance" (2, the same).
-        grid: "equidistant", or "kmeans": points at the centres of each column's data, for linear
-            weights. Without equal distances there is no Toeplitz structure: the kernel must factor
-            over the inputs, and every axis is a dense matrix.
-        boundary: of cubic weights in the end cells of an equidistant axis, where predictions alone
-            can lie: "keys" (quadratic), "nearest", or "margin" (an error).
-        rank: most vectors of the low-rank part of K_UU, which preconditions solves and carries
-            predictive variances and samples; fewer where it is complete. None: 400 on one axis
-            (greedy pivots; 800 for the evidence, waves, which cost no array), 2,000 on more
-            (eigenvectors of the axes, no array either).
+        interpolation: "cubic" (4 points per axis), "linear" or "inverse_distance" (both 2).
+        grid: "equidistant"; or "kmeans", with points at cluster centres of each column and linear
+            weights. Points that are not equidistant have no Toeplitz structure: the kernel must
+            factor over the inputs, and every axis is a dense matrix.
+        boundary: cubic weights of predictions in the end cells of an equidistant axis: "keys"
+            (quadratic), "nearest", or "margin" (an error).
+        rank: largest rank of the low-rank part C^T C of K_UU, which preconditions solves and gives
+            predictive variances and samples. None: on one axis 400 (greedy pivots; for the evidence
+            800, by waves, which need no array), on more axes 2,000 (eigenvectors of the axes).
         tolerance: relative residual of solves.
         max_iterations: of conjugate gradients.
-        outside: what predictions do beyond the grid: "zero" (the prior, with a warning that counts
-            them), "clamp" (to the edge) or "error".
-        points: of every axis, increasing, in place of ``grid`` and ``grid_size``: a rectilinear
-            grid of the user's own, in the units of the inputs that the model sees, with linear
-            weights and a kernel that factors over the inputs.
-        additive: a sum over the axes of one function each, sum_l k_l(x_l, z_l), every k_l a copy of
-            ``kernel`` (of one input) with hyperparameters of its own; any number of axes.
-        projection: a map of more inputs to at most three (additive: any number), learned with the
-            rest; the kernel, with
-            as many lengthscales, sees its outputs, and the grid follows them. None: no projection.
-        variance: predictive variances by "low_rank", rank^2 operations a point, exact but for what
-            C leaves out (``variance_missing``); "quadratic_form", one solve a point, k(x, x) -
-            w^T K_UU W^T A^{-1} W K_UU w to the solve's accuracy, for reference; "diagonal",
-            low_rank's interpolated on the grid, O(1) a point; or "stochastic", O(1) a point from
-            random solves, for rough kernels of which C leaves out much, off by
-            sqrt(2 / variance_samples) of the part of the prior variance that the data explain.
+        outside: predictions outside the grid: "zero" (the prior, with a warning), "clamp" (to the
+            edge) or "error".
+        points: increasing points of every axis, instead of ``grid`` and ``grid_size``, in the units
+            of the model's inputs; needs linear weights and a kernel that factors over the inputs.
+        additive: a sum over axes of one function each, sum_l k_l(x_l, z_l), where every k_l is a
+            copy of ``kernel`` (of one input) with its own hyperparameters; any number of axes.
+        projection: a learned map of the inputs to at most three (additive: any number) inputs of
+            the kernel and the grid. None: no projection.
+        variance: predictive variances by "low_rank", rank^2 operations per point, exact up to the
+            prior variance that C lacks (``variance_missing``); "quadratic_form", k(x, x) -
+            w^T K_UU W^T A^{-1} W K_UU w with one solve per point, for reference; "diagonal", those
+            of low_rank interpolated from the grid, O(1) per point; or "stochastic", O(1) per point
+            from random solves, for rough kernels of which C lacks much, with a relative standard
+            error sqrt(2 / variance_samples) of the reduction of the prior variance.
         variance_samples, seed: of "stochastic".
 
     Raises:
         ConfigError: a kernel that is not stationary, another likelihood, more than three inputs, a
-            grid too small or too large.
+            grid that is too small or too large.
 
-    Cost: once O(n q^2), q = 4^d; evidence and gradient: solves of O(m log m + n') a step with few
-    right-hand sides, and rank^3 for the low-rank part (m rank^2 with greedy pivots); free of n.
-    Where the kernel is smooth a solve takes one to three steps, where it is rough some hundred.
-    Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2; rows gathered by cell are ours.
+    Cost: O(n q^2) once, q = 4^d. Evidence and gradient: conjugate gradient steps of O(m log m + n')
+    for a few right-hand sides, and rank^3 for the low-rank part (m rank^2 with greedy pivots),
+    independent of n. Solves take one to three steps for smooth kernels, about a hundred for rough
+    ones.
+    Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2. Replacing the rows of a cell is an
+    addition.
     """
 
     likelihood: Gaussian
@@ -160,7 +164,7 @@ class SKI(PlacedGrid, Model):
                 "points and interpolation=cubic: cubic weights need equidistant points; use "
                 "interpolation=linear"
             )
-        self.given = None if points is None else given_points(points, num_inputs)
+        self.given = None if points is None else parse_points(points, num_inputs)
         if self.given is not None:
             grid_size = [len(axis) for axis in self.given]
         if grid != "equidistant" and interpolation == "cubic":
@@ -182,7 +186,7 @@ class SKI(PlacedGrid, Model):
         self.kernel = additive_kernel(kernel, num_inputs) if additive else kernel
         self.mean, self.likelihood = mean, likelihood
         self.inputs = num_inputs
-        self._asked = grid_size
+        self._requested_sizes = grid_size
         self.grid_size = self._sizes(1)
         self.interpolation: Method = interpolation
         self.placement: Placement = grid
@@ -197,16 +201,16 @@ class SKI(PlacedGrid, Model):
         self._kept = Prepared()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """States saved while all grids were equidistant say no more than where they start."""
+        """Load states of versions with equidistant grids only, which do not store ``sizes``."""
         state_dict.setdefault(prefix + "sizes", torch.tensor(self.grid_size))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def hyperparameters(self) -> Hyperparameters | None:
-        """As in ``Model``; with a projection they start where they are."""
+        """As in ``Model``; None with a projection, so that hyperparameters start as configured."""
         return super().hyperparameters() if self.projection is None else None
 
     def check(self, x: Tensor) -> None:
-        """As in ``Model``, for the inputs of the grid."""
+        """As in ``Model``, for the projected inputs."""
         with torch.no_grad():
             seen = self.projected(x[:1])
             self.kernel.evaluate(seen, seen)
@@ -216,41 +220,41 @@ class SKI(PlacedGrid, Model):
                 covariance_on(grid, self.kernel, x.device)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: the points of each axis."""
+        """As in ``Model``: sets the number of points of each axis."""
         sizes = self.grid_size = self._sizes(len(x))
-        if self._asked is not None:
+        if self._requested_sizes is not None:
             return {}
-        self._asked = sizes
+        self._requested_sizes = sizes
         return {"grid_size": (sizes, f"for {len(x):,} rows and {self.inputs} axes")}
 
     def _sizes(self, num_data: int) -> list[int]:
         if self.additive:
-            return additive_sizes(self._asked, num_data, self.inputs)
-        least = 2 * MARGIN + 2 if self.given is None else 2
-        return settled_sizes(self._asked, num_data, self.inputs, least)
+            return additive_sizes(self._requested_sizes, num_data, self.inputs)
+        least = 2 * MARGIN_CELLS + 2 if self.given is None else 2
+        return grid_sizes(self._requested_sizes, num_data, self.inputs, least)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Lay the grid over the inputs."""
+        """Place the grid over the inputs."""
         self.settle(x)
         with torch.no_grad():
             seen = self.projected(x)
-        self._lay(seen)
-        if self.projection is None:  # else the spacing follows the projection
+        self._place_grid(seen)
+        if self.projection is None:  # with a projection the spacing changes during training
             self.floors = spacing_floors(self.kernel, self.spacing, seen.amax(0) > seen.amin(0))
             bound_lengthscales(self.kernel, self.floors)
         rows = len(self.gathered(seen).weights.values)
         self.note = f"grid {(' + ' if self.additive else ' x ').join(map(str, self.grid.shape))}"
         if rows < len(x):
-            self.note += f", {rows:,} rows stand for {len(x):,}"
+            self.note += f", {rows:,} rows replace {len(x):,}"
 
-    def _lay(self, seen: Tensor) -> None:
-        """Lay the grid over the inputs of the grid (n, d).
+    def _place_grid(self, seen: Tensor) -> None:
+        """Place the grid over projected inputs (n, d).
 
         Raises:
-            DataError: there are none.
+            DataError: no rows.
         """
         if not len(seen):
-            raise DataError("a grid is laid over training inputs, and there are no rows")
+            raise DataError("a grid is placed over training inputs, and there are no rows")
         how = self.interpolation, self.boundary
         if self.given is None:
             grid = self.grid_type.covering(seen, self.grid_size, how[0], self.placement, how[1])
@@ -259,75 +263,79 @@ class SKI(PlacedGrid, Model):
         self.place(grid, seen.device)
 
     def gathered(self, x: Tensor) -> Gathered:
-        """The rows that stand for inputs of the grid x (n, d); kept until x or the grid change."""
+        """Rows that replace the projected inputs x (n, d); cached until x or the grid change."""
         if x.requires_grad:
             return Gathered.of(x, self.grid)
         sources = (x, self.start, self.spacing, self.points)
         return self._kept.get("gathered", sources, lambda: Gathered.of(x, self.grid))
 
     def system(self, x: Tensor) -> SKISystem:
-        """The kernel matrix plus noise of the rows in place of x (n, D), at the hyperparameters.
+        """The kernel matrix plus noise of the rows that replace x (n, D).
 
-        With a projection the grid is first laid over the projected inputs anew, and the matrix is
+        With a projection the grid is first placed over the projected inputs, and the matrix is
         differentiable in the projection's parameters.
         """
-        waves = WAVES if self.rank is None else self.rank // 2
+        waves = DEFAULT_MAX_WAVES if self.rank is None else self.rank // 2
         alone = self.inputs == 1 or self.additive or self.projection is not None
-        left = NEGLIGIBLE if alone else cheap_to_leave(len(x))
-        return self.system_of(self._placed(x), len(x), left, waves)
+        left = NEGLIGIBLE_TRACE if alone else evidence_trace(len(x))
+        return self.system_of(self._rows_on_grid(x), len(x), left, waves)
 
-    def _placed(self, x: Tensor) -> Gathered:
+    def _rows_on_grid(self, x: Tensor) -> Gathered:
         seen = self.projected(x)
         if self.projection is not None:
-            self._lay(seen.detach())
+            self._place_grid(seen.detach())
         return self.gathered(seen)
 
     def system_of(
         self, data: Gathered, num_data: int, negligible: float, waves: int = 0
     ) -> SKISystem:
-        """As ``system``, of rows on the grid that stand for ``num_data``; see ``SKISystem``."""
+        """As ``system``, for rows ``data`` that replace ``num_data`` rows; see ``SKISystem``."""
         return SKISystem(
             covariance_on(self.grid, self.kernel, data.weights.values.device),
             data,
             self.likelihood.noise_variance.double(),
-            self.settled_rank,
+            self.max_rank,
             num_data,
             negligible,
             waves,
         )
 
     @property
-    def settled_rank(self) -> int:
-        """Most vectors of the low-rank part."""
+    def max_rank(self) -> int:
+        """Largest rank of the low-rank part."""
         if self.rank is not None:
             return self.rank
-        return min(2000, ADDITIVE_RANK * self.inputs) if self.additive else RANKS[self.inputs]
+        return (
+            min(2000, DEFAULT_RANK_PER_AXIS * self.inputs)
+            if self.additive
+            else DEFAULT_MAX_RANK[self.inputs]
+        )
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SKIPosterior:
-        """Weights of the grid points by one solve, and the low-rank part for variances.
+        """The posterior: one solve for the mean, and the low-rank part for variances.
 
         Raises:
-            DidNotConverge: the solve needs more than ``max_iterations``.
+            DidNotConverge: the solve needs more than ``max_iterations`` steps.
         """
-        system = self.system_of(self._placed(x), len(x), COMPLETE)
+        system = self.system_of(self._rows_on_grid(x), len(x), POSTERIOR_TRACE)
         target, _ = system.data.residuals((y - self.mean(x)).double())
         return self.posterior_of(system, target)
 
     @torch.no_grad()
     def posterior_of(self, system: SKISystem, target: Tensor) -> SKIPosterior:
-        """The posterior given the rows of a system and their residuals (n',)."""
+        """The posterior given a system and the residuals (n',) of its rows."""
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
         solved = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
         on_grid = system.covariance.multiply(
-            system.weights_alone.mT.matmul(solved.solution)
+            system.detached_weights.mT.matmul(solved.solution)
         ).squeeze(1)
         found = self.new_posterior()
-        found.with_state(self.grid, on_grid, system, solved.report, self.floors)
+        found.store_solution(self.grid, on_grid, system, solved.report, self.floors)
         if self.variance == "diagonal":
             found.explained = explained_by_low_rank(system.part, found.inner, self.grid)
         elif self.variance == "quadratic_form":
-            found.with_rows(system, tolerance, self.max_iterations)
+            found.store_rows(system, tolerance, self.max_iterations)
         elif self.variance == "stochastic":
             draws = torch.Generator(device=on_grid.device).manual_seed(self.seed)
             found.explained = explained_by_samples(
@@ -336,7 +344,7 @@ class SKI(PlacedGrid, Model):
         return found
 
     def new_posterior(self) -> SKIPosterior:
-        """As in ``Model``; where the grid lies is part of the state."""
+        """As in ``Model``; the position of the grid is part of the state."""
         return SKIPosterior(
             self.kernel,
             self.mean,

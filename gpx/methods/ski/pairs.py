@@ -1,9 +1,9 @@
-"""Sums of products of interpolation weights over pairs of grid points, axis by axis.
+"""W^T W and quadratic forms of it, stored by pairs of grid points of each axis.
 
-Rows of W are Kronecker products of one row per axis, so that W^T W, as a table with one pair of
-points per axis, is symmetric in every pair by itself: pairs (u, u + delta) with delta from 0 to the
-stencil's width say all. Matrices in a basis that is a Kronecker product, too, need the pairs of
-columns (i, i') with i <= i' of every axis alone. This saves a factor of 4 per axis.
+Rows of W are Kronecker products of one row per axis, so that W^T W, as a table indexed by one pair
+of points per axis, is symmetric in every pair. It suffices to store pairs (u, u + delta) with delta
+from 0 to the stencil's width, and, for matrices in a Kronecker product basis, pairs of columns
+(i, i') of each axis with i <= i'. This saves a factor of 4 per axis.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from gpx.operators import Interpolation
 
 CHUNK_ENTRIES = 1 << 23
 """Entries of a working array."""
-MORE_DIMENSIONS = 8
-"""Of products of columns, beyond those that frequencies alone would give them."""
-MOST_DIMENSIONS = 0.6
-"""Share of the points beyond which a basis of those products saves no time."""
-TRIALS = 4
-"""Products that have to lie in that basis."""
-LEFT_OUT = 1e-9
-"""Share of them that may lie outside of it."""
+EXTRA_DIMENSIONS = 8
+"""Dimensions of the basis of products of columns, in addition to their number of frequencies."""
+MAX_DIMENSION_SHARE = 0.6
+"""Largest dimension of that basis, relative to the number of points, for which it saves time."""
+NUM_TRIALS = 4
+"""Number of random products with which the basis is tested."""
+BASIS_TOLERANCE = 1e-9
+"""Largest relative norm of the part of a test product outside the basis."""
 
 
 @torch.no_grad()
 def weight_moments(weights: Interpolation, shape: Sequence[int]) -> Tensor:
-    """W^T W as a table, (m_1 w, ..., m_d w): entry (u_l w + delta_l) is that of u and u + delta.
+    """W^T W as a table (m_1 w, ..., m_d w), with the entry of u and u + delta at u_l w + delta_l.
 
     Args:
-        weights (n, m): with the same w points along every axis in each row, first one first.
+        weights (n, m): every row has weights on w consecutive points along every axis, in order.
         shape: (m_1, ..., m_d).
 
     Cost: n (w (w + 1) / 2)^d additions; memory m w^d.
@@ -49,7 +49,7 @@ def weight_moments(weights: Interpolation, shape: Sequence[int]) -> Tensor:
         left = (left.unsqueeze(1) * width + low).flatten()
         right = (right.unsqueeze(1) * width + high).flatten()
         place = (place.unsqueeze(1) * (m * width) + low * width + (high - low)).flatten()
-    # where the table's entry (u, 0) lies for the first point u of a stencil
+    # index of the table's entry (u, 0) for the first point u of a stencil
     corner, stride = torch.zeros_like(first), 1
     for m in reversed(shape):
         corner = corner + (first % m) * width * stride
@@ -65,38 +65,37 @@ def weight_moments(weights: Interpolation, shape: Sequence[int]) -> Tensor:
 def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -> Tensor:
     """V^T W^T W V (r, r) for V the ``columns`` (r, d) of the Kronecker product of ``vectors``.
 
-    Products of smooth columns are smooth: on fine axes they have far fewer dimensions than there
-    are points, in which the moments are taken first (``_PairProducts``).
+    Products of smooth columns are smooth. On fine axes they span far fewer dimensions than there
+    are points, and the moments are first projected onto these (``_PairProducts``).
 
     Args:
         vectors: (m_l, c_l) of every axis.
         moments (m_1 w, ..., m_d w): ``weight_moments``.
 
-    Cost: m w^d sum_l k_l and prod_l w k_l sum_l c_l^2 operations for k_l dimensions, k_l = m_l at
-    most and some 2 c_l on fine axes, half of it with columns that are symmetric or antisymmetric
-    along their axis, and r^2 look-ups.
+    Cost: m w^d sum_l k_l and prod_l w k_l sum_l c_l^2 operations for k_l <= m_l dimensions (about
+    2 c_l on fine axes), half of that for symmetric and antisymmetric columns, and r^2 look-ups.
     """
     products = [
         _PairProducts(v, size // len(v)) for v, size in zip(vectors, moments.shape, strict=True)
     ]
     table = moments
-    for each in products:  # the first axis goes, what stands for it comes last
+    for axis in products:  # contracts the first axis, and appends its projection as the last one
         rest = table.shape[1:]
-        table = each.seen(table.reshape(*each.shape, -1)).mT.reshape(*rest, -1)
-    for each in products:
+        table = axis.project(table.reshape(*axis.shape, -1)).mT.reshape(*rest, -1)
+    for axis in products:
         rest = table.shape[1:]
-        table = each.of_pairs(table.reshape(len(table), -1)).reshape(*rest, -1)
+        table = axis.pair_sums(table.reshape(len(table), -1)).reshape(*rest, -1)
     places = _pair_places(vectors, columns)
     return table.flatten().index_select(0, places.flatten()).view_as(places)
 
 
 class _PairProducts:
-    """Products of any two columns (m, c) of an axis, at every two points less than w apart.
+    """Products of any two columns (m, c) of an axis, at all pairs of points less than w apart.
 
     Attributes:
         shape: (m, w).
 
-    Cost: c^2 w m k / 4 multiply-adds, with columns of parities.
+    Cost: c^2 w m k / 4 multiply-adds for symmetric and antisymmetric columns.
     """
 
     def __init__(self, v: Tensor, width: int) -> None:
@@ -119,15 +118,19 @@ class _PairProducts:
             self._products.append(torch.cat(found, 1) if found else v.new_zeros(rows * width, 0))
             start += count
 
-    def seen(self, table: Tensor) -> Tensor:
-        """What stands for moments (m, w, p): (k, p)."""
-        parts = _parts(table) if self._signed else [table]
+    def project(self, table: Tensor) -> Tensor:
+        """Project moments (m, w, p) onto the basis of products: (k, p)."""
+        parts = _even_and_odd(table) if self._signed else [table]
         return torch.cat([_in_bases(t, b) for t, b in zip(parts, self._bases, strict=True)])
 
-    def of_pairs(self, seen: Tensor) -> Tensor:
-        """From what stands for moments (k, p): (p, c (c + 1) / 2), in the order of ``_pairs``."""
-        parts = seen.split([len(p) for p in self._products])
-        found = seen.new_empty(seen.shape[1], sum(p.shape[1] for p in self._products))
+    def pair_sums(self, projected: Tensor) -> Tensor:
+        """Sums (p, c (c + 1) / 2) over moments for all pairs of columns, in order of ``_pairs``.
+
+        Args:
+            projected (k, p): from ``project``.
+        """
+        parts = projected.split([len(p) for p in self._products])
+        found = projected.new_empty(projected.shape[1], sum(p.shape[1] for p in self._products))
         start = 0
         for own, products in zip(parts, self._products, strict=True):
             end = start + products.shape[1]
@@ -137,24 +140,24 @@ class _PairProducts:
 
 
 def _bases(v: Tensor, rows: int, width: int, *, odd: bool) -> list[Tensor] | None:
-    """Of all products of two columns, at every shift less than ``width``: (rows, k) orthonormal.
+    """Orthonormal bases (rows, k) of all products of two columns, one for every shift < ``width``.
 
-    None where they have nearly as many dimensions as rows. They are those of products of random
-    combinations of columns, as many as it takes for others of these to lie in them, to rounding.
+    None if their dimension is nearly the number of rows. They span products of random combinations
+    of columns; their number grows until further random products lie in the span up to rounding.
 
     Args:
-        v (m, c).
-        rows: m, or half of them where columns have parities.
-        odd: of a symmetric and an antisymmetric column; else of two alike.
+        v (m, c): columns.
+        rows: m, or half of that for symmetric and antisymmetric columns.
+        odd: products of a symmetric with an antisymmetric column; otherwise of two of one kind.
     """
     c = v.shape[1]
     generator = torch.Generator().manual_seed(0)
     sign = parities(v)
-    count = (c if sign is not None else 2 * c) + MORE_DIMENSIONS
-    while count <= MOST_DIMENSIONS * rows:
-        draws = torch.randn(2, c, count + TRIALS, generator=generator, dtype=v.dtype).to(v)
-        if sign is not None:  # alternately of symmetric columns and of antisymmetric ones
-            kinds = torch.arange(count + TRIALS, device=v.device) % 2 * 2 - 1
+    count = (c if sign is not None else 2 * c) + EXTRA_DIMENSIONS
+    while count <= MAX_DIMENSION_SHARE * rows:
+        draws = torch.randn(2, c, count + NUM_TRIALS, generator=generator, dtype=v.dtype).to(v)
+        if sign is not None:  # combine symmetric and antisymmetric columns separately
+            kinds = torch.arange(count + NUM_TRIALS, device=v.device) % 2 * 2 - 1
             draws[0] *= sign.unsqueeze(1) == kinds
             draws[1] *= sign.unsqueeze(1) == (-kinds if odd else kinds)
         products = _shifted_products(v @ draws[0], v @ draws[1], rows, width)
@@ -165,25 +168,25 @@ def _bases(v: Tensor, rows: int, width: int, *, odd: bool) -> list[Tensor] | Non
             rest = torch.addmm(trials, basis, basis.mT @ trials, alpha=-1.0)
             left = max(left, float(rest.norm() / trials.norm().clamp_min(1e-300)))
             found.append(basis)
-        if left <= LEFT_OUT:
+        if left <= BASIS_TOLERANCE:
             return found
         count += count // 2
     return None
 
 
 def _in_bases(table: Tensor, bases: list[Tensor] | None) -> Tensor:
-    """A table (rows, w, p) in a basis for every shift, one below the other."""
+    """Project a table (rows, w, p) onto a basis for every shift, and concatenate."""
     if bases is None:
         return table.flatten(0, 1)
     return torch.cat([basis.mT @ table[:, shift] for shift, basis in enumerate(bases)])
 
 
 def pair_gradient(vectors: Sequence[Tensor], columns: Tensor, matrix: Tensor) -> Tensor:
-    """Sum over (u, v) at each lag |u - v| of (V M V^T)_uv, (m_1, ..., m_d), for M (r, r) symmetric.
+    """Gradient (m_1, ..., m_d) of tr(M V^T K V) by the lags of a stationary K, M (r, r) symmetric.
 
-    This is the gradient of tr(M V^T K V) by the lags of a stationary K. Args as ``gram_of_pairs``.
+    It is the sum over (u, v) at each lag |u - v| of (V M V^T)_uv. Args as ``gram_of_pairs``.
 
-    Cost: sum_l c_l^2 / 2 transforms of 2 m_l and as many multiply-adds with m; memory as there.
+    Cost: sum_l c_l^2 / 2 transforms of 2 m_l, and m times as many multiply-adds.
     """
     sizes = [v.shape[1] * (v.shape[1] + 1) // 2 for v in vectors]
     table = matrix.new_zeros(math.prod(sizes))
@@ -203,7 +206,7 @@ def pair_gradient(vectors: Sequence[Tensor], columns: Tensor, matrix: Tensor) ->
 
 
 def rayleigh_quotients(vectors: Sequence[Tensor], lags: Tensor) -> Tensor:
-    """Diagonal of V^T K V, (c_1, ..., c_d), for V the whole Kronecker product and K by its lags.
+    """Diagonal (c_1, ..., c_d) of V^T K V, for the whole Kronecker product V and K by its lags.
 
     Cost: sum_l c_l transforms of 2 m_l, and m sum_l c_l multiply-adds.
     """
@@ -215,11 +218,11 @@ def rayleigh_quotients(vectors: Sequence[Tensor], lags: Tensor) -> Tensor:
     return table
 
 
-def _parts(table: Tensor) -> list[Tensor]:
-    """Tables (half, w, p) over pairs of points that products of columns see, even and odd ones.
+def _even_and_odd(table: Tensor) -> list[Tensor]:
+    """Sum and difference of a table (m, w, p) and its mirror image, on half of the points.
 
-    Where every column is symmetric or antisymmetric along the axis, a pair of columns sees half of
-    the points: the sum, or the difference, of the table (m, w, p) and its mirror image.
+    If every column is symmetric or antisymmetric along the axis, their products are even or odd,
+    and only the sum or only the difference contributes.
     """
     m = len(table)
     half = (m + 1) // 2
@@ -235,7 +238,7 @@ def _parts(table: Tensor) -> list[Tensor]:
 
 
 def _counts(v: Tensor) -> list[int]:
-    """How many of ``_pairs`` are even, and how many odd; all, where columns have no parities."""
+    """Numbers of even and odd ``_pairs``; of all pairs if columns have no parities."""
     c, sign = v.shape[1], parities(v)
     every = c * (c + 1) // 2
     if sign is None:
@@ -246,10 +249,10 @@ def _counts(v: Tensor) -> list[int]:
 
 
 def _shifted_products(a: Tensor, b: Tensor, rows: int, width: int) -> Tensor:
-    """a_u b_(u + delta) + a_(u + delta) b_u for the first u and each shift: (rows, w, p).
+    """a_u b_(u + delta) + a_(u + delta) b_u (a_u b_u for delta = 0) for the first u: (rows, w, p).
 
     Args:
-        a, b (m, p): columns. Without a shift the product counts once.
+        a, b (m, p): columns.
     """
     found = a.new_zeros(rows, width, a.shape[1])
     torch.mul(a[:rows], b[:rows], out=found[:, 0])
@@ -261,7 +264,7 @@ def _shifted_products(a: Tensor, b: Tensor, rows: int, width: int) -> Tensor:
 
 
 def _by_distance(spectra: Tensor, points: int) -> Tensor:
-    """Correlations (r, points) from transforms of length 2 points, lags of both signs added."""
+    """Correlations (r, points) from transforms of length 2 points, adding both signs of lags."""
     lags = torch.fft.irfft(spectra, n=2 * points)
     both = lags[:, :points].clone()
     both[:, 1:] += lags[:, points + 1 :].flip(1)
@@ -269,12 +272,12 @@ def _by_distance(spectra: Tensor, points: int) -> Tensor:
 
 
 def pair_entries(sizes: Sequence[int]) -> int:
-    """Entries of the tables above for c_l columns per axis."""
+    """Number of entries of a table of pairs of c_l columns per axis."""
     return math.prod(c * (c + 1) // 2 for c in sizes)
 
 
 def _pairs(v: Tensor) -> tuple[Tensor, Tensor]:
-    """Which columns of v (m, c) every pair has; of columns with parities, symmetric pairs first."""
+    """Both column indices of all pairs of columns of v (m, c); even pairs come first."""
     low, high = torch.triu_indices(v.shape[1], v.shape[1], device=v.device)
     sign = parities(v)
     if sign is None:
@@ -284,7 +287,7 @@ def _pairs(v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pair_places(vectors: Sequence[Tensor], columns: Tensor) -> Tensor:
-    """Where the pair of any two columns (r, r) lies in a table of pairs of all axes; int32."""
+    """Index (r, r) of every pair of columns in a table of pairs of all axes; int32."""
     place = columns.new_zeros((), dtype=torch.int32)
     stride = pair_entries([v.shape[1] for v in vectors])
     for v, column in zip(vectors, columns.unbind(1), strict=True):

@@ -1,4 +1,4 @@
-"""Where a grid lies, as buffers that a model and its posterior share."""
+"""The position of a grid in buffers, for models and posteriors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpx.methods.ski.projection import Projection
 
 
 class PlacedGrid(InDoublePrecision):
-    """Buffers in float64, which rounding would move, and the grid that they describe.
+    """Float64 buffers with the position of a grid, and the grid that they describe.
 
     Attributes:
-        start (d,), spacing (d,), sizes (d,): first point, largest spacing and points of each axis.
-        points: of all axes one after another, where they are not equidistant; else empty.
-        floors (k,): least lengthscales, see ``spacing_floors``; empty: none.
+        start (d,), spacing (d,), sizes (d,): first point, spacing, number of points of each axis.
+        points: of all axes, concatenated, if they are not equidistant; otherwise empty.
+        floors (k,): smallest lengthscales, see ``spacing_floors``; empty: none.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("start", "spacing", "sizes", "points", "floors")
@@ -42,15 +42,15 @@ class PlacedGrid(InDoublePrecision):
 
     @property
     def grid_type(self) -> type[InterpolationGrid]:
-        """Of one grid over all axes, or of a grid for each."""
+        """Class of the grid: one grid over all axes, or one per axis (additive)."""
         return AdditiveGrid if self.additive else InterpolationGrid
 
     @property
     def grid(self) -> InterpolationGrid:
-        """The grid; ``SKI.initialise`` or a stored state has placed it.
+        """The grid placed by ``SKI.initialise`` or loaded from a state.
 
         Raises:
-            ConfigError: nothing has.
+            ConfigError: the grid is not placed.
         """
         if not self.sizes.numel():
             raise ConfigError("the grid is not placed yet: call initialise(x, y) first")
@@ -58,12 +58,12 @@ class PlacedGrid(InDoublePrecision):
         return self.grid_type.of_state(*state, self.interpolation, self.boundary)
 
     def place(self, grid: InterpolationGrid, device: torch.device) -> None:
-        """Take over a grid."""
+        """Store the position of a grid."""
         for name, value in grid.state(device).items():
             setattr(self, name, value)
 
     def projected(self, x: Tensor) -> Tensor:
-        """Inputs of the grid (n, d) for x (n, D)."""
+        """Projected inputs (n, d) for x (n, D)."""
         return x if self.projection is None else self.projection(x)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:

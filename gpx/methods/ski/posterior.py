@@ -1,4 +1,4 @@
-"""Posterior process of structured kernel interpolation: a few multiply-adds per prediction."""
+"""Posterior process of structured kernel interpolation; predictions do not depend on n."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from gpx.methods.ski.system import SKISystem
 from gpx.operators import Interpolated, Interpolation
 
 CHUNK_ENTRIES = 1 << 24
-"""Entries of low-rank rows held at a time."""
-SOLVES = 64
-"""Columns of a solve for variances."""
+"""Entries of low-rank rows in memory at a time."""
+SOLVE_COLUMNS = 64
+"""Right-hand sides per solve for variances."""
 
 
 class SKIPosterior(PlacedGrid, Posterior):
-    """f(x) = mean(x) + w_x^T g; its variance through the low-rank part C^T C of K_UU.
+    """f(x) = mean(x) + w_x^T g, with variances from the low-rank part C^T C of K_UU.
 
-    With B = I + C W^T W C^T / noise = L L^T and c = C w_x, the variance is |L^{-1} c|^2 plus the
-    prior variance that C does not carry, k(x, x) - |c|^2, which also holds what interpolation
-    leaves out; ``facts`` says how large that is at most on the grid.
+    With B = I + C W^T W C^T / noise = L L^T and c = C w_x, the variance is |L^{-1} c|^2 plus
+    k(x, x) - |c|^2, the prior variance that C lacks and that is lost by interpolation. ``facts``
+    has its largest value on the grid.
 
-    For kernels that do not factor over two or three inputs, C^T C is near K_UU and not below it:
-    what of it exceeds the prior variance is clipped, and variance="stochastic" knows no such error.
+    For kernels that do not factor over two or three inputs C^T C may exceed K_UU; variances are
+    clipped at the prior variance. variance="stochastic" does not have this error.
 
     Attributes:
         on_grid (m,): g = K_UU W^T (K + noise I)^{-1} r.
-        low_rank (r, m): C, where it is an array; else empty, and
-        axis_vectors (sum m_l, c), columns (r, d), roots (r,): what ``EigenPart`` makes it of.
+        low_rank (r, m): C if it is an array, otherwise empty.
+        axis_vectors (sum m_l, c), columns (r, d), roots (r,): C as an ``EigenPart``, otherwise
+            empty.
         inner (r, r): L.
-        missing (): largest prior variance at a grid point that C does not carry.
-        lost (): prior variance that interpolation loses in the middle of the widest cell: variances
-            by "low_rank" and "quadratic_form" are too large by as much between grid points, those
-            of "diagonal" are not.
-        explained (m,): prior variance that the data explain at the grid points, interpolated for a
-            variance of O(1) a point; empty where that goes through C.
+        missing (): largest prior variance at a grid point that C lacks.
+        lost (): prior variance that interpolation loses in the middle of the widest cell. Variances
+            by "low_rank" and "quadratic_form" are too large by up to this between grid points.
+        explained (m,): reduction of the prior variance at the grid points for "diagonal" and
+            "stochastic", otherwise empty.
         row_values, row_indices (n', q), noise (), solves (2,): W, noise variance, tolerance and
-            most iterations, where a variance is a solve; else empty.
+            most iterations for "quadratic_form", otherwise empty.
 
-    Cost: mean 4^d multiply-adds a row, free of n and m; variance 4^d r + r^2; memory m r.
+    Cost per row: mean 4^d multiply-adds, variance 4^d r + r^2; memory m r.
     Source: Hultin 2017, section 3.3 (mean); Pleiss et al. 2018 (cached low-rank variances).
     """
 
@@ -65,7 +65,7 @@ class SKIPosterior(PlacedGrid, Posterior):
     )
     later = (
         *PlacedGrid.later,
-        *("axis_vectors", "roots", "columns"),  # once the low-rank part was always one array
+        *("axis_vectors", "roots", "columns"),  # older versions stored an array only
         *("explained", "row_values", "row_indices", "noise", "solves", "lost"),
     )
     on_grid: Tensor
@@ -107,7 +107,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         self.register_data_sized()
 
     @torch.no_grad()
-    def with_state(
+    def store_solution(
         self,
         grid: InterpolationGrid,
         on_grid: Tensor,
@@ -115,7 +115,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         report: SolveReport,
         floors: Tensor,
     ) -> SKIPosterior:
-        """Filled with the grid and the results of a solve."""
+        """Store the grid and the results of a solve."""
         self.place(grid, on_grid.device)
         self.on_grid, self.report, self.floors = on_grid, report, floors
         self.inner = system.preconditioner.capacitance.factor.contiguous()
@@ -134,15 +134,15 @@ class SKIPosterior(PlacedGrid, Posterior):
         return self
 
     @torch.no_grad()
-    def with_rows(self, system: SKISystem, tolerance: float, max_iterations: int) -> None:
-        """Keep what a solve for every variance needs."""
+    def store_rows(self, system: SKISystem, tolerance: float, max_iterations: int) -> None:
+        """Store the rows, noise and settings for variances by solves."""
         self.row_values, self.row_indices = system.weights.values, system.weights.indices
         self.noise = system.noise.detach()
         self.solves = self.noise.new_tensor([tolerance, float(max_iterations)])
 
     @property
     def system(self) -> SKISystem:
-        """The training rows' matrix, of what ``with_rows`` kept; made once for these tensors."""
+        """The matrix of the stored training rows; cached."""
         sources = (self.row_values, self.row_indices, self.noise, self.inner, self.sizes)
         where = (self.start, self.spacing, self.points, *self.kernel.parameters())
         return self._kept.get("system", (*sources, *where), self._system)
@@ -158,12 +158,12 @@ class SKIPosterior(PlacedGrid, Posterior):
             len(values),
         )
 
-    def _by_solves(self, weights: Interpolation, system: SKISystem) -> Tensor:
-        """w^T K_UU W^T A^{-1} W K_UU w for the rows w of weights (t, m), (t,)."""
+    def _reduction_by_solves(self, weights: Interpolation, system: SKISystem) -> Tensor:
+        """w^T K_UU W^T A^{-1} W K_UU w (t,) for the rows w of weights (t, m)."""
         count = len(weights.values)
         found = self.noise.new_empty(count)
         tolerance, most = self.solves.tolist()
-        for some in torch.arange(count, device=found.device).split(SOLVES):
+        for some in torch.arange(count, device=found.device).split(SOLVE_COLUMNS):
             rows = Interpolation(
                 weights.values[some], weights.indices[some], num_columns=weights.num_columns
             )
@@ -175,7 +175,7 @@ class SKIPosterior(PlacedGrid, Posterior):
 
     @property
     def part(self) -> LowRankPart:
-        """C, from the buffers that hold it."""
+        """C, from the buffers."""
         if not self.columns.numel():
             return PivotedPart(self.low_rank, self.missing)
         vectors = self.axis_vectors.split(self.sizes.tolist())
@@ -189,10 +189,10 @@ class SKIPosterior(PlacedGrid, Posterior):
         )
 
     def fix(self) -> None:
-        """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers.
+        """As in ``Posterior``: reads the grid and the low-rank part from the buffers.
 
         Raises:
-            ConfigError: variances that are a solve each, of as many steps as it takes.
+            ConfigError: variance="quadratic_form", whose solves cannot be recorded.
         """
         if self.row_values.numel():
             raise ConfigError(
@@ -202,7 +202,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         self._fixed = self.grid, self.part
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``: the grid, and what the variances rest on."""
+        """As in ``Posterior``: the grid, and the accuracy of the variances."""
         found: dict[str, bool | int | float | str] = {
             "grid": " x ".join(map(str, self.sizes.tolist())),
             "variance_rank": len(self.inner),
@@ -228,7 +228,7 @@ class SKIPosterior(PlacedGrid, Posterior):
             if self.row_values.numel():
                 if system is None:
                     system = self.system
-                latent = (prior - self._by_solves(weights, system)).clamp_min(0.0)
+                latent = (prior - self._reduction_by_solves(weights, system)).clamp_min(0.0)
             elif self.explained.numel():
                 taken = (self.explained[weights.indices] * weights.values).sum(1)
                 latent = (prior - taken).clamp_min(0.0)
@@ -245,8 +245,8 @@ class SKIPosterior(PlacedGrid, Posterior):
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` functions x (t, d) -> (num, t): g + C^T L^{-T} e on the grid, interpolated.
 
-        Their mean is exact; their variance lacks the prior variance that C does not carry.
-        Cost: num m r once, 4^d a value.
+        Their mean is exact; their variance is without the prior variance that C lacks.
+        Cost: num m r once, 4^d per value.
         """
         noise = torch.randn(
             len(self.inner),

@@ -1,4 +1,4 @@
-"""The gradient of log |A| probe by probe: their mean, and how far it may be off."""
+"""The gradient of log |A| for each probe, with their mean and standard error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpx.methods.ski.system import SKISystem
 
 
 class ProbedSlopes:
-    """Gradient of log |A| by ``system.tensors``, with its error by the hyperparameters behind them.
+    """Gradient of log |A| by ``system.tensors``, and its standard error by the hyperparameters.
 
     Args:
-        system: A; where inputs are projected, slopes by the projection are not in the error.
-        parameters: that kernel and noise are made of, as they are optimised.
+        system: A; the error does not include the gradient by a projection.
+        parameters: of kernel and noise, as they are optimised.
 
-    Cost: as ``logdet_gradient``, and for each probe a derivative of the kernel's values at the
-    lags of the grid.
+    Cost: as ``logdet_gradient``, and for each probe a backward pass through the kernel's values at
+    the lags of the grid.
     """
 
     def __init__(self, system: SKISystem, parameters: Sequence[Tensor]) -> None:
@@ -31,7 +31,7 @@ class ProbedSlopes:
         self._samples: list[Tensor] = []
 
     def add(self, u: Tensor, z: Tensor) -> None:
-        """Take probes in, given as A^{-1} w and Q^{-1} w (n, L)."""
+        """Add probes w, given as A^{-1} w and Q^{-1} w (n, L)."""
         for own in zip(u.split(1, 1), z.split(1, 1), strict=True):
             slopes = probed_gradient(self.system, *own)
             torch._foreach_add_(self._sums, slopes)
@@ -43,14 +43,14 @@ class ProbedSlopes:
         return [c + total / count for c, total in zip(self._carried, self._sums, strict=True)]
 
     def error(self) -> tuple[float, float]:
-        """Standard error of the gradient by the hyperparameters, and its size: Euclidean norms."""
+        """Euclidean norms of the standard error, and of the gradient, by the hyperparameters."""
         samples = torch.stack(self._samples)  # (L, p)
         errors = samples.std(0) / len(samples) ** 0.5
         error, size = torch.stack([errors.norm(), (self._exact + samples.mean(0)).norm()]).tolist()
         return error, size
 
     def _by_parameter(self, slopes: Sequence[Tensor]) -> Tensor:
-        """Slopes by the hyperparameters (p,) from those by the covariance's tensors and noise."""
+        """Gradient by the hyperparameters (p,) from that by the covariance's tensors and noise."""
         given = [*self.system.covariance.tensors, self.system.noise]
         pairs = [pair for pair in zip(given, slopes, strict=False) if pair[0].requires_grad]
         found = torch.autograd.grad(

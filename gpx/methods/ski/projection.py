@@ -1,4 +1,4 @@
-"""Maps of many inputs to the one, two or three that a grid can have; learned with the kernel."""
+"""Learned projections of many inputs to the few inputs of a grid."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LinearProjection(Projection):
         num_inputs, num_outputs: D and d.
         constraint: "unit" (rows of norm one) or "orthonormal" (P P^T = I), which leave the scale to
             the lengthscales, or "free".
-        seed: of the normal entries that P starts from.
+        seed: of the normal entries from which P starts.
 
     Raises:
         ConfigError: an unknown constraint, or more outputs than inputs.
@@ -66,12 +66,12 @@ class LinearProjection(Projection):
 
     @property
     def matrix(self) -> Tensor:
-        """P (d, D), as constrained."""
+        """The constrained P (d, D)."""
         if self.constraint == "unit":
             return self.raw / self.raw.norm(dim=1, keepdim=True)
         if self.constraint == "orthonormal":
-            # (R R^T)^{-1/2} R would divide by differences of eigenvalues in its gradient; Q of the
-            # QR factorisation spans the same rows
+            # QR instead of (R R^T)^{-1/2} R, whose gradient divides by differences of eigenvalues;
+            # both span the same rows
             basis, upper = torch.linalg.qr(self.raw.mT)
             return (basis * upper.diagonal().sign()).mT
         return self.raw
@@ -82,7 +82,7 @@ class LinearProjection(Projection):
 
 
 class NetworkProjection(Projection):
-    """u = a small network with tanh units, then a linear layer; a deep kernel on a grid.
+    """u is the output of a small network with tanh units and a linear layer: a deep kernel.
 
     Args:
         num_inputs, num_outputs: D and d.

@@ -22,17 +22,17 @@ from gpx.linalg import (
 )
 from gpx.linalg.stochastic_lanczos_quadrature import quadrature_of_solve
 from gpx.linalg.trace import mean_and_error
-from gpx.methods.ski.control_variate import control_variate, reduced
+from gpx.methods.ski.control_variate import control_variate, mean_with_control
 from gpx.methods.ski.gradients import logdet_gradient, quad_gradient
 from gpx.methods.ski.probed_slopes import ProbedSlopes
-from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
+from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem
 
 
 class QuadLogdet(NamedTuple):
-    """r^T A^{-1} r and log |A|, differentiable, with the latter's standard error.
+    """r^T A^{-1} r and log |A|, differentiable, with the standard error of the latter.
 
-    ``slopes`` are the standard error and the size of its gradient by the hyperparameters
-    (``ProbedSlopes.error``); None where these were not asked for.
+    ``slopes`` are the standard error and the norm of the gradient of log |A| by the hyperparameters
+    (``ProbedSlopes.error``); None if not requested.
     """
 
     quad: Tensor
@@ -44,7 +44,7 @@ class QuadLogdet(NamedTuple):
 
 
 class _Probed(NamedTuple):
-    """Of probes xi: samples of log |Q^{-1} A| (L,), xi's rows, A^{-1} w and Q^{-1} w (n, L)."""
+    """Results for probes xi: samples of log |Q^{-1} A| (L,), and A^{-1} w and Q^{-1} w (n, L)."""
 
     samples: Tensor
     rows: Tensor
@@ -53,7 +53,7 @@ class _Probed(NamedTuple):
     solve: CGResult
 
 
-def quad_of(
+def quadratic_form(
     system: SKISystem, target: Tensor, *, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, SolveReport]:
     """r^T A^{-1} r for target r (n,), differentiable.
@@ -66,9 +66,9 @@ def quad_of(
 
 
 def _quad(system: SKISystem, target: Tensor, solved: CGResult) -> Tensor:
-    """From a solve whose first column is that of the target."""
+    """r^T A^{-1} r from a solve whose first column is that of the target."""
     v = solved.solution[:, :1]
-    # v^T r + v^T (r - A v): the value to second order in the residual
+    # v^T r + v^T (r - A v): the error is of second order in the residual
     value = (v * (target.detach().unsqueeze(1) + solved.residual[:, :1])).sum()
     if not _wants_gradient(system, target):
         return value
@@ -94,22 +94,23 @@ def quad_logdet(
     accuracy: float = math.inf,
     most_probes: int = 0,
     hyperparameters: Sequence[Tensor] = (),
-    enough_of_slopes: Callable[[float], float] = lambda _: math.inf,
+    gradient_error_target: Callable[[float], float] = lambda _: math.inf,
 ) -> QuadLogdet:
     """r^T A^{-1} r for target r (n,), and log |A|.
 
-    Next to no scatter where C carries the whole matrix. Where it does not, ``control_variate``
-    about halves the standard error of the value.
+    The estimate hardly scatters if C carries nearly the whole matrix; otherwise
+    ``control_variate`` about halves the standard error of the value.
 
     Args:
-        probes: drawn at a time; always the same ones for the same state of the generator.
-        chebyshev: take log |A| from polynomials of A, of the same probes.
-        least_probes: in all, before the error is looked at.
+        probes: number drawn at a time; the same for the same state of the generator.
+        chebyshev: compute log |A| from polynomials of A with the same probes.
+        least_probes: fewest probes before the error is considered.
         accuracy: standard error of log |A| at which no more probes are drawn.
-        most_probes: in all.
-        hyperparameters: those of kernel and noise, by which the error of the gradient is looked
-            at, too, where a gradient is wanted.
-        enough_of_slopes: size of that gradient -> its standard error at which no more are drawn.
+        most_probes: largest number of probes.
+        hyperparameters: of kernel and noise; if a gradient is needed, its error by these is also
+            considered.
+        gradient_error_target: maps the norm of that gradient to the standard error at which no more
+            probes are drawn.
 
     Raises:
         DidNotConverge: more than ``max_iterations`` steps, or an error that is NaN.
@@ -122,18 +123,20 @@ def quad_logdet(
     drawn, wanted = 0, max(probes, least_probes)
     while drawn < wanted:
         own = right[:, : 0 if found else 1]
-        found.append(_probed(system, own, probes, generator, tolerance, max_iterations))
+        found.append(_solve_with_probes(system, own, probes, generator, tolerance, max_iterations))
         drawn += probes
         if slopes is not None:
             slopes.add(found[-1].solved, found[-1].whitened)
         if drawn >= wanted:
             rows = _joined(found, "rows")
-            logdet, error = _mean(system, _joined(found, "samples"), rows)
+            logdet, error = _mean_logdet(system, _joined(found, "samples"), rows)
             excess = [float(error) / accuracy]
             if slopes is not None:
                 off, size = slopes.error()
-                excess.append(off / enough_of_slopes(size))
-            wanted = max(wanted, _enough(drawn, excess, most_probes - most_probes % probes))
+                excess.append(off / gradient_error_target(size))
+            wanted = max(
+                wanted, _num_probes_needed(drawn, excess, most_probes - most_probes % probes)
+            )
     logdet = logdet + system.preconditioner.logdet()
     if chebyshev:
         logdet, error = _chebyshev(system, rows)
@@ -148,11 +151,16 @@ def quad_logdet(
     return QuadLogdet(quad, logdet, error, first.report, drawn)
 
 
-def _enough(drawn: int, excess: Sequence[float], most: int) -> int:
-    """Probes at which standard errors are as asked for, if ``drawn`` have these times as much.
+def _num_probes_needed(drawn: int, excess: Sequence[float], most: int) -> int:
+    """Number of probes that would reach the target errors.
+
+    Args:
+        drawn: probes so far.
+        excess: their standard errors, divided by the targets.
+        most: largest number of probes.
 
     Raises:
-        DidNotConverge: one of them is NaN: no number of probes would tell anything.
+        DidNotConverge: an error is NaN.
     """
     if any(math.isnan(e) for e in excess):
         raise DidNotConverge(
@@ -163,13 +171,13 @@ def _enough(drawn: int, excess: Sequence[float], most: int) -> int:
     times = max(excess)
     if times <= 1.0:
         return drawn
-    if times > math.sqrt(most / drawn):  # before squares of large numbers, which overflow
+    if times > math.sqrt(most / drawn):  # also keeps the square below from overflowing
         return most
     return math.ceil(drawn * times**2)
 
 
 @torch.no_grad()
-def _probed(
+def _solve_with_probes(
     system: SKISystem,
     right: Tensor,
     probes: int,
@@ -177,7 +185,7 @@ def _probed(
     tolerance: float,
     max_iterations: int,
 ) -> _Probed:
-    """Solves with right (n, c) and, after it, new probes."""
+    """Solve for right (n, c) and for new probes at once."""
     q, (rows, columns) = system.preconditioner, right.shape
     xi = probe_vectors(
         rows + q.rank, probes, generator=generator, dtype=right.dtype, device=right.device
@@ -188,8 +196,8 @@ def _probed(
     )
     assert solved.preconditioned is not None
     z = solved.preconditioned[:, columns:]
-    # |xi|^2 of the probes as seen through Q^{-1/2} is w^T z
-    scale, node = (w * z).sum(0), system.least_eigenvalue
+    # w^T z is the squared norm of Q^{-1/2} w
+    scale, node = (w * z).sum(0), system.smallest_eigenvalue
     lower, upper = quadrature_of_solve(solved, scale, columns=columns, node=node)
     return _Probed(0.5 * (lower + upper), xi[:rows], solved.solution[:, columns:], z, solved)
 
@@ -199,32 +207,32 @@ def _joined(found: list[_Probed], name: str) -> Tensor:
 
 
 @torch.no_grad()
-def _mean(system: SKISystem, samples: Tensor, xi: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of log |Q^{-1} A| over probes xi (n, L) and its error, by a control variate if need be.
+def _mean_logdet(system: SKISystem, samples: Tensor, xi: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of log |Q^{-1} A| over probes xi (n, L) and its standard error.
 
-    Not where the low-rank part leaves out little.
+    A control variate is used unless the low-rank part is complete or the error negligible.
     """
     logdet, error = mean_and_error(samples)
-    if system.part.complete or float(error) <= NEGLIGIBLE:
+    if system.part.complete or float(error) <= NEGLIGIBLE_TRACE:
         return logdet, error
     control = control_variate_of(system, xi)
-    return (logdet, error) if control is None else reduced(samples, control)
+    return (logdet, error) if control is None else mean_with_control(samples, control)
 
 
 @torch.no_grad()
 def control_variate_of(system: SKISystem, xi: Tensor) -> Tensor | None:
-    """``control_variate`` at probes xi (n, L), (L,); None where the rest of K is unknown."""
+    """``control_variate`` (L,) at probes xi (n, L); None if the rest of K is unknown."""
     lags, threshold = system.covariance.lags(), system.part.threshold
     if lags is None or threshold is None:
         return None
     (gram,) = system.data.grams_by_lag(1)
-    seen = system.weights_alone.mT.matmul(xi)
+    seen = system.detached_weights.mT.matmul(xi)
     return control_variate(lags.detach(), system.noise.detach(), gram, threshold, seen)
 
 
 @torch.no_grad()
 def _chebyshev(system: SKISystem, probes: Tensor) -> tuple[Tensor, Tensor]:
-    """log |A| and its standard error, with the polynomial's; nothing is preconditioned."""
+    """log |A| by polynomials without preconditioning, and its error including the polynomial's."""
     product = system.multiply
     low, high = float(system.noise), largest_eigenvalue(product, probes)
     degree = enough_degree(low, high)

@@ -1,4 +1,4 @@
-"""Data that come in pieces: sums by grid cell are all that is kept of them."""
+"""Data that arrive in pieces, of which only sums per grid cell are stored."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.methods.ski.cells import CellSums
 from gpx.methods.ski.gathered import Gathered
-from gpx.methods.ski.model import COMPLETE, SKI
+from gpx.methods.ski.model import POSTERIOR_TRACE, SKI
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.tensor_checks import check_inputs, check_targets
 
 
 class SKIStream:
-    """Structured interpolation of rows that are forgotten once they are added.
+    """Structured interpolation of a stream of rows, which are not stored.
 
     Args:
-        model: with its grid placed (``initialise``) where all rows are to come, and the
-            hyperparameters and mean function that residuals are taken with; no projection.
+        model: with a grid placed (``initialise``) over all rows to come, fixed hyperparameters and
+            mean function, and no projection.
 
     Raises:
         ConfigError: a grid that is not placed, a projection, or additive grids.
 
-    Cost: ``add_rows`` O(b q^2) for b rows and q = 4^d, and the cells with data once; ``condition``
-    as that of the model without its rows. Nothing grows with the number of rows that were added.
+    Cost: ``add_rows`` O(b q^2) for b rows and q = 4^d, plus the number of cells with data;
+    ``condition`` as that of the model. Neither depends on the number of rows added before.
     """
 
     def __init__(self, model: SKI) -> None:
@@ -42,7 +42,7 @@ class SKIStream:
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Take in further data x (b, d), y (b,).
+        """Add data x (b, d), y (b,).
 
         Raises:
             DataError: an input outside the grid.
@@ -55,10 +55,10 @@ class SKIStream:
         self.sums = more if self.sums is None else self.sums + more
 
     def condition(self) -> SKIPosterior:
-        """The posterior given all rows that were added.
+        """The posterior given all rows added so far.
 
         Raises:
-            ConfigError: none were.
+            ConfigError: no rows were added.
             DidNotConverge: as for ``SKI.condition``.
         """
         if self.sums is None:
@@ -66,5 +66,5 @@ class SKIStream:
         data = Gathered.of_sums(self.sums, self.grid.shape)
         assert data.by_cell is not None
         target, _ = data.by_cell.residuals(self.sums.projected, self.sums.squared)
-        system = self.model.system_of(data, self.sums.num_data, COMPLETE)
+        system = self.model.system_of(data, self.sums.num_data, POSTERIOR_TRACE)
         return self.model.posterior_of(system, target)

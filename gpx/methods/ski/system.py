@@ -23,48 +23,46 @@ from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.waves import WavePart
 from gpx.operators import Interpolated, Interpolation
 
-NEGLIGIBLE = 1e-2
-"""Trace error of the low-rank part, summed over the data in noise variances, at which more of it
-would change the log-determinant by less than that many nats."""
-LEFT_OF_ROW, MOST_LEFT = 5e-5, 1.0
-"""The same by row, and at most, where another vector of that part costs more than it saves."""
-FACTOR_BYTES = 1 << 30
-"""Of a low-rank part kept as an array, on the grid and at the rows; limits its rank."""
-MOST_DENSE = 10_000
-"""Rows of a matrix that is factorised for reference."""
+NEGLIGIBLE_TRACE = 1e-2
+"""Negligible trace error of the low-rank part, summed over the data and divided by the noise
+variance: a bound in nats on what the missing part adds to the log-determinant."""
+TRACE_PER_ROW, MAX_TRACE = 5e-5, 1.0
+"""Trace error per row, and at most, on several axes; a smaller one costs more than it saves."""
+MAX_FACTOR_BYTES = 1 << 30
+"""Largest memory of a low-rank part that is stored as an array; limits its rank."""
+MAX_DENSE_ROWS = 10_000
+"""Most rows of a matrix that is factorised for reference."""
 
 
-def cheap_to_leave(num_data: int) -> float:
-    """Trace error, as ``NEGLIGIBLE``, of the evidence on several axes, in nats.
+def evidence_trace(num_data: int) -> float:
+    """Trace error, as ``NEGLIGIBLE_TRACE``, of the low-rank part for the evidence on several axes.
 
-    There the vectors are many and their cost is cubic: 300 x 300 points, n = 100,000, RBF, go from
-    rank 1,623 at a hundredth of a nat to 1,241 at one, for one more iteration and a standard error
-    of 0.04 nats.
+    There its cost is cubic in the rank, and a larger error saves many vectors at the price of a few
+    hundredths of a nat in the standard error.
     """
-    return min(MOST_LEFT, max(NEGLIGIBLE, LEFT_OF_ROW * num_data))
+    return min(MAX_TRACE, max(NEGLIGIBLE_TRACE, TRACE_PER_ROW * num_data))
 
 
 class SKISystem:
-    """A = W K W^T + noise I, with a low-rank part C^T C of the grid's matrix beside it.
+    """A = W K W^T + noise I, preconditioned by a low-rank part C^T C of the grid's matrix K.
 
     Args:
         covariance: K, differentiable.
-        data: W and sums over its rows; differentiable where the inputs are.
+        data: W and sums over its rows; differentiable if the inputs are.
         noise (): noise variance, differentiable.
-        rank: most vectors of C; fewer where memory is short.
-        num_data: rows that W stands for.
-        negligible: trace error, in noise variances over the data (nats of the log-determinant), at
-            which C is complete.
-        waves: most waves in the place of C; see ``GridCovariance.low_rank``.
+        rank: largest rank of C; limited by memory.
+        num_data: number of data rows that the rows of W replace.
+        negligible: trace error, as ``NEGLIGIBLE_TRACE``, at which C counts as complete.
+        waves: most waves for C; see ``GridCovariance.low_rank``.
 
     Attributes:
-        weights, weights_alone: W, and without a graph.
+        weights, detached_weights: W, with and without a graph.
         base, matrix: K and A.
         part: C (r, m).
         left_out: ``negligible``.
-        preconditioner: Q = W C^T C W^T + noise I, near A.
+        preconditioner: Q = W C^T C W^T + noise I, an approximation of A.
 
-    Cost: m r^2 + n r^2 once, or far less where K is a Kronecker product.
+    Cost: m r^2 + n r^2 once, or much less if K is a Kronecker product.
     """
 
     def __init__(
@@ -74,14 +72,14 @@ class SKISystem:
         noise: Tensor,
         rank: int,
         num_data: int,
-        negligible: float = NEGLIGIBLE,
+        negligible: float = NEGLIGIBLE_TRACE,
         waves: int = 0,
     ) -> None:
         self.covariance, self.data, self.noise = covariance, data, noise
         self.weights, self.base = data.weights, covariance.operator
-        self.weights_alone = data.weights
+        self.detached_weights = data.weights
         if self.weights.values.requires_grad:
-            self.weights_alone = Interpolation(
+            self.detached_weights = Interpolation(
                 self.weights.values.detach(),
                 self.weights.indices,
                 num_columns=self.weights.num_columns,
@@ -94,14 +92,14 @@ class SKISystem:
             self.left_out, per_noise = negligible, num_data / (points * float(noise.detach()))
             limit = negligible / per_noise
             self.part: LowRankPart = covariance.low_rank(
-                rank, limit, max(1, FACTOR_BYTES // (8 * (rows + 2 * points))), waves
+                rank, limit, max(1, MAX_FACTOR_BYTES // (8 * (rows + 2 * points))), waves
             )
             self.preconditioner = self._preconditioner()
             threshold = self.part.threshold
             self._largest_left = None if threshold is None else per_noise * float(threshold)
 
     def _preconditioner(self) -> ProductsPlusNoise:
-        part, w = self.part, self.weights_alone
+        part, w = self.part, self.detached_weights
         if isinstance(part, PivotedPart):
             factor = w.matmul(part.factor.mT).mT  # (r, n)
             project, expand, gram = factor.matmul, factor.mT.matmul, factor @ factor.mT
@@ -122,14 +120,14 @@ class SKISystem:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What gradients are taken by: the covariance's, the noise, and weights that want one."""
+        """Tensors with gradients: those of the covariance, the noise, and W if it has a graph."""
         values = self.weights.values
         return [*self.covariance.tensors, self.noise, *([values] if values.requires_grad else [])]
 
     @torch.no_grad()
     def multiply(self, vectors: Tensor) -> Tensor:
         """A times vectors (n, c), without a graph."""
-        w = self.weights_alone
+        w = self.detached_weights
         found: Tensor = w.matmul(self.covariance.multiply(w.mT.matmul(vectors)))
         return found.add_(vectors * self.noise)
 
@@ -157,18 +155,18 @@ class SKISystem:
         )
 
     def expected_error(self, probes: int) -> float:
-        """Standard error of log |A| by probes where C is complete and rows lie evenly.
+        """Bound on the standard error of log |A| by probes, for complete C and evenly spread rows.
 
-        What is left out of A / noise, of a trace T and a largest eigenvalue t at most, has a
-        Frobenius norm of (t T)^{1/2} at most, and one of T.
+        The part of A / noise that C lacks has a trace of at most T and eigenvalues of at most t, so
+        that its Frobenius norm is at most (t T)^{1/2}, and at most T.
         """
         largest = self.left_out if self._largest_left is None else self._largest_left
         return math.sqrt(2.0 * min(largest, self.left_out) * self.left_out / probes)
 
     def logdet_bracket(self) -> tuple[float, float] | None:
-        """Bounds of log |A|: log |Q| and that plus tr(A - Q) / noise; None where Q <= A is unknown.
+        """Bounds on log |A|: log |Q|, and that plus tr(A - Q) / noise; None unless Q <= A.
 
-        Cost: look-ups of n q^2 covariances, of grid points near each other.
+        Cost: look-ups of n q^2 covariances of neighbouring grid points.
         """
         if not self.part.below:
             return None
@@ -182,13 +180,13 @@ class SKISystem:
         """log |A| by Cholesky, differentiable.
 
         Raises:
-            ConfigError: more than MOST_DENSE rows.
+            ConfigError: more than ``MAX_DENSE_ROWS`` rows.
         """
         rows = len(self.weights.values)
-        if rows > MOST_DENSE:
+        if rows > MAX_DENSE_ROWS:
             raise ConfigError(
                 f"logdet=cholesky of {rows:,} rows is a dense matrix of "
-                f"{rows**2 * 8 / 2**30:,.1f} GiB; at most {MOST_DENSE:,} rows are taken: use "
+                f"{rows**2 * 8 / 2**30:,.1f} GiB; at most {MAX_DENSE_ROWS:,} rows are taken: use "
                 "logdet=lanczos"
             )
         dense = self.matrix.to_dense()
@@ -197,10 +195,10 @@ class SKISystem:
         return with_gradient(value, [dense], [torch.cholesky_inverse(factor)])
 
     @property
-    def least_eigenvalue(self) -> float | None:
-        """A lower bound of the spectrum of Q^{-1/2} A Q^{-1/2} as computed: 1, less rounding.
+    def smallest_eigenvalue(self) -> float | None:
+        """A lower bound on the eigenvalues of Q^{-1/2} A Q^{-1/2}: 1 minus rounding.
 
-        None where Q <= A is not known.
+        None unless Q <= A.
         """
         if not self.part.below:
             return None

@@ -1,9 +1,9 @@
-"""A low-rank part of a Toeplitz matrix that costs no array: its strongest waves.
+"""A low-rank part of a Toeplitz matrix by its strongest waves, which needs no array.
 
-A stationary kernel's matrix on m equidistant points is a piece of a circulant of a >= 2 m - 1
-points, whose eigenvectors are waves: K_uv = sum_k s_k cos(2 pi k (u - v) / a). Where no eigenvalue
-is negative, some of the waves are a matrix below K. Products with them are Fourier transforms, and
-W^T W between any two waves is read off the transforms of its diagonals: no work of m rank^2.
+A stationary kernel's matrix on m equidistant points is a block of a circulant of a >= 2 m - 1
+points, whose eigenvectors are waves: K_uv = sum_k s_k cos(2 pi k (u - v) / a). If no eigenvalue is
+negative, a subset of the waves gives C^T C <= K. Products with C are Fourier transforms, and
+C W^T W C^T is read off the transforms of the diagonals of W^T W, without work of m rank^2.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gpx.linalg.interpolation import Outside
 from gpx.methods.ski.low_rank import LowRankPart
 from gpx.operators import Interpolation
 
-COMPLETER = 0.1
-"""Share of a trace error that is left instead of all of it: waves cost next to nothing."""
-NEGATIVE = 64.0
-"""Eigenvalues of the circulant below zero by this many roundings of the largest are rounding."""
+TRACE_SHARE = 0.1
+"""Waves are added until the trace error is this share of the tolerance, since they are cheap."""
+ROUNDING_MULTIPLE = 64.0
+"""Negative eigenvalues up to this many roundings of the largest one count as rounding."""
 
 
 class WavePart(LowRankPart):
@@ -35,9 +35,9 @@ class WavePart(LowRankPart):
         missing (): see ``LowRankPart``.
 
     Attributes:
-        roots (f,): C has 2 f rows; those of sines that vanish are zero.
+        roots (f,): factors of the 2 f rows of C; rows of vanishing sines are zero.
 
-    Cost: a product two transforms of a per column; memory a.
+    Cost: two transforms of length a per column of a product; memory a.
     """
 
     def __init__(
@@ -46,35 +46,35 @@ class WavePart(LowRankPart):
         self.points, self.period, self.waves, self.missing = points, period, waves, missing
         self.strengths = strengths
         self.threshold = strengths.min()
-        self.single = (waves == 0) | (2 * waves == period)  # these have no sine
+        self.single = (waves == 0) | (2 * waves == period)  # waves without a sine
         self.share = torch.where(self.single, 1.0, 2.0).to(strengths) / period
         self.roots = (self.share * strengths).sqrt()
 
     @classmethod
     @torch.no_grad()
     def of(cls, lags: Tensor, rank: int, tolerance: float) -> WavePart | None:
-        """Of a kernel's lags (m,): at most ``rank`` waves, fewer at a trace error of ``tolerance``.
+        """At most ``rank`` waves of a kernel's lags (m,), fewer if the trace error allows.
 
-        None where the circulant is not positive semi-definite: kernels that have not decayed along
-        the axis, of which few pivots carry all.
+        None if the circulant is not positive semi-definite, because the kernel has not decayed
+        along the axis; a few pivots then suffice.
         """
         m = len(lags)
         period = fast_length(2 * m - 1)
-        # lags beyond the grid are free: the last one keeps convex kernels positive
+        # lags beyond the grid are arbitrary; the last lag keeps convex kernels positive
         gap = lags[-1:].expand(period - 2 * m + 1)
         strengths = torch.fft.rfft(torch.cat([lags, gap, lags[1:].flip(0)])).real
         largest = strengths.max()
-        if bool(strengths.min() < -NEGATIVE * torch.finfo(lags.dtype).eps * largest):
+        if bool(strengths.min() < -ROUNDING_MULTIPLE * torch.finfo(lags.dtype).eps * largest):
             return None
         strengths = strengths.clamp_min(0.0)
         every = torch.full_like(strengths, 2.0 / period)
         every[0] = every[-1] = 1.0 / period
         order = (every * strengths).argsort(descending=True)[: min(rank, len(strengths))]
         carried = (every * strengths)[order].cumsum(0)
-        # what is left of the sum of all, not of k(0), which is smaller by rounding
+        # relative to the sum of all, as k(0) may be smaller by rounding
         left = ((every * strengths).sum() - carried).clamp_min(0.0)
         positive = int((strengths[order] > 0.0).sum())
-        count = min(positive, int((left * m > COMPLETER * tolerance).sum()) + 1)
+        count = min(positive, int((left * m > TRACE_SHARE * tolerance).sum()) + 1)
         waves = order[:count]
         part = cls(m, period, waves, strengths[waves], left[count - 1])
         part.complete = bool(left[count - 1] * m <= tolerance)
@@ -114,7 +114,7 @@ class WavePart(LowRankPart):
     def gram(self, moments: Tensor) -> Tensor:
         """C W^T W C^T (2 f, 2 f) from ``weight_moments``.
 
-        Cost: a transform of every diagonal of W^T W, and f^2 look-ups in it.
+        Cost: a transform of every diagonal of W^T W, and f^2 look-ups.
         """
         diagonals = moments.reshape(self.points, -1).mT.contiguous()
         seen = torch.fft.fft(diagonals, n=self.period)  # (w, a)

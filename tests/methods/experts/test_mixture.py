@@ -14,7 +14,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.methods.experts import HardCut
-from gpx.methods.experts.gates import Gates
+from gpx.methods.experts.mixture import Gates
 from gpx.models import ExactGP, MixtureOfExperts
 from gpx.objectives import HardCutEvidence
 

@@ -65,7 +65,7 @@ def test_repeated_points_are_all_ordered():
 @pytest.mark.parametrize("chunk", [1 << 23, 500])
 @pytest.mark.parametrize("size", [1, 5])
 def test_each_block_is_given_the_nearest_rows_of_earlier_blocks(size, chunk, monkeypatch):
-    monkeypatch.setattr("gpx.methods.nearest.ordering.CHUNK", chunk)
+    monkeypatch.setattr("gpx.methods.nearest.ordering.CHUNK_DISTANCES", chunk)
     x = points(83)
     ordered = blocks(x, size)[maximin_order(torch.arange(len(blocks(x, size))).double()[:, None])]
     found = earlier_rows(x, ordered, 12)

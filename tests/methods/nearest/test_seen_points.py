@@ -13,7 +13,7 @@ from gpx.means import Constant
 from gpx.methods.nearest import single_input
 from gpx.methods.nearest.compiled_input import COARSE_NUMBERS, compiled_library
 from gpx.methods.nearest.nearness import nearest_inducing
-from gpx.methods.nearest.seen_points import SMALL, SeenPoints
+from gpx.methods.nearest.seen_points import MIN_TREE_POINTS, SeenPoints
 from gpx.models import NearestPosterior
 
 JITTER = 1e-6
@@ -66,7 +66,7 @@ def test_what_is_prepared_is_what_is_worked_out(name, rule):
 
 
 def test_a_tree_and_all_comparisons_find_the_same():
-    kernel, z, x = RBF(2).double(), draws(SMALL + 1, 2), draws(50, 2, seed=1)
+    kernel, z, x = RBF(2).double(), draws(MIN_TREE_POINTS + 1, 2), draws(50, 2, seed=1)
     with torch.no_grad():
         by_tree = SeenPoints(kernel, z, "kernel", JITTER).nearest(x, 5)
         by_pairs = nearest_inducing(kernel, z, x, 5, "kernel")
@@ -200,7 +200,7 @@ PLACES = (
 
 @pytest.mark.skipif(compiled_library() is None, reason="no C compiler")
 @pytest.mark.parametrize("h", [1, 4, 32])
-@pytest.mark.parametrize(("m", "q"), [(700, 50), (60, 3), (SMALL + 1, 2)])
+@pytest.mark.parametrize(("m", "q"), [(700, 50), (60, 3), (MIN_TREE_POINTS + 1, 2)])
 @pytest.mark.parametrize("name", PLACES)
 def test_compiled_code_sees_the_nearest_and_solves_as_dense_formulas_do(name, m, q, h):
     z, x = places(name, m, q)

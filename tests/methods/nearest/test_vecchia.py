@@ -137,7 +137,7 @@ def test_neighbours_are_searched_for_anew_in_the_metric_that_was_found():
 def test_other_data_than_those_the_groups_are_of():
     x, y = data()
     made = model(x, y)
-    with pytest.raises(ConfigError, match="groups are of other data than these 50 rows"):
+    with pytest.raises(ConfigError, match="blocks are of other data than these 50 rows"):
         VecchiaMLL().evidence(made, x[:50], y[:50])
 
 

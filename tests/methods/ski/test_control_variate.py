@@ -8,7 +8,7 @@ import torch
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.ski.control_variate import control_variate, reduced
+from gpx.methods.ski.control_variate import control_variate, mean_with_control
 from gpx.methods.ski.quad_logdet import control_variate_of
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence
@@ -53,10 +53,10 @@ def test_the_mean_stays_unbiased_and_shares_are_those_of_the_other_probes():
         a, b = x[others] - x[others].mean(), y[others] - y[others].mean()
         want.append(y[i] - (a @ b) / (a @ a) * x[i])
     want = torch.stack(want)
-    value, error = reduced(y, x)
+    value, error = mean_with_control(y, x)
     torch.testing.assert_close(value, want.mean())
     torch.testing.assert_close(error, want.std() / math.sqrt(6.0))
-    assert reduced(y[:3], x[:3])[0] == y[:3].mean()  # too few to say
+    assert mean_with_control(y[:3], x[:3])[0] == y[:3].mean()  # too few to say
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def test_probes_are_drawn_until_the_error_is_as_asked_for_or_it_is_said(monkeypa
     model, x, y = problem(2)
     few = SKIEvidence(accuracy=1.0).evidence(model, x, y)
     assert few.facts["probes"] == 8
-    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 0.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.EVIDENCE_ERROR_TARGET", 0.0)
     wanted = 0.4 * few.facts["logdet_error"] / 2.0 / 600
     objective = SKIEvidence(accuracy=wanted, most_probes=1000)
     more = objective.evidence(model, x, y)

@@ -178,7 +178,7 @@ def test_on_several_axes_more_is_left_to_the_probes_and_its_error_is_stated(monk
     model = placed(x, y, 24, lengthscale=2.0)
     full = model.system(x).part.rank
     want = evidence(model, x, y, logdet="cholesky").value.item()
-    monkeypatch.setattr(system, "LEFT_OF_ROW", 1.0)
+    monkeypatch.setattr(system, "TRACE_PER_ROW", 1.0)
     part = model.system(x).part
     assert part.complete
     assert part.rank < 0.95 * full
@@ -194,11 +194,11 @@ def test_on_several_axes_more_is_left_to_the_probes_and_its_error_is_stated(monk
 
 def test_on_one_axis_and_in_sums_a_hundredth_of_a_nat_is_left(monkeypatch):
     """There another vector costs next to nothing."""
-    monkeypatch.setattr(system, "LEFT_OF_ROW", 1.0)
+    monkeypatch.setattr(system, "TRACE_PER_ROW", 1.0)
     for d in (1, 2):
         x, y = synthetic(400, d)
         model = placed(x, y, 100, kernel=lambda _, *given: RBF(None, *given), additive=d > 1)
-        assert model.system(x).left_out == system.NEGLIGIBLE
+        assert model.system(x).left_out == system.NEGLIGIBLE_TRACE
 
 
 def exactly(model, x, y):

@@ -94,7 +94,7 @@ def test_on_fine_axes_the_gram_matrix_is_that_of_the_array(even, monkeypatch):
     found = part.gram(moments)
     seen = part.at(weights, x, "error")
     torch.testing.assert_close(found, seen @ seen.mT, rtol=1e-9, atol=1e-9)
-    monkeypatch.setattr(pairs, "MOST_DIMENSIONS", 0.0)
+    monkeypatch.setattr(pairs, "MAX_DIMENSION_SHARE", 0.0)
     assert _PairProducts(part.vectors[0], width)._bases[0] is None
     torch.testing.assert_close(part.gram(moments), found, rtol=1e-9, atol=1e-9)
 
@@ -169,7 +169,7 @@ def test_gradients_by_an_inverse_in_float32_are_those_in_float64(rows, monkeypat
     hyperparameters = [*model.kernel.parameters(), *model.likelihood.parameters()]
     found = []
     for least in (2, 10**9):
-        monkeypatch.setattr(gradients, "LEAST_SINGLE", least)
+        monkeypatch.setattr(gradients, "MIN_FLOAT32_SIZE", least)
         slopes = gradients.carried_gradient(system)
         by_tensor = [s.reshape(t.shape) for s, t in zip(slopes, system.tensors, strict=True)]
         found.append(
@@ -183,10 +183,10 @@ def test_gradients_by_an_inverse_in_float32_are_those_in_float64(rows, monkeypat
             )
         )
     torch.testing.assert_close(*found, rtol=1e-6, atol=0.0)
-    monkeypatch.setattr(gradients, "LEAST_SINGLE", 2)
+    monkeypatch.setattr(gradients, "MIN_FLOAT32_SIZE", 2)
     inverse, _ = gradients._inverse(system.preconditioner.capacitance, single=True)
     assert inverse.dtype == torch.float32
-    monkeypatch.setattr(gradients, "MOST_GROWN", 0.5)
+    monkeypatch.setattr(gradients, "MAX_INVERSE_DIAGONAL", 0.5)
     inverse, scale = gradients._inverse(system.preconditioner.capacitance, single=True)
     assert inverse.dtype == torch.float64
     assert bool((scale == 1.0).all())

@@ -121,7 +121,7 @@ def test_rows_gathered_by_cell_change_nothing(mean):
     """2,000 rows in 16 cells: the evidence is that of all of them."""
     x, y = data(n=2000)
     model = placed(x, y, mean=mean, grid_size=20, noise=0.3)
-    assert "rows stand for 2,000" in model.note
+    assert "rows replace 2,000" in model.note
     assert len(model.gathered(x).weights.values) <= 4 * 16
     found = SKIEvidence().evidence(model, x, y)
     want = dense_evidence(model, x, y)

@@ -14,7 +14,7 @@ from gpx.means import Zero
 from gpx.methods.ski.gradients import logdet_gradient
 from gpx.methods.ski.low_rank import EigenPart, PivotedPart
 from gpx.methods.ski.probed_slopes import ProbedSlopes
-from gpx.methods.ski.quad_logdet import _enough
+from gpx.methods.ski.quad_logdet import _num_probes_needed
 from gpx.methods.ski.waves import WavePart
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence
@@ -93,8 +93,10 @@ def test_the_stated_error_is_that_of_draws():
 
 
 def test_probes_are_drawn_until_the_gradient_is_as_asked_for_or_it_is_said_once(monkeypatch):
-    monkeypatch.setattr("gpx.methods.ski.evidence.SLIGHT", 0.0)
-    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 100.0)  # the value asks for no more
+    monkeypatch.setattr("gpx.methods.ski.evidence.GRADIENT_ERROR_TARGET", 0.0)
+    monkeypatch.setattr(
+        "gpx.methods.ski.evidence.EVIDENCE_ERROR_TARGET", 100.0
+    )  # the value asks for no more
     model, x, y = rough()
     few = SKIEvidence(accuracy=1.0)
     first = few.evidence(model, x, y).facts
@@ -116,8 +118,8 @@ def test_probes_are_drawn_until_the_gradient_is_as_asked_for_or_it_is_said_once(
 
 
 def test_new_probes_at_every_step_average_the_error_out(monkeypatch):
-    monkeypatch.setattr("gpx.methods.ski.evidence.SLIGHT", 0.0)
-    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 100.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.GRADIENT_ERROR_TARGET", 0.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.EVIDENCE_ERROR_TARGET", 100.0)
     model, x, y = rough()
     objective = SKIEvidence(accuracy=1e-4, resample=True)
     draws = torch.Generator().manual_seed(0)
@@ -147,9 +149,9 @@ def test_another_run_states_no_error_of_the_one_before():
 def test_slopes_of_size_zero_with_an_error_say_so():
     objective = SKIEvidence()
     with pytest.warns(UserWarning, match="standard error of inf"):
-        objective._look_at_slopes(1.0, 0.0, 8)
+        objective._record_gradient_error(1.0, 0.0, 8)
     assert float(objective.gradient_error) == float("inf")
-    objective._look_at_slopes(0.0, 0.0, 8)
+    objective._record_gradient_error(0.0, 0.0, 8)
     assert float(objective.gradient_error) == 0.0
 
 
@@ -162,8 +164,8 @@ def test_states_saved_before_load():
 
 def test_an_error_of_two_probes_decides_nothing(monkeypatch):
     """That of two is small by chance; over 40 draws what is stated is then half of what is."""
-    monkeypatch.setattr("gpx.methods.ski.evidence.SLIGHT", 0.0)
-    monkeypatch.setattr("gpx.methods.ski.evidence.FINE", 100.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.GRADIENT_ERROR_TARGET", 0.0)
+    monkeypatch.setattr("gpx.methods.ski.evidence.EVIDENCE_ERROR_TARGET", 100.0)
     model, x, y = problem(Matern12, 1, 0.2, rank=8)
     want = slopes(model, SKIEvidence(logdet="cholesky").evidence(model, x, y).value)
     size = slopes(model, -0.5 * model.system(x).dense_logdet()).norm()
@@ -188,13 +190,13 @@ def test_an_error_of_two_probes_decides_nothing(monkeypatch):
     [([0.5, 1.0], 8), ([2.0, 0.1], 32), ([9.0], 64), ([1e200], 64), ([math.inf, 0.1], 64)],
 )
 def test_errors_however_large_ask_for_at_most_all_probes(excess, wanted):
-    assert _enough(8, excess, 64) == wanted
+    assert _num_probes_needed(8, excess, 64) == wanted
 
 
 @pytest.mark.parametrize("excess", [[math.nan, 0.1], [0.1, math.nan]])
 def test_errors_of_nan_are_not_taken_for_small_ones(excess):
     with pytest.raises(DidNotConverge, match="no finite standard error after 8 probes"):
-        _enough(8, excess, 64)
+        _num_probes_needed(8, excess, 64)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

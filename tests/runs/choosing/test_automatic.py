@@ -113,7 +113,7 @@ def test_several_targets_are_taken_for_such_where_no_likelihood_is_named(tmp_pat
     )
     assert fitted.metrics["model.name"] == "CoregionalGP"
     assert fitted.predict(x[:4]).mean.shape == (4, 2)
-    said = r"2 targets \(y1, y2\), the likelihood \w+ takes 1.*likelihood=gaussian_outputs"
+    said = r"2 targets \(y1, y2\) and the likelihood \w+ takes 1.*likelihood=gaussian_outputs"
     for named in ("approx=exact", "likelihood=gaussian", "likelihood=student_t"):
         with pytest.raises(ConfigError, match=said):
             gpx.fit(x, y, *QUICK, "kernel=auto", named, folder=tmp_path / named)

@@ -109,7 +109,7 @@ def test_mistakes_on_the_command_line_give_one_line(fitted, options, words, caps
         (["approx=sgpr", "approx.num_inducing=5"], "needs discrete weights"),
         (["approx=direct", "approx.num_basis=8", "mean=linear"], "takes mean=constant"),
         (["approx=direct", "approx.num_basis=8", "approx.weights.num_values=17"], "16 values"),
-        (["approx=direct", "approx.num_basis=8", "calibrate=variance"], "no calibrate"),
+        (["approx=direct", "approx.num_basis=8", "calibrate=variance"], "cannot hold calibrate"),
     ],
 )
 def test_models_that_have_no_such_form_are_refused(options, words, tmp_path):

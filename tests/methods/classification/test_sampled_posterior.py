@@ -1,0 +1,22 @@
+"""Functions drawn from samples of latents and hyperparameters."""
+
+import torch
+
+from gpx.kernels import RBF
+from gpx.means import Zero
+from gpx.methods.classification.hyper_position import HyperPosition
+from gpx.methods.classification.sampled_posterior import SampledPosterior
+
+
+def test_functions_follow_their_samples_in_the_order_drawn():
+    """The first few of many functions are a fair draw: samples are not sorted among them."""
+    kernel, mean = RBF(1, 0.5, 1.0).double(), Zero()
+    x = torch.arange(4, dtype=torch.float64).unsqueeze(1)
+    latents = torch.tensor([[-3.0], [0.0], [3.0]], dtype=torch.float64).expand(3, 4)
+    place = HyperPosition([kernel, mean]).read()
+    posterior = SampledPosterior(kernel, mean)
+    posterior.keep(x, inputs=x, samples=place.expand(3, -1), latents=latents)
+    drawn = torch.randint(3, (12,), generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(drawn, drawn.sort().values)
+    paths = posterior.sample_paths(12, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(paths(x), latents[drawn], atol=1e-4, rtol=0.0)
