@@ -17,7 +17,7 @@ from gpx.constructed import Constructed
 from gpx.errors import ConfigError, GPXError, class_name
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 from gpx.means import Mean
 from gpx.options.composition import composed
 from gpx.options.module_node import chosen_modules, node_of
@@ -237,7 +237,7 @@ def _trained(
             return composed(["data=npz", *before, *options, *chosen, *after])
 
     config = compose([], [])
-    if given.has_text_targets and not of_classes(likelihood_task(config)):
+    if given.has_text_targets and not is_classification(likelihood_task(config)):
         real_array(y, TARGETS)  # refuses texts
     config.data.update({"path": str(path), **given.options()})
     made = [parent for parent in path.parents if not parent.exists()]
