@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from pathlib import Path
 from typing import BinaryIO
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of writing for want of room, which do not say where."""
+"""Errors of a full disk, which do not name the file."""
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A binary file that becomes ``path`` when the block ends without an exception.
 
-    What is written goes to a sibling, is flushed to disk and renamed over ``path``: a crash or kill
-    at any moment leaves the old file or the new one. On an exception nothing is left.
+    Data are written to a temporary file in the same folder, flushed to disk and renamed to
+    ``path``: after a crash at any moment there is the old file or the new one. On an exception
+    the temporary file is deleted.
 
     Args:
-        path: target; its folder is made.
+        path: target; its folder is created.
 
     Raises:
-        OSError: the folder cannot be made or written to, or the disk is full; it names ``path``.
+        OSError: the folder cannot be created or written to, or the disk is full; names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     except OSError as error:
-        error.filename = str(path)  # nobody has asked for the sibling
+        error.filename = str(path)  # instead of the temporary file
         raise
     part = Path(name)
     try:
@@ -39,7 +40,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(0o644)  # mkstemp makes files for its owner's eyes only
+        part.chmod(0o644)  # mkstemp creates files that only their owner can read
         os.replace(part, path)
     except OSError as error:
         if error.filename is None and error.errno in FULL:

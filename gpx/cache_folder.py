@@ -1,4 +1,4 @@
-"""Where gpx keeps what it can make or fetch again: data sets, compiled files."""
+"""The folder for what gpx can download or compile again: data sets, compiled files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def cache_folder() -> Path:
     """``$XDG_CACHE_HOME/gpx``, by default ``~/.cache/gpx``; it need not exist.
 
     Raises:
-        FileNotFoundError: the user has no home, as in some containers.
+        FileNotFoundError: the user has no home folder, as in some containers.
     """
     try:
         base = os.environ.get("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-"""Numbers that densities are normalised by."""
+"""Normalising constants of densities."""
 
 import math
 

@@ -22,16 +22,16 @@ FLOOR = 1e-6
 """Smallest value of a positive parameter."""
 
 MARGIN = 0.05
-"""How far above its floor, relative to it, an optimiser keeps a positive parameter: closer, and the
-unconstrained parameter has no gradient left that would ever move it away again."""
+"""Relative distance that optimisers keep from the floor of a positive parameter; closer to it the
+gradient of the unconstrained parameter vanishes, and it would never move away again."""
 
 
 class Positive(nn.Module):
     """Softplus with a floor: ``value = floor + log(1 + exp(raw))``.
 
     Args:
-        floor: the infimum of the natural value, in the parameter's own unit.
-        name: of the parameter, for the error message.
+        floor: infimum of the natural value.
+        name: of the parameter, for error messages.
 
     Raises:
         ConfigError: a negative floor.
@@ -45,14 +45,14 @@ class Positive(nn.Module):
         self.name = name
 
     def forward(self, raw: Tensor) -> Tensor:
-        """Natural value of an unconstrained one; same shape."""
+        """Natural value of an unconstrained value; same shape."""
         return softplus(raw) + self.floor
 
     def right_inverse(self, value: Tensor) -> Tensor:
-        """Unconstrained value of a natural one.
+        """Unconstrained value of a natural value.
 
-        A value equal to the floor counts as just above it: after long training towards the floor
-        that is what rounding makes of it, and what was read must be assignable.
+        A value equal to the floor counts as just above it: values close to the floor round to it,
+        and every value that was read must be assignable.
 
         Raises:
             ConfigError: a value below the floor, or not finite.
@@ -75,28 +75,29 @@ class Positive(nn.Module):
         return float(_unconstrained(torch.tensor(MARGIN * self.floor, dtype=torch.float64)))
 
 
-class _AsGiven(parametrize.ParametrizationList):
-    """Raw value behind a positive parameter that remembers what it was made from.
+class _ExactInitial(parametrize.ParametrizationList):
+    """Unconstrained value of a positive parameter that keeps its initial natural value in float64.
 
     Attributes:
-        given: natural value in float64.
-        made: the raw value that was made from it; a raw value that differs was moved since.
+        initial: natural value in float64.
+        initial_raw: the unconstrained value computed from it; the parameter has not been changed
+            as long as they are equal.
     """
 
-    given: Tensor
-    made: Tensor
+    initial: Tensor
+    initial_raw: Tensor
 
-    def remember(self, given: Tensor) -> None:
-        """``given`` is what the raw value, as it is now, was made from."""
-        self.given, self.made = given, self.original.detach().clone()
+    def remember(self, initial: Tensor) -> None:
+        """Record the natural value from which the current unconstrained value was computed."""
+        self.initial, self.initial_raw = initial, self.original.detach().clone()
 
     def right_inverse(self, value: float | Sequence[float] | Tensor) -> None:
-        """Assign a natural value: a number for every entry, or one for each.
+        """Assign a natural value: one number for all entries, or one for each.
 
-        torch's own takes a tensor of any shape for the parameter, whatever shape that had.
+        torch's own method accepts a tensor of any shape.
 
         Raises:
-            ConfigError: no number, several of another shape, below the floor or not finite.
+            ConfigError: not a number, of another shape, below the floor or not finite.
         """
         raw, name = self.original, cast(Positive, self[0]).name
         given = _numbers(name, value).to(raw.device, raw.dtype)
@@ -110,24 +111,24 @@ class _AsGiven(parametrize.ParametrizationList):
         before = self.original.detach()
         super()._apply(fn, recurse)
         raw = self.original
-        if raw.dtype != before.dtype and torch.equal(before, self.made.to(before.device)):
-            exact = cast(Positive, self[0]).right_inverse(self.given)
+        if raw.dtype != before.dtype and torch.equal(before, self.initial_raw.to(before.device)):
+            exact = cast(Positive, self[0]).right_inverse(self.initial)
             raw.data.copy_(exact)
-            self.remember(self.given)
+            self.remember(self.initial)
         return self
 
 
 @contextmanager
-def values_made_once(device: torch.device, *owners: object) -> Iterator[None]:
-    """Inside, a positive parameter that is read several times is made once, on a GPU.
+def cached_parameters(device: torch.device, *owners: object) -> Iterator[None]:
+    """On a GPU, compute every positive parameter once within the block, however often it is read.
 
-    There every reading is two launches forward and two backward; the parameters of ``owners`` are
-    made together, in three launches for all. On a CPU they are free, and gradients keep the order
-    in which they have always been summed. Nothing may be assigned inside.
+    There every reading would take two launches forward and two backward; the parameters of
+    ``owners`` are computed together, in three launches for all. On a CPU nothing is cached, which
+    costs nothing and keeps the summation order of gradients. No parameter may be assigned inside.
 
     Args:
-        device: where the parameters are.
-        owners: modules whose positive parameters will be read; what is no module is left out.
+        device: of the parameters.
+        owners: modules whose positive parameters will be read; other objects are ignored.
     """
     if device.type == "cpu":
         yield
@@ -138,19 +139,19 @@ def values_made_once(device: torch.device, *owners: object) -> Iterator[None]:
             for module in owner.modules() if isinstance(owner, nn.Module) else ():
                 for constrained in positive_parameters(module, below=False):
                     raw, floor = constrained.raw, constrained.constraint.floor
-                    place = (id(module), constrained.name)
-                    groups.setdefault((raw.dtype, floor), []).append((place, raw))
+                    key = (id(module), constrained.name)
+                    groups.setdefault((raw.dtype, floor), []).append((key, raw))
         for (_, floor), members in groups.items():
             raws = [raw for _, raw in members]
-            together = torch.cat([raw.reshape(-1) for raw in raws])
-            values = (softplus(together) + floor).split([raw.numel() for raw in raws])
-            for (place, member), value in zip(members, values, strict=True):
-                parametrize._cache[place] = value.view(member.shape)
+            flat = torch.cat([raw.reshape(-1) for raw in raws])
+            values = (softplus(flat) + floor).split([raw.numel() for raw in raws])
+            for (key, member), value in zip(members, values, strict=True):
+                parametrize._cache[key] = value.view(member.shape)
         yield
 
 
 def _unconstrained(above: Tensor) -> Tensor:
-    """log(exp(v) - 1), written so that neither large nor tiny values lose digits."""
+    """log(exp(v) - 1), accurate for large and tiny values."""
     return above + torch.log(-torch.expm1(-above))
 
 
@@ -172,20 +173,20 @@ def positive_parameter(
     Raises:
         ConfigError: a value that is no number, not above the floor or not finite.
 
-    The parameter is made in torch's default dtype; until it is moved, a change of precision
-    (``module.double()``) makes it anew from ``value``, so that nothing is lost to rounding.
+    The parameter has torch's default dtype. As long as it is not changed, a change of precision
+    (``module.double()``) computes it again from ``value``, without rounding errors.
     """
-    given = _numbers(name, value).clone()
-    setattr(module, name, nn.Parameter(given.to(torch.get_default_dtype())))
+    initial = _numbers(name, value).clone()
+    setattr(module, name, nn.Parameter(initial.to(torch.get_default_dtype())))
     parametrize.register_parametrization(module, name, Positive(floor, name))
-    made = cast("_AsGiven", module.parametrizations[name])  # type: ignore[index]
-    made.__class__ = _AsGiven
-    made.remember(given)
+    parametrization = cast("_ExactInitial", module.parametrizations[name])  # type: ignore[index]
+    parametrization.__class__ = _ExactInitial
+    parametrization.remember(initial)
     _make_picklable(module)
 
 
 def _numbers(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
-    """``value`` in float64, without a graph; raises ConfigError where it is no number."""
+    """``value`` in float64, detached; raises ConfigError if it is no number."""
     try:
         return torch.as_tensor(value, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -193,20 +194,20 @@ def _numbers(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
 
 
 def _make_picklable(module: nn.Module) -> None:
-    """torch gives each parametrised module a class of its own, and that class refuses to pickle."""
-    made: Any = type(module)
-    made.__reduce_ex__, made.__copy__ = _reduced, _shallow
+    """Make pickle and copy work for a class that torch created for a parametrised module."""
+    cls: Any = type(module)
+    cls.__reduce_ex__, cls.__copy__ = _reduce, _shallow_copy
 
 
-def _shallow(module: nn.Module) -> nn.Module:
-    """What ``copy.copy`` makes of any module: another one that shares all it holds."""
-    made = _empty(type(module))
-    vars(made).update(vars(module))
-    return made
+def _shallow_copy(module: nn.Module) -> nn.Module:
+    """``copy.copy`` as for any module: another one with the same contents."""
+    copied = _empty(type(module))
+    vars(copied).update(vars(module))
+    return copied
 
 
-def _reduced(module: nn.Module, protocol: int) -> tuple[Any, ...]:
-    """The class that the user wrote and the module's state: what pickle and joblib keep."""
+def _reduce(module: nn.Module, protocol: int) -> tuple[Any, ...]:
+    """For pickle and joblib: the class that the user wrote, and the module's state."""
     return _empty, (type(module).__bases__[0],), vars(module), None, None, _restore
 
 
@@ -215,26 +216,26 @@ def _empty(cls: type[nn.Module]) -> nn.Module:
 
 
 def _restore(module: nn.Module, state: dict[str, Any]) -> None:
-    """Put ``state`` back and register its parametrisations again, in place of placeholders."""
+    """Restore ``state``, registering its parametrisations again."""
     order = state["_modules"]
     others = {name: child for name, child in order.items() if name != "parametrizations"}
     vars(module).update(state | {"_modules": others})
     for name in order["parametrizations"]:
         module.register_parameter(name, nn.Parameter(torch.empty(0)))
         parametrize.register_parametrization(module, name, nn.Identity())
-    module._modules = dict(order)  # the saved ones, in the order in which parameters are listed
+    module._modules = dict(order)  # those saved, which also restores the order of parameters
     _make_picklable(module)
 
 
 def floor_of(module: nn.Module, name: str) -> float:
-    """Infimum of the positive parameter ``module.<name>``, in its own unit."""
+    """Infimum of the positive parameter ``module.<name>``."""
     return next(c.constraint.floor for c in positive_parameters(module) if c.name == name)
 
 
 def raise_floor(module: nn.Module, name: str, floor: float) -> None:
-    """Another infimum for ``module.<name>``; values below it move to just above it.
+    """Set a higher infimum of ``module.<name>``; values below it move to just above it.
 
-    The floor is no part of a state_dict: who raises it sets it again before a state is loaded.
+    The floor is not in the state_dict: it must be raised again before a state is loaded.
     """
     value = getattr(module, name).detach()
     constraint = next(c.constraint for c in positive_parameters(module) if c.name == name)
@@ -243,18 +244,18 @@ def raise_floor(module: nn.Module, name: str, floor: float) -> None:
 
 
 def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[float]:
-    """Least values that an optimiser may give to ``parameters`` of ``module``, one for each.
+    """Lower bounds for an optimiser of ``parameters`` of ``module``, one for each.
 
-    ``Positive.lowest_raw`` for the unconstrained tensor behind a positive parameter, -inf for any
-    other parameter. A line search or a large step that goes further leaves the parameter where its
-    gradient vanishes, and the optimiser then takes it for settled.
+    ``Positive.lowest_raw`` for the unconstrained tensor of a positive parameter, -inf for any other
+    parameter. Below it the gradient vanishes, so that after too large a step the optimiser would
+    take the parameter for converged.
     """
     found = {id(c.raw): c.constraint.lowest_raw for c in positive_parameters(module)}
     return [found.get(id(parameter), -math.inf) for parameter in parameters]
 
 
 def at_their_floor(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:
-    """Those of ``parameters`` with an entry within 2 MARGIN of its floor: "name (1e-06)"."""
+    """Those of ``parameters`` with an entry within 2 MARGIN of the floor, as "name (1e-06)"."""
     chosen = {id(parameter) for parameter in parameters}
     return [
         f"{c.name} ({c.constraint.floor:.0e})"
@@ -265,7 +266,7 @@ def at_their_floor(module: nn.Module, parameters: Sequence[nn.Parameter]) -> lis
 
 
 class Constrained(NamedTuple):
-    """A positive parameter: its dotted name, the tensor that is learned, and what lies between."""
+    """A positive parameter: its dotted name, its unconstrained tensor, and its constraint."""
 
     name: str
     raw: nn.Parameter
@@ -273,12 +274,12 @@ class Constrained(NamedTuple):
 
 
 def positive_parameters(module: nn.Module, *, below: bool = True) -> Iterator[Constrained]:
-    """Every positive parameter of ``module``, and of its parts where they are to be looked at."""
+    """Every positive parameter of ``module`` and, with ``below``, of its submodules."""
     for path, child in module.named_modules() if below else (("", module),):
         if not parametrize.is_parametrized(child):
             continue
-        of_child: Any = child.parametrizations
-        for name, parametrizations in of_child.items():
+        by_name: Any = child.parametrizations
+        for name, parametrizations in by_name.items():
             constraint = parametrizations[0]
             if isinstance(constraint, Positive) and len(parametrizations) == 1:
                 raw = parametrizations.original
@@ -288,8 +289,8 @@ def positive_parameters(module: nn.Module, *, below: bool = True) -> Iterator[Co
 def natural_parameters(module: nn.Module) -> dict[str, Tensor]:
     """All parameters of ``module`` by dotted name, in natural units and detached.
 
-    Parametrised ones appear under the name the user reads (``kernel.lengthscale``), not under
-    torch's ``kernel.parametrizations.lengthscale.original``.
+    Parametrised ones have the name of their attribute (``kernel.lengthscale``) instead of torch's
+    ``kernel.parametrizations.lengthscale.original``.
     """
     found: dict[str, Tensor] = {}
     for path, child in module.named_modules():

@@ -1,4 +1,4 @@
-"""Modules that remember what they were constructed with, so that a run folder can say it."""
+"""Modules that record their constructor's arguments, for the config in a run folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 PLAIN = (bool, int, float, str, type(None))
-"""Values that a config holds as they are."""
+"""Values that a config can hold."""
 
 
 class Unrecorded:
-    """In the place of an argument that no config can hold; it shows as the class of that."""
+    """Placeholder of an argument that no config can hold; its repr names the argument's class."""
 
     def __init__(self, value: object) -> None:
         self.kind = type(value).__name__
@@ -25,22 +25,22 @@ class Unrecorded:
 
 
 class Constructed(nn.Module):
-    """A module whose subclasses' constructors note their arguments, by wrapping ``__init__``.
+    """A module that records the arguments of its constructor, by a wrapper around ``__init__``.
 
-    Numbers, texts, tensors, modules, and lists and mappings of them are kept; of anything else
-    (functions, iterators) only that it was there, so that what could be pickled still can.
+    Numbers, strings, tensors, modules, and lists and mappings of them are recorded; anything else
+    (functions, iterators) is replaced by ``Unrecorded``, so that modules stay picklable.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
-            cls.__init__ = _noting(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
 
     def construction(self) -> dict[str, Any] | None:
-        """Every argument of the constructor by name, with defaults; None where it is not known.
+        """Every argument of the constructor by name, with defaults; None if unknown.
 
-        It is not where a constructor takes any number of positional arguments, or was replaced
-        after its class was written.
+        It is unknown if the constructor takes any number of positional arguments, or was replaced
+        after its class was defined.
         """
         kind: Any = type_before_parametrizations(self)
         if kind.__init__ is nn.Module.__init__:
@@ -54,33 +54,33 @@ class Constructed(nn.Module):
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         _, *options = signature.parameters.values()
-        given: dict[str, Any] = {}
+        recorded: dict[str, Any] = {}
         for option in options:
             value = bound.arguments[option.name]
-            given |= value if option.kind is option.VAR_KEYWORD else {option.name: value}
-        return given
+            recorded |= value if option.kind is option.VAR_KEYWORD else {option.name: value}
+        return recorded
 
 
-def _noting(init: Callable[..., None]) -> Callable[..., None]:
+def _recording(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
-    def noting(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def recording(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         if "_construction" not in self.__dict__:  # the outermost constructor comes first
-            given = {name: _kept(value) for name, value in kwargs.items()}
-            kept = (init.__qualname__, tuple(_kept(value) for value in args), given)
-            self.__dict__["_construction"] = kept
+            options = {name: _record(value) for name, value in kwargs.items()}
+            recorded = (init.__qualname__, tuple(_record(value) for value in args), options)
+            self.__dict__["_construction"] = recorded
         init(self, *args, **kwargs)
 
-    return noting
+    return recording
 
 
-def _kept(value: Any) -> Any:
-    """A copy that is independent of lists and configs; see ``Constructed``."""
+def _record(value: Any) -> Any:
+    """A copy that does not share lists and mappings with the caller; see ``Constructed``."""
     if isinstance(value, (Tensor, nn.Module)):
         return value
-    if callable(getattr(value, "tolist", None)):  # of NumPy, whose float64 is a float as well
+    if callable(getattr(value, "tolist", None)):  # NumPy values; np.float64 is a float as well
         return value.tolist()
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, Mapping):
-        return {name: _kept(entry) for name, entry in value.items()}
-    return [_kept(entry) for entry in value] if isinstance(value, Sequence) else Unrecorded(value)
+        return {name: _record(entry) for name, entry in value.items()}
+    return [_record(entry) for entry in value] if isinstance(value, Sequence) else Unrecorded(value)

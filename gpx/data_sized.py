@@ -1,4 +1,4 @@
-"""Modules that keep things whose sizes only the data or a solve decide."""
+"""Modules with buffers whose sizes depend on the data or on a solve."""
 
 from __future__ import annotations
 
@@ -9,37 +9,36 @@ from torch import Tensor, nn
 
 
 class DataSized(nn.Module):
-    """A module with buffers that are empty until data have been seen, and load at any size.
+    """A module with buffers that are empty before training and load with any size.
 
-    torch refuses a stored tensor of another shape than the buffer that waits for it. Here the
-    buffers named in ``data_sized`` take shape and dtype of what is stored first, on the device
-    where they are.
+    torch refuses to load a tensor of another shape than the buffer. Here the buffers named in
+    ``data_sized`` get shape and dtype of the stored tensor, on their own device.
 
     Attributes:
-        data_sized: names of buffers (or parameters) of this very module.
-        derived: names of plain attributes that are worked out from the state when they are first
-            asked for, and None until then: they are None again once the state is another, or in
-            another precision, or elsewhere, and in copies and pickles.
+        data_sized: names of buffers (or parameters) of the module itself.
+        derived: names of attributes that are computed from the state at first use and None before.
+            They are reset to None when the state, its precision or its device changes, and in
+            copies and pickles.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ()
     derived: ClassVar[tuple[str, ...]] = ()
 
     def register_data_sized(self) -> None:
-        """The buffers of ``data_sized``, empty until ``keep`` or a stored state fills them.
+        """Register the buffers of ``data_sized``, empty until filled by ``keep`` or a loaded state.
 
-        They wait where the module's parameters are, so that a state that is loaded goes there.
+        They are on the device of the module's parameters, so that a state is loaded onto it.
         """
         device = next((parameter.device for parameter in self.parameters()), None)
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, device=device))
 
     def keep(self, like: Tensor, **values: Tensor) -> None:
-        """Fill buffers with copies of ``values``, in the dtype and on the device of ``like``."""
+        """Fill buffers with copies of ``values``, with dtype and device of ``like``."""
         for name, value in values.items():
-            # rows in order: a factor as LAPACK leaves it makes later triangular solves slower
-            made = value.detach().to(like)
-            setattr(self, name, made.clone(memory_format=torch.contiguous_format))
+            # row-major: triangular solves with a column-major factor of LAPACK would be slower
+            copied = value.detach().to(like)
+            setattr(self, name, copied.clone(memory_format=torch.contiguous_format))
 
     def _forget_derived(self) -> None:
         for name in self.derived:
@@ -58,32 +57,32 @@ class DataSized(nn.Module):
             stored = state_dict.get(prefix + name)
             if not isinstance(stored, Tensor) or not hasattr(self, name):
                 continue
-            here = getattr(self, name)  # None: a buffer that does not exist yet
-            device = stored.device if here is None else here.device
-            fitting = torch.empty_like(stored, device=device)
-            if isinstance(here, nn.Parameter):
-                here.data = fitting
+            current = getattr(self, name)  # None: a buffer without a value
+            device = stored.device if current is None else current.device
+            resized = torch.empty_like(stored, device=device)
+            if isinstance(current, nn.Parameter):
+                current.data = resized
             else:
-                setattr(self, name, fitting)
+                setattr(self, name, resized)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class InDoublePrecision(DataSized):
-    """Moves between devices, but what is ``data_sized`` or ``in_double`` stays in float64.
+    """A module whose ``data_sized`` and ``in_double`` buffers stay in float64, on any device.
 
     Attributes:
-        in_double: names of further buffers (or parameters) of this very module.
+        in_double: names of further buffers (or parameters) of the module itself.
     """
 
     in_double: ClassVar[tuple[str, ...]] = ()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        kept = {name: getattr(self, name).data for name in (*self.data_sized, *self.in_double)}
+        before = {name: getattr(self, name).data for name in (*self.data_sized, *self.in_double)}
         super()._apply(fn, recurse)
-        for name, value in kept.items():
-            here = getattr(self, name)
-            if isinstance(here, nn.Parameter):
-                here.data = value.to(here.device)
+        for name, value in before.items():
+            current = getattr(self, name)
+            if isinstance(current, nn.Parameter):
+                current.data = value.to(current.device)
             else:
-                setattr(self, name, value.to(here.device))
+                setattr(self, name, value.to(current.device))
         return self

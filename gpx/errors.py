@@ -1,8 +1,8 @@
-"""Every error gpx raises on purpose.
+"""All errors that gpx raises on purpose.
 
 A message says what was found, what was expected, the likely cause and one thing to try.
-``train.py`` and ``predict.py`` print these as one line without a traceback; anything else that
-escapes is a bug.
+``train.py`` and ``predict.py`` print these as one line without a traceback; any other exception is
+a bug.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ShapeError(GPXError, ValueError):
 
 
 class IndexOutOfRange(ShapeError, IndexError):
-    """An index lies beyond the dimension it is for."""
+    """An index exceeds its dimension."""
 
 
 class DTypeError(GPXError, TypeError):
@@ -25,11 +25,11 @@ class DTypeError(GPXError, TypeError):
 
 
 class NotPositiveDefinite(GPXError, ArithmeticError):
-    """A Cholesky factorisation failed at every permitted jitter."""
+    """A Cholesky factorisation failed with every permitted jitter."""
 
 
 class DidNotConverge(GPXError, ArithmeticError):
-    """An iterative solve stopped before its criterion was met."""
+    """An iterative solve stopped before it met its criterion."""
 
 
 class ConfigError(GPXError, ValueError):
@@ -37,40 +37,40 @@ class ConfigError(GPXError, ValueError):
 
 
 class NoSpectrum(ConfigError):
-    """A kernel has no spectral representation, such as random Fourier features need."""
+    """A kernel has no spectral representation, as random Fourier features need."""
 
 
 class NotAvailable(GPXError, NotImplementedError):
-    """An operation that makes no sense, or has no form, for this object."""
+    """An operation is undefined or not implemented for this object."""
 
 
 class DataError(GPXError, ValueError):
-    """A data set is missing, malformed or too small for what was asked."""
+    """A data set is missing, malformed or too small."""
 
 
 class CheckpointError(GPXError, RuntimeError):
-    """A checkpoint or run folder is missing, truncated or foreign."""
+    """A checkpoint or run folder is missing, truncated or not from gpx."""
 
 
 class BackendUnavailable(GPXError, RuntimeError):
-    """A device or optional package was asked for and is not there."""
+    """A requested device or optional package is not available."""
 
 
 class OutOfMemory(GPXError, MemoryError):
-    """The device has less memory than a computation needs that cannot be cut any further."""
+    """A computation that cannot be split further needs more memory than the device has."""
 
 
 class ProcessLost(GPXError, RuntimeError):
-    """Processes that share a run cannot reach one another: one of them has ended."""
+    """Processes of one run cannot reach each other: one of them has ended."""
 
 
 class WriteError(GPXError, OSError):
-    """A file cannot be written: the disk is full, or the folder is not to be written to."""
+    """A file cannot be written: the disk is full or the folder not writable."""
 
 
 def class_name(module: object) -> str:
-    """Name of the class of a module, for people: as it is written in its source.
+    """Name of a module's class as in its source.
 
-    torch makes a class of its own, of another name, for a module with constrained parameters.
+    torch creates another class, with a prefix, for a module with constrained parameters.
     """
     return type(module).__name__.removeprefix("Parametrized")

@@ -1,4 +1,4 @@
-"""Where this gpx keeps its configs, and how its commands are called: from a clone or installed."""
+"""The config folder and the command names, for a clone and for an installed package."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 SCRIPTS = ("train.py", "predict.py", "diagnose.py")
-"""Scripts of a clone, each of which is also a command: ``gpx train``."""
+"""Scripts of a clone, each of which is also a command such as ``gpx train``."""
 
 
 def config_folder() -> Path:
     """The folder with ``train.yaml`` and the config groups.
 
-    ``configs`` inside the package, where a wheel puts it; otherwise beside the package, as in a
-    clone or an editable installation.
+    ``configs`` inside the package, as in a wheel, otherwise beside the package, as in a clone or an
+    editable installation.
     """
     package = Path(__file__).resolve().parent
     inside = package / "configs"
@@ -21,10 +21,10 @@ def config_folder() -> Path:
 
 
 def command(name: str) -> str:
-    """How to call ``train``, ``predict`` or ``diagnose``, as the user of this process does.
+    """The command line of ``train``, ``predict`` or ``diagnose``, in the form the user used.
 
     Returns:
-        ``python train.py`` in a process of one of the scripts, else ``gpx train``.
+        ``python train.py`` in a process of one of the scripts, otherwise ``gpx train``.
     """
     if Path(sys.argv[0]).name in SCRIPTS:
         return f"python {name}.py"

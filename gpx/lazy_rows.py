@@ -1,7 +1,7 @@
-"""Rows that are read as they are asked for: what a training loop needs of data too large to hold.
+"""Rows that are read on demand, for training on data too large for memory.
 
-The one thing that data in files and tensors have in common is that some rows of them can be had. A
-loop over mini-batches asks for no more, so that it takes either.
+Data in files and tensors both give the rows with given indices, which is all that a loop over
+mini-batches needs.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from torch import Tensor
 
 
 class LazyRows(ABC):
-    """Inputs (n, d) or targets (n,), (n, p) of which only asked rows are ever in memory.
+    """Inputs (n, d) or targets (n,), (n, p) of which only requested rows are in memory.
 
     Attributes:
-        shape, dtype, device: as of the tensor that all the rows would be.
-        near: consecutive rows that lie together in a file, so that reading them together is cheap.
-        together: rows that can be kept at hand: a batch order that stays within as many reads
-            every row of a file once.
+        shape, dtype, device: those of the tensor of all rows.
+        chunk_rows: consecutive rows that are stored together, so that reading them together is
+            cheap.
+        buffer_rows: rows that fit into the cache: a batch order that stays within as many at a time
+            reads every row of a file once.
     """
 
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
-    near: int
-    together: int
+    chunk_rows: int
+    buffer_rows: int
 
     @abstractmethod
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
-        """Some rows as a tensor of ``dtype`` on ``device``, in the order asked for.
+        """The rows as a tensor of ``dtype`` on ``device``, in the given order.
 
         Args:
-            rows: a slice with step one, or row numbers (b,), each of 0..n-1, on any device.
+            rows: a slice with step one, or row indices (b,) in 0..n-1, on any device.
         """
 
     @property
@@ -46,6 +47,6 @@ class LazyRows(ABC):
         return self.shape[0]
 
     def split(self, size: int) -> Iterator[Tensor]:
-        """All rows in their order, ``size`` at a time, the rest at the end; one part at a time."""
+        """Yield all rows in order, ``size`` at a time, the remainder last."""
         for start in range(0, len(self), size):
             yield self[start : min(start + size, len(self))]

@@ -1,9 +1,9 @@
-"""Priors of hyperparameters: training then ends at the most probable ones, not the most likely.
+"""Priors of hyperparameters, for maximum a posteriori instead of maximum likelihood estimates.
 
-On few rows the evidence alone may lead lengthscales and noise to values that nobody would believe.
-With priors, optimisers add their log density to the evidence. It is taken in natural units, as in
-GPyTorch and GPflow: the mode depends on that. The evidence itself, and what is reported as such,
-stays what it is.
+With few rows the maximum of the evidence may have implausible lengthscales and noise. With priors,
+optimisers maximise the evidence plus the log prior density. The density is that of the natural
+values, as in GPyTorch and GPflow; the mode depends on this choice. Reported values of the evidence
+do not include the prior.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpx.errors import ConfigError
 
 
 class Prior(ABC):
-    """The density of a positive hyperparameter; a subclass writes ``log_prob``."""
+    """The density of a positive hyperparameter; subclasses define ``log_prob``."""
 
     @abstractmethod
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of every entry, in natural units; shaped like ``value``."""
+        """Log density of every entry of the natural value; same shape."""
 
 
 def _require_positive(prior: str, **numbers: float) -> None:
@@ -39,10 +39,10 @@ def _is_number(value: object) -> bool:
 
 
 class LogNormal(Prior):
-    """log theta ~ N(log median, log(factor)^2): within ``factor`` of the median at 68 %.
+    """log theta ~ N(log median, log(factor)^2): within ``factor`` of the median with 68 %.
 
     Args:
-        median: of theta, in its own unit.
+        median: of theta.
         factor: above one.
     """
 
@@ -60,11 +60,11 @@ class LogNormal(Prior):
 
 
 class Gamma(Prior):
-    """theta ~ Gamma(shape, rate), of mean shape / rate.
+    """theta ~ Gamma(shape, rate), with mean shape / rate.
 
     Args:
-        shape: above one the density vanishes at zero.
-        rate: in units of one over theta.
+        shape: the density vanishes at zero if above one.
+        rate: in units of 1 / theta.
     """
 
     def __init__(self, shape: float, rate: float) -> None:
@@ -81,9 +81,8 @@ class Priors:
     """Priors of a model's hyperparameters, by name.
 
     Args:
-        parameters: name -> prior, or None for none. ``lengthscale`` is that of every part of the
-            model that learns one; ``kernel.kernels.0.lengthscale`` that of the first summand of
-            its kernel.
+        parameters: name -> prior, None for no prior. ``lengthscale`` means all learned lengthscales
+            of the model, ``kernel.kernels.0.lengthscale`` that of the first summand of its kernel.
 
     Example::
 
@@ -91,7 +90,7 @@ class Priors:
     """
 
     optional: ClassVar[tuple[str, ...]] = ()
-    """Names that a model may lack."""
+    """Names that a model need not have."""
 
     def __init__(self, parameters: Mapping[str, Prior | None]) -> None:
         if not isinstance(parameters, Mapping):
@@ -108,15 +107,15 @@ class Priors:
                 )
 
     def require(self, model: nn.Module, trained: Iterable[Tensor]) -> None:
-        """Raise ConfigError for a name that no positive hyperparameter of ``model`` has.
+        """Raise ConfigError for a name that no trained positive hyperparameter of ``model`` has.
 
         Args:
-            trained: parameters that are moved; others may only be where those start.
+            trained: the parameters that are optimised.
         """
-        moved = {id(parameter) for parameter in trained}
-        known = [each.name for each in _learned(model) if id(each.raw) in moved]
+        optimised = {id(parameter) for parameter in trained}
+        known = [each.name for each in _learned(model) if id(each.raw) in optimised]
         for name in self.parameters:
-            if name not in self.optional and not any(_is_meant(name, full) for full in known):
+            if name not in self.optional and not any(_matches(name, full) for full in known):
                 raise ConfigError(
                     f"there is a prior of {name}, and the model learns no such positive "
                     f"hyperparameter; it has {', '.join(known) or 'none'}"
@@ -128,7 +127,7 @@ class Priors:
             prior.log_prob(each.constraint(each.raw).double()).sum()
             for each in _learned(model)
             for name, prior in self.parameters.items()
-            if _is_meant(name, each.name)
+            if _matches(name, each.name)
         ]
         return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 
@@ -136,10 +135,11 @@ class Priors:
 class DimensionScaled(Priors):
     """A log-normal prior of lengthscales that grows with the number of inputs, and one of noise.
 
-    For d inputs on the unit cube log lengthscale ~ N(sqrt(2) + log(d) / 2, 3): distances grow as
-    sqrt(d), so that the prior functions are as smooth whatever d is. gpx's inputs have unit
-    variance, where a uniform one is sqrt(12) wide: so much longer are the lengthscales here.
-    log noise variance ~ N(-4, 1), of targets of unit variance, where the likelihood has one.
+    For d inputs in the unit cube log lengthscale ~ N(sqrt(2) + log(d) / 2, 3): distances grow as
+    sqrt(d), and so do the lengthscales, so that the smoothness of prior functions does not depend
+    on d. gpx standardises inputs to unit variance, at which a uniform input has width sqrt(12), so
+    lengthscales here are longer by this factor. log noise variance ~ N(-4, 1), for targets of unit
+    variance, if the likelihood has a noise variance.
 
     Args:
         num_inputs: d.
@@ -162,7 +162,7 @@ class DimensionScaled(Priors):
 
 
 def _learned(model: nn.Module) -> Iterator[Constrained]:
-    """Positive parameters of the model that are learned; one that parts share once."""
+    """Learned positive parameters of the model, shared ones once."""
     seen: set[int] = set()
     for parameter in positive_parameters(model):
         if parameter.raw.requires_grad and id(parameter.raw) not in seen:
@@ -170,5 +170,5 @@ def _learned(model: nn.Module) -> Iterator[Constrained]:
             yield parameter
 
 
-def _is_meant(name: str, full: str) -> bool:
+def _matches(name: str, full: str) -> bool:
     return full == name or full.endswith(f".{name}")

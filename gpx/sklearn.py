@@ -105,12 +105,12 @@ class _GPXEstimator(BaseEstimator):
             noise=noise,
             weights=weights,
         )
-        of_classes = is_classifier(self)
-        if bool(fitted.model.labels) != of_classes:
+        classifies = is_classifier(self)
+        if bool(fitted.model.labels) != classifies:
             named = likelihood if isinstance(likelihood, str) else class_name(likelihood)
             raise ConfigError(
                 f"likelihood={named} models "
-                + ("numbers" if of_classes else "classes")
+                + ("numbers" if classifies else "classes")
                 + f" and cannot be used with {type(self).__name__}; choose another likelihood="
             )
         self.predictor_ = fitted.model

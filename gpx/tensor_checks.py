@@ -1,7 +1,7 @@
-"""What models, objectives and posteriors are given, checked at one door: one sentence, not torch's.
+"""Checks of the arguments of models, objectives and posteriors, with messages of one sentence.
 
-A class that derives from one of their base classes has its methods checked as it is defined
-(``guard``); nobody has to remember to call the checks.
+The base classes add these checks to the methods of every subclass when it is defined (``guard``),
+so that subclasses need not call them.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from gpx.errors import ConfigError, DTypeError, ShapeError, class_name
 from gpx.lazy_rows import LazyRows
 
 REAL = (torch.float32, torch.float64)
-"""Precisions that gpx calculates in."""
+"""Supported precisions."""
 
 WHOLE = (int, np.integer)
-"""Classes of whole numbers."""
+"""Classes of integers."""
 
 
 def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> None:
-    """Raise unless x is a matrix (n, d) of real numbers in precision and on device of ``owner``.
+    """Raise unless x is a real matrix (n, d) with the precision and device of ``owner``.
 
     Args:
-        owner: model, posterior or kernel; one without any numbers takes either precision.
-        x: what it was given as inputs.
-        num_inputs: columns that it is made for; None where that is not known here.
+        owner: model, posterior or kernel; one without tensors accepts either precision.
+        x: inputs.
+        num_inputs: number of columns of ``owner``; None if unknown.
 
     Raises:
-        ShapeError: not a matrix, or of another number of columns.
-        DTypeError: no tensor, another dtype than the owner's, or on another device.
+        ShapeError: not a matrix, or another number of columns.
+        DTypeError: not a tensor, or another dtype or device than the owner's.
     """
     name = class_name(owner)
     if not isinstance(x, (Tensor, LazyRows)):
@@ -51,12 +51,12 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
     _check_real(name, "inputs", x)
     own: Tensor | None = None
-    # its own buffers first: the walk through its parts takes longer than one prediction may
+    # its own buffers first: the iteration over all parameters can take longer than a prediction
     for number in itertools.chain(owner._buffers.values(), owner.parameters(), owner.buffers()):
         if number is None or not number.is_floating_point() or not number.numel():
             continue
         own = number if own is None else own
-        # some keep a part of their numbers in float64 whatever the data
+        # some owners keep a part of their numbers in float64 for any data
         if number.dtype == x.dtype:
             break
     else:
@@ -75,10 +75,10 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
 
 
 def check_whole(**sizes: object) -> None:
-    """Raise ConfigError for a size that is no whole number; None is let through.
+    """Raise ConfigError for a size that is no whole number; None is accepted.
 
     Args:
-        sizes: by the names of the arguments that they were given as.
+        sizes: values by the names of their arguments.
     """
     for name, size in sizes.items():
         if size is not None and (not isinstance(size, WHOLE) or isinstance(size, bool)):
@@ -86,13 +86,11 @@ def check_whole(**sizes: object) -> None:
 
 
 def check_at_least(least: int, **sizes: object) -> None:
-    """Raise ConfigError for a size that is no whole number from ``least`` on; None is let through.
-
-    The message names that size alone.
+    """Raise ConfigError for a size that is no whole number of at least ``least``; None is accepted.
 
     Args:
-        least: the smallest that will do.
-        sizes: by the names of the arguments that they were given as.
+        least: smallest valid size.
+        sizes: values by the names of their arguments.
     """
     check_whole(**sizes)
     for name, size in sizes.items():
@@ -104,8 +102,8 @@ def check_widths(name: str, widths: object) -> None:
     """Raise ConfigError unless ``widths`` of the layers of a network are a list of whole numbers.
 
     Args:
-        name: of the argument that they were given as.
-        widths: each at least 1; an empty list will do.
+        name: of the argument.
+        widths: each at least 1; may be empty.
     """
     listed = list(widths) if isinstance(widths, Sequence) else [None]
     if any(not isinstance(w, int) or isinstance(w, bool) or w < 1 for w in listed):
@@ -116,10 +114,10 @@ def check_widths(name: str, widths: object) -> None:
 
 
 def check_not_negative(**numbers: float) -> None:
-    """Raise ConfigError for the first of some numbers that is below 0 or none.
+    """Raise ConfigError for the first number that is negative or NaN.
 
     Args:
-        numbers: by the names of the arguments that they were given as.
+        numbers: values by the names of their arguments.
     """
     for name, number in numbers.items():
         if not number >= 0.0:
@@ -127,19 +125,19 @@ def check_not_negative(**numbers: float) -> None:
 
 
 def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) -> None:
-    """Raise unless y is (n,), or (n, p) for p > 1 outputs, and goes with the inputs x (n, d).
+    """Raise unless y is (n,), or (n, p) for p > 1 outputs, and matches the inputs x (n, d).
 
     Targets of shape (n, 1) would broadcast against (n,) to n x n differences.
 
     Args:
-        owner: model that is given them.
+        owner: model.
         x: inputs, which have passed ``check_inputs``.
-        y: what it was given as targets.
-        num_outputs: p that the model is made for.
+        y: targets.
+        num_outputs: p of the model.
 
     Raises:
         ShapeError: another shape, or another number of rows.
-        DTypeError: no tensor, another dtype than x, or on another device.
+        DTypeError: not a tensor, or another dtype or device than x.
     """
     name, rows = class_name(owner), x.shape[0]
     if not isinstance(y, (Tensor, LazyRows)):
@@ -166,10 +164,10 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
 
 
 def check_alike(what: str, *parts: Any) -> None:
-    """Raise DTypeError unless tensors, or operators, have one dtype and lie on one device.
+    """Raise DTypeError unless tensors, or operators, have the same dtype and device.
 
     Args:
-        what: they are, the start of the sentence: "the terms of a sum".
+        what: subject of the message, such as "the terms of a sum".
     """
     kinds = [(part.dtype, part.device) for part in parts]
     if any(kind != kinds[0] for kind in kinds):
@@ -178,18 +176,18 @@ def check_alike(what: str, *parts: Any) -> None:
 
 
 def check_num_data(expected: int, x: Tensor) -> None:
-    """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
+    """Raise ConfigError unless x (n, d) has the ``num_data`` rows of a mini-batch objective."""
     if x.shape[0] != expected:
         raise ConfigError(f"num_data={expected} but there are {x.shape[0]} training rows")
 
 
 def guard(cls: type, method: str, check: Callable[..., None]) -> None:
-    """Put ``check`` in front of ``method``, where ``cls`` itself defines one.
+    """Call ``check`` before ``method``, if ``cls`` itself defines it.
 
     Args:
         cls: class that is being defined.
         method: name.
-        check: called with the positional arguments, ``self`` first.
+        check: called with the same arguments, ``self`` first.
     """
     inner = vars(cls).get(method)
     if inner is None or getattr(inner, "__isabstractmethod__", False):

@@ -22,7 +22,7 @@ from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.runs.fit import Fitted
 from gpx.runs.predictor import Predictor
 from gpx.sampling.maxima import maxima
-from gpx.sampling.paths import each_at_its_own
+from gpx.sampling.paths import evaluate_each
 from gpx.sampling.seeds import stream
 from gpx.tensor_checks import check_at_least
 
@@ -117,7 +117,7 @@ class _Negative:
         return -self.functions(x)
 
     def each(self, x: Tensor) -> Tensor:
-        return -each_at_its_own(self.functions, x)
+        return -evaluate_each(self.functions, x)
 
 
 def _targets(model: Predictor) -> str:

@@ -144,7 +144,7 @@ def gradient_row(profile: str, dtype: str, precision: str) -> dict[str, Any]:
     import torch
 
     from gpx.backends.triton.factors import distance_width, width
-    from gpx.backends.triton.gradient import WEIGHTS_AT_ONCE, gradient_blocks, gradient_kernel
+    from gpx.backends.triton.gradient import WEIGHTS_BLOCK, gradient_blocks, gradient_kernel
 
     split = precision == "tf32x3"
     number = "*fp32" if dtype == "float32" else "*fp64"
@@ -156,7 +156,7 @@ def gradient_row(profile: str, dtype: str, precision: str) -> dict[str, Any]:
     constants = {
         **{"PROFILE": profile, "SQUARE": True, "HALVES": split, "MOMENTS": True},
         **{"SHAPES": profile == "rational_quadratic", "WIDTH": wide, "POINTS": width(INPUTS + 1)},
-        **{"ROWS": tile.rows, "COLUMNS": tile.columns, "WEIGHTS": WEIGHTS_AT_ONCE},
+        **{"ROWS": tile.rows, "COLUMNS": tile.columns, "WEIGHTS": WEIGHTS_BLOCK},
     }
     name, types = f"gradient, {profile}", dict.fromkeys(arrays.split(), number)
     return row(name, "pair", dtype, precision, gradient_kernel, types, constants, tile)
@@ -172,7 +172,7 @@ def fourier_row(which: str, columns: int, made: bool, dtype: str, precision: str
     split, product = precision == "tf32x3", which == "product"
     number = "*fp32" if dtype == "float32" else "*fp64"
     tile = fourier.fourier_blocks(
-        getattr(torch, dtype), precision, width(INPUTS), made=made and product
+        getattr(torch, dtype), precision, width(INPUTS), seeded=made and product
     )
     single = product and columns == 1
     arrays = "inputs_high inputs_low high low inverse out"
@@ -182,7 +182,7 @@ def fourier_row(which: str, columns: int, made: bool, dtype: str, precision: str
     rows, frequencies = (tile.rows, tile.columns) if product else (tile.columns, tile.rows)
     constants = {
         **{
-            "MADE": made,
+            "SEEDED": made,
             "FREEDOM": 0,
             "HALVES": split,
             "WIDTH": width(INPUTS),

@@ -10,10 +10,10 @@ from gpx.constraints import (
     MARGIN,
     Positive,
     at_their_floor,
+    cached_parameters,
     lower_limits,
     natural_parameters,
     positive_parameter,
-    values_made_once,
 )
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -172,7 +172,7 @@ def test_values_made_together_are_those_made_apart():
     apart, together = kernel(), kernel()
     apart.evaluate(x, x).square().sum().backward()
     device = torch.device("meta")  # any but the CPU
-    with values_made_once(device, together, "no module"):
+    with cached_parameters(device, together, "no module"):
         first = together.evaluate(x, x)
         with torch.no_grad():
             together.evaluate(x, x)

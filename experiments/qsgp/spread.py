@@ -26,7 +26,7 @@ from record import write
 from torch import Tensor
 
 from gpx.bases import RandomFourier
-from gpx.bases.fourier.spread import ROUGH_SPREADS, automatic_spread
+from gpx.bases.fourier.spread import MATERN_SPREADS, automatic_spread
 from gpx.data import load
 from gpx.data.sets.uci import UCI
 from gpx.kernels import RBF, Kernel, Matern32
@@ -43,7 +43,7 @@ KERNELS: dict[str, tuple[Kernel, Sequence[Sequence[float]]]] = {
     "RBF": (RBF(8, RBF_LENGTHSCALES, 0.987), [(1.0,), (1.1,), (1.25,), (1.4,), (1.6,)]),
     "Matern 3/2": (
         Matern32(8, MATERN_LENGTHSCALES, 21.4),
-        [(1.0,), (2.0,), (4.0,), (8.0,), (1.0, 2.0, 4.0, 8.0, 16.0), ROUGH_SPREADS],
+        [(1.0,), (2.0,), (4.0,), (8.0,), (1.0, 2.0, 4.0, 8.0, 16.0), MATERN_SPREADS],
     ),
 }
 

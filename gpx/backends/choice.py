@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 
 from gpx.backends.chunks import rows_per_chunk
-from gpx.backends.dense import SHARE
+from gpx.backends.dense import BUDGET_RATIO
 from gpx.backends.entries import Entries
 from gpx.backends.keops import keops_refusal, require_keops
 from gpx.backends.triton.availability import slow_float64, triton_refusal
@@ -28,7 +28,7 @@ dimension."""
 
 @dataclass(frozen=True)
 class Choice:
-    """A backend's name and the reason it was taken, for logs and records."""
+    """A backend's name and the reason for choosing it, for logs and records."""
 
     name: BackendName
     reason: str
@@ -37,26 +37,26 @@ class Choice:
 def choose_backend(
     entries: Entries, memory_budget: int, requested: BackendName | None = None
 ) -> Choice:
-    """The backend asked for, or the one that suits size, device and kernel; logged once each.
+    """The requested backend, or one chosen by size, device and kernel; each choice is logged once.
 
-    Unasked: dense when the matrix fits into one part in ``SHARE`` of the budget; on CUDA, Triton
-    where its kernels can run and the kernel is a sum of profiles they have; else KeOps when it is
-    installed, the kernel has a formula and the inputs have at most ``KEOPS_DIMENSIONS`` columns;
-    chunked otherwise. Both compile something small first, once, and one that fails is passed over
-    with its reason. On a CPU KeOps compiles for seconds and gains nothing over chunks, so there it
-    is only taken by hand.
+    The default is dense when the matrix fits into 1 / ``BUDGET_RATIO`` of the budget; on CUDA,
+    Triton if its kernels run and the kernel is a sum of profiles it supports; else KeOps if it is
+    installed, the kernel has a formula and there are at most ``KEOPS_DIMENSIONS`` inputs; chunked
+    otherwise. Triton and KeOps first compile a small test, once, and are skipped with a reason if
+    it fails. On a CPU KeOps compiles for seconds and is no faster than chunks, so there it is only
+    used on request.
 
     Raises:
-        ConfigError: no such backend, or one asked for a kernel that it has no formula for, or a
-            budget that is not positive.
-        BackendUnavailable: KeOps or Triton asked for and not to be had here.
+        ConfigError: unknown backend, one that does not support the kernel, or a budget that is not
+            positive.
+        BackendUnavailable: KeOps or Triton requested and not available here.
     """
-    choice = _by_hand(entries, requested) if requested else _automatic(entries, memory_budget)
+    choice = _requested(entries, requested) if requested else _automatic(entries, memory_budget)
     _log_once(choice)
     return choice
 
 
-def _by_hand(entries: Entries, requested: BackendName) -> Choice:
+def _requested(entries: Entries, requested: BackendName) -> Choice:
     if requested not in get_args(BackendName):
         raise ConfigError(
             f"backend is {requested!r}; choose one of {', '.join(get_args(BackendName))}, or None "
@@ -84,24 +84,24 @@ def _by_hand(entries: Entries, requested: BackendName) -> Choice:
 
 def _automatic(entries: Entries, memory_budget: int) -> Choice:
     (n1, n2), x = entries.shape, entries.x1
-    needed = SHARE * entries.bytes()
+    needed = BUDGET_RATIO * entries.bytes()
     size = f"{n1} x {n2} {str(x.dtype).removeprefix('torch.')}"
     slow = slow_float64(x.device) if x.dtype == torch.float64 else None
     remark = f"; {slow}" if slow else ""
     if rows_per_chunk(n1, needed // max(n1, 1), memory_budget) >= n1:
         return Choice("dense", f"{size} fits the memory budget{remark}")
-    over = f"{size} needs {needed >> 20} MiB of a budget of {memory_budget >> 20} MiB"
+    reason = f"{size} needs {needed >> 20} MiB of a budget of {memory_budget >> 20} MiB"
     if x.device.type != "cuda":
-        return Choice("chunked", f"{over}; not on a CUDA device")
+        return Choice("chunked", f"{reason}; not on a CUDA device")
     no_triton = triton_refusal(entries)
     if no_triton is None:
-        return Choice("triton", f"{over}; CUDA device, its Triton kernels compile{remark}")
+        return Choice("triton", f"{reason}; CUDA device, its Triton kernels compile{remark}")
     no_keops = _keops_refusal(entries)
     if no_keops is None:
         return Choice(
-            "keops", f"{over}; {no_triton}; CUDA device, pykeops compiles a formula{remark}"
+            "keops", f"{reason}; {no_triton}; CUDA device, pykeops compiles a formula{remark}"
         )
-    return Choice("chunked", f"{over}; {no_triton}; {no_keops}{remark}")
+    return Choice("chunked", f"{reason}; {no_triton}; {no_keops}{remark}")
 
 
 def _keops_refusal(entries: Entries) -> str | None:

@@ -1,4 +1,4 @@
-"""The chunked backend: tiles of the kernel matrix that live in cache and are used at once."""
+"""The chunked backend: the kernel matrix is evaluated and used tile by tile, in cache."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import torch
 from torch import Tensor
 
 from gpx.backends.entries import Entries, Scratch, TileSource
-from gpx.backends.tiles import GROUPS, SMALL, Tile, Tiling, run_groups, tiling
+from gpx.backends.tiles import GROUPS, MAX_SERIAL_ENTRIES, Tile, Tiling, run_groups, tiling
 from gpx.linalg.thin_products import as_rows, row_count
 
-CPU_TILE = 2 << 20
+CPU_TILE_BYTES = 2 << 20
 """Bytes of one tile on a CPU: with its scratch it stays in a core's share of the caches."""
-GPU_TILE = 256 << 20
+GPU_TILE_BYTES = 256 << 20
 """Bytes of one tile elsewhere, where launches cost more than passes over memory."""
 PRODUCT_TEMPORARIES = 2
-"""Tiles alive at once in every thread of a product."""
+"""Tiles in memory at once in every thread of a product."""
 DERIVATIVE_TEMPORARIES = 8
-"""Tiles alive at once in every thread of a gradient."""
+"""Tiles in memory at once in every thread of a gradient."""
 
 
 class Chunked:
-    """Products and gradients tile by tile; nothing of size n1 x n2 exists.
+    """Products and gradients tile by tile; the matrix is never stored.
 
     A square matrix evaluates each off-diagonal tile once for both triangles. Results do not depend
     on the number of threads.
 
-    Cost: product O(n1 n2 (d + c)), gradient about four times that; memory ``memory_budget`` or
-    less (a few tiles per thread), beside inputs, results and, for a square matrix on a CPU,
-    ``GROUPS`` partial results of (n, c); when those exceed the budget, all tiles are evaluated.
+    Cost: product O(n1 n2 (d + c)), gradient about four times that; at most ``memory_budget`` bytes
+    (a few tiles per thread), besides inputs, results and, for a square matrix on a CPU, ``GROUPS``
+    partial results (n, c); if those exceed the budget, both triangles are evaluated.
 
     Args:
         memory_budget: bytes that tiles and partial results may occupy.
@@ -54,14 +54,14 @@ class Chunked:
             )
 
     def product_of(self, source: TileSource, entries: Entries, right: Tensor) -> Tensor:
-        """Product of another matrix of the same shape and symmetry, given by its tiles."""
+        """Product with another matrix of the same shape and symmetry, given by its tiles."""
         plan = self._product_plan(entries, row_count(right))
         with torch.no_grad():
             return _product(source, entries, right, plan, _threads(entries))
 
     def matrix(self, entries: Entries) -> Tensor:
         """K itself, (n1, n2), written tile by tile; not differentiable."""
-        tile = self._tile_entries(entries, PRODUCT_TEMPORARIES, CPU_TILE)
+        tile = self._tile_entries(entries, PRODUCT_TEMPORARIES, CPU_TILE_BYTES)
         plan = tiling(entries.shape, tile, triangle=entries.square, groups=_groups(entries))
         x2 = None if entries.square else entries.x2
         with torch.no_grad():
@@ -78,7 +78,7 @@ class Chunked:
         leaves = entries.leaves()
         plan = tiling(
             entries.shape,
-            self._tile_entries(entries, DERIVATIVE_TEMPORARIES, 2 * CPU_TILE),
+            self._tile_entries(entries, DERIVATIVE_TEMPORARIES, 2 * CPU_TILE_BYTES),
             triangle=entries.square,
             groups=_groups(entries),
         )
@@ -98,23 +98,23 @@ class Chunked:
         return tuple(next(remaining) if t.requires_grad else None for t in leaves.tensors)
 
     def _tile_entries(self, entries: Entries, temporaries: int, cpu_tile: int) -> int:
-        """Entries of one tile so that all threads together stay within the budget."""
+        """Entries per tile such that all threads together stay within the budget."""
         size = entries.x1.element_size()
         fitting = self.memory_budget // (temporaries * _threads(entries) * size)
-        return max(1, min(fitting, (cpu_tile if entries.x1.is_cpu else GPU_TILE) // size))
+        return max(1, min(fitting, (cpu_tile if entries.x1.is_cpu else GPU_TILE_BYTES) // size))
 
     def _product_plan(self, entries: Entries, columns: int) -> Tiling:
-        tile = self._tile_entries(entries, PRODUCT_TEMPORARIES, CPU_TILE)
+        tile = self._tile_entries(entries, PRODUCT_TEMPORARIES, CPU_TILE_BYTES)
         groups = _groups(entries)
         plan = tiling(entries.shape, tile, triangle=entries.square, groups=groups)
         partial = entries.shape[0] * columns * entries.x1.element_size()
         if len(plan.groups) > 1 and len(plan.groups) * partial > self.memory_budget:
-            return tiling(entries.shape, tile, triangle=False, owned=True, groups=groups)
+            return tiling(entries.shape, tile, triangle=False, disjoint_rows=True, groups=groups)
         return plan
 
 
 def _threads(entries: Entries) -> int:
-    small = math.prod(entries.shape) <= SMALL
+    small = math.prod(entries.shape) <= MAX_SERIAL_ENTRIES
     return 1 if small or not entries.x1.is_cpu else torch.get_num_threads()
 
 
@@ -128,8 +128,8 @@ def _product(
     """The product by groups of tiles, with vectors as rows: the fast layout for thin products."""
     n1, vectors = entries.shape[0], as_rows(right)
     columns = len(vectors)
-    symmetric = entries.square and not plan.owned
-    shared = vectors.new_zeros(columns, n1) if plan.owned else None
+    symmetric = entries.square and not plan.disjoint_rows
+    shared = vectors.new_zeros(columns, n1) if plan.disjoint_rows else None
 
     def group(g: int) -> Tensor:
         out = vectors.new_zeros(columns, n1) if shared is None else shared
@@ -179,7 +179,7 @@ def _wanted(entries: Entries) -> list[Tensor]:
 def _tile_gradients(
     kernel: Any, entries: Entries, tiles: Iterable[Tile], left: Tensor, right: Tensor
 ) -> list[Tensor]:
-    """Gradients of one group of tiles for the wanted tensors, summed; autograd sees one tile."""
+    """Gradients of the wanted tensors, summed over a group of tiles; autograd sees one tile."""
     wanted = _wanted(entries)
     totals = {id(t): torch.zeros_like(t) for t in wanted}
     parameters = [t for t in entries.parameters if t.requires_grad]

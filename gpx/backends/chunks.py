@@ -1,4 +1,4 @@
-"""How many rows at a time: the one place where a memory budget becomes a chunk size."""
+"""Chunk sizes from memory budgets: how many rows are processed at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rows_per_chunk(num_rows: int, bytes_per_row: int, budget: int = DEFAULT_BUDG
 
     Args:
         num_rows: rows in total.
-        bytes_per_row: bytes of all temporaries that one row needs.
+        bytes_per_row: bytes of all temporaries of one row.
         budget: bytes that may be held at once.
 
     Raises:
@@ -32,21 +32,21 @@ def rows_per_chunk(num_rows: int, bytes_per_row: int, budget: int = DEFAULT_BUDG
     return max(1, min(num_rows, fitting))
 
 
-def row_slices(num_rows: int, size: int, *, least_one: bool = False) -> Iterator[slice]:
+def row_slices(num_rows: int, size: int, *, at_least_one: bool = False) -> Iterator[slice]:
     """Consecutive row slices of at most ``size`` rows that cover ``0 .. num_rows``.
 
-    ``torch.export`` gets all rows at once: it would record a loop for the rows at hand, and its
-    programs are for any number of them.
+    Under ``torch.export`` one slice has all rows, because an exported loop would be fixed to the
+    current number of rows.
 
     Args:
         num_rows: rows in total; zero yields nothing.
-        size: rows of a slice, at least one.
-        least_one: zero rows yield one empty slice, for those who join what they make of each.
+        size: rows per slice, at least one.
+        at_least_one: for zero rows yield one empty slice, so that results can be concatenated.
     """
     if torch.compiler.is_exporting():
         yield slice(0, num_rows)
         return
-    if least_one and not num_rows:
+    if at_least_one and not num_rows:
         yield slice(0, 0)
     for start in range(0, num_rows, size):
         yield slice(start, min(start + size, num_rows))
@@ -55,13 +55,13 @@ def row_slices(num_rows: int, size: int, *, least_one: bool = False) -> Iterator
 def row_chunks(num_rows: int, bytes_per_row: int, budget: int = DEFAULT_BUDGET) -> Iterator[slice]:
     """Consecutive row slices that cover ``0 .. num_rows`` and each fit the budget.
 
-    Chunks are of equal size up to rounding, so that no tiny last chunk wastes a pass. A single row
-    that exceeds the budget is still yielded: a chunk never has fewer than one row.
+    Chunks have equal sizes up to rounding, so that there is no tiny last chunk, and at least one
+    row, even if that exceeds the budget.
 
     Args:
         num_rows: rows in total; zero yields nothing.
-        bytes_per_row: bytes of all temporaries that one row needs.
-        budget: bytes that may be held at once; ``torch.export`` gets all rows (``row_slices``).
+        bytes_per_row: bytes of all temporaries of one row.
+        budget: bytes that may be held at once; under ``torch.export`` one chunk has all rows.
     """
     if torch.compiler.is_exporting():
         yield slice(0, num_rows)

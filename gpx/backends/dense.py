@@ -1,4 +1,4 @@
-"""The dense backend: the matrix is stored once and serves every product."""
+"""The dense backend: the matrix is stored once and used for every product."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gpx.backends.entries import Entries
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.thin_products import thin_product
 
-SHARE = 2
+BUDGET_RATIO = 2
 """The stored matrix may take the budget divided by this; vectors and tiles need the rest."""
 
 
 class Dense:
-    """Products with a matrix kept in memory; its values are refreshed when a tensor changes.
+    """Products with a stored matrix, which is recomputed when one of its tensors changes.
 
-    Cost: O(n1 n2 d) once, then O(n1 n2 c) per product of c columns; n1 n2 numbers. Gradients run
-    on tiles, as in ``Chunked``, and store nothing more.
+    Cost: O(n1 n2 d) once, then O(n1 n2 c) per product with c columns; n1 n2 numbers of memory.
+    Gradients are computed tile by tile, as in ``Chunked``.
 
     Args:
         memory_budget: bytes that tiles may occupy beside the matrix.
@@ -39,5 +39,5 @@ class Dense:
         return self._chunked.derivative(entries, left, right)
 
     def stored(self, entries: Entries) -> Tensor:
-        """K itself (n1, n2), made anew where a tensor of ``entries`` has changed."""
+        """K itself (n1, n2), recomputed if a tensor of ``entries`` has changed."""
         return self._prepared.get("matrix", entries.tensors, lambda: self._chunked.matrix(entries))

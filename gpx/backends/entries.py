@@ -1,4 +1,4 @@
-"""What a kernel matrix is made of: a kernel, its parameters as tensors, and two sets of inputs."""
+"""Definition of a kernel matrix: a kernel, its parameters as tensors, and two sets of inputs."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ T = TypeVar("T")
 
 
 class CovarianceFunction(Protocol):
-    """The part of a kernel (``gpx.kernels.Kernel``) that its matrix needs: known from below."""
+    """The part of ``gpx.kernels.Kernel`` that a kernel matrix needs, without importing it."""
 
     @property
     def name(self) -> str:
         """For messages."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What the entries are differentiable in, with dotted names."""
+        """Differentiable parameters, with dotted names."""
 
 
 class TileSource(Protocol):
-    """A kernel matrix prepared once, whose tiles can be written into a buffer; no gradients.
+    """A prepared kernel matrix whose tiles can be written into a buffer; no gradients.
 
     Attributes:
-        scale: the matrix is ``scale`` times the tiles, or the tiles themselves (None). Whoever
-            multiplies applies it to the thin result instead of every entry.
+        scale: factor of all tiles, None for one. Products apply it to the thin result instead of
+            every entry.
     """
 
     @property
     def scale(self) -> Tensor | None:
-        """The common factor, or None for one."""
+        """The common factor; None for one."""
 
     def fill_(self, rows: slice, columns: slice, out: Tensor, scratch: Scratch) -> None:
         """Write rows x columns of the matrix, divided by ``scale``, into ``out``.
 
-        Several threads call it at once, each with its own ``out`` and ``scratch``.
+        Called by several threads at once, each with its own ``out`` and ``scratch``.
         """
 
 
 class Scratch:
-    """Buffers of one thread, handed out as tiles and used again: fresh pages cost more than exp.
+    """Reusable tile buffers of one thread: newly allocated pages would cost more than the exp.
 
     Args:
-        like: gives dtype and device.
+        like: tensor whose dtype and device are used.
         size: entries of the largest tile.
     """
 
@@ -56,17 +56,17 @@ class Scratch:
         self._free: list[Tensor] = []
 
     def take(self, rows: int, columns: int) -> Tensor:
-        """An uninitialised contiguous (rows, columns) tile; give it back when done."""
+        """An uninitialised contiguous (rows, columns) tile; return it with ``give``."""
         flat = self._free.pop() if self._free else self._like.new_empty(self._size)
         return flat[: rows * columns].view(rows, columns)
 
     def give(self, tile: Tensor) -> None:
-        """Return a tile taken before."""
+        """Return a tile from ``take``."""
         self._free.append(tile.as_strided((self._size,), (1,), 0))
 
 
 class _AsForward(nn.Module):
-    """A function of a module as a forward, which is what ``functional_call`` can call."""
+    """A function of a module as a forward method, as ``functional_call`` requires."""
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -79,12 +79,12 @@ class _AsForward(nn.Module):
 def call_with(
     module: Any, values: Mapping[str, Tensor], function: Callable[..., T], *args: Any
 ) -> T:
-    """``function(module, *args)`` while the module holds ``values`` in place of its parameters.
+    """``function(module, *args)`` with the module's parameters replaced by ``values``.
 
     Args:
-        module: a kernel, a mean function, a likelihood; it is left as it was.
-        values: by dotted name of the parameter (``parametrizations.lengthscale.original``).
-        function, args: what is called.
+        module: a kernel, mean function or likelihood; unchanged afterwards.
+        values: by dotted parameter name (``parametrizations.lengthscale.original``).
+        function, args: the call.
     """
     named = {f"module.{name}": value for name, value in values.items()}
     found: T = functional_call(_AsForward(module, function), named, args)
@@ -93,14 +93,14 @@ def call_with(
 
 @dataclass(frozen=True)
 class Entries:
-    """K_ij = k(x1_i, x2_j) with the given tensors in the place of the kernel's parameters.
+    """K_ij = k(x1_i, x2_j) with the given tensors in place of the kernel's parameters.
 
     Attributes:
         kernel: its structure and buffers are used, not its parameters.
         names: dotted names of the parameters.
         parameters: their values, in the order of ``names``.
         x1 (n1, d), x2 (n2, d): inputs of rows and columns.
-        square: x2 is x1: only x1 is used, and the matrix is symmetric with an exact diagonal.
+        square: x2 is x1: only x1 is used; the matrix is symmetric with an exact diagonal.
     """
 
     kernel: Any
@@ -112,7 +112,7 @@ class Entries:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """x1, x2 and the parameters: everything the matrix is a function of."""
+        """x1, x2 and the parameters: everything the matrix depends on."""
         return (self.x1, self.x2, *self.parameters)
 
     @property
@@ -121,7 +121,7 @@ class Entries:
         return self.x1.shape[-2], self.x2.shape[-2]
 
     def transposed(self) -> Entries:
-        """Rows and columns exchanged."""
+        """The transposed matrix."""
         return self if self.square else replace(self, x1=self.x2, x2=self.x1)
 
     def with_tensors(self, tensors: tuple[Tensor, ...]) -> Entries:
@@ -129,13 +129,13 @@ class Entries:
         return replace(self, x1=tensors[0], x2=tensors[1], parameters=tuple(tensors[2:]))
 
     def leaves(self) -> Entries:
-        """The same matrix as a function of detached tensors that want the same gradients."""
+        """The same matrix as a function of detached tensors with the same ``requires_grad``."""
         return self.with_tensors(
             tuple(t.detach().requires_grad_(t.requires_grad) for t in self.tensors)
         )
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """``function(kernel, *args)`` while the kernel holds ``parameters``."""
+        """``function(kernel, *args)`` with the kernel's parameters replaced by ``parameters``."""
         values = dict(zip(self.names, self.parameters, strict=True))
         return call_with(self.kernel, values, function, *args)
 
@@ -155,7 +155,7 @@ def gradients(
 ) -> tuple[Tensor | None, ...]:
     """Gradient of sum_i <weights_i, outputs_i> for every tensor of ``entries``.
 
-    Zero where no output depends on a tensor; None where no gradient is wanted.
+    Zero if no output depends on the tensor; None if it requires no gradient.
     """
     wanted = [t for t in entries.tensors if t.requires_grad]
     pairs = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]

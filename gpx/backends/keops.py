@@ -1,4 +1,4 @@
-"""The KeOps backend: the kernel as a symbolic formula that one compiled loop evaluates and sums."""
+"""The KeOps backend: the kernel as a symbolic formula, evaluated and summed in a compiled loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpx.errors import BackendUnavailable
 from gpx.linalg.replayed import refuse_recording
 
 WIDTHS = (1, 2, 4, 8, 16)
-"""Columns that one compiled formula multiplies. KeOps compiles anew for every width (seconds), so
-blocks of vectors are padded with zeros to one of these."""
+"""Numbers of columns of a product. KeOps compiles again for every width (seconds), so vectors are
+padded with zeros to one of these."""
 
 
 def keops_installed() -> bool:
-    """Whether the optional package can be found; it is not imported."""
+    """Whether the optional package is installed; it is not imported."""
     return find_spec("pykeops") is not None
 
 
@@ -33,7 +33,7 @@ def _lazy_tensor() -> Any:
         )
     try:
         from pykeops.torch import LazyTensor
-    except Exception as error:  # it compiles during its import, and anything may be missing
+    except Exception as error:  # pykeops compiles code on import, which can fail in any way
         raise BackendUnavailable(
             f"pykeops is installed but cannot be imported ({type(error).__name__}: {error}); "
             "check its compiler, or choose backend=chunked"
@@ -42,16 +42,16 @@ def _lazy_tensor() -> Any:
 
 
 def require_keops() -> None:
-    """Raises BackendUnavailable, in one sentence, when KeOps is missing or broken."""
+    """Raise BackendUnavailable if KeOps is missing or broken."""
     _lazy_tensor()
 
 
 @lru_cache(maxsize=32)
 def keops_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why KeOps cannot run on a device, in one sentence; None where it can.
+    """Why KeOps cannot run on a device, in one sentence; None if it can.
 
-    One small formula is compiled and run there (seconds, once, then kept on disk by KeOps): its
-    compiler may be missing although the package is not.
+    Compiles and runs a small formula there (seconds, once; KeOps keeps it on disk), since the
+    compiler may be missing although the package is installed.
     """
     if not keops_installed():
         return "pykeops is not installed"
@@ -60,16 +60,16 @@ def keops_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
         found = (-squared_distance(z, z)).exp().sum(dim=1)
         error = float((found - (1.0 + math.exp(-1.0))).abs().max())
     except Exception as failure:  # a compiler may fail in any way
-        words = " ".join(str(failure).split()) or "no reason given"
-        return f"KeOps does not compile here ({type(failure).__name__}: {words[:200]})"
+        reason = " ".join(str(failure).split()) or "no reason given"
+        return f"KeOps does not compile here ({type(failure).__name__}: {reason[:200]})"
     return None if error < 1e-5 else f"KeOps is wrong here by {error:.1e}"
 
 
 class KeOps:
     """Products and their gradients by KeOps; the kernel must have a ``formula``.
 
-    Distances come from differences of coordinates, so close points are more accurate than by the
-    matrix product of the other backends. Gradients are KeOps's own, of the same formula.
+    Distances are computed from differences of coordinates, so they are more accurate for close
+    points than with the matrix product of the other backends. Gradients are those of KeOps.
 
     Cost: O(n1 n2 (d + c)) time, O((n1 + n2)(d + c)) memory; each number of dimensions, dtype and
     width of ``WIDTHS`` compiles once (seconds) and is then kept on disk.
@@ -89,10 +89,10 @@ class KeOps:
         """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
         leaves, blocks = entries.leaves(), list(zip(_blocks(left), _blocks(right), strict=True))
         totals = gradients(leaves, (), ())
-        for ours, theirs in blocks:
+        for left_block, right_block in blocks:
             with torch.enable_grad():
-                product = _product(leaves, theirs)
-            found = gradients(leaves, (product,), (ours,))
+                product = _product(leaves, right_block)
+            found = gradients(leaves, (product,), (left_block,))
             pairs = zip(totals, found, strict=True)
             totals = tuple(None if a is None or b is None else a + b for a, b in pairs)
         return totals
@@ -104,7 +104,7 @@ def _blocks(vectors: Tensor) -> tuple[Tensor, ...]:
 
 def _product(entries: Entries, right: Tensor) -> Tensor:
     """K @ right for at most ``WIDTHS[-1]`` columns, differentiable in ``entries``."""
-    refuse_recording("KeOps launches its kernels by itself, on a stream of its own")
+    refuse_recording("KeOps launches its kernels itself, on its own stream")
     n1, n2 = entries.shape
     columns = right.shape[1]
     if n1 == 0 or n2 == 0:
@@ -120,8 +120,8 @@ def _product(entries: Entries, right: Tensor) -> Tensor:
 def squared_distance(z1: Tensor, z2: Tensor) -> Any:
     """|z1_i - z2_j|^2 as a KeOps lazy tensor.
 
-    Both arguments are made contiguous first: KeOps returns gradients of zero, or of other rows, for
-    strided inputs.
+    Both arguments are made contiguous first: for strided inputs KeOps returns gradients of zero or
+    of other rows.
     """
     lazy = _lazy_tensor()
     first, second = lazy(z1.contiguous()[:, None]), lazy(z2.contiguous()[None])

@@ -1,8 +1,8 @@
-"""C files of the package, compiled for this machine at first use; None where that is impossible.
+"""C files of the package, compiled for this machine at first use; None if that is impossible.
 
-Everything that uses one has a way in torch operations as well, which is what runs without a
-compiler. The library is kept in the user's cache folder under a name that holds the source, the
-compiler's command line and the processor, so that it is built once.
+Every user has a fallback in torch operations, for machines without a compiler. The library is
+cached in the user's cache folder under a hash of the source, the compiler's command line and the
+processor.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ FLAGS = (
     *("-O3", "-march=native", "-std=c11", "-fopenmp", "-fPIC", "-shared"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
-"""-ffast-math is left out: infinities and NaN keep their meaning, and sums their order."""
-PATIENCE_S = 120
+"""Without -ffast-math, so that infinities and NaN work and sums keep their order."""
+TIMEOUT_S = 120
 
 
 @cache
 def native_library(source: Path, defines: tuple[str, ...] = ()) -> ctypes.CDLL | None:
-    """The shared library of one C file, compiled if need be; None where it cannot be.
+    """The shared library of one C file, compiled if necessary; None if that fails.
 
     Args:
         source: the C file.
         defines: names for the preprocessor.
 
-    The compiler is ``CC``, arguments included (``ccache gcc``), or ``cc``. One line is logged where
-    there is none or it fails, and the answer is remembered.
+    The compiler is ``CC``, which may have arguments (``ccache gcc``), or ``cc``. If there is none,
+    or it fails, one line is logged; the result is cached.
     """
     compiler = _compiler()
     if compiler is None or platform.system() != "Linux":
@@ -52,7 +52,7 @@ def native_library(source: Path, defines: tuple[str, ...] = ()) -> ctypes.CDLL |
         return None
     command = [*compiler, *FLAGS, *(f"-D{name}" for name in defines)]
     try:
-        return ctypes.CDLL(str(_built(source, command)))
+        return ctypes.CDLL(str(_build(source, command)))
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", None) or error
         logger.info(
@@ -62,9 +62,9 @@ def native_library(source: Path, defines: tuple[str, ...] = ()) -> ctypes.CDLL |
 
 
 def has_memory(array: Tensor) -> bool:
-    """Whether compiled code can read ``array`` at its address: on the CPU, and no subclass.
+    """Whether compiled code can read ``array`` at its address: on the CPU, and not a subclass.
 
-    A tensor that torch only traces says that it is on the CPU and has no numbers there.
+    A tensor that torch traces claims to be on the CPU but has no data there.
     """
     return array.device.type == "cpu" and type(array) in (Tensor, nn.Parameter)
 
@@ -72,12 +72,12 @@ def has_memory(array: Tensor) -> bool:
 def address(
     array: Tensor, count: int, dtype: torch.dtype, what: str, *, strided: bool = False
 ) -> int:
-    """Where ``count`` numbers lie; what is read through an address nobody checks later.
+    """Address of ``count`` numbers, checked here because compiled code checks nothing.
 
     Args:
-        array: of ``dtype`` on the CPU, in one piece.
-        what: is calculated, for the message.
-        strided: whether the code that reads it knows the stride of an array of three dimensions.
+        array: contiguous, of ``dtype``, on the CPU.
+        what: the calculation, for the message.
+        strided: accept a strided array of three dimensions; the caller handles the stride.
 
     Raises:
         ShapeError: another size or layout.
@@ -88,24 +88,24 @@ def address(
     if not (kind and whole) or array.numel() != count:
         raise (ShapeError if kind else DTypeError)(
             f"{what}: an array of shape {tuple(array.shape)}, {array.dtype} on {array.device}, "
-            f"where {count} numbers of {dtype} in one piece on cpu belong; the arrays of a call "
-            "must fit each other"
+            f"where {count} contiguous numbers of {dtype} on cpu are expected; the arrays of a "
+            "call must have matching sizes"
         )
     return array.data_ptr()
 
 
 def _compiler() -> list[str] | None:
-    """Command of the C compiler; None where there is no such program."""
+    """Command of the C compiler; None if there is no such program."""
     try:
-        words = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    except ValueError:  # a quote that is not closed
+        name, *arguments = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    except ValueError:  # an unclosed quote
         return None
-    program = shutil.which(words[0])
-    return None if program is None else [program, *words[1:]]
+    program = shutil.which(name)
+    return None if program is None else [program, *arguments]
 
 
-def _built(source: Path, command: list[str]) -> Path:
-    """The library's file; built beside it and moved into place, so that processes may race."""
+def _build(source: Path, command: list[str]) -> Path:
+    """The library's file; built under another name and moved, so that processes may race."""
     text = source.read_bytes()
     key = hashlib.sha256(text + " ".join(command).encode() + _processor()).hexdigest()[:20]
     folder = _private_folder()
@@ -120,7 +120,7 @@ def _built(source: Path, command: list[str]) -> Path:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=PATIENCE_S,
+                timeout=TIMEOUT_S,
             )
             Path(unfinished).replace(target)
         finally:
@@ -129,10 +129,10 @@ def _built(source: Path, command: list[str]) -> Path:
 
 
 def _private_folder() -> Path:
-    """The cache folder, made if need be.
+    """The cache folder, created if necessary.
 
     Raises:
-        OSError: it cannot be written to, belongs to somebody else, or there is no home.
+        OSError: it is not writable, belongs to another user, or there is no home folder.
     """
     folder = cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A kernel matrix as a sum of functions of distances: what compiled backends are given."""
+"""A kernel matrix as a sum of functions of distances, the input of compiled backends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RadialPart:
             kernels of these names at lengthscale and outputscale one.
         z1 (n1, q), z2 (n2, q): centred, scaled coordinates; ``z1 is z2`` for a square matrix, whose
             diagonal is exact.
-        scale (): factor, the outputscale.
+        scale (): the outputscale.
         shape (): alpha of the rational quadratic profile; None for the others.
     """
 
@@ -36,10 +36,10 @@ class RadialPart:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """z1, z2, scale and, where there is one, the shape."""
+        """z1, z2, scale and, if there is one, the shape."""
         shape = () if self.shape is None else (self.shape,)
         return (self.z1, self.z2, self.scale, *shape)
 
     def transposed(self) -> RadialPart:
-        """Rows and columns exchanged."""
+        """The transposed matrix."""
         return RadialPart(self.profile, self.z2, self.z1, self.scale, self.shape)

@@ -1,4 +1,4 @@
-"""A kernel matrix whose rows are divided among processes."""
+"""A kernel matrix whose rows are distributed over processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from gpx.backends.entries import Entries
 from gpx.linalg.processes import Processes
 
-LEAST_ENTRIES = 2**18
-"""Of a matrix below this the products take less time than a message."""
+MIN_ENTRIES = 2**18
+"""Products with a smaller matrix take less time than a message."""
 
 
 class Engine(Protocol):
-    """Products with a kernel matrix, and their gradient: what every backend has."""
+    """Products with a kernel matrix and their gradient, as every backend provides them."""
 
     def product(self, entries: Entries, right: Tensor, *, transposed: bool) -> Tensor:
         """K @ right (n2, c), or K^T @ right (n1, c)."""
@@ -31,7 +31,7 @@ class Engine(Protocol):
 
 @dataclass
 class _Piece:
-    """Some columns of this process's rows, with an engine that may keep them."""
+    """Some columns of this process's rows, with their engine."""
 
     columns: slice
     entries: Entries
@@ -39,31 +39,31 @@ class _Piece:
 
 
 def is_shared(entries: Entries, processes: Processes) -> bool:
-    """Whether products with this matrix are divided among processes."""
+    """Whether products with this matrix are distributed over processes."""
     n1, n2 = entries.shape
-    return processes.count > 1 and n1 * n2 >= LEAST_ENTRIES
+    return processes.count > 1 and n1 * n2 >= MIN_ENTRIES
 
 
 def own_rows(entries: Entries, processes: Processes) -> Entries:
-    """The rows of this process as a matrix of their own: what its backend is chosen for."""
+    """The rows of this process as a matrix, for which its backend is chosen."""
     rows = processes.part(entries.shape[0])
     return replace(entries, x1=entries.x1[rows], square=False)
 
 
 class Sharded:
-    """Products and gradients by rows: each process has its own, in the backend that suits them.
+    """Products and gradients with each process's own rows, in a backend chosen for them.
 
-    Of a square matrix the block on the diagonal stays square, with its exact diagonal, and the
-    columns before and behind it are pieces of their own.
+    In a square matrix the diagonal block stays square, with its exact diagonal; the columns before
+    and after it are pieces of their own.
 
-    Cost: that of the backend divided by the number of processes, but that of two off-diagonal
-    triangles none is left out, and a message of n numbers for every column. A stored matrix is
-    divided as well.
+    Cost: that of the backend divided by the number of processes, except that both off-diagonal
+    triangles are evaluated, plus a message of n numbers per column. A stored matrix is distributed
+    as well.
 
     Args:
-        entries: the matrix; the same at every call.
+        entries: the matrix; the same in every call.
         processes: those that share it; all of them make the same calls.
-        make: an engine for a piece.
+        make: creates the engine of a piece.
     """
 
     def __init__(self, entries: Entries, processes: Processes, make: Callable[[], Engine]) -> None:
@@ -88,30 +88,30 @@ class Sharded:
             for piece in self._pieces:
                 part = piece.engine.product(piece.entries, right[self.rows], transposed=True)
                 total[piece.columns] += part
-            self.processes.add_up(total)
+            self.processes.all_sum(total)
             return total
         part = right.new_zeros(self.rows.stop - self.rows.start, right.shape[1])
         for piece in self._pieces:
             part += piece.engine.product(piece.entries, right[piece.columns], transposed=False)
-        return self.processes.put_together(part, n1)
+        return self.processes.all_gather(part, n1)
 
     def derivative(
         self, entries: Entries, left: Tensor, right: Tensor
     ) -> tuple[Tensor | None, ...]:
         """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
         totals = [torch.zeros_like(t) if t.requires_grad else None for t in entries.tensors]
-        of_x2 = 0 if entries.square else 1
+        index_of_x2 = 0 if entries.square else 1
         for piece in self._pieces:
             found = piece.engine.derivative(piece.entries, left[self.rows], right[piece.columns])
-            places = [(0, self.rows), (of_x2, piece.columns)]
-            for (place, rows), gradient in zip(places, found[:2], strict=True):
-                total = totals[place]
+            targets = [(0, self.rows), (index_of_x2, piece.columns)]
+            for (index, rows), gradient in zip(targets, found[:2], strict=True):
+                total = totals[index]
                 if total is not None and gradient is not None:
                     total[rows] += gradient
             for total, gradient in zip(totals[2:], found[2:], strict=True):
                 if total is not None and gradient is not None:
                     total += gradient
-        self.processes.add_up(*(total for total in totals if total is not None))
+        self.processes.all_sum(*(total for total in totals if total is not None))
         return tuple(totals)
 
 

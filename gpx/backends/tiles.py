@@ -1,4 +1,4 @@
-"""How a matrix is cut into tiles, and the tiles into groups that threads can take."""
+"""Tilings of a matrix, with the tiles in groups for threads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ GROUPS = 8
 """Groups of tiles. Sums are taken within a group in order and then over groups in order, so that
 results do not depend on the number of threads or on their timing."""
 
-SMALL = 1 << 16
-"""Matrices of fewer entries are handled by one thread: starting another costs more than it
-saves."""
+MAX_SERIAL_ENTRIES = 1 << 16
+"""Matrices of up to so many entries are handled by one thread, which is faster than starting
+others."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Tiling:
     Attributes:
         groups: tiles by group.
         size: entries of the largest tile.
-        owned: no two groups share rows, so that all may write into one result.
+        disjoint_rows: no two groups share rows, so that all may write into one result.
     """
 
     groups: tuple[tuple[Tile, ...], ...]
     size: int
-    owned: bool
+    disjoint_rows: bool
 
 
 def tiling(
@@ -44,18 +44,18 @@ def tiling(
     entries: int,
     *,
     triangle: bool,
-    owned: bool = False,
+    disjoint_rows: bool = False,
     groups: int = GROUPS,
 ) -> Tiling:
-    """Tiles of about ``entries`` entries, nearly square where the matrix allows.
+    """Tiles of about ``entries`` entries, nearly square if the matrix allows.
 
     Args:
         shape: (n1, n2).
-        entries: of a tile, at most (but at least one row of one column).
+        entries: largest number of entries in a tile (but at least one row of one column).
         triangle: only tiles on and above the diagonal of a square matrix; diagonal tiles have
             equal row and column slices.
-        owned: give every group its own rows, even when there are then fewer groups.
-        groups: at most so many.
+        disjoint_rows: give every group its own rows, even if there are then fewer groups.
+        groups: largest number of groups.
     """
     n1, n2 = shape
     height = max(1, min(n1, math.isqrt(entries)))
@@ -64,8 +64,8 @@ def tiling(
         height = max(1, min(n1, entries // width))
     strips = list(row_chunks(n1, 1, height))
     columns = strips if triangle else list(row_chunks(n2, 1, width))
-    if owned:
-        cut = [
+    if disjoint_rows:
+        grouped = [
             [(r, c) for r in strips[g::groups] for c in columns]
             for g in range(min(groups, len(strips)))
         ]
@@ -73,16 +73,16 @@ def tiling(
         tiles = [
             (r, c) for i, r in enumerate(strips) for c in (columns[i:] if triangle else columns)
         ]
-        cut = [tiles[g::groups] for g in range(min(groups, len(tiles)))]
-    return Tiling(tuple(map(tuple, cut)), height * width, owned)
+        grouped = [tiles[g::groups] for g in range(min(groups, len(tiles)))]
+    return Tiling(tuple(map(tuple, grouped)), height * width, disjoint_rows)
 
 
 def run_groups(work: Callable[[int], T], count: int, *, threads: int) -> list[T]:
-    """``[work(0), ..., work(count - 1)]``, by ``threads`` threads that each use one core.
+    """``[work(0), ..., work(count - 1)]``, by ``threads`` threads of one core each.
 
-    Threads of whole tiles meet only at the end. torch's own threads meet after every operation on
-    every tile, which stalls all of them whenever another program takes one core. The number of
-    threads of the caller and of later threads is as before afterwards.
+    These threads synchronise only at the end; torch's own threads synchronise after every operation
+    on every tile, which stalls them all whenever another program uses one of the cores. torch's
+    number of threads is the same afterwards.
     """
     threads = min(threads, count)
     if threads <= 1:

@@ -19,7 +19,7 @@ class ArcCosineFeatures(Basis):
     The mean of phi(x)^T phi(z) over random w is the arc-cosine kernel of order n for every m. With
     order 1 the units are rectified linear. Nothing of size m is stored: weights of unit r come from
     row r of a counter-based generator. Features are differentiable in lengthscales and outputscale;
-    those of order 0 are steps, which the lengthscales move by no derivative.
+    those of order 0 are steps, whose derivative in the lengthscales is zero.
 
     Args:
         kernel: ``ArcCosine`` on all columns.
@@ -33,8 +33,8 @@ class ArcCosineFeatures(Basis):
     Raises:
         ConfigError: another kernel, or options out of range.
 
-    Cost: O(n len(columns) d) time, O((n + d) len(columns)) memory; the weights as ``directions``
-    says.
+    Cost: O(n len(columns) d) time, O((n + d) len(columns)) memory; for the weights see
+    ``gpx.bases.random_directions``.
     Source: Cho and Saul 2009; Cutajar et al., "Random feature expansions for deep Gaussian
     processes", 2017.
     """

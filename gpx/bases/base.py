@@ -1,4 +1,4 @@
-"""What a basis is: functions phi: R^d -> R^m, any subset of them on demand, and a weight prior."""
+"""Base class of bases: functions phi: R^d -> R^m, any subset on demand, and a weight prior."""
 
 from __future__ import annotations
 
@@ -19,37 +19,36 @@ if TYPE_CHECKING:
 
 
 Spent = Callable[[], bool]
-"""Whether the time for a search is over."""
+"""Called during a search: whether its time is over."""
 
 
 def never() -> bool:
-    """A search without a time limit: never spent."""
+    """The ``Spent`` of a search without a time limit."""
     return False
 
 
 class Basis(DataSized, ABC):
     """Finite basis of f(x) = sum_i w_i phi_i(x), with w ~ N(0, S^-1) and S diagonal.
 
-    A subclass writes ``forward``, ``precision_diagonal`` and ``mean_column_square``. To be chosen
-    by ``basis=`` its constructor takes the kernel and ``num_basis`` by these names; further
-    arguments are its options.
+    A subclass defines ``forward``, ``precision_diagonal`` and ``mean_column_square``. To be usable
+    as ``basis=`` its constructor takes ``kernel`` and ``num_basis`` by name; further arguments are
+    its options.
 
     Functions are grouped in contiguous blocks of ``block_size`` columns; a block is the cheapest
     unit to evaluate and the unit that stochastic objectives sample.
 
     Attributes:
-        kernel: covariance function that the basis stands for.
+        kernel: covariance function that the basis approximates.
         num_basis: m.
         block_size: columns per block; divides m.
-        num_inputs: d, where the basis is made for a number of input columns.
-        parts: equal contiguous parts of a block whose columns are nearly orthogonal to those of
-            the other parts over the data; one where nothing is known.
-        follows_kernel: whether hyperparameters of the kernel move the prior of the weights and
-            leave the functions as they are.
-        dense_prior: whether ``prior_covariance`` is to be the prior of the weights, which are
-            correlated, in the place of variances.
-        fixed_shapes: whether blocks of a fixed number are always the same operations, none of
-            which waits for a GPU.
+        num_inputs: d, where the basis is made for a fixed number of input columns.
+        parts: number of equal contiguous parts of a block that are nearly orthogonal to each other
+            over the data; one where that is not known.
+        follows_kernel: whether hyperparameters of the kernel change only the prior of the weights,
+            not the functions.
+        dense_prior: whether the prior of the weights is ``prior_covariance``, not a diagonal.
+        fixed_shapes: whether evaluating a fixed number of blocks is always the same operations
+            without synchronisation, so that it can be recorded as a CUDA graph.
     """
 
     kernel: nn.Module
@@ -95,13 +94,13 @@ class Basis(DataSized, ABC):
     def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
         """x (n, d) -> ``block_features(x, blocks)``, for many x in turn without gradients.
 
-        What does not depend on x is worked out once and kept as long as the function is, so the
-        hyperparameters must stay as they are.
+        Quantities that do not depend on x are computed once, so the hyperparameters must not change
+        while the function is in use.
         """
         return lambda x: self.block_features(x, blocks)
 
     def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
-        """``blocks`` (L,) for products with their features at inputs like x (its d and dtype)."""
+        """``blocks`` (L,) for products with their features, at inputs of the d and dtype of x."""
         return SelectedBlocks(self, blocks)
 
     @abstractmethod
@@ -110,27 +109,27 @@ class Basis(DataSized, ABC):
 
     @abstractmethod
     def mean_column_square(self) -> Tensor:
-        """Expected phi_r(x)^2, the mean over columns, or a number of that size: 0-d.
+        """Expected phi_r(x)^2, the mean over columns, or a number of that order: 0-d.
 
         Differentiable in the kernel; outputscale / m where S = I and the features carry the scale.
         """
 
     def log_variances(self) -> Tensor:
-        """-log S (m,), differentiable where the kernel moves it."""
+        """-log S (m,), differentiable in the kernel where it depends on it."""
         return -self.precision_diagonal().log()
 
     def prior_covariance(self) -> Tensor:
-        """S^-1 (m, m), float64, differentiable where the kernel moves it."""
+        """S^-1 (m, m), float64, differentiable in the kernel where it depends on it."""
         return torch.diag(self.log_variances().double().exp())
 
     def sparse_rows(self, x: Tensor) -> Interpolation | None:
-        """The features at training inputs x (n, d) as a sparse matrix, where they are one."""
+        """The features at training inputs x (n, d) as a sparse matrix; None: they are dense."""
         return None
 
-    # -- the training data, once, before the first use --------------------------------------------
+    # -- set up from the training data, once, before the first use --------------------------------
 
     def place(self, x: Tensor) -> None:
-        """Put in place what depends on where the inputs x (n, d) are; ``num_basis`` may fall."""
+        """Set what depends on the locations of the inputs x (n, d); ``num_basis`` may decrease."""
 
     def start(
         self,
@@ -141,16 +140,16 @@ class Basis(DataSized, ABC):
         generator: torch.Generator,
         spent: Spent = never,
     ) -> str:
-        """Place, choose or draw the functions for the training data, which then stay.
+        """Place, choose or draw the functions for the training data; they are fixed afterwards.
 
         Args:
-            x (n, d), residual (n,): inputs, and targets less their prior mean.
+            x (n, d), residual (n,): inputs, and targets minus their prior mean.
             noise (): noise variance.
-            generator: of what is drawn.
-            spent: whether a search is to end where it is.
+            generator: source of randomness.
+            spent: asked during a search whether it must stop.
 
         Returns:
-            what was done, for people. Hyperparameters of the kernel may have moved.
+            a log message. Hyperparameters of the kernel may have changed.
         """
         self.place(x)
         return f"{self.num_basis} functions"
@@ -158,52 +157,52 @@ class Basis(DataSized, ABC):
     def fit_scales(
         self, statistics: SufficientStatistics, *, unit_noise: bool = False
     ) -> tuple[Tensor, Tensor, str] | None:
-        """Give the kernel the outputscale of largest evidence after ``start``.
+        """Set the kernel's outputscale to that of largest evidence, after ``start``.
 
         Args:
             statistics: of the training data.
-            unit_noise: keep a noise variance of one: the outputscale takes the ratio of the two.
+            unit_noise: keep a noise variance of one: the outputscale becomes the ratio of the two.
 
         Returns:
-            the factor () on the outputscale, the noise variance () that goes with it, and a remark
-            for people; None where the kernel stays as it is.
+            the factor () applied to the outputscale, the noise variance () that goes with it, and a
+            log message; None where the kernel is left unchanged.
         """
         return None
 
     def subset(self, columns: Tensor) -> Basis | None:
-        """A basis of ``columns`` (k,) alone; None where its functions cannot be had alone."""
+        """A basis of ``columns`` (k,) only; None where that is not available."""
         return None
 
     def closed_form(self, num_inputs: int) -> ClosedForm | None:
-        """The functions of d = ``num_inputs`` columns as they are now, float64, without gradient.
+        """The current functions of d = ``num_inputs`` columns, float64, without gradient.
 
-        None where they have none of these forms: a program without gpx is then given their values.
+        None where they have none of these forms: exported programs then store their values.
         """
         return None
 
     def feature_parameters(self) -> list[nn.Parameter]:
-        """Parameters that move the functions. Default: all, or none where these stay."""
+        """Parameters that change the functions. Default: all, or none if ``follows_kernel``."""
         return [] if self.follows_kernel else list(self.parameters())
 
-    # -- what there is to say ---------------------------------------------------------------------
+    # -- reports ----------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for records. Default: nothing."""
         return {}
 
     def warn_of_few(self) -> bool:
-        """Warn where so few functions count that they hardly stand for the kernel; whether so."""
+        """Warn if too few functions are effective to approximate the kernel; returns whether so."""
         return False
 
 
 def basis_of(basis: Basis | Callable[..., Basis], kernel: nn.Module, num_basis: int) -> Basis:
-    """The basis of a model, made for its kernel where it is not made yet.
+    """The basis of a model, constructed here unless it already is one.
 
     Args:
-        basis: one on ``kernel``; or a class, or any callable, that takes ``kernel`` and
+        basis: a basis on ``kernel``; or a class, or any callable, that takes ``kernel`` and
             ``num_basis`` by name.
         kernel: of the model.
-        num_basis: m, of a basis that is made here.
+        num_basis: m, of a basis constructed here.
 
     Raises:
         ConfigError: something else, or a basis on another kernel.
@@ -221,11 +220,11 @@ def basis_of(basis: Basis | Callable[..., Basis], kernel: nn.Module, num_basis: 
 
 
 class SelectedBlocks:
-    """Blocks (L,) of a basis; Phi stands for their features (n, L W).
+    """Blocks (L,) of a basis; Phi denotes their features (n, L W).
 
-    This class evaluates Phi and multiplies; bases that can take the products while they evaluate
-    return their own from ``Basis.selected``. All products are differentiable in the hyperparameters
-    and in x as far as the features are.
+    This class evaluates Phi and multiplies; bases that can compute products without storing Phi
+    return their own class from ``Basis.selected``. All products are differentiable in the
+    hyperparameters and in x as far as the features are.
 
     Args:
         basis: its owner.
@@ -250,7 +249,7 @@ class SelectedBlocks:
         Args:
             x (n, d): inputs.
             weights (L W, k): w, differentiable.
-            keep: takes the features, without gradient, as ``carry`` expects them.
+            keep: receives the features, without gradient, in the form that ``carry`` takes.
         """
         features = self.basis.block_features(x, self.blocks)
         if keep is not None:
@@ -281,11 +280,11 @@ class SelectedBlocks:
 
         Args:
             total (n, k): a product with weights before they changed.
-            kept: features as ``products`` or ``form`` left them.
+            kept: features as ``products`` or ``form`` put them into ``keep``.
             change (L W, k): of the weights.
 
-        The product is summed before it is added: summed on top of a total, as ``addmm_`` may do,
-        the small terms of a small change would be rounded to the total's digits one by one.
+        The product is computed before it is added: ``addmm_`` may add its small terms one by one
+        to the larger total, each with the total's rounding error.
         """
         total += kept @ change
 
@@ -300,5 +299,5 @@ def check_inputs(x: Tensor, what: str) -> None:
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """Largest divisor of ``number`` that is at most ``limit``: blocks divide the functions."""
+    """Largest divisor of ``number`` that is at most ``limit``."""
     return max(k for k in range(1, min(limit, number) + 1) if number % k == 0)

@@ -27,7 +27,7 @@ class AxisProducts(NamedTuple):
 
     Attributes:
         functions: t points of every axis (t, d) -> the c functions of every axis there (d, c, t).
-        low (d,), high (d,): where they are wanted; an input beyond is moved to the nearer end.
+        low (d,), high (d,): range of validity; inputs beyond are moved to the nearer end.
         which (m, d): int64, below c.
         amplitude (m,).
     """
@@ -43,7 +43,7 @@ class Radial(NamedTuple):
     """phi_j(x) = amplitude_j h(|rate * x - centre_j|^2).
 
     Attributes:
-        centres (m, d), rate (d,): a rate of zero leaves a column out.
+        centres (m, d), rate (d,): a rate of zero excludes a column.
         profile: h, elementwise; largest at zero.
         amplitude (m,).
     """

@@ -1,8 +1,8 @@
 """Random numbers by address: Philox4x32-10 on torch tensors, and standard normals from it.
 
 A counter-based generator has no state: entry (row, column) of stream ``seed`` is a function of
-those three numbers alone. Frequency r of a basis of 10^7 functions is therefore the same whatever
-else is asked for, in whatever order, on whatever device, and is never stored.
+those three numbers alone. Frequency r of a basis of 10^7 functions is therefore the same on every
+device, independent of which others are generated and in which order, and is never stored.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ROUNDS = 10
 MASK = 0xFFFFFFFF
 SOURCE = Path(__file__).with_name("philox.c")
 
-SHARE = 4
-"""A table of ``KnownRows`` takes at most this part of the memory to work in."""
-PIECE = 1 << 20
-"""Entries of such a table that are made at once."""
+MEMORY_DIVISOR = 4
+"""A table of ``KnownRows`` may take ``working_memory`` divided by this."""
+CHUNK_ENTRIES = 1 << 20
+"""Entries of such a table that are generated at once."""
 
 
 def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> Tensor:
@@ -51,12 +51,12 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
     c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
     multiplied, kept = torch.stack((c0, c2)), torch.stack((c3, c1))
     shape = (2,) + (1,) * c0.ndim
-    # what is made while torch traces (export, fake tensors) has no numbers and must not be kept
+    # tensors made while torch traces (export, fake tensors) hold no values and must not be cached
     made = _constants if type(c0) is Tensor else _constants.__wrapped__
     multiplier, *keys = (words.view(shape) for words in made(key, c0.device).unbind(0))
     for one in keys:
-        # int64 products wrap modulo 2^64, so the low 64 bits of the 32 x 32 product are exact; what
-        # stands above the 32nd bit, in ``kept`` as after the shift, is masked away at the end
+        # int64 products wrap modulo 2^64, so the low 64 bits of the 32 x 32 product are exact; bits
+        # above the 32nd are masked at the end
         product = multiplied * multiplier
         high = (product >> 32).bitwise_xor_(kept).bitwise_xor_(one)
         multiplied, kept = high.bitwise_and_(MASK).flip(0), product
@@ -132,8 +132,7 @@ def standard_normals(
     Args:
         seed: stream, 0 <= seed < 2^64.
         rows (r,): int64 row addresses >= 0, any order, repeats allowed; their device is used.
-        num_columns: columns 0 .. num_columns - 1 are returned; entry (row, column) does not depend
-            on how many columns are asked for.
+        num_columns: columns 0 .. num_columns - 1 are returned; entries do not depend on it.
         dtype: of the result; the transform itself runs in float64.
 
     Returns:
@@ -160,9 +159,9 @@ def standard_normals(
 
 
 class KnownRows:
-    """Tables of rows that a seed fixes, made at the first use, for a GPU, where a look-up is cheap.
+    """Tables of random rows, generated at the first use, for GPUs, where a look-up is cheaper.
 
-    Copies share them, and no file holds them.
+    Copies share the tables; they are not saved.
     """
 
     def __init__(self) -> None:
@@ -178,15 +177,15 @@ class KnownRows:
         """The table of ``shape`` (r, q); None where it does not fit.
 
         Args:
-            make: addresses (k,) below r to their rows (k, q).
+            make: from addresses (k,) below r to their rows (k, q).
         """
         count, width = shape
-        if SHARE * count * width * dtype.itemsize > working_memory(device):
+        if MEMORY_DIVISOR * count * width * dtype.itemsize > working_memory(device):
             return None
         kind = shape, dtype, device
         if kind not in self.tables:
             with torch.inference_mode(False), torch.no_grad():
-                pieces = torch.arange(count, device=device).split(max(1, PIECE // width))
+                pieces = torch.arange(count, device=device).split(max(1, CHUNK_ENTRIES // width))
                 self.tables[kind] = torch.cat([make(piece) for piece in pieces])
         return self.tables[kind]
 

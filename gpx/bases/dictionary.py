@@ -1,4 +1,4 @@
-"""Kernel functions at given centres with one free precision each: the relevance vector basis."""
+"""The relevance vector basis: kernel functions at given centres, each with its own precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 
 MAX_PRECISION = 1e8
-"""Largest precision of a weight. A weight of this prior precision is zero for all practical
-purposes."""
+"""Largest prior precision of a weight, at which it is practically zero."""
 
 
 class KernelDictionary(Basis):
@@ -28,10 +27,10 @@ class KernelDictionary(Basis):
     Args:
         kernel: any covariance function.
         centres (m, d): z_i, copied; usually the training inputs. They do not move.
-        block_size: upper limit of columns per block (the largest divisor of m below it is taken;
-            any subset of columns costs the same, so blocks are a matter of sampling only).
-        precision: initial s_i, all alike, in inverse squared units of a weight.
-        sparse: whether gradients of the precisions hold the sampled rows only (AdaGrad, SGD).
+        block_size: upper limit of columns per block (the largest divisor of m below it is taken);
+            only affects how columns are sampled, since every column costs the same.
+        precision: initial value of every s_i, in inverse squared units of a weight.
+        sparse: whether gradients of the precisions are sparse, for AdaGrad or SGD.
 
     Attributes:
         log_precision (m, 1): parameter, log s; a table, so that its gradient can be sparse.
@@ -85,12 +84,12 @@ class KernelDictionary(Basis):
         return rows[:, 0].clamp_max(math.log(MAX_PRECISION)).exp()
 
     def feature_parameters(self) -> list[nn.Parameter]:
-        """Those of the kernel; precisions move no function."""
+        """Those of the kernel; precisions do not change the functions."""
         return list(self.kernel.parameters())
 
     @torch.no_grad()
     def closed_form(self, num_inputs: int) -> Radial | None:
-        """As in ``Basis``: of stationary kernels whose distance is that of scaled inputs."""
+        """As in ``Basis``, for stationary kernels of the distance of scaled inputs."""
         kernel = self.kernel
         if not isinstance(kernel, Stationary) or not kernel.is_radial:
             return None

@@ -1,4 +1,4 @@
-"""Regression on fixed functions: these are chosen for the data, which are then summed."""
+"""Regression on fixed functions: choose them for the data, then sum over the data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpx.backends import row_chunks
 from gpx.bases.base import Basis, Spent, never
 from gpx.bases.sufficient_statistics import (
     SufficientStatistics,
+    accumulate_statistics,
     block_bytes,
     interpolation_statistics,
-    summed,
 )
 
 
@@ -22,12 +22,12 @@ from gpx.bases.sufficient_statistics import (
 def sufficient_statistics(
     basis: Basis, x: Tensor, residual: Tensor, *, rows: int | None = None
 ) -> SufficientStatistics:
-    """One pass over the data; features are formed and dropped block by block.
+    """Sufficient statistics from one pass over the data, in blocks of features.
 
     Args:
-        basis: at the hyperparameters that it keeps.
+        basis: at its final hyperparameters.
         x (n, d), residual (n,): inputs and y - m(x).
-        rows: per block; None: as many as stay in the device's cache.
+        rows: per block; None: as many as fit the device's cache.
 
     Cost: n m^2 / 2 multiply-adds (in the dtype of x, added up in float64) and the features; memory
     O(m^2 + block). Of sparse features with q entries a row: O(n q^2).
@@ -42,16 +42,16 @@ def sufficient_statistics(
         for chosen in row_chunks(x.shape[0], row, budget):
             yield basis(x[chosen]).mT, residual[chosen], None
 
-    return summed(blocks(), basis.num_basis, x)
+    return accumulate_statistics(blocks(), basis.num_basis, x)
 
 
 class Start(NamedTuple):
-    """What ``fix_functions`` did.
+    """Result of ``fix_functions``.
 
     Attributes:
         statistics: sums over the data.
-        noise (): noise variance to start from.
-        note: for people.
+        noise (): initial noise variance.
+        note: log message.
     """
 
     statistics: SufficientStatistics
@@ -73,12 +73,12 @@ def fix_functions(
     """Choose, draw or place the functions for the kernel and the data, and sum over the data.
 
     Args:
-        basis: moves, and for some bases the hyperparameters of its kernel.
+        basis: changed in place, with some bases also the hyperparameters of its kernel.
         x (n, d), residual (n,): inputs and y - m(x).
         noise (): noise variance of the kernel's fit.
-        generator: of what is drawn.
-        spent: whether a search for hyperparameters is to end where it is.
-        unit_noise: keep a noise variance of one: the outputscale takes the ratio of the two.
+        generator: source of randomness.
+        spent: asked during a search for hyperparameters whether it must stop.
+        unit_noise: keep a noise variance of one: the outputscale becomes the ratio of the two.
     """
     note = basis.start(x, residual, noise, generator=generator, spent=spent)
     statistics = sufficient_statistics(basis, x, residual)

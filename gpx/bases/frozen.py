@@ -1,4 +1,4 @@
-"""A basis as it was at earlier hyperparameters."""
+"""Copies of a basis at earlier hyperparameters."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def frozen_basis(basis: Basis, hyperparameters: Tensor) -> Basis:
 
     Args:
         basis: to copy, with its buffers.
-        hyperparameters: all of its parameters then, from ``flat_parameters``.
+        hyperparameters: values of all its parameters, from ``flat_parameters``.
     """
     frozen = copy.deepcopy(basis).requires_grad_(False)
-    put_parameters(frozen, hyperparameters)
+    set_parameters(frozen, hyperparameters)
     return frozen
 
 
 @torch.no_grad()
-def put_parameters(basis: Basis, hyperparameters: Tensor) -> None:
+def set_parameters(basis: Basis, hyperparameters: Tensor) -> None:
     """Set the parameters of ``basis`` to those of ``flat_parameters``."""
     offset = 0
     for parameter in basis.parameters():

@@ -54,10 +54,9 @@ class InducingPoints(Basis):
         return self.kernel.evaluate(self._at(rows), self._at(columns))
 
     def precision_diagonal(self, columns: Tensor | None = None) -> NoReturn:
-        """There is none.
+        """Always raises ConfigError: S is dense.
 
-        Raises:
-            ConfigError: always; S is dense, and log|S| of a dense S has no cheap unbiased estimate.
+        log|S| of a dense S has no cheap unbiased estimate.
         """
         raise ConfigError(
             "kernel functions at training points have the dense prior precision S = K, and a "
@@ -83,13 +82,13 @@ class InducingPoints(Basis):
 
 
 class TrainingPoints(InducingPoints):
-    """Kernel functions at the training inputs, or at as many random ones of them as asked for.
+    """Kernel functions at the training inputs, or at a random subset of them.
 
     Args:
         kernel: any covariance function.
-        num_basis: m, at most.
+        num_basis: largest m.
         num_inputs: d.
-        num_data: n; there is at most one centre a row.
+        num_data: n; m is at most n.
 
     Source: Tipping, "Sparse Bayesian learning and the relevance vector machine", 2001.
     """
@@ -119,8 +118,8 @@ def draw_centres(centres: Tensor, x: Tensor, generator: torch.Generator) -> None
     """
     if len(x) < len(centres):
         raise ConfigError(
-            f"{len(centres)} kernel functions have their centres at training inputs, and there are "
-            f"only {len(x)} of them; set num_data={len(x)}"
+            f"{len(centres)} kernel functions need as many training inputs as centres, and there "
+            f"are only {len(x)}; set num_data={len(x)}"
         )
     chosen = torch.randperm(len(x), generator=generator, device=x.device)[: len(centres)]
     centres.copy_(x[chosen.sort().values])

@@ -1,4 +1,4 @@
-"""Interpolation on a regular grid as basis functions, for any kernel: kernel interpolation."""
+"""Interpolation on a regular grid as basis functions, for any kernel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpx.linalg.interpolation import Method, Outside, RegularAxis
 from gpx.operators import Interpolation
 
 MARGIN = 2
-"""Cells between the data and the ends of an axis: the stencil of cubic weights never leaves it."""
-LEAST_POINTS = 2 * MARGIN + 2
-"""Of an axis."""
+"""Cells between the data and the ends of an axis, so that cubic stencils stay on the axis."""
+MIN_POINTS = 2 * MARGIN + 2
+"""Smallest number of points of an axis."""
 
 Beyond = Literal["clamp", "error"]
 
@@ -26,17 +26,17 @@ Beyond = Literal["clamp", "error"]
 class InterpolatedGrid(InDoublePrecision, Basis):
     """f(x) = w(x)^T u with sparse interpolation weights w and u ~ N(0, K), K the kernel on a grid.
 
-    The weights know no kernel, so that the sums of W^T W and W^T y over the data serve every kernel
-    of any family, stationary or not, and rows come and go at 4^(2 d) additions each. ``Reweighted``
-    learns the kernel from them at a cost that n does not enter.
+    The weights do not depend on the kernel, so that the sums W^T W and W^T y over the data serve
+    every kernel, stationary or not. Adding or removing a row costs 4^(2 d) additions, and
+    ``Reweighted`` learns the kernel from the sums at a cost independent of n.
 
     Args:
         kernel: any.
-        num_basis: m, grid points at most: the largest whole number to the power of d.
+        num_basis: largest number of grid points m, which is a d-th power.
         num_inputs: d.
         interpolation: ``cubic`` (4 points an axis) or ``linear`` (2).
-        outside: what predictions do beyond the grid: ``clamp`` (to its edge, with a warning that
-            counts them) or ``error``. Training rows are never beyond it, those added later may not.
+        outside: for predictions beyond the grid: ``clamp`` to its edge, with a warning, or
+            ``error``. Rows added after the first ones must lie within the grid.
 
     Attributes:
         origin (d,), spacing (d,): of the grid's axes.
@@ -50,7 +50,7 @@ class InterpolatedGrid(InDoublePrecision, Basis):
 
     follows_kernel = True
     dense_prior = True
-    in_double = ("origin", "spacing")  # rounding them would move every point
+    in_double = ("origin", "spacing")  # rounding would move the grid points
     kernel: Kernel
     num_inputs: int
     origin: Tensor
@@ -67,11 +67,11 @@ class InterpolatedGrid(InDoublePrecision, Basis):
         super().__init__()
         size = round(max(num_basis, 0) ** (1.0 / num_inputs))
         size -= size**num_inputs > num_basis
-        if size < LEAST_POINTS:
+        if size < MIN_POINTS:
             raise ConfigError(
                 f"num_basis={num_basis} makes a grid of {size} points an axis for {num_inputs} "
-                f"inputs; interpolation needs {LEAST_POINTS}, num_basis="
-                f"{LEAST_POINTS**num_inputs}, and suits up to 3 inputs"
+                f"inputs; interpolation needs {MIN_POINTS}, num_basis="
+                f"{MIN_POINTS**num_inputs}, and suits up to 3 inputs"
             )
         for name, value, allowed in (
             ("interpolation", interpolation, get_args(Method)),
@@ -94,7 +94,7 @@ class InterpolatedGrid(InDoublePrecision, Basis):
 
     @torch.no_grad()
     def place(self, x: Tensor) -> None:
-        """Lay the grid over the inputs x (n, d), two cells beyond them."""
+        """Place the grid over the inputs x (n, d), with a margin of two cells."""
         low, high = x.double().amin(0), x.double().amax(0)
         axes = [
             RegularAxis.covering(a, b, self.size, margin=MARGIN)
@@ -136,7 +136,7 @@ class InterpolatedGrid(InDoublePrecision, Basis):
         return self._weights(x, "error")
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
-        """As in ``Basis``: rows of 4^d weights among zeros; nothing of it depends on the kernel."""
+        """As in ``Basis``: at most 4^d non-zero weights per row, independent of the kernel."""
         weights = self._weights(x, self.outside)
         found = x.new_zeros(len(x), self.num_basis)
         found.scatter_add_(1, weights.indices, weights.values.to(x.dtype))
@@ -165,16 +165,12 @@ class InterpolatedGrid(InDoublePrecision, Basis):
         return self.kernel.evaluate(self.points().to(like.dtype)).double()
 
     def precision_diagonal(self, columns: Tensor | None = None) -> NoReturn:
-        """There is none.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Always raises ConfigError: the prior is not diagonal."""
         raise ConfigError(
             "values on an interpolation grid are correlated a priori, so their precision is not "
             "diagonal; use Reweighted, or random Fourier features for QSGP"
         )
 
     def mean_column_square(self) -> Tensor:
-        """A reference for w_r(x)^2, of one row spread over all columns: 1 / m, 0-d."""
+        """A reference for w_r(x)^2: 1 / m, a row's weight spread over all columns; 0-d."""
         return self.origin.new_tensor(1.0 / self.num_basis)

@@ -1,4 +1,4 @@
-"""Eigenfunctions of the Laplacian on a box: functions that no hyperparameter moves."""
+"""Eigenfunctions of the Laplacian on a box, which do not depend on hyperparameters."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels import RBF, Kernel, Matern
 
-LEAST_SHARE = 0.9
-"""Share of the prior variance at the middle of the box below which there is a warning."""
+MIN_CAPTURED_SHARE = 0.9
+"""A warning is given when the functions have less than this share of the prior variance at the
+middle of the box."""
 
-WIDER = 1.25
-"""Times the half-widths of the box: where the functions of that one have more, it is too narrow."""
+WIDER_BOX = 1.25
+"""To find the cause, the share is also computed for a box wider by this factor: if it is larger
+there, the box is too narrow."""
 
 
 class LaplacianEigenfunctions(InDoublePrecision, Basis):
     """phi_j(x) = prod_k sin(pi j_k (x_k - c_k + L_k) / (2 L_k)) / sqrt(L_k), weights N(0, s(w_j)).
 
     With w_j = pi j / (2 L) and s the spectral density of the kernel, phi^T diag(s) phi tends to the
-    kernel inside the box |x - c| < L as functions grow in number. Hyperparameters enter through s
-    alone, so that ``Reweighted`` learns the kernel from sums over the data. The functions are zero
-    on the box and beyond it: it reaches beyond the data.
+    kernel inside the box |x - c| < L as m grows. Hyperparameters enter through s alone, so that
+    ``Reweighted`` learns the kernel from sums over the data. The functions vanish on the boundary
+    and outside, so the box is larger than the range of the data.
 
     Args:
         kernel: RBF or Matern of all columns, whose spectral densities fall with the frequency.
-        num_basis: m; the lowest frequencies are taken, in units of the lengthscales at the start.
+        num_basis: m; the lowest frequencies are taken, in units of the initial lengthscales.
         num_inputs: d.
-        boundary: half-width of the box over that of the data, more than 1; the kernel is right
+        boundary: half-width of the box over that of the data, more than 1; the kernel is accurate
             where the boundary is a few lengthscales away.
         block_columns: upper limit of columns per block (the largest divisor of m below it).
 
@@ -77,7 +79,7 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
                 f"num_basis={num_basis} and block_columns={block_columns} must be at least 1, "
                 f"boundary={boundary} above 1 and finite"
             )
-        kernel.num_spectral_normals(num_inputs)  # says where one derived from these has none
+        kernel.num_spectral_normals(num_inputs)  # raises for a subclass without a spectrum
         self.kernel = kernel
         self.num_basis, self.num_inputs = num_basis, num_inputs
         self.boundary = boundary
@@ -90,7 +92,7 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
 
     @torch.no_grad()
     def place(self, x: Tensor) -> None:
-        """Lay the box over x (n, d) and choose the functions for the kernel as it is."""
+        """Place the box around x (n, d) and choose the functions for the current kernel."""
         low, high = x.double().amin(0), x.double().amax(0)
         width = 0.5 * (high - low)
         self.centre = 0.5 * (low + high)
@@ -105,20 +107,21 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
         cost, orders = self.half_width.new_zeros(1), torch.zeros(1, 0, dtype=torch.int64)
         orders = orders.to(device)
         for step in steps.expand(self.num_inputs):
-            # of i + 1 that cost less only the first m / (i + 1) orders can be among the m best
+            # prefix i can be among the m best with its first m / (i + 1) orders only: the i cheaper
+            # prefixes come first with each of them
             counts = m // torch.arange(1, len(cost) + 1, device=device)
             before = torch.arange(len(cost), device=device).repeat_interleave(counts)
             first = counts.cumsum(0) - counts
             own = torch.arange(len(before), device=device) - first[before] + 1
             more = cost[before] + (step * own).square()
-            # stable: which of two alike is taken must not depend on the machine
+            # stable: ties must be broken in the same way on every machine
             best = more.sort(stable=True).indices[:m]
             cost = more[best]
             orders = torch.cat([orders[before[best]], own[best].unsqueeze(1)], 1)
         self.orders = orders
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
-        """As in ``Basis``; nothing of it depends on the kernel. Warns of inputs beyond the box."""
+        """As in ``Basis``, independent of the kernel. Warns of inputs outside the box."""
         check_inputs(x, "LaplacianEigenfunctions")
         if x.shape[1] != self.num_inputs:
             raise ShapeError(
@@ -166,32 +169,31 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
         return (-self.log_variances(columns)).exp().to(self.kernel.lengthscale.dtype)
 
     def mean_column_square(self) -> Tensor:
-        """Mean over a uniform input in the box, alike for all: prod_k 1 / (2 L_k), 0-d."""
+        """Mean over a uniform input in the box, equal for all columns: prod_k 1 / (2 L_k), 0-d."""
         return (0.5 / self.half_width).prod().to(self.kernel.lengthscale.dtype)
 
     @torch.no_grad()
     def captured(self) -> float:
         """Share of the prior variance at the middle of the box that the functions have.
 
-        Below one where the functions are too few for the lengthscales, and where the box is too
-        narrow for them: the functions are zero at the boundary, and near it their variance is less
-        than the kernel's.
+        Below one if there are too few functions for the lengthscales, or if the box is too narrow:
+        near the boundary the functions have less variance than the kernel.
         """
         squares = (self.orders % 2).double().prod(1)  # sines of odd order are +-1 there
         total = (self.log_variances().exp() * squares).sum() / self.half_width.prod()
         return float(total / self.kernel.outputscale.double())
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Which share of the prior variance the functions have."""
+        """``captured``."""
         return {"captured_variance": self.captured()}
 
     def warn_of_few(self) -> bool:
-        """As in ``Basis``: the share of the prior variance that is missed."""
+        """As in ``Basis``, judged by ``captured``."""
         share = self.captured()
-        few = share < LEAST_SHARE
+        few = share < MIN_CAPTURED_SHARE
         if few:
             wider = copy.deepcopy(self)
-            wider.half_width = WIDER * self.half_width
+            wider.half_width = WIDER_BOX * self.half_width
             wider._choose()
             cause = (
                 "its lengthscales are too long for so narrow a box; take a larger boundary"

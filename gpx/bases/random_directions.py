@@ -1,4 +1,4 @@
-"""Rows of random numbers like standard normals, with directions that are tied to each other.
+"""Random rows with the law of standard normals whose directions depend on each other.
 
 Every row is addressed by (seed, index), and any subset is generated alone: group g of d rows (of
 the next power of two, for Hadamard matrices) has indices g d .. g d + d - 1.
@@ -33,10 +33,10 @@ def orthogonal_rows(seed: int, indices: Tensor, num_inputs: int) -> Tensor:
     """Rows with orthogonal directions in groups of d, each exactly a standard normal: (r, d).
 
     Each group is a matrix of d x d normals; its rows are made orthogonal (Gram-Schmidt) and keep
-    their lengths, of which directions after Gram-Schmidt do not depend.
+    their lengths, which are independent of the directions.
 
-    Cost: O(r d^2) for whole groups; a lone row costs its group. The groups asked for are made
-    unique (one host synchronisation on a GPU).
+    Cost: O(r d^2) for whole groups; a single row costs its whole group. One host synchronisation on
+    a GPU, to find the groups.
     Source: Yu et al., "Orthogonal random features", NeurIPS 2016.
     """
     groups, place = torch.unique(indices // num_inputs, return_inverse=True)
@@ -44,8 +44,8 @@ def orthogonal_rows(seed: int, indices: Tensor, num_inputs: int) -> Tensor:
     rows = (groups[:, None] * num_inputs + within).reshape(-1)
     square = standard_normals(seed, rows, num_inputs).view(-1, num_inputs, num_inputs)
     q, r = torch.linalg.qr(square.mT)
-    # the sign makes it Gram-Schmidt (r_ii > 0), which keeps the distribution of directions; cosines
-    # do not tell, one-sided units do
+    # the signs make it Gram-Schmidt (r_ii > 0), with uniform directions; cosines do not depend on
+    # the sign, but rectified units do
     directions = (q * r.diagonal(dim1=1, dim2=2).sign().unsqueeze(1)).mT
     place = place, indices % num_inputs
     return directions[place] * square[place].norm(dim=1, keepdim=True)
@@ -60,7 +60,7 @@ def structured_rows(seed: int, indices: Tensor, num_inputs: int) -> Tensor:
     Cost: O(r D log D), any subset alone.
     Source: Yu et al., "Orthogonal random features", NeurIPS 2016, section 4.
     """
-    size = padded(num_inputs)
+    size = next_power_of_two(num_inputs)
     signs = random_signs(seed, indices // size, 3, size)
     rows = hadamard_rows(indices % size, size)
     for k in range(3):
@@ -79,7 +79,7 @@ def fastfood_rows(seed: int, indices: Tensor, num_inputs: int) -> Tensor:
     Cost: O(r D log D), any subset alone.
     Source: Le, Sarlos and Smola, "Fastfood", ICML 2013.
     """
-    size = padded(num_inputs)
+    size = next_power_of_two(num_inputs)
     groups = indices // size
     diagonal = standard_normals(seed ^ (DIAGONAL_STREAM << 32), groups, size)
     rows = hadamard_rows(indices % size, size) * diagonal
@@ -97,13 +97,13 @@ ROWS: dict[Directions, Rows] = {
 }
 
 
-def padded(num_inputs: int) -> int:
-    """The next power of two from ``num_inputs`` on."""
+def next_power_of_two(num_inputs: int) -> int:
+    """The smallest power of two that is at least ``num_inputs``."""
     return 1 << max(0, (num_inputs - 1).bit_length())
 
 
 def _with_lengths(seed: int, indices: Tensor, rows: Tensor) -> Tensor:
-    """Unit rows (r, D) as long as standard normals of D entries."""
+    """Unit rows (r, D) scaled to the lengths of standard normals of D entries."""
     return rows * standard_normals(seed, indices, rows.shape[1]).norm(dim=1, keepdim=True)
 
 
@@ -133,14 +133,14 @@ def hadamard_rows(rows: Tensor, size: int) -> Tensor:
 
 
 RADIX = 16
-"""Of the Hadamard transform: one product in place of four levels of sums and differences."""
+"""Radix of the Hadamard transform: one product replaces four levels of sums and differences."""
 
 
 def hadamard_transform(vectors: Tensor) -> Tensor:
     """H v for each row v of (r, size), size a power of two; O(r size log size).
 
-    H is the Kronecker product of Hadamard matrices of at most ``RADIX`` rows: each of them meets
-    the last digit of an index, which then becomes the first one.
+    H is the Kronecker product of Hadamard matrices of at most ``RADIX`` rows: each is applied to
+    the last digit of the index, which then becomes the first one.
     """
     rows, size = vectors.shape
     signs = vectors.new_ones(1, 1)

@@ -15,17 +15,17 @@ from gpx.linalg.triangular import add_lower_product
 from gpx.operators import Interpolation
 
 BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Bytes of one block of features: it stays in a CPU's cache between the passes over it."""
+"""Bytes of one block of features; on a CPU it stays in the cache between the passes over it."""
 
 
 @dataclass(frozen=True)
 class SufficientStatistics:
     """Sums over n rows of features Phi (n, m) and residuals r = y - m(x) (n,); float64.
 
-    Statistics of disjoint rows add up, and rows that were added can be subtracted again: the model
-    follows a stream of data at O(m^2) a row, and nothing computed from the sums depends on n.
+    Statistics of disjoint rows add up, and added rows can be subtracted again, so that a model can
+    follow a stream of data at O(m^2) a row, at a cost independent of n.
 
-    Rows may be weighted by E = D^{-1}, the precision of their noise; E = I unless said otherwise.
+    Rows may be weighted by E = D^{-1}, the precision of their noise; by default E = I.
 
     Attributes:
         gram (m, m): Phi^T E Phi.
@@ -45,7 +45,7 @@ class SufficientStatistics:
 
     @classmethod
     def empty(cls, num_basis: int, device: torch.device | str = "cpu") -> SufficientStatistics:
-        """Of no rows."""
+        """Statistics of no rows."""
         gram = torch.zeros(num_basis, num_basis, dtype=torch.float64, device=device)
         return cls(gram, gram.new_zeros(num_basis), gram.new_zeros(()), 0)
 
@@ -54,10 +54,10 @@ class SufficientStatistics:
         return self._combined(other, 1)
 
     def __sub__(self, other: SufficientStatistics) -> SufficientStatistics:
-        """Statistics without rows that are among these.
+        """Statistics without some of the rows.
 
         Raises:
-            ConfigError: there are more rows to take away than there are.
+            ConfigError: more rows are removed than there are.
         """
         if other.num_data > self.num_data:
             raise ConfigError(
@@ -81,7 +81,7 @@ class SufficientStatistics:
         )
 
     def about(self, prior_mean: Tensor) -> SufficientStatistics:
-        """Statistics of r - Phi mu: those to use where the weights have prior mean mu (m,).
+        """Statistics of r - Phi mu, for weights with prior mean mu (m,).
 
         The posterior mean of the weights is then mu plus that of these statistics, the posterior
         covariance is the same. Cost: O(m^2).
@@ -91,22 +91,22 @@ class SufficientStatistics:
         mu = prior_mean.double()
         carried = self.gram @ mu
         squared = self.squared - 2.0 * torch.dot(self.projected, mu) + torch.dot(mu, carried)
-        return self.of_targets(self.projected - carried, squared)
+        return self.with_targets(self.projected - carried, squared)
 
-    def of_targets(self, projected: Tensor, squared: Tensor) -> SufficientStatistics:
+    def with_targets(self, projected: Tensor, squared: Tensor) -> SufficientStatistics:
         """The same rows with other targets r, by Phi^T r (m,) and |r|^2 ()."""
         return replace(self, projected=projected, squared=squared)
 
-    def of_functions(self, kept: Tensor) -> SufficientStatistics:
-        """Those of some of the functions, by their numbers ``kept`` (k,)."""
+    def select_functions(self, kept: Tensor) -> SufficientStatistics:
+        """Statistics of the functions with numbers ``kept`` (k,) only."""
         return replace(self, gram=self.gram[kept][:, kept], projected=self.projected[kept])
 
     def scaled(self, factor: Tensor) -> SufficientStatistics:
-        """Those of the same functions times sqrt(factor), factor ()."""
+        """Statistics of the functions times sqrt(factor), factor ()."""
         return replace(self, gram=factor * self.gram, projected=factor.sqrt() * self.projected)
 
-    def of_standardised(self, scale: Tensor) -> SufficientStatistics:
-        """Those of function i times scale_i, scale (m,): what weights in units of it multiply."""
+    def standardised(self, scale: Tensor) -> SufficientStatistics:
+        """Statistics of the functions times scale (m,), for weights in units of the scale."""
         scale = scale.double()
         gram = self.gram * scale * scale.unsqueeze(1)
         return replace(self, gram=gram, projected=self.projected * scale)
@@ -116,8 +116,8 @@ class SufficientStatistics:
 def interpolation_statistics(weights: Interpolation, residual: Tensor) -> SufficientStatistics:
     """Statistics of a sparse interpolation matrix W in place of Phi.
 
-    A data point touches q^2 entries of the sums, whatever n and m: added to older statistics it is
-    the online update of structured kernel interpolation.
+    A row changes q^2 entries of the sums, whatever n and m; adding the result to older statistics
+    is the online update of structured kernel interpolation.
 
     Args:
         weights: W (n, m) with q entries a row.
@@ -144,14 +144,14 @@ def block_bytes(device: torch.device) -> int:
     return BLOCK_BYTES.get(device.type, BLOCK_BYTES["cpu"])
 
 
-def summed(
+def accumulate_statistics(
     blocks: Iterable[tuple[Tensor, Tensor, Tensor | None]], num_basis: int, x: Tensor
 ) -> SufficientStatistics:
-    """Statistics from features that come block by block.
+    """Statistics from blocks of features.
 
     Args:
         blocks: features transposed (m, b), residuals (b,) and noise variances (b,) of some rows;
-            no noise variances: the rows are not weighted.
+            None for the latter: rows without weights.
         num_basis: m.
         x (n, d): all inputs, for their number, dtype and device.
     """
@@ -204,12 +204,12 @@ class WeightPosterior:
 
 
 class FittedWeights(WeightPosterior):
-    """The posterior from sums over the data, and what the evidence asks for.
+    """The posterior from sums over the data, and the terms of the evidence.
 
     Args:
         sums: of n rows.
         scale (m,): prior standard deviation of every weight.
-        noise (): noise variance of rows that are not weighted; None: they are.
+        noise (): noise variance, for sums without weights; None: the sums are weighted.
 
     Attributes:
         fit (): r^T C^{-1} r with C = Phi diag(scale^2) Phi^T + D, the covariance of r.
@@ -232,7 +232,7 @@ class FittedWeights(WeightPosterior):
         inner = sums.gram * relative * relative.unsqueeze(1)
         projected = sums.projected * relative / root
         inner.diagonal().add_(1.0)
-        # at least one on every eigenvalue: a failure can only be NaN, which the error then names
+        # all eigenvalues are at least one: only NaN can fail, and the error message says so
         factor, _ = cholesky(inner, name="I + Phi^T Phi / noise", ladder=(0.0,))
         mean = torch.cholesky_solve(projected.unsqueeze(1), factor).squeeze(1)
         super().__init__(scale, mean, factor)

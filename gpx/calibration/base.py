@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -165,3 +165,20 @@ def require_rows(y: Tensor) -> None:
     """Raise DataError if there are no held-out rows."""
     if not len(y):
         raise DataError("there are no held-out rows to calibrate on; expected 2 or more")
+
+
+def in_words(facts: Mapping[str, bool | int | float | str]) -> str:
+    """Facts of a recalibration in a line; of a number for each class the least and the largest."""
+    groups: dict[str, list[bool | int | float | str]] = {}
+    for name, value in facts.items():
+        groups.setdefault(name.partition(".")[0], []).append(value)
+
+    def one(value: bool | int | float | str) -> str:
+        return f"{value:.4g}" if isinstance(value, (int, float)) else value
+
+    def group(values: list[Any]) -> str:
+        if len(values) == 1:
+            return one(values[0])
+        return f"{one(min(values))} to {one(max(values))}"
+
+    return ", ".join(f"{name} {group(values)}" for name, values in groups.items())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from scipy.optimize import isotonic_regression, minimize
@@ -19,6 +21,8 @@ from gpx.calibration.base import (
 from gpx.errors import DataError
 from gpx.likelihoods.base import Task, class_numbers
 
+FEW = 500
+"""Rows below which isotonic regression is warned of."""
 MAX_ABS_LOG = 6.0
 """Largest absolute logarithm of the temperature, and of a slope."""
 
@@ -68,9 +72,10 @@ class Platt(Recalibration):
 
     For several classes vector scaling, softmax(a_c log p_c + b_c) with a slope a_c > 0 and an
     offset per class, which may change the most probable class. Targets are smoothed by two
-    pseudo-observations spread over the classes (one per class for two classes, as published). This
-    keeps slopes and offsets finite for separable classes and for classes without held-out rows. If
-    the fit lowers the likelihood of the held-out rows, probabilities are left unchanged.
+    pseudo-observations: of two classes one of each for the rows of either, as published; of more,
+    two in all, spread over the classes. This keeps slopes and offsets finite for separable classes
+    and for classes without held-out rows. If the fit lowers the likelihood of the held-out rows,
+    probabilities are left unchanged.
 
     Attributes:
         coefficients (2,) or (2, C): slope and offset, for several classes one column each.
@@ -103,9 +108,12 @@ class Platt(Recalibration):
                 f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
                 "hold out more of them"
             )
-        # for a class of n rows: (n + 2 / C) / (n + 2) for the class itself, else 2 / C / (n + 2)
+        # a row counts (n + 2 / C) / (n + 2) for its class, 2 / C / (n + 2) for others; n are its
+        # class's rows where there are two, and all rows where there are more: a class of ten in a
+        # hundred rows would otherwise be at most as certain as ten rows can say
         truth = one_hot(classes, total).to(logits)
-        smoothed = (truth * counts + 2.0 / total) / (counts[classes] + 2.0).unsqueeze(1)
+        alike = counts[classes].unsqueeze(1) if total == 2 else float(len(y))
+        smoothed = (truth * alike + 2.0 / total) / (alike + 2.0)
         width = 1 if task == "binary" else total
         start = torch.stack([logits.new_ones(width), logits.new_zeros(width)])
 
@@ -173,6 +181,15 @@ class Isotonic(Recalibration):
     def __init__(self, fraction: float = 0.1) -> None:
         super().__init__(fraction)
         self.register_data_sized()
+
+    def require_enough(self, count: int) -> None:
+        """As in ``Recalibration``; warns of rows that are few for a step function."""
+        if count < FEW:
+            warnings.warn(
+                f"isotonic regression of {count} held-out rows: it takes a thousand or so, and "
+                "may predict worse than without; calibrate=temperature takes fewer",
+                stacklevel=2,
+            )
 
     @torch.no_grad()
     def fit(self, predictive: Distribution, y: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.data.columns.numbers import Floats
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
-from gpx.likelihoods.base import Task, of_classes
+from gpx.likelihoods.base import Task, is_classification
 
 Label = float | str
 """Label of a class in the data: a number or a text."""
@@ -60,7 +60,7 @@ def encode_targets(
             f"{_place(table, bad)}, expected {expected}; choose another likelihood= for other "
             "targets"
         )
-    if not of_classes(task):
+    if not is_classification(task):
         return y, ()
     values = tuple(float(v) for v in np.unique(y))
     if task == "binary":
@@ -150,7 +150,7 @@ def _encode_names(
     said = f"{table.where}: the target ({table.target_name!r}) holds {len(names)} different texts"
     if task == "ordinal":
         return _in_order(table, order, f"{said} ({shown})")
-    if not of_classes(task):
+    if not is_classification(task):
         raise DataError(
             f"{said} ({shown}), expected numbers; for classes choose likelihood="
             + ("Bernoulli()" if len(names) == 2 else "Softmax(), or Ordinal() if ordered")

@@ -12,6 +12,8 @@ MAX_POINTS = 200
 """Most points drawn."""
 MIN_MARGIN_NATS = 0.05
 """Smallest margin around the evidence bounds."""
+CUT_OFF = 8.0
+"""Standard deviations from the prediction beyond which intervals are cut off."""
 
 
 def draw(report: Report) -> Figure:
@@ -116,9 +118,18 @@ def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
     else:
         axes.set_xlabel("point")
         axes.set_ylabel(f"{report.target_name}: standard deviations from the mean")
+    lower, upper = (
+        torch.tensor(on_axis(original(end)))
+        for end in (found.moments.mean_lower, found.moments.mean_upper)
+    )
+    wide = float((upper - lower).median()) if len(lower) else 0.0
+    if not one_input and wide > 2.0 * CUT_OFF:  # nothing but stripes: show how wide they are
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.set_title(f"verdict: {report.verdict.grade}", fontsize="medium")
+        return
     # very wide intervals must not hide the predictions
-    top = on_axis(original(found.predicted.mean.double()) + 8.0 * report.scale * spread)
-    base = on_axis(original(found.predicted.mean.double()) - 8.0 * report.scale * spread)
+    top = on_axis(original(found.predicted.mean.double()) + CUT_OFF * report.scale * spread)
+    base = on_axis(original(found.predicted.mean.double()) - CUT_OFF * report.scale * spread)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, min(base, default=low)), min(high, max(top, default=high)))
     axes.set_title(f"verdict: {report.verdict.grade}", fontsize="medium")

@@ -1,4 +1,4 @@
-"""What a selector of inducing points is."""
+"""Base class of selectors of inducing points."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Selection:
 
     Attributes:
         points (M, d): inducing inputs.
-        indices (M,): rows of the data they are, or None when they are not data points.
-        informative: how many of them reduced the residual prior variance when they were chosen
-            (the rest are fill, because the kernel matrix of the data has no more rank to give).
-        trace_error: tr(K_xx - Q_xx) over the candidates at the current hyperparameters, where the
-            selector knows it.
+        indices (M,): their row numbers, or None if they are not rows of the data.
+        informative: how many of them reduced the residual prior variance when they were chosen; the
+            rest are random rows, because the kernel matrix of the data has no higher rank.
+        trace_error: tr(K_xx - Q_xx) over the candidates at the current hyperparameters, if known.
     """
 
     points: Tensor
@@ -62,8 +61,7 @@ class Selector(ABC):
             generator: source of randomness on the device of x.
 
         Raises:
-            ShapeError, DTypeError: x is no matrix, or in another precision or on another device
-                than the kernel.
+            ShapeError, DTypeError: x is not a matrix, or has not the kernel's dtype and device.
             DataError: fewer data than inducing points, or inputs that are not finite.
         """
         check_at_least(1, num_inducing=num_inducing)
@@ -94,24 +92,26 @@ class Selector(ABC):
         return self.select(x, kernel, num_inducing, generator=generator).points
 
 
-def subset(n: int, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
+def random_rows(n: int, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
     """``size`` of ``n`` row indices, drawn uniformly without replacement, on the device of x."""
     return torch.randperm(n, generator=generator, device=x.device)[:size]
 
 
-def filled_up(rows: Tensor, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """``rows`` of x (n, d) and others drawn uniformly, up to ``size`` different ones."""
+def fill_with_random_rows(
+    rows: Tensor, size: int, x: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """``rows`` of x (n, d), and further ones drawn uniformly up to ``size`` distinct rows."""
     if len(rows) >= size:
         return rows
     free = torch.ones(len(x), dtype=torch.bool, device=x.device)
     free[rows] = False
     rest = free.nonzero().squeeze(1)
-    return torch.cat([rows, rest[subset(len(rest), size - len(rows), x, generator)]])
+    return torch.cat([rows, rest[random_rows(len(rest), size - len(rows), x, generator)]])
 
 
 @torch.no_grad()
 def place_points(parameter: nn.Parameter, points: Tensor) -> None:
-    """Make points (M, d) the values of the parameter of inducing points; M may change."""
+    """Set the parameter to points (M, d); M may change."""
     if points.shape == parameter.shape:
         parameter.copy_(points)
     else:
@@ -134,27 +134,26 @@ def require_selector(value: object) -> Selector:
     return value
 
 
-MOST_INDUCING = 512
-"""Inducing points where no number is asked for, at most."""
+MAX_DEFAULT_INDUCING = 512
+"""Largest default number of inducing points."""
 
 
-def inducing_for(num_data: int | None) -> int:
-    """Inducing points where no number is asked for: half of n training points, at most 512.
+def default_num_inducing(num_data: int | None) -> int:
+    """Default number of learned inducing points: half of n training points, at most 512."""
+    return (
+        MAX_DEFAULT_INDUCING
+        if num_data is None
+        else max(1, min(MAX_DEFAULT_INDUCING, num_data // 2))
+    )
 
-    Of learned inducing points. On concrete (927 rows) 384 of them reach a test RMSE of 0.270 and an
-    MNLP of 0.032, 256 reach 0.284 and 0.066; 512 and all 4,000 steps 0.267 and 0.015, at five times
-    the time of 384 that end when the evidence has settled.
-    """
-    return MOST_INDUCING if num_data is None else max(1, min(MOST_INDUCING, num_data // 2))
 
+def describe_num_inducing(asked: int | None, size: int) -> dict[str, tuple[Any, str]]:
+    """Result of ``Model.settle`` for ``size`` inducing points, ``asked`` being the option.
 
-def settled_size(asked: int | None, size: int) -> dict[str, tuple[Any, str]]:
-    """What ``Model.settle`` says of ``size`` inducing points where ``asked`` were asked for.
-
-    A default number of inducing points serves small data too, and says so.
+    Empty if they are equal; otherwise the number with the reason in words.
     """
     if asked is None:
-        return {"num_inducing": (size, f"half the training points, at most {MOST_INDUCING}")}
+        return {"num_inducing": (size, f"half the training points, at most {MAX_DEFAULT_INDUCING}")}
     if asked == size:
         return {}
     return {"num_inducing": (size, f"one per training point; {asked:,} would be more")}

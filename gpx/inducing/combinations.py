@@ -13,9 +13,9 @@ from gpx.kernels.base import Kernel
 class Eigenvectors(InducingFeatures):
     """u = z f(anchors), z (M, n): any combinations; ``choose`` takes the leading eigenvectors.
 
-    At the hyperparameters they were chosen at, eigenvectors of K_xx make Q_xx its best
-    approximation of rank M: least trace error and least operator norm of K_xx - Q_xx at once. What
-    any inducing points can reach is measured by them; they are too dear for anything else.
+    At the hyperparameters of ``choose``, eigenvectors make Q_xx the best rank-M approximation of
+    K_xx, with the least trace error and the least operator norm of K_xx - Q_xx. They serve as a
+    reference for what inducing points can reach; for other uses they are too expensive.
 
     Attributes:
         anchors (n, d): set by ``choose`` to the training inputs.

@@ -1,7 +1,7 @@
-"""Inducing points by conditional variance: the next one is where the others know least.
+"""Inducing points by conditional variance given the points chosen before.
 
-Greedily (the largest) or at random (in proportion), both as pivots of a partial Cholesky
-factorisation of K_xx.
+The next point is the one of largest variance (greedy), or random with probability proportional to
+it; both are pivots of a partial Cholesky factorisation of K_xx.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from gpx.inducing.base import Selection, Selector, filled_up, subset
+from gpx.inducing.base import Selection, Selector, fill_with_random_rows, random_rows
 from gpx.kernels.base import Kernel
 from gpx.linalg import PivotedCholesky, pivoted_cholesky, randomly_pivoted_cholesky
 from gpx.tensor_checks import check_at_least
 
 
 class PivotSelector(Selector):
-    """Pivots of a partial Cholesky factorisation of K_xx; a subclass says how they are chosen.
+    """Pivots of a partial Cholesky factorisation of K_xx; a subclass chooses them.
 
-    When the residual is exhausted before M points were found (repeated inputs, kernels of low rank)
-    the rest is drawn uniformly from the points not yet chosen.
+    If the residual is exhausted before M points are found (repeated inputs, kernels of low rank)
+    the rest is drawn uniformly from the other points.
 
     Args:
         max_candidates: with more data than this, choose among a uniform subset of this size;
@@ -46,10 +46,10 @@ class PivotSelector(Selector):
         candidates: Tensor | None = None
         inputs = x
         if n > size:
-            candidates = subset(n, size, x, generator).sort().values
+            candidates = random_rows(n, size, x, generator).sort().values
             inputs = x[candidates]
         done = self._pivots(inputs, kernel, num_inducing, generator)
-        indices = filled_up(done.pivots, num_inducing, inputs, generator)
+        indices = fill_with_random_rows(done.pivots, num_inducing, inputs, generator)
         if candidates is not None:
             indices = candidates[indices]
         return Selection(
@@ -63,11 +63,11 @@ class PivotSelector(Selector):
 class GreedyConditionalVariance(PivotSelector):
     """Each new point is the training input of largest prior variance given those before.
 
-    (Ties: lowest index.) Selections are nested in M. It makes the *largest* conditional variance
-    small, and what the evidence bound loses is their *sum*: right where M points nearly determine
-    the function (low dimension, long lengthscales) and for growing a set until it is certified.
-    Where M is far too small for that, the largest variances are at the edge of the data, where few
-    data are, and the points with them: on such sets even uniform draws lose less.
+    (Ties: lowest index.) Selections are nested in M. It minimises the *largest* conditional
+    variance, while the loss of the evidence bound is their *sum*. Recommended where M points nearly
+    determine the function (low dimension, long lengthscales) and for growing a set until it is
+    certified. If M is far too small for that, the points lie at the edge of the data, where the
+    variances are large but the data few, and even uniform draws lose less.
 
     Args:
         max_candidates: as in ``PivotSelector``.
@@ -87,9 +87,9 @@ class GreedyConditionalVariance(PivotSelector):
 class SampledConditionalVariance(PivotSelector):
     """Each new point is drawn with probability proportional to its variance given those before.
 
-    The first of M points are a draw of that size. They follow the density of the data, other than
-    greedy ones: regions count by the variance that all their data leave, so that the sum over the
-    data becomes small, which is what the evidence bound loses.
+    The first m of M points are a draw of size m. Unlike greedy points they follow the density of
+    the data: a region counts by the total variance of its data, so that the sum over the data, the
+    loss of the evidence bound, becomes small.
 
     Args:
         max_candidates: as in ``PivotSelector``.

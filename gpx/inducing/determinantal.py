@@ -16,24 +16,24 @@ from gpx.linalg import cholesky
 from gpx.tensor_checks import check_at_least
 
 JITTER = 1e-12
-"""Added to the kernel's diagonal, relative to its mean, so that K_zz has an inverse. Sets with
-repeated points then keep a tiny probability."""
+"""Added to the kernel's diagonal, relative to its mean, so that K_zz is invertible. Sets with
+repeated points then have a tiny positive probability."""
 
-REFRESH = 500
+REFRESH_INTERVAL = 500
 """Number of accepted swaps between recomputations of the inverse of K_zz, so that rounding of its
 updates does not accumulate."""
 
-BLOCK = 64
-"""Largest number of proposals that are judged at once."""
+MAX_PROPOSALS = 64
+"""Largest number of proposals processed at once."""
 
-DRAWN = 2**16
-"""Steps whose proposals are drawn at once: a guarantee may take 10^9 of them."""
+STEPS_PER_DRAW = 2**16
+"""Steps whose proposals are drawn at once; a guarantee may take 10^9 steps."""
 
 
 def mixing_steps(num_data: int, num_inducing: int, accuracy: float) -> int:
-    """Steps after which the chain from a greedy start is within ``accuracy`` in total variation.
+    """Upper bound of the steps from a greedy start to within ``accuracy`` in total variation.
 
-    2 M n (log(M log(M n)) + log(2 / accuracy^2)), an upper bound.
+    2 M n (log(M log(M n)) + log(2 / accuracy^2)).
 
     Source: Burt thesis, section 3.1.2 (after Anari, Oveis Gharan and Rezaei 2016).
     """
@@ -99,9 +99,9 @@ class DeterminantalChain:
         return self.inverse.diagonal()[leaves] * given_all + own.square()
 
     def swap(self, leave: int, enter: int, cross: Tensor) -> None:
-        """inside[leave] for outside[enter], whose k(z, x_enter) (M,) is ``cross``.
+        """Exchange inside[leave] and outside[enter]; ``cross`` is k(z, x_enter) (M,).
 
-        Cost: 2 M^2 multiply-adds; M^3 every ``REFRESH``.
+        Cost: 2 M^2 multiply-adds; M^3 every ``REFRESH_INTERVAL``.
         """
         row = self.outside[enter].clone()
         self.outside[enter] = self.inside[leave]
@@ -112,33 +112,35 @@ class DeterminantalChain:
         weights = without @ cross
         weights[leave] = 0.0
         variance = self.diagonal[row] - weights @ cross
-        if self.accepted % REFRESH == 0 or not bool(variance > self.shift):
-            self._invert()  # next to a repeated point the update would divide by rounding
+        if self.accepted % REFRESH_INTERVAL == 0 or not bool(variance > self.shift):
+            self._invert()  # for a repeated point the update would divide by rounding noise
             return
         weights[leave] = -1.0
         self.inverse = without.addr_(weights, weights / variance)
 
     def run(self, steps: int, generator: torch.Generator | None) -> None:
-        """``steps`` steps of the lazy Metropolis chain (half of them stay without a look).
+        """``steps`` steps of the lazy Metropolis chain (half of them stay without a proposal).
 
-        Several proposals are judged together against the present state and those after the first
-        that is accepted are judged again, so that the chain is that of one proposal at a time.
+        Proposals are evaluated in blocks against the current state; those after the first accepted
+        one are re-evaluated, so that the result is that of one proposal at a time.
         """
         m, rest, device = self.inside.shape[0], self.outside.shape[0], self.x.device
         if not rest:
             return
-        for start in range(0, steps, DRAWN):
-            few = min(DRAWN, steps - start)
+        for start in range(0, steps, STEPS_PER_DRAW):
+            few = min(STEPS_PER_DRAW, steps - start)
             moves = int((torch.rand(few, generator=generator, device=device) < 0.5).sum())
             leaves = torch.randint(m, (moves,), generator=generator, device=device)
             enters = torch.randint(rest, (moves,), generator=generator, device=device)
             levels = torch.rand(moves, generator=generator, device=device, dtype=torch.float64)
-            proposals = zip(*(t.split(BLOCK) for t in (leaves, enters, levels)), strict=True)
+            proposals = zip(
+                *(t.split(MAX_PROPOSALS) for t in (leaves, enters, levels)), strict=True
+            )
             for block in proposals:
-                self._judge(*block)
+                self._process_proposals(*block)
 
-    def _judge(self, leaves: Tensor, enters: Tensor, levels: Tensor) -> None:
-        """One block of proposals, in their order; the kernel is evaluated once for all of them."""
+    def _process_proposals(self, leaves: Tensor, enters: Tensor, levels: Tensor) -> None:
+        """Process one block of proposals in order, with one evaluation of the kernel."""
         rows = self.outside[enters]
         inputs = self.x[rows]
         cross = self.kernel.evaluate(self.x[self.inside], inputs)
@@ -162,7 +164,7 @@ class DeterminantalChain:
             ahead = max(2, gap + 2)
             at += 1
             again = [i for i in range(at, len(places)) if places[i][1] == enter]
-            if again:  # the place holds another row now
+            if again:  # this place of ``outside`` now holds another row
                 left = self.x[gone].unsqueeze(0)
                 rows[again], inputs[again] = gone, left
                 cross[:, again] = self.kernel.evaluate(self.x[self.inside], left)
@@ -174,15 +176,14 @@ class DeterminantalChain:
 class Determinantal(Selector):
     """A draw of M rows z with probability proportional to det K_zz (a k-DPP), approximately.
 
-    A lazy Metropolis chain on sets swaps one row at a time; it starts at the greedy set. Where the
-    greedy set has exhausted the rank of the kernel matrix (repeated inputs, M above the rank) every
-    larger determinant is zero, the target does not exist and the greedy set is returned. For
-    guarantees on average over draws; in use near ``SampledConditionalVariance``, at more cost.
+    A lazy Metropolis chain on sets swaps one row at a time, starting at the greedy set. If M is
+    above the rank of the kernel matrix (repeated inputs), all determinants are zero and the greedy
+    set is returned. For guarantees in expectation; in practice close to
+    ``SampledConditionalVariance``, at a higher cost.
 
     Args:
-        steps: of the chain. ``mixing_steps`` says how many a guarantee takes.
-        accuracy: in place of ``steps``, the total variation distance that ``mixing_steps``
-            guarantees.
+        steps: of the chain; see ``mixing_steps`` for the number that a guarantee needs.
+        accuracy: in place of ``steps``, the total variation distance to guarantee.
 
     Cost: the greedy selection, then about M^2 multiply-adds and M kernel entries per proposal, of
     which there are steps / 2; memory M^2. Guarantee at ``accuracy``:

@@ -13,13 +13,13 @@ from gpx.kernels.mercer import mercer_spectrum, require_mercer, weighted_eigenfu
 
 
 class Eigenfunctions(InducingFeatures):
-    """u_j = lambda_j^{-1/2} int f phi_j d rho: independent standard normals, cov(f, u_j) = sqrt(
-    lambda_j) phi_j.
+    """u_j = lambda_j^{-1/2} int f phi_j d rho, with cov(f, u_j) = lambda_j^{1/2} phi_j.
 
-    phi_j and lambda_j are those of an ``RBF`` kernel under rho = N(location, diag(spread^2)), so
-    K_uu = I and no Cholesky factor can fail. Row j of z holds the Hermite orders of phi_j. Of all
-    sets of M functionals these leave the least variance unexplained, averaged over rho; they serve
-    inputs that are about normal and few (the number needed grows exponentially with their number).
+    phi_j and lambda_j are those of an ``RBF`` kernel under rho = N(location, diag(spread^2)). The
+    u_j are independent standard normals: K_uu = I and no Cholesky factorisation can fail. Row j of
+    z holds the Hermite orders of phi_j. Of all M functionals these leave the least variance
+    unexplained on average over rho. For few inputs that are about normal: the number needed grows
+    exponentially with the number of inputs.
 
     Args:
         spread: standard deviation of every input under rho; None: that of the training inputs.
@@ -62,7 +62,7 @@ class Eigenfunctions(InducingFeatures):
         self.location = x.mean(0)
         if self.fixed_spread is not None:
             spread = torch.full_like(spread, self.fixed_spread)
-        # an input that does not vary has order zero under a narrow density
+        # a constant input gets a narrow density, hence order zero
         self.spread = torch.where(spread > 0.0, spread, 1e-6 * torch.ones_like(spread))
         return mercer_spectrum(kernel, self.spread, num).orders.to(x.dtype)
 

@@ -1,4 +1,4 @@
-"""What the inducing variables are: values of f at points, or other linear functionals of it."""
+"""Inducing features: values of f at points, or other linear functionals of f."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gpx.kernels.base import Kernel
 
 
 class InducingFeatures(DataSized, ABC):
-    """M linear functionals u of f; row m of z (M, q) says which one u_m is.
+    """M linear functionals u of f; row m of z (M, q) defines u_m.
 
-    A subclass writes three methods and every sparse regression runs with it: bounds hold for any
-    choice, since the covariance of (f(x), u) is positive semi-definite, and they depend on the span
-    of the functionals alone.
+    A subclass defines ``choose``, ``cross`` and ``gram``, and works with every sparse regression:
+    bounds hold for any choice, since the covariance of (f(x), u) is positive semi-definite, and
+    depend only on the span of the functionals.
 
     Attributes:
-        trainable: whether z is a point of a continuous set, to be optimised.
-        sampled: whether u of a function is its values at z, which pathwise sampling needs.
+        trainable: whether z is continuous and can be optimised.
+        sampled: whether u are values of a function at z, as pathwise sampling needs.
     """
 
     trainable = False
     sampled = False
 
     def require(self, kernel: Kernel) -> None:
-        """Raise ConfigError unless the closed forms are known for this kernel."""
+        """Raise ConfigError unless the features are available for this kernel."""
 
     def width(self, kernel: Kernel, num_inputs: int) -> int:
-        """q, columns of z, where there are ``num_inputs``. Default: as many."""
+        """q, columns of z, for ``num_inputs`` inputs. Default: as many."""
         return num_inputs
 
     def require_sampled(self) -> None:
@@ -44,15 +44,15 @@ class InducingFeatures(DataSized, ABC):
             )
 
     def path_kernel(self, kernel: Kernel) -> Kernel:
-        """Covariance of the function whose values at z are u, where ``sampled``. Default: f's."""
+        """Kernel of the function g whose values at z are u, if ``sampled``. Default: that of f."""
         return kernel
 
     def path_inputs(self, kernel: Kernel, x: Tensor) -> Tensor:
-        """Where that function must be known for f at x (n, d): (n', q). Default: x."""
+        """Inputs (n', q) at which g determines f at x (n, d). Default: x."""
         return x
 
     def path_values(self, kernel: Kernel, values: Tensor) -> Tensor:
-        """f at x from its values there: (..., n') -> (..., n). Default: they are those of f."""
+        """f at x from values of g at ``path_inputs``: (..., n') -> (..., n). Default: the same."""
         return values
 
     @abstractmethod
@@ -67,7 +67,7 @@ class InducingFeatures(DataSized, ABC):
     ) -> Tensor:
         """z (M, q) for training inputs x (n, d), M at most ``num``; no gradients.
 
-        May fix what else the functionals need (buffers) from the inputs; never from the targets.
+        May set further buffers of the functionals from the inputs, never from the targets.
         """
 
     @abstractmethod
@@ -76,14 +76,14 @@ class InducingFeatures(DataSized, ABC):
 
     @abstractmethod
     def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
-        """cov(u, u) (M, M); likewise."""
+        """cov(u, u) (M, M), differentiable likewise."""
 
     def cross_rows(self, kernel: Kernel, z: Tensor, x: Tensor) -> Tensor:
-        """cov(u, f(x)) (M, n): the transpose of ``cross``, laid out by rows where that is free."""
+        """cov(u, f(x)) (M, n): the transpose of ``cross``, contiguous where that is free."""
         return self.cross(kernel, x, z).mT
 
     def gram_diagonal(self, kernel: Kernel, z: Tensor) -> Tensor:
-        """Its diagonal (M,)."""
+        """The diagonal of ``gram`` (M,)."""
         return self.gram(kernel, z).diagonal()
 
 

@@ -1,4 +1,4 @@
-"""Rows of the data that say most about the rest: the informative vector machine's choice."""
+"""Greedy choice of a subset of data, as in the informative vector machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
-from gpx.inducing.base import subset
+from gpx.inducing.base import random_rows
 from gpx.kernels.base import Kernel
 from gpx.tensor_checks import check_at_least
 
@@ -16,12 +16,12 @@ Score = Literal["entropy", "information_gain"]
 
 
 class InformativeVectors:
-    """Greedy choice of rows for a subset of data; it knows noise and targets, as selectors do not.
+    """Greedy choice of rows for a subset of data; unlike selectors it uses noise and targets.
 
-    Each new row has the best score given those before, by the posterior with noise that they make:
-    "entropy", by how much its own posterior entropy falls, log(1 + v / s) / 2 (the row of largest
-    posterior variance; targets play no part); "information_gain", the divergence of its posterior
-    after from that before, which also counts by how much the target surprises.
+    Each new row has the best score under the posterior given the rows before: "entropy", the
+    decrease of its posterior entropy, log(1 + v / s) / 2 (the row of largest posterior variance;
+    independent of the targets); "information_gain", the divergence of its new posterior from the
+    old one, which also depends on how surprising the target is.
 
     Args:
         score: see above.
@@ -58,7 +58,7 @@ class InformativeVectors:
             generator: of the subset of candidates.
 
         Raises:
-            DataError: fewer data than rows asked for.
+            DataError: fewer data than ``num``.
         """
         n = len(x)
         if num > n:
@@ -67,7 +67,7 @@ class InformativeVectors:
                 "less, or use an exact Gaussian process"
             )
         if n > max(self.max_candidates, num):
-            among = subset(n, max(self.max_candidates, num), x, generator).sort().values
+            among = random_rows(n, max(self.max_candidates, num), x, generator).sort().values
             found = self.rows(x[among], residual[among], kernel, noise, num)
             return among[found]
         variance, mean = kernel.diagonal(x).clone(), torch.zeros_like(residual)

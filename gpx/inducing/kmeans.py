@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.inducing.base import Selection, Selector, subset
+from gpx.inducing.base import Selection, Selector, random_rows
 from gpx.kernels.base import Kernel
 from gpx.kernels.categorical import Categorical
 from gpx.linalg import running_sum
@@ -18,15 +18,15 @@ CHUNK_ENTRIES = 2**23
 class KMeans(Selector):
     """Centres of k-means: k-means++ seeding, then Lloyd iterations.
 
-    Distances are taken in inputs divided by the kernel's lengthscales when it has one per input (or
-    a single one), otherwise by the standard deviation of each input. Empty clusters are refilled by
-    uniform draws from the data. Categories of a ``Categorical`` kernel are those of the row nearest
-    to the centre. The default of every sparse model: centres are where the data are
-    and apart from each other at once. They are no training rows; repeated inputs, where there are
-    fewer different ones than centres, repeat the centres.
+    Distances are between inputs divided by the kernel's lengthscales if it has one per input (or a
+    single one), otherwise by the standard deviation of each input. Empty clusters are refilled by
+    uniform draws from the data. Inputs of a ``Categorical`` kernel are copied from the row nearest
+    to the centre. The default of every sparse model: centres follow the data and keep a distance
+    from each other. They are not training rows. With fewer distinct inputs than centres, centres
+    are repeated.
 
     Args:
-        max_iterations: most Lloyd iterations.
+        max_iterations: limit of Lloyd iterations.
         max_points: with more data than this, cluster a uniform subset of this size.
 
     Cost: O(n M d) per iteration with n <= max_points; memory does not hold n x M.
@@ -45,7 +45,7 @@ class KMeans(Selector):
         n = x.shape[0]
         size = max(self.max_points, num_inducing)
         if n > size:
-            x = x[subset(n, size, x, generator)]
+            x = x[random_rows(n, size, x, generator)]
         scale = distance_unit(x, kernel)
         points = x / scale
         centres = _seed(points, num_inducing, generator)
@@ -60,16 +60,16 @@ class KMeans(Selector):
             centres = sums / counts.clamp(min=1).unsqueeze(1)
             empty = (counts == 0).nonzero().squeeze(1)
             if empty.numel():
-                centres[empty] = points[subset(points.shape[0], empty.numel(), x, generator)]
+                centres[empty] = points[random_rows(points.shape[0], empty.numel(), x, generator)]
         found = centres * scale
         columns = category_columns(kernel, x.shape[1])
-        if columns:  # a mean of categories is none of them
+        if columns:  # a mean of categories is not a category
             found[:, columns] = x[nearest_centre(centres, points)][:, columns]
         return Selection(points=found)
 
 
 def category_columns(kernel: Kernel, num_inputs: int) -> list[int]:
-    """Columns that ``Categorical`` kernels in a kernel compare."""
+    """Columns used by ``Categorical`` kernels within a kernel."""
     found: set[int] = set()
     for part in kernel.modules():
         if isinstance(part, Categorical):
@@ -79,7 +79,7 @@ def category_columns(kernel: Kernel, num_inputs: int) -> list[int]:
 
 
 def distance_unit(x: Tensor, kernel: Kernel) -> Tensor:
-    """Unit of distance per input (d,): lengthscales where the kernel has them, else spreads."""
+    """Unit of distance per input (d,): the kernel's lengthscales, else standard deviations."""
     d = x.shape[1]
     lengthscale = getattr(kernel, "lengthscale", None)
     if (
@@ -112,7 +112,7 @@ def _seed(points: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
 
 def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     """Index of the nearest centre (n,), in chunks of points."""
-    middle = centres.mean(0)  # distances are made of products, and lose digits far from 0
+    middle = centres.mean(0)  # centred, since distances from products are inexact far from zero
     centred = centres - middle
     half_norm = 0.5 * centred.square().sum(1)
     step = max(1, CHUNK_ENTRIES // centres.shape[0])

@@ -1,4 +1,4 @@
-"""Partitions of the training rows into blocks: experts, blocks of PITC and PIC."""
+"""Partitions of the training rows into blocks, for experts and for PITC and PIC."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Blocks:
     Attributes:
         labels (n,): block of every row, int64 from 0 to B - 1.
         centres (B, d): mean inputs of the blocks.
-        weights (d,): weight of each input in the squared distance to a centre, for new points; all
-            zero where a block is no region of the input space (a random partition).
+        weights (d,): weight of each input in the squared distance of new points to a centre; all
+            zero if the blocks are not regions of the input space (a random partition).
     """
 
     labels: Tensor
@@ -33,7 +33,7 @@ class Blocks:
 
     @classmethod
     def of(cls, labels: Tensor, x: Tensor, weights: Tensor) -> Blocks:
-        """Blocks of these labels over inputs x (n, d); their centres are the means of their rows.
+        """Blocks with these labels over inputs x (n, d).
 
         Raises:
             DataError: a block without rows.
@@ -57,7 +57,7 @@ class Blocks:
 
     @property
     def order(self) -> Tensor:
-        """Row numbers (n,), one block after the other; within a block in their old order."""
+        """Row numbers (n,) sorted by block, in their original order within a block."""
         return torch.argsort(self.labels, stable=True)
 
 
@@ -74,9 +74,9 @@ def nearest_block(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
 
 
 class Regions(DataSized):
-    """Which block a point of the input space belongs to: that of the nearest centre.
+    """Assigns points of the input space to the block of the nearest centre.
 
-    State of models and posteriors; empty until ``place`` or a stored state fills it.
+    Part of the state of models and posteriors; empty until ``place`` or loading.
 
     Attributes:
         centres (B, d), weights (d,): as in ``Blocks``.
@@ -94,7 +94,7 @@ class Regions(DataSized):
         return len(self.centres)
 
     def place(self, centres: Tensor, weights: Tensor) -> None:
-        """Take copies of the centres (B, d) and of the weight of each input (d,)."""
+        """Store copies of the centres (B, d) and of the weight of each input (d,)."""
         self.keep(centres, centres=centres, weights=weights)
 
     @torch.no_grad()
@@ -103,7 +103,7 @@ class Regions(DataSized):
 
         Raises:
             ShapeError: another number of inputs.
-            ConfigError: the blocks are no regions of the input space.
+            ConfigError: the blocks are not regions of the input space.
         """
         if x.shape[1] != len(self.weights):
             raise ShapeError(
@@ -127,7 +127,7 @@ class Partition(ABC):
         """The blocks for valid arguments, without a gradient graph."""
 
     def num_blocks(self, x: Tensor) -> int | None:
-        """Blocks that the inputs x (n, d) themselves have; None: as many as are asked for."""
+        """Number of blocks fixed by the inputs x (n, d); None: any number."""
         return None
 
     def __call__(
@@ -142,7 +142,7 @@ class Partition(ABC):
 
         Args:
             x (n, d): training inputs.
-            kernel: whose lengthscales say what is near.
+            kernel: its lengthscales are the units of distance.
             num_blocks: B, at most n.
             generator: source of randomness on the device of x.
 
@@ -177,15 +177,15 @@ class RandomBlocks(Partition):
 class ClusterBlocks(Partition):
     """Blocks of neighbouring rows, by k-means.
 
-    Balanced blocks come from halving: two means with as many rows each as their blocks have,
-    until they settle, then the same in each half. Given two centres, rows in the order of their
-    projections on the line between them, cut at the size, are the nearest assignment of that size.
+    Balanced blocks come from repeated halving by 2-means with prescribed sizes. Given two centres,
+    the optimal assignment of given sizes sorts the rows by their projections on the line between
+    the centres.
 
     Args:
-        balanced: whether sizes are equal up to one row; otherwise a block is the Voronoi cell of a
-            centre, of whatever size.
+        balanced: whether sizes are equal up to one row; otherwise blocks are the Voronoi cells of
+            the selector's centres.
         selector: of these centres; None: ``KMeans``.
-        max_iterations: most steps of two means in a halving.
+        max_iterations: limit of 2-means steps per halving.
 
     Cost: balanced O(n (d + log n) log B) per step; cells the selector's and O(n B d).
     """
@@ -219,7 +219,7 @@ class ClusterBlocks(Partition):
         return Blocks.of(labels, x, weights)
 
     def _halve(self, labels: Tensor, points: Tensor, rows: Tensor, blocks: range) -> None:
-        """Label ``rows`` (r,) with the numbers ``blocks``, equally many rows each, or one more."""
+        """Label ``rows`` (r,) with the numbers ``blocks``, in sizes equal up to one row."""
         if len(blocks) == 1:
             labels[rows] = blocks.start
             return
@@ -255,7 +255,7 @@ class ColumnBlocks(Partition):
         self.column = column
 
     def num_blocks(self, x: Tensor) -> int:
-        """Different values of the column.
+        """Number of distinct values of the column.
 
         Raises:
             ConfigError: there is no such column.
@@ -296,7 +296,7 @@ def require_regions(value: Partition, name: str) -> Partition:
     """``value`` if its blocks are regions of the input space; raises ConfigError otherwise.
 
     Args:
-        name: of what needs them, for the message.
+        name: of the method that needs them, for the message.
     """
     if isinstance(value, RandomBlocks):
         raise ConfigError(
@@ -306,14 +306,14 @@ def require_regions(value: Partition, name: str) -> Partition:
     return value
 
 
-def settled_blocks(
+def choose_num_blocks(
     asked: int | None, partition: Partition, x: Tensor, rows_per_block: int, name: str
 ) -> tuple[int, str]:
-    """Number of blocks for inputs x (n, d), and the reason in words, empty where it was asked for.
+    """Number of blocks for inputs x (n, d), and the reason in words, empty if it was given.
 
     Args:
-        asked: that number; None: about ``rows_per_block`` rows each, or what the partition has.
-        name: of the argument that asks, for messages.
+        asked: the option; None: about ``rows_per_block`` rows each, or fixed by the partition.
+        name: of the option, for messages.
 
     Raises:
         DataError: more blocks than rows.

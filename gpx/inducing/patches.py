@@ -1,4 +1,4 @@
-"""Inducing patches: values of the function of patches below a convolutional process."""
+"""Inducing patches of a convolutional process: values of its function of patches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpx.inducing.features import InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.kernels.convolutional import Convolutional
 
-MOST_PATCHES = 20_000
-"""Training patches that inducing ones are chosen from."""
+MAX_PATCHES = 20_000
+"""Largest number of training patches from which inducing patches are chosen."""
 
 
 class Patches(InducingFeatures):
@@ -35,19 +35,19 @@ class Patches(InducingFeatures):
 
     def width(self, kernel: Kernel, num_inputs: int) -> int:
         """Pixels of a patch."""
-        return _of_patches(kernel).patch_inputs
+        return _require_convolutional(kernel).patch_inputs
 
     def path_kernel(self, kernel: Kernel) -> Kernel:
         """The patch kernel."""
-        return _of_patches(kernel).patch_kernel
+        return _require_convolutional(kernel).patch_kernel
 
     def path_inputs(self, kernel: Kernel, x: Tensor) -> Tensor:
         """All patches of all images: (n P, q)."""
-        return _of_patches(kernel).patches(x).flatten(0, 1)
+        return _require_convolutional(kernel).patches(x).flatten(0, 1)
 
     def path_values(self, kernel: Kernel, values: Tensor) -> Tensor:
         """Weighted sums over the patches of each image."""
-        made = _of_patches(kernel)
+        made = _require_convolutional(kernel)
         rows = values.shape[-1] // made.num_patches
         each = values.reshape(*values.shape[:-1], rows, made.num_patches)
         return each @ made.weights.to(values.dtype)
@@ -62,9 +62,9 @@ class Patches(InducingFeatures):
         selector: Selector,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """As the selector says, among different patches of training images, drawn uniformly."""
-        made = _of_patches(kernel)
-        images = max(1, MOST_PATCHES // made.num_patches)
+        """The selector's choice among distinct patches of uniformly drawn training images."""
+        made = _require_convolutional(kernel)
+        images = max(1, MAX_PATCHES // made.num_patches)
         order = torch.randperm(len(x), generator=generator, device=x.device)[:images]
         found = torch.unique(made.patches(x[order]).flatten(0, 1), dim=0)
         return selector(found, made.patch_kernel, num, generator=generator)
@@ -74,19 +74,19 @@ class Patches(InducingFeatures):
         return self.cross_rows(kernel, z, x).mT
 
     def cross_rows(self, kernel: Kernel, z: Tensor, x: Tensor) -> Tensor:
-        """Its transpose."""
-        return _of_patches(kernel).with_points(x, z)
+        """The transpose of ``cross``."""
+        return _require_convolutional(kernel).cross_with_patches(x, z)
 
     def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
         """The patch kernel's."""
-        return _of_patches(kernel).patch_kernel.evaluate(z, z)
+        return _require_convolutional(kernel).patch_kernel.evaluate(z, z)
 
     def gram_diagonal(self, kernel: Kernel, z: Tensor) -> Tensor:
         """The patch kernel's."""
-        return _of_patches(kernel).patch_kernel.diagonal(z)
+        return _require_convolutional(kernel).patch_kernel.diagonal(z)
 
 
-def _of_patches(kernel: Kernel) -> Convolutional:
+def _require_convolutional(kernel: Kernel) -> Convolutional:
     Patches().require(kernel)
     assert isinstance(kernel, Convolutional)
     return kernel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.inducing.base import Selection, Selector, subset
+from gpx.inducing.base import Selection, Selector, random_rows
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, running_sum
 from gpx.tensor_checks import check_at_least
@@ -21,7 +21,7 @@ BLOCK_ENTRIES = 2**20
 BASE_SIZE = 64
 """Number of rows at which the recursion of adaptive sampling ends."""
 
-FLOOR = 1e-12
+MIN_RELATIVE_RIDGE = 1e-12
 """Smallest ridge, relative to the kernel's mean diagonal."""
 
 
@@ -32,17 +32,17 @@ class WeightedSample(NamedTuple):
     weights: Tensor
 
 
-class Halving(NamedTuple):
-    """What all levels of a recursion share.
+class RecursionData(NamedTuple):
+    """Arguments shared by all levels of the recursion.
 
     Attributes:
         x (n, d), kernel: float64.
         num_scores: S.
         base_size: sets up to this size are kept whole.
         generator: of all draws.
-        limit: most rows to expect of a sample on the way; None: as many as the scores call for.
-            Where it cuts, scores judged by the sample are larger than they need be and never too
-            small, but the guarantee is lost.
+        limit: largest expected size of intermediate samples; None: as given by the scores. If it
+            takes effect, scores are over-estimated, never under-estimated, but the guarantee is
+            lost.
     """
 
     x: Tensor
@@ -58,8 +58,8 @@ def approximate_scores(
 ) -> Tensor:
     """(k_nn - k_nz (K_zz + ridge W^{-2})^{-1} k_zn) / ridge (n,), never below the exact scores.
 
-    It is the conditional variance of f(x_n) given noisy observations at z, so every subset of the
-    data with weights of at least one and any ridge gives an upper bound, cut at nothing.
+    It is the conditional variance of f(x_n) given noisy observations at z, hence an upper bound for
+    every subset of the data with weights of at least one, and any ridge.
 
     Args:
         kernel, x (n, d): covariance function and inputs.
@@ -71,7 +71,9 @@ def approximate_scores(
     """
     gram = kernel.evaluate(z, z)
     gram.diagonal().add_(ridge / weights.square())
-    factor, _ = cholesky(gram, name=f"K_zz of {len(z)} leverage samples", ladder=(0.0, FLOOR))
+    factor, _ = cholesky(
+        gram, name=f"K_zz of {len(z)} leverage samples", ladder=(0.0, MIN_RELATIVE_RIDGE)
+    )
     scores = kernel.diagonal(x).clone()
     for rows in torch.arange(x.shape[0], device=x.device).split(max(1, BLOCK_ENTRIES // len(z))):
         half = torch.linalg.solve_triangular(factor, kernel.evaluate(z, x[rows]), upper=False)
@@ -82,15 +84,14 @@ def approximate_scores(
 class RidgeLeverage(Selector):
     """M rows sampled with probabilities that follow their ridge leverage scores (Musco and Musco).
 
-    The scores l_n = diag(K (K + w I)^{-1}) are estimated recursively: half of the rows, chosen by
-    coin flips, are sampled by the same method first, and their sample judges all rows. Rows are
-    taken with min(1, c l_n log(2 S / failure)), weights 1 / sqrt(probability), and the ridge is
+    The scores l_n = diag(K (K + w I)^{-1}) are estimated recursively, for all rows from a sample of
+    a random half of the rows, drawn by the same method. Rows are taken with probability
+    min(1, c l_n log(2 S / failure)) and weight 1 / sqrt(probability), and the ridge is
     w = (1 / S) sum_{m > S} lambda_m(W K_zz W), which adapts to the spectrum.
 
     Args:
-        oversampling: c; 5 with ``num_scores`` = S and the log factor is what the guarantee
-            needs, the sample size then follows from it.
-        num_scores: S; None: about M / (4 log(M + 1)), whose sample is then scaled to M rows.
+        oversampling: c; the guarantee needs 5, from which the sample size follows.
+        num_scores: S; None: about M / (4 log(M + 1)). The final sample is always scaled to M rows.
         failure: probability of failure of the guarantee, below 1/32.
 
     Guarantee with c = 5: the largest eigenvalue of K_xx - Q_xx is at most
@@ -118,18 +119,18 @@ class RidgeLeverage(Selector):
     def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:
         values = torch.linalg.eigvalsh(gram)
         tail = values[: max(0, len(values) - num_scores)].clamp(min=0.0).sum()
-        return max(float(tail) / num_scores, FLOOR * scale)
+        return max(float(tail) / num_scores, MIN_RELATIVE_RIDGE * scale)
 
-    def sample(self, data: Halving, active: Tensor, failure: float) -> WeightedSample:
+    def sample(self, data: RecursionData, active: Tensor, failure: float) -> WeightedSample:
         """The recursive sample of the ``active`` rows, of random size."""
         if len(active) <= data.base_size:
             return WeightedSample(active, torch.ones_like(data.x[active, 0]))
-        probabilities = _probabilities(self.chances(data, active, failure)[0], data.limit)
-        taken = _coin_flips(probabilities, data.generator)
+        probabilities = _inclusion_probabilities(self.chances(data, active, failure)[0], data.limit)
+        taken = _bernoulli_rows(probabilities, data.generator)
         return WeightedSample(active[taken], probabilities[taken].rsqrt())
 
-    def chances(self, data: Halving, active: Tensor, failure: float) -> tuple[Tensor, float]:
-        """c times score times log factor of the active rows, not cut at one, and the ridge."""
+    def chances(self, data: RecursionData, active: Tensor, failure: float) -> tuple[Tensor, float]:
+        """c times score times log factor of the active rows, not clipped at one, and the ridge."""
         x, kernel = data.x, data.kernel
         coins = torch.rand(len(active), generator=data.generator, device=x.device) < 0.5
         coins[0] |= ~coins.any()
@@ -153,26 +154,25 @@ class RidgeLeverage(Selector):
         if m == n:
             indices = torch.arange(n, device=x.device)
         else:
-            data = Halving(x.double(), kernel, size, m, generator)
+            data = RecursionData(x.double(), kernel, size, m, generator)
             chances, _ = self.chances(data, torch.arange(n, device=x.device), self.failure)
-            indices = _exactly(_probabilities(chances), m, generator)
+            indices = _draw_exactly(_inclusion_probabilities(chances), m, generator)
         return Selection(x[indices].clone(), indices)
 
 
 class AdaptiveRidgeLeverage(RidgeLeverage):
-    """Ridge leverage sampling with the ridge given; the number of points follows, up to M.
+    """Ridge leverage sampling with a given ridge; the number of points follows, up to M.
 
-    Rows are taken with min(1, c l_n log(sum l / failure)). Where that calls for more than M, on the
-    way or at the end, all probabilities are scaled to M rows: what is drawn then follows the scores
-    as far as M rows can tell them, and the cost is that of M rows.
+    Rows are taken with probability min(1, c l_n log(sum l / failure)). If a sample would exceed M
+    rows, its probabilities are scaled down to M rows.
 
     Args:
-        ridge: w, relative to the mean of k(x, x): what the points may leave unexplained.
-        oversampling: c; 3/2 is what the guarantee needs.
+        ridge: w, relative to the mean of k(x, x): the error that the points may leave.
+        oversampling: c; the guarantee needs 3/2.
         failure: as in ``RidgeLeverage``.
 
-    Guarantee with c = 3/2: K_xx - Q_xx <= w I, except with probability 3 ``failure``, where M does
-    not cut a sample: M at least c log(d / failure) times the effective dimension d at w.
+    Guarantee with c = 3/2: K_xx - Q_xx <= w I, except with probability 3 ``failure``, unless M
+    limits a sample: M must be at least c d log(d / failure), d the effective dimension at w.
     Cost: as ``RidgeLeverage``.
     Source: Musco and Musco 2017, algorithm 2; Burt thesis, section 3.1.2.
     """
@@ -197,23 +197,23 @@ class AdaptiveRidgeLeverage(RidgeLeverage):
         kernel = copy.deepcopy(kernel).double().requires_grad_(False)
         rows = torch.arange(x.shape[0], device=x.device)
         if len(rows) > min(BASE_SIZE, num_inducing):
-            data = Halving(x.double(), kernel, 1, BASE_SIZE, generator, num_inducing)
+            data = RecursionData(x.double(), kernel, 1, BASE_SIZE, generator, num_inducing)
             chances, _ = self.chances(data, rows, self.failure)
-            probabilities = _probabilities(chances)
+            probabilities = _inclusion_probabilities(chances)
             if float(probabilities.sum()) > num_inducing:
-                rows = _exactly(chances, num_inducing, generator)
+                rows = _draw_exactly(chances, num_inducing, generator)
             else:
-                rows = _coin_flips(probabilities, generator)
-                rows = rows[subset(len(rows), num_inducing, x, generator)]
+                rows = _bernoulli_rows(probabilities, generator)
+                rows = rows[random_rows(len(rows), num_inducing, x, generator)]
         return Selection(x[rows].clone(), rows)
 
 
-def _probabilities(chances: Tensor, limit: int | None = None) -> Tensor:
+def _inclusion_probabilities(chances: Tensor, limit: int | None = None) -> Tensor:
     """min(1, s chances) (n,) with s = 1, or smaller so that they sum to ``limit`` at most."""
     found = chances.clamp(max=1.0)
     if limit is None or float(found.sum()) <= limit:
         return found
-    # with the k largest at one, the others share limit - k; k is the first where none exceeds one
+    # with the k largest at one, the others share limit - k; the smallest k with none above one
     ordered = chances.sort(descending=True).values
     rest = running_sum(ordered.flip(0)).flip(0)
     scales = (limit - torch.arange(len(ordered), device=ordered.device)) / rest
@@ -221,8 +221,8 @@ def _probabilities(chances: Tensor, limit: int | None = None) -> Tensor:
     return (scales[first] * chances).clamp_(max=1.0)
 
 
-def _coin_flips(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Each row taken with its probability; the likeliest one where none was."""
+def _bernoulli_rows(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Rows taken independently with their probabilities; the likeliest one if none is."""
     draws = torch.rand(
         len(probabilities), generator=generator, device=probabilities.device, dtype=torch.float64
     )
@@ -231,8 +231,8 @@ def _coin_flips(probabilities: Tensor, generator: torch.Generator | None) -> Ten
     return taken.nonzero().squeeze(1)
 
 
-def _exactly(probabilities: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
-    """``size`` rows without replacement with these probabilities, rows of none last."""
+def _draw_exactly(probabilities: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
+    """``size`` rows drawn without replacement in proportion to these probabilities."""
     # exponential races: the first arrivals at rates p are a weighted draw without replacement
     draws = torch.rand(
         len(probabilities), generator=generator, device=probabilities.device, dtype=torch.float64

@@ -1,4 +1,4 @@
-"""The auxiliary vector v near K^{-1} y of the conjugate gradient bound, and how it is found."""
+"""The auxiliary vector v near K^{-1} y of the conjugate gradient bound, and its solver."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from gpx.linalg import (
 )
 from gpx.tensor_checks import check_at_least
 
-REDUCED = {"float32": torch.float32, "float64": None}
-"""Names of the dtypes that products with the kernel matrix may run in."""
+PRODUCT_DTYPES = {"float32": torch.float32, "float64": None}
+"""Choices of ``product_dtype``; None: the data's own dtype."""
 
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """A vector v, whatever its quality, with what is true of it.
+    """Any vector v with its residual and the certificate that follows.
 
     Attributes:
         vector (n,): v.
         residual (n,): y - K v, a true residual in the data's dtype.
         report: steps, relative residual, whether the gap met epsilon.
-        gap: 1/2 r^T Q^{-1} r in nats: how far the bound is at most from its value at v = K^{-1} y.
+        gap: 1/2 r^T Q^{-1} r in nats: the bound is at most this far from its value at v = K^{-1} y.
     """
 
     vector: Tensor
@@ -51,11 +51,11 @@ class AuxiliarySolver:
 
     Args:
         epsilon: stop once 1/2 r^T Q^{-1} r is at most this many nats.
-        max_iterations: steps at most; a solve cut short is still usable, and says so.
-        restart_every: steps between true residuals with a fresh direction.
+        max_iterations: largest number of steps; a solve cut short is still usable, and reports it.
+        restart_every: steps between restarts from the true residual.
         product_dtype: "float32" runs the products of the steps at half the cost and corrects them
-            by true residuals in the data's dtype, of which the last one is what is returned.
-        memory_budget: what products may hold, as in ``gpx.linalg.budget_in_bytes``. None: 1 GiB.
+            by true residuals in the data's dtype; the last of these is returned.
+        memory_budget: of kernel products, as in ``gpx.linalg.budget_in_bytes``. None: 1 GiB.
         backend: of the kernel matrix; None chooses.
 
     Raises:
@@ -74,9 +74,9 @@ class AuxiliarySolver:
         if not self.epsilon > 0.0:
             raise ConfigError(f"epsilon={self.epsilon} is in nats and must be positive")
         check_at_least(1, max_iterations=self.max_iterations, restart_every=self.restart_every)
-        if self.product_dtype not in REDUCED:
+        if self.product_dtype not in PRODUCT_DTYPES:
             raise ConfigError(
-                f"product_dtype={self.product_dtype}: expected one of {', '.join(REDUCED)}"
+                f"product_dtype={self.product_dtype}: expected one of {', '.join(PRODUCT_DTYPES)}"
             )
         if self.budget < 1:
             raise ConfigError(
@@ -94,7 +94,7 @@ class AuxiliarySolver:
             kernel,
             x,
             noise,
-            reduced=REDUCED[self.product_dtype],
+            reduced=PRODUCT_DTYPES[self.product_dtype],
             memory_budget=self.budget,
             backend=self.backend,
         )
@@ -108,15 +108,15 @@ class AuxiliarySolver:
         *,
         warn: bool = False,
     ) -> Auxiliary:
-        """Find v from ``start`` (None: zero).
+        """Solve for v.
 
-        A solve cut short falls back on v = 0 where that gives the higher bound, which keeps the
-        conjugate gradient bound above the collapsed one.
+        A solve cut short returns v = 0 where that gives the higher bound, so that the conjugate
+        gradient bound is never below the collapsed one.
 
         Args:
             matrix, nystrom: K and Q <= K.
             target (n,): y - m(x).
-            start (n,): where to begin.
+            start (n,): first v; None: zero.
             warn: warn (``UnconvergedWarning``) of a solve cut short.
 
         Raises:
@@ -132,7 +132,7 @@ class AuxiliarySolver:
             x0=start,
             stop=EvidenceBound(self.epsilon),
             max_iterations=self.max_iterations,
-            product_dtype=REDUCED[self.product_dtype],
+            product_dtype=PRODUCT_DTYPES[self.product_dtype],
             refresh_every=self.restart_every,
             restart=True,
             on_failure="return",
@@ -154,7 +154,7 @@ class AuxiliarySolver:
     def keep(
         self, matrix: NoisyKernel, nystrom: NystromMatrix, target: Tensor, vector: Tensor
     ) -> Auxiliary:
-        """The vector as it is, with its residual at this K. Cost: one product."""
+        """The given v, with its residual at this K. Cost: one product."""
         require_finite(target)
         residual = target - matrix(vector)
         gap = _gap(nystrom, residual)

@@ -9,8 +9,8 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.fused import Profile, stationary_covariance
 from gpx.kernels.stationary import Stationary
 
-LEAST_SQUARE = 1e-30
-"""Smallest squared distance: a square root has no derivative at zero."""
+MIN_SQUARED_DISTANCE = 1e-30
+"""Squared distances are clamped to this: a square root has no derivative at zero."""
 
 
 def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = None) -> Tensor:
@@ -23,14 +23,14 @@ def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = Non
     Returns:
         (b, p, q).
 
-    Cost: b p q kernel entries, in one sweep over memory where ``fused_profile`` has one; kernels
-    that are no function of distances take d times the memory.
+    Cost: b p q kernel entries, in one pass over memory for kernels with a ``fused_profile``;
+    kernels that are not a function of distances take d times the memory.
     """
     if fused_profile(kernel) is not None:
         assert isinstance(kernel, Stationary)
         z1 = coordinates(kernel, left)
         z2 = None if right is None else coordinates(kernel, right)
-        return of_coordinates(kernel, z1, z2, kernel.outputscale)
+        return covariances_from_coordinates(kernel, z1, z2, kernel.outputscale)
     other = left if right is None else right
     b, p, d = left.shape
     q = other.shape[1]
@@ -44,11 +44,11 @@ def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = Non
         # distances do not depend on the centre, so it carries no gradient
         centre = z2.detach().mean(1, keepdim=True) if q else 0.0
         z1, z2 = z1 - centre, z2 - centre
-        # shrunk by the size of the rounding, so that coincident inputs are at distance zero
+        # shrunk by the rounding error, so that the distance of coincident inputs is clamped to zero
         shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
         norm1, norm2 = z1.square().sum(2) * shrink, z2.square().sum(2) * shrink
         cross = torch.baddbmm(norm1.unsqueeze(2) + norm2.unsqueeze(1), z1, z2.mT, alpha=-2.0)
-        return cross.clamp_min(LEAST_SQUARE)
+        return cross.clamp_min(MIN_SQUARED_DISTANCE)
 
     found = kernel.formula(squared_distance, left.reshape(-1, d), other.reshape(-1, d))
     assert isinstance(found, Tensor)
@@ -56,21 +56,23 @@ def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = Non
 
 
 def fused_profile(kernel: Kernel) -> type[Profile] | None:
-    """The profile by which the matrices of a plain stationary kernel are made in one sweep."""
+    """Profile of a plain stationary kernel, whose matrices are made in one pass; None: no such."""
     return kernel.in_place if isinstance(kernel, Stationary) else None
 
 
 def coordinates(kernel: Stationary, x: Tensor) -> Tensor:
-    """Coordinates (b, p, q) in which the distances of inputs x (b, p, d) are measured."""
+    """Coordinates (b, p, q) of inputs x (b, p, d) for the kernel's distances."""
     found = kernel.coordinates(kernel._select(x.flatten(0, 1)))
     return found.view(*x.shape[:2], found.shape[1])
 
 
-def of_coordinates(kernel: Kernel, z1: Tensor, z2: Tensor | None, scale: Tensor) -> Tensor:
+def covariances_from_coordinates(
+    kernel: Kernel, z1: Tensor, z2: Tensor | None, scale: Tensor
+) -> Tensor:
     """Matrices (b, p, q) of a kernel with a fused profile.
 
     Args:
-        kernel: its profile counts alone.
+        kernel: only its profile is used.
         z1 (b, p, q'), z2 (b, q, q'): coordinates; None: the square matrices of z1.
         scale: outputscale (), or of every group (b, 1, 1).
     """

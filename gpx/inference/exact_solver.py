@@ -1,4 +1,4 @@
-"""How an exact Gaussian process is solved: which path, and the numbers of the iterative ones."""
+"""Choice of the solver of an exact Gaussian process, and the options of the iterative ones."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ SolverName = Literal["auto", "cholesky", "iterative", "barely_biased"]
 PreconditionerName = Literal["nystrom", "grief"]
 VarianceName = Literal["lanczos", "exact", "subset", "sgpr", "nystrom"]
 
-HEADROOM = 1.25
-"""Free memory that is asked for before a factorisation starts, as a multiple of the n x n array.
+FACTOR_MEMORY_RATIO = 1.25
+"""Free memory required before a factorisation starts, as a multiple of the n x n array.
 
-One array holds kernel, factor and inverse in turn, on a CPU and on CUDA (``inverse_from_factor``);
-the rest is blocks of rows and the factorisation's own workspace.
+One array holds kernel, factor and inverse in turn (``inverse_from_factor``); the rest is for blocks
+of rows and the factorisation's workspace.
 """
 
 CHOLESKY_LIMIT = {"cpu": 10_000, "cuda": 40_000}
-"""Training points up to which ``auto`` factorises: some tens of seconds per evaluation there, and
-no error bars to read."""
+"""Largest number of training points that ``auto`` factorises: an evaluation then takes some tens
+of seconds."""
 
 
-RANK_GROWTH, RANK_LIMIT = 14.0, 1000
-"""``rank="auto"``: greedy points per square root of n (627 for 2,000 rows), and at most. A choice
-after a few runs, not an optimum: at n = 5,000 evidence of a given scatter took least time with
-1,000 points (noise 0.01) or 1,500 (0.1), of 500, 1,000 and 1,500; at n = 10,000 the steps that
-1,000 points save over 500 did not pay for them."""
+POINTS_PER_ROOT_ROW, MAX_AUTO_RANK = 14.0, 1000
+"""``rank="auto"`` takes this many greedy points per square root of n (627 for 2,000 rows), up to
+the maximum."""
 
 RANK_BUFFERS = 4
-"""Number of n x rank arrays in float64 that an evaluation with its gradient holds at once."""
+"""n x rank arrays in float64 that an evaluation with its gradient holds at once."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,11 @@ def choose_solver(requested: SolverName, x: Tensor) -> SolverChoice:
 
 def cholesky_memory(x: Tensor) -> int:
     """Bytes that a factorisation of the kernel matrix of x (n, d) needs."""
-    return int(HEADROOM * x.shape[0] ** 2 * x.element_size())
+    return int(FACTOR_MEMORY_RATIO * x.shape[0] ** 2 * x.element_size())
 
 
 def require_finite(target: Tensor) -> None:
-    """Raise DataError unless all of y - m(x) (n,) is finite: every solve spreads what is not."""
+    """Raise DataError unless all of y - m(x) (n,) is finite."""
     finite = torch.isfinite(target)
     if not bool(finite.all()):
         bad = (~finite).nonzero()[:, 0]
@@ -92,37 +90,34 @@ def require_finite(target: Tensor) -> None:
 
 @dataclass(frozen=True)
 class IterativeOptions:
-    """Numbers of the iterative and barely biased paths.
+    """Options of the iterative and barely biased solvers.
 
     Attributes:
         rank: greedy points of the Nystrom preconditioner, at most n; n rank^2 operations per
             evaluation. "auto": see ``points``.
         preconditioner: of training solves: "nystrom" (greedy points), or "grief" (as many leading
-            eigenfunctions of a grid), which takes a fraction of the time to build. It saves steps,
-            too, where data fill the box that they span, the kernel factors over the inputs and
-            lengthscales are at least a twentieth of the range; elsewhere greedy points save more.
-            Predictions always take greedy points.
+            eigenfunctions of a grid), which takes a fraction of the time to build. "grief" also
+            saves steps where the data fill their bounding box, the kernel factors over the inputs
+            and lengthscales are at least a twentieth of the range; elsewhere greedy points save
+            more. Predictions always use greedy points.
         product_dtype: dtype of the products under float64 recurrences, "float32" or "float64";
-            None: that of the training data. Estimates only: barely biased products are float64.
-        memory_budget: what kernel products and the preconditioner may hold, as in
-            ``gpx.linalg.budget_in_bytes``; up to half of it a stored matrix. None: 2 GiB.
+            None: that of the training data. Barely biased products are always float64.
+        memory_budget: of kernel products and the preconditioner, as in
+            ``gpx.linalg.budget_in_bytes``; a stored matrix may take half of it. None: 2 GiB.
         memory_budget_gib: its name in earlier versions, in GiB.
-        max_iterations: most steps of conjugate gradients when conditioning and predicting.
-        tolerance: what is predicted is this exact, relative to the noise: the mean to ``tolerance``
-            noise standard deviations, certified; variances to ``tolerance`` noise variances where
-            they are solved for ("exact"). Not reached: a warning with the bound that holds.
-        variance: "lanczos" (cached projection, an upper bound with its certificate), "exact" (a
-            solve per test point), "subset" (of data: the greedy points alone), "sgpr" (collapsed
-            posterior at the greedy points), "nystrom" (upper end of the sandwich).
-        variance_steps: Lanczos vectors beside the ``rank`` greedy ones in the cached projection.
-        variance_rank: of the greedy points, how many span the cached projection; None: all.
-        variance_neighbours: data near each test point to condition on beside the projection, which
-            alone is far too wide where the noise is small. On pol at noise 0.001, 3,000 and 6,000
-            rows, 100 leave NLPD 0.001 and 0.016 nats off with Matern-3/2, 0.06 and 0.10 with RBF.
-            ``variance="exact"`` with tolerance=0.3 leaves 0.003 at most, at 3.5 to 4.5 times the
-            processor time of 100 for 6,000 rows (``experiments/iterative``); twice the neighbours
-            cost twice as much and take a third of the error. The cost of neighbours grows with
-            their square from about 100 on, that of solves with the square of the rows.
+        max_iterations: limit of conjugate gradient steps when conditioning and predicting.
+        tolerance: of predictions, relative to the noise: the mean is certified to ``tolerance``
+            noise standard deviations, variances of "exact" are solved to ``tolerance`` noise
+            variances. Where it is not reached a warning states the bound that holds.
+        variance: "lanczos" (cached projection, an upper bound with a certificate), "exact" (a
+            solve per test point), "subset" (conditions on the greedy points alone), "sgpr"
+            (collapsed posterior at the greedy points), "nystrom" (upper end of Q <= K <= Q + T I).
+        variance_steps: Lanczos vectors in the cached projection, beside the greedy points.
+        variance_rank: number of greedy points in the cached projection; None: all.
+        variance_neighbours: data near each test point to condition on as well; without them the
+            projection's variances are far too wide where the noise is small. Twice as many cost
+            twice as much and leave a third of the error; above about 100 the cost is quadratic.
+            ``variance="exact"`` is more accurate and slower (``experiments/iterative``).
     """
 
     rank: int | Literal["auto"] = "auto"
@@ -165,15 +160,15 @@ class IterativeOptions:
                 )
 
     def points(self, n: int) -> int:
-        """Greedy points for n training points: ``rank``, or what "auto" means.
+        """Number of greedy points for n training points.
 
-        ``RANK_GROWTH`` sqrt(n) up to ``RANK_LIMIT``, in as far as ``RANK_BUFFERS`` factors
-        (n, points) fit the memory budget. Where the rest is negligible the factor ends earlier.
+        For ``rank="auto"``: ``POINTS_PER_ROOT_ROW`` sqrt(n), at most ``MAX_AUTO_RANK``, and only as
+        many as the memory budget allows. The factorisation may end earlier.
         """
         if self.rank != "auto":
             return min(self.rank, n)
         room = self.budget // (8 * RANK_BUFFERS * max(n, 1))
-        return max(1, min(n, math.ceil(RANK_GROWTH * math.sqrt(n)), RANK_LIMIT, room))
+        return max(1, min(n, math.ceil(POINTS_PER_ROOT_ROW * math.sqrt(n)), MAX_AUTO_RANK, room))
 
     @property
     def budget(self) -> int:

@@ -1,4 +1,4 @@
-"""Posterior processes that keep the data they are conditioned on, under Gaussian noise."""
+"""Base class of posterior processes that store their data, under Gaussian noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpx.sampling import Frequencies, PriorFunctions, prior_functions
 
 
 class GaussianPosterior(Posterior):
-    """Holds the data and what the prior is made of; how it predicts is the subclass's.
+    """Stores the data and the prior; a subclass predicts.
 
     Args:
         kernel, mean, likelihood: copied.
@@ -40,10 +40,10 @@ class GaussianPosterior(Posterior):
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
         self.register_data_sized()
-        self.row_noise = None  # no part of the state of posteriors that know nothing of it
+        self.row_noise = None  # then it is not part of the saved state
 
     def know_noise(self, noise: RowNoise) -> None:
-        """Take what is known of the noise of each row, before ``condition_``."""
+        """Set the noise of each row, before ``condition_``."""
         self.row_noise = torch.stack(list(noise))
 
     @torch.no_grad()
@@ -69,7 +69,7 @@ class GaussianPosterior(Posterior):
             plain = RowNoise(torch.zeros_like(self.residual), torch.ones_like(self.residual))
             known = plain if self.row_noise is None else RowNoise(*self.row_noise)
             more = RowNoise(torch.zeros_like(y), torch.ones_like(y)) if noise is None else noise
-            made.know_noise(known.and_of(more.like(known.known)))
+            made.know_noise(known.concatenated(more.like(known.known)))
         rows = torch.cat([self.inputs, x])
         targets = torch.cat([self.residual + self.mean(self.inputs), y])
         made.condition_(rows, targets)
@@ -77,14 +77,14 @@ class GaussianPosterior(Posterior):
 
     @abstractmethod
     def condition_(self, x: Tensor, y: Tensor) -> object:
-        """Condition on x (n, d) and y (n,) in the place of what is known, before it is used.
+        """Condition on x (n, d) and y (n,), in place, before any prediction.
 
         Raises:
             DataError: targets that are not finite.
         """
 
     def noise_variances(self) -> Tensor:
-        """Of the data: () for all rows, or (n,)."""
+        """Noise variance of the data: () for all rows, or (n,)."""
         learned = self.likelihood.noise_variance
         return learned if self.row_noise is None else RowNoise(*self.row_noise).variance(learned)
 
@@ -92,12 +92,11 @@ class GaussianPosterior(Posterior):
     def prior_paths(
         self, num: int, generator: torch.Generator, frequencies: Frequencies
     ) -> tuple[PriorFunctions, Tensor]:
-        """Functions of the prior, and how far they and their noise are from the data.
+        """Sampled functions of the prior, and their gap to the data for pathwise conditioning.
 
         Returns:
-            x (t, d) -> (num, t) from random Fourier features, without the mean function; and
-            residual - prior(inputs) - noise (num, n), what pathwise conditioning corrects
-            (Wilson et al. 2020).
+            functions x (t, d) -> (num, t) from random Fourier features, without the mean function;
+            and residual - prior(inputs) - noise (num, n) (Wilson et al. 2020).
 
         Raises:
             ConfigError: the kernel has no random Fourier features.

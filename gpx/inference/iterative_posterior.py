@@ -32,9 +32,9 @@ BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**30}
 class IterativePosterior(GaussianPosterior):
     """Posterior process of ``ExactGP`` by preconditioned conjugate gradients.
 
-    The mean k_*^T alpha is certified: within ``mean_error`` of exact, everywhere. Variances follow
-    ``options.variance``; their certificates are in ``facts``. Its state is the training inputs, the
-    residuals and alpha; what variances need is rebuilt at the first prediction after loading.
+    The mean k_*^T alpha is certified to be within ``mean_error`` of exact, everywhere. Variances
+    follow ``options.variance``; their certificates are in ``facts``. The saved state is the
+    training inputs, the residuals and alpha; the rest is rebuilt at the first prediction.
 
     Attributes:
         inputs (n, d), residual (n,), alpha (n,): x, y - m(x), K^{-1} (y - m(x)).
@@ -62,7 +62,8 @@ class IterativePosterior(GaussianPosterior):
     def system(self) -> PreconditionedKernel:
         """K and Q at the posterior's hyperparameters; built once."""
         if self._system is None:
-            greedy = replace(self.options, preconditioner="nystrom")  # variances need its points
+            # variances need greedy points
+            greedy = replace(self.options, preconditioner="nystrom")
             self._system = PreconditionedKernel(
                 self.kernel, self.inputs, self.likelihood.noise_variance, greedy
             )
@@ -103,12 +104,12 @@ class IterativePosterior(GaussianPosterior):
         )
         rest = found.residual
         squared = (rest * system.preconditioner.solve(rest)).sum(0)
-        # with hardly any noise rounding makes that negative; noise I is below K, too
+        # where rounding makes that negative (very small noise), use noise I <= K instead
         squared = torch.where(squared >= 0.0, squared, rest.square().sum(0) / system.noise)
         return found.solution, (system.prior_variance * squared).sqrt(), found.report
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """Path, tolerance and certificates: of the mean, and of the variances predicted so far.
+        """Solver, tolerance and certificates of the mean and of the variances predicted so far.
 
         ``variance_error_bound`` is relative to the predictive variance of an observation.
         """
@@ -125,8 +126,8 @@ class IterativePosterior(GaussianPosterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
-        A variance whose certificate is wider than the tolerance is returned with a warning
-        (``UnconvergedWarning``) that says how wide.
+        Variances whose certificate is wider than the tolerance are returned with a warning
+        (``UnconvergedWarning``) that states the width.
 
         Cost: n kernel entries per row, and that of ``options.variance``; memory of a block of rows.
         """
@@ -139,7 +140,7 @@ class IterativePosterior(GaussianPosterior):
         for rows in row_slices(x.shape[0], max(1, budget // (8 * n))):
             part = x[rows]
             cross = self.kernel.evaluate(self.inputs, part).double()
-            # large weights of both signs cancel: float32 sums lose more than float32 entries
+            # large weights of both signs cancel, so sums are in float64
             mean[rows] = self.mean(part) + (cross.mT @ self.alpha.double()).to(x.dtype)
             found = self._rule(cross, self.kernel.diagonal(part).double())
             variance[rows] = found.variance.clamp(min=0.0).to(x.dtype)
@@ -153,11 +154,11 @@ class IterativePosterior(GaussianPosterior):
         """Keep the widest certificate for ``facts``; warn when it is wider than the tolerance."""
         if widest == math.inf:
             self._widest = None
-            return  # a rule without certificates was asked for, and ``facts`` says "none"
+            return  # the rule has no certificates: ``facts`` says "none"
         self._widest = max(self._widest or 0.0, widest)
         if widest > self.options.tolerance:
             warnings.warn(
-                f"predictive variances are certified to {widest:.2g} of themselves only, not to "
+                f"predictive variances are certified to a relative error of {widest:.2g} only, not "
                 f"{self.options.tolerance:g} (they err upwards); raise "
                 f"rank={self.options.rank} or variance_neighbours="
                 f"{self.options.variance_neighbours}, or take IterativeOptions.variance=exact",

@@ -1,4 +1,4 @@
-"""Joint laws of the latent function at groups of inputs, and such laws given further rows."""
+"""Joint distributions of the latent function at groups of inputs, and given further rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from gpx.linalg import cholesky
 from gpx.methods.base.posterior import Marginals, Posterior
 
 CHUNK_BYTES = 2**26
-"""Of what one chunk of rows is projected to."""
+"""Bytes of the projections of one chunk of rows."""
 
 
 class Projected(NamedTuple):
-    """What a posterior says of groups of inputs; everything about pairs of them follows from it.
+    """Posterior mean at groups of inputs, and rows whose products give posterior covariances.
+
+    cov(f, f') = k(x, x') - e . e' + a . a' for two inputs with rows e, e' and a, a'.
 
     Attributes:
         x (..., q, d): the inputs, q in each group.
         mean (..., q): posterior mean.
-        explained (..., q, r): rows e; the data take e . e' from the prior covariance k(x, x').
-        added (..., q, s): rows a, whose a . a' is what approximate inference leaves uncertain of
-            it; None where that is nothing.
+        explained (..., q, r): rows e.
+        added (..., q, s): rows a, from the uncertainty that approximate inference leaves; None:
+            none.
     """
 
     x: Tensor
@@ -41,14 +43,14 @@ class Projected(NamedTuple):
 class JointLaw(Posterior):
     """A Gaussian posterior process with covariance k(x, x') - e . e' + a . a' (``Projected``).
 
-    A subclass writes ``project_rows``; what is asked of pairs of inputs follows.
+    A subclass defines ``project_rows``; covariances of pairs of inputs follow.
     """
 
     kernel: Kernel
 
     @abstractmethod
     def project_rows(self, x: Tensor) -> Projected:
-        """Written by the subclass: ``Projected`` of one group x (n, d), differentiable in x.
+        """``Projected`` of one group x (n, d), differentiable in x.
 
         Raises:
             NotAvailable: this posterior has no joint law in closed form.
@@ -125,11 +127,11 @@ class JointLaw(Posterior):
         return Conditioned.of(self, x, y, variances)
 
 
-class Solved(NamedTuple):
-    """What predictions share.
+class ObservationSolve(NamedTuple):
+    """Quantities shared by all predictions.
 
     Attributes:
-        seen: the observations under the process without them.
+        seen: ``Projected`` of the observed inputs under the base process.
         factor (..., m, m): lower triangular L, L L^T their covariance with noise.
         weights (..., m): L^{-1} (y - mean).
     """
@@ -140,22 +142,22 @@ class Solved(NamedTuple):
 
 
 class Conditioned(JointLaw):
-    """f | y for a process f that a posterior describes, and m further rows y = f(x) + noise.
+    """A posterior process conditioned exactly on m further rows y = f(x) + noise.
 
-    Of an exact Gaussian process this is the exact one of all data; of a sparse one it is its
-    approximate posterior process, conditioned exactly: the rows need not be near inducing points.
+    For an exact Gaussian process the result is the exact posterior of all data. For a sparse one it
+    conditions the approximate process: the rows need not be near inducing points.
 
     Args:
-        base: the process without them; not copied, as posteriors do not change.
+        base: the posterior without them; not copied, as posteriors do not change.
 
     Attributes:
-        x (..., m, d), y (..., m), noise (..., m): the rows, and the variances of their noise;
-            leading dimensions are groups of observations of their own, which are broadcast.
+        x (..., m, d), y (..., m), noise (..., m): the rows, and their noise variances; leading
+            dimensions are separate groups of observations and broadcast.
 
-    Cost: m rows of ``base.project``, their m x m covariance and its Cholesky factor, once; a
-    prediction of the base and m (m + r) multiply-adds for every row asked for, where r is the
-    number of data or inducing points of the base. Derivatives with respect to x and y are kept
-    where these ask for them; all is then computed at every call.
+    Cost: m rows of ``base.project``, their m x m covariance and its Cholesky factor, once; per
+    predicted row a prediction of the base and m (m + r) multiply-adds, r the number of data or
+    inducing points of the base. Differentiable in x and y where these require gradients; then
+    nothing is cached between calls.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("x", "y", "noise")
@@ -167,12 +169,12 @@ class Conditioned(JointLaw):
     def __init__(self, base: JointLaw) -> None:
         super().__init__()
         self.base = base
-        self._solved: Solved | None = None
+        self._solved: ObservationSolve | None = None
         self.register_data_sized()
 
     @classmethod
     def of(cls, base: JointLaw, x: Tensor, y: Tensor, noise: Tensor) -> Conditioned:
-        """``base`` given rows; of one that is conditioned itself all its rows are solved at once.
+        """``base`` given rows; the rows of a ``Conditioned`` base are joined with the new ones.
 
         Args:
             x (..., m, d), y (..., m), noise (..., m): as the attributes.
@@ -208,8 +210,8 @@ class Conditioned(JointLaw):
         """The base's, and how many rows were added."""
         return {**self.base.facts(), "rows_added": self.y.shape[-1]}
 
-    def solved(self) -> Solved:
-        """What predictions share: kept, unless derivatives pass through it."""
+    def solved(self) -> ObservationSolve:
+        """Quantities shared by all predictions; cached unless derivatives pass through them."""
         if self._solved is not None:
             return self._solved
         seen = self.base.project(self.x)
@@ -218,7 +220,7 @@ class Conditioned(JointLaw):
         factor = cholesky(covariance, name=name)[0]
         gap = (self.y - seen.mean).unsqueeze(-1)
         weights = torch.linalg.solve_triangular(factor, gap, upper=False).squeeze(-1)
-        found = Solved(seen, factor, weights)
+        found = ObservationSolve(seen, factor, weights)
         if not (weights.requires_grad or factor.requires_grad):
             self._solved = found
         return found
@@ -257,7 +259,7 @@ class Conditioned(JointLaw):
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """``num`` functions x (t, d) -> (num, t): those of the base, corrected at the rows.
+        """``num`` sampled functions x (t, d) -> (num, t): those of the base, corrected at the rows.
 
         g(x) = f(x) + cov(x, X) (cov(X, X) + noise)^{-1} (y - f(X) - noise): pathwise conditioning
         (Wilson et al. 2020) of the process that the base describes.
@@ -282,7 +284,7 @@ class Conditioned(JointLaw):
 
 
 def _joined(first: Tensor, second: Tensor, own: int) -> Tensor:
-    """Both one after the other in the first of their last ``own`` dimensions, others broadcast."""
+    """Concatenated along the first of the last ``own`` dimensions; the others are broadcast."""
     groups = torch.broadcast_shapes(first.shape[:-own], second.shape[:-own])
     parts = [part.expand(*groups, *part.shape[-own:]) for part in (first, second)]
     return torch.cat(parts, -own)

@@ -1,7 +1,7 @@
-"""Gradients of weighted sums of kernel entries: gathered block by block, or from products.
+"""Gradients of weighted sums of kernel entries.
 
-``KernelGradient`` serves every kernel and any weights; ``stationary_gradient`` those of two vectors
-and a stationary kernel, at a third of the work.
+``KernelGradient`` accumulates them block by block for every kernel and any weights;
+``stationary_gradient`` is for l^T k(x, x) r of a stationary kernel, at a third of the work.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gpx.kernels.stationary import Stationary
 from gpx.kernels.tiles import StationaryTiles
 from gpx.linalg.processes import ALONE, Processes
 
-NATURAL = {
+NATURAL_NAMES = {
     "parametrizations.lengthscale.original": "lengthscale",
     "parametrizations.outputscale.original": "outputscale",
 }
 
 
-WAITING_BYTES = {"cpu": 2**20}
-"""Blocks up to this size wait for the next ones, and are differentiated together with them."""
-WAITING_BYTES_ELSEWHERE = 2**28
-"""The same where launches cost more than memory."""
+DEFERRED_BYTES = {"cpu": 2**20}
+"""Blocks of up to this many bytes are collected and differentiated together."""
+DEFERRED_BYTES_GPU = 2**28
+"""The same on other devices, where launches cost more than memory."""
 
 
 class KernelGradient:
@@ -42,7 +42,7 @@ class KernelGradient:
         x (n, d): data inputs; their gradient is gathered when they require one.
         z (M, d): inducing inputs, where there are any; likewise.
         features: what z stands for.
-        processes: each of which adds blocks of its own; ``gradients`` is of those of all.
+        processes: each adds blocks of its own; ``gradients`` sums over all of them.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class KernelGradient:
         self._grad_z: Tensor | None = None
         self._gram: Tensor | None = None
         self._crosses: dict[int, tuple[Tensor, Tensor]] = {}
-        self._waiting: list[tuple[Tensor, Tensor, tuple[tuple[slice, Tensor], ...]]] = []
+        self._deferred: list[tuple[Tensor, Tensor, tuple[tuple[slice, Tensor], ...]]] = []
         kind = self.x.device.type
-        self._may_wait = WAITING_BYTES.get(kind, WAITING_BYTES_ELSEWHERE)
+        self._max_deferred = DEFERRED_BYTES.get(kind, DEFERRED_BYTES_GPU)
 
     def add_data(self, rows: slice, columns: slice, weight: Tensor) -> None:
         """Add the block k(x[rows], x[columns]) with its weight (rows, columns)."""
         with torch.enable_grad():
             left, right = self._leaf(rows), self._leaf(columns)
             block = self.kernel.evaluate(left, right)
-        self._pull(block, weight, (rows, left), (columns, right))
+        self._defer(block, weight, (rows, left), (columns, right))
 
     def add_symmetric(
         self, blocks: Iterable[slice], doubled: Callable[[slice, slice], Tensor]
@@ -86,12 +86,12 @@ class KernelGradient:
 
         Args:
             blocks: of rows, which cover all of them.
-            doubled: rows and columns -> twice the weight there; a new tensor, which is written to.
+            doubled: rows and columns -> twice the weight of that block; a new tensor, overwritten.
         """
         for rows in blocks:
             past = slice(0, rows.stop)
             block = doubled(rows, past)
-            block[:, rows] *= 0.5  # the strictly lower part stands for the upper one, too
+            block[:, rows] *= 0.5  # the strictly lower part counts twice, for the upper part
             self.add_data(rows, past, block)
 
     def add_groups(
@@ -101,10 +101,10 @@ class KernelGradient:
         with torch.enable_grad():
             left = self._leaf(rows)
             block = covariances(self.kernel, left)
-        self._pull(block, weight, (rows, left))
+        self._defer(block, weight, (rows, left))
 
     def hold_cross(self, rows: slice) -> Tensor:
-        """The block k(x[rows], z), without its graph, which is kept for ``add_cross``."""
+        """The block k(x[rows], z) without a graph; its graph is kept for ``add_cross``."""
         assert self.z is not None
         with torch.enable_grad():
             left = self._leaf(rows)
@@ -117,10 +117,10 @@ class KernelGradient:
         if rows.start not in self._crosses:
             self.hold_cross(rows)
         left, block = self._crosses.pop(rows.start)
-        self._pull(block, weight, (rows, left))
+        self._defer(block, weight, (rows, left))
 
     def hold_inducing(self) -> Tensor:
-        """k(z, z), without its graph, which is kept for ``add_inducing``."""
+        """k(z, z) without a graph; its graph is kept for ``add_inducing``."""
         assert self.z is not None
         with torch.enable_grad():
             self._gram = self.features.gram(self.kernel, self.z)
@@ -131,7 +131,7 @@ class KernelGradient:
         if self._gram is None:
             self.hold_inducing()
         assert self._gram is not None
-        self._pull(self._gram, weight)
+        self._defer(self._gram, weight)
         self._gram = None
 
     def add_inducing_diagonal(self, weight: Tensor) -> None:
@@ -139,24 +139,24 @@ class KernelGradient:
         assert self.z is not None
         with torch.enable_grad():
             block = self.features.gram_diagonal(self.kernel, self.z)
-        self._pull(block, weight)
+        self._defer(block, weight)
 
     def add_diagonal(self, rows: slice, weight: Tensor) -> None:
         """Add k(x_n, x_n) of x[rows] with its weight (rows,)."""
         with torch.enable_grad():
             left = self._leaf(rows)
             block = self.kernel.diagonal(left)
-        self._pull(block, weight, (rows, left))
+        self._defer(block, weight, (rows, left))
 
     def add_found(self, gradients: Mapping[Tensor, Tensor]) -> None:
-        """Add gradients found elsewhere, by the parameter or input that they are of."""
+        """Add gradients computed elsewhere, keyed by parameter or input."""
         self._add([gradients.get(parameter) for parameter in self.parameters])
         x = self.x_input
         if self._grad_x is not None and x is not None and x in gradients:
             self._grad_x += gradients[x]
 
     def inputs(self) -> list[Tensor]:
-        """Tensors that have a gradient, in the order of ``gradients``."""
+        """Tensors with a gradient, in the order of ``gradients``."""
         extra = [t for t in (self.x_input, self.z_input) if t is not None]
         return [*self.parameters, *extra]
 
@@ -176,32 +176,32 @@ class KernelGradient:
             )
         if self.processes.count > 1:
             sums = [total.clone() for total in sums]
-            self.processes.add_up(*sums)
+            self.processes.all_sum(*sums)
         return sums
 
     def _leaf(self, rows: slice) -> Tensor:
         part = self.x[rows]
         return part if self.x_input is None else part.detach().requires_grad_()
 
-    def _pull(self, block: Tensor, weight: Tensor, *leaves: tuple[slice, Tensor]) -> None:
+    def _defer(self, block: Tensor, weight: Tensor, *leaves: tuple[slice, Tensor]) -> None:
         if not block.requires_grad:
             return
-        self._waiting.append((block, weight, leaves))
-        if sum(b.numel() * b.element_size() for b, _, _ in self._waiting) > self._may_wait:
+        self._deferred.append((block, weight, leaves))
+        if sum(b.numel() * b.element_size() for b, _, _ in self._deferred) > self._max_deferred:
             self._flush()
 
     def _flush(self) -> None:
-        """Differentiate the blocks that wait."""
-        if not self._waiting:
+        """Differentiate the deferred blocks."""
+        if not self._deferred:
             return
-        blocks, weights, places = zip(*self._waiting, strict=True)
-        self._waiting.clear()
+        blocks, weights, places = zip(*self._deferred, strict=True)
+        self._deferred.clear()
         targets: list[Tensor] = list(self.parameters)
         if self.z is not None and self.z_input is not None:
             targets.append(self.z)
         leaves = [leaf for each in places for leaf in each] if self._grad_x is not None else []
         targets.extend(leaf for _, leaf in leaves)
-        # what the parameters' values are made by may be shared with further blocks
+        # the graph from raw parameters to their values may be shared with further blocks
         found = torch.autograd.grad(
             blocks, targets, grad_outputs=weights, allow_unused=True, retain_graph=True
         )
@@ -220,7 +220,7 @@ class KernelGradient:
 
 
 def _sum(total: Tensor | None, grad: Tensor | None) -> Tensor | None:
-    """Both added in float64; None where there is neither."""
+    """The sum in float64; None counts as zero."""
     if total is None or grad is None:
         return total if grad is None else grad.double()
     return total.add_(grad)
@@ -238,12 +238,12 @@ class SlopeTiles(StationaryTiles):
 
 
 def has_slope_products(kernel: object, entries: Entries) -> bool:
-    """Whether ``stationary_gradient`` covers this kernel and asks for nothing else."""
+    """Whether ``stationary_gradient`` gives all gradients that this kernel matrix needs."""
     return (
         isinstance(kernel, Stationary)
         and kernel.in_place is not None
         and type(kernel).coordinates is Stationary.coordinates
-        and set(entries.names) <= set(NATURAL)
+        and set(entries.names) <= set(NATURAL_NAMES)
         and entries.square
         and not entries.x1.requires_grad
     )
@@ -262,7 +262,7 @@ def stationary_gradient(
     upper triangle and d + 2 thin columns, about a third of the work of the general gradient.
 
     Args:
-        engine, entries: how the matrix is cut, and what it is made of.
+        engine, entries: of the kernel matrix.
         left, right (n,): l and r.
         product (n,): k(x, x) r.
 

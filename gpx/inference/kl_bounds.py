@@ -1,12 +1,12 @@
 """Upper bounds on KL(q || posterior) of sparse regression, in nats, without exact inference.
 
-q is the optimal posterior process for the inducing points at hand; KL is what the collapsed bound
-lacks of the log marginal likelihood. Notation: K = K_xx + s I, Q = Q_xx + s I <= K,
-T = tr(K_xx - Q_xx), y the targets less their prior mean. KL <= ``kl_upper_bound_cg`` <=
-``kl_upper_bound`` <= ``kl_upper_bound_trace`` where conjugate gradients start at (Q + T I)^{-1} y.
+q is the optimal posterior process for the given inducing points; KL is the log marginal likelihood
+minus the collapsed bound. Notation: K = K_xx + s I, Q = Q_xx + s I <= K, T = tr(K_xx - Q_xx), y the
+targets minus their prior mean. KL <= ``kl_upper_bound_cg`` <= ``kl_upper_bound`` <=
+``kl_upper_bound_trace`` where conjugate gradients start at (Q + T I)^{-1} y.
 
-Every bound holds for any inducing points and any jitter on K_zz (then it is about the q with that
-jitter), and only at the hyperparameters given: a small KL says nothing of how good these are.
+Every bound holds for any inducing points and any jitter on K_zz (then for the q with that jitter),
+at the given hyperparameters: a small KL does not mean that these are good.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from gpx.inference.nystrom import NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.inference.rounding import entry_rounding, evidence_rounding, factor_rounding, kernel_size
 
-NEGLIGIBLE = 1e-13
-"""Eigenvalues of A A^T below this times the largest count as zero: their share of y goes to the
-part outside the span, which only loosens the bound."""
+ZERO_EIGENVALUE = 1e-13
+"""Eigenvalues of A A^T below this times the largest count as zero. Their part of y is treated as
+outside the span, which only loosens the bound."""
 
 ROUNDING = 4.0 * torch.finfo(torch.float64).eps
-"""Allowance for rounding in sums over the data, relative to the sum of the magnitudes of their
-terms."""
+"""Allowance for rounding in sums over the data, relative to the sum of the terms' magnitudes."""
 
 
 class QuadraticGap(NamedTuple):
-    """y^T (Q^{-1} - (Q + T I)^{-1}) y and what it is made with.
+    """y^T (Q^{-1} - (Q + T I)^{-1}) y and the quantities it was computed from.
 
     Attributes:
         value (): T y^T Q^{-1} (Q + T I)^{-1} y; y^T K^{-1} y is at most this below y^T Q^{-1} y.
@@ -45,14 +44,14 @@ class QuadraticGap(NamedTuple):
 
 
 def trace_error_bound(sums: NystromSums, rounding: Tensor | float = 0.0) -> Tensor:
-    """T, raised by what rounding may have taken from it. Float64, in the kernel's unit."""
+    """T plus its possible rounding error, float64, in the kernel's unit."""
     return sums.trace_error + ROUNDING * (sums.gram.trace() + sums.trace_error) + rounding
 
 
 def quadratic_gap(
     sums: NystromSums, noise: Tensor, *, rounding: Tensor | float = 0.0
 ) -> QuadraticGap:
-    """What the quadratic form can lose by Q for K, without cancellation.
+    """Largest error of the quadratic form with Q in place of K, without cancellation.
 
     With A A^T = V diag(g) V^T and h = V^T A y it is T [sum_m h_m^2 / g_m / ((s + g_m)(s + g_m + T))
     + (y^T y - sum_m h_m^2 / g_m) / (s (s + T))].
@@ -68,7 +67,7 @@ def quadratic_gap(
     values, modes = torch.linalg.eigh(sums.gram)
     trace_error = trace_error_bound(sums, rounding)
     largest = values[-1].clamp(min=0.0)
-    keep = values > NEGLIGIBLE * largest
+    keep = values > ZERO_EIGENVALUE * largest
     safe = torch.where(keep, values, torch.ones_like(values))
     energy = torch.where(keep, (modes.mT @ sums.projected).square() / safe, 0.0)
     rest = (sums.squared_residual - energy.sum()).clamp(min=0.0)
@@ -113,7 +112,7 @@ def kl_upper_bound_trace(
 def kl_upper_bound_cg(
     nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
 ) -> Tensor:
-    """Refined conjugate gradient upper bound on the evidence less the collapsed bound; >= KL.
+    """Refined conjugate gradient upper bound on the evidence minus the collapsed bound; >= KL.
 
     Args:
         nystrom: Q of the inducing points.
@@ -145,7 +144,7 @@ def _trace_part(gap: QuadraticGap, s: Tensor) -> Tensor:
 
 
 def total_variation_bound(kl: float) -> float:
-    """Largest difference in the probability of any event: the lesser of two bounds, below one.
+    """Bound on the difference in the probability of any event: the smaller of two, below one.
 
     sqrt(KL / 2) (Pinsker), sqrt(1 - exp(-KL)) (Bretagnolle and Huber; below one for every KL).
     """

@@ -1,4 +1,4 @@
-"""Every value predicted from all others, at the cost of one factorisation."""
+"""Leave-one-out predictions at the cost of one factorisation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpx.constants import LOG_TWO_PI
 
 
 class LeftOut(NamedTuple):
-    """Predictions of each value of a Gaussian process given all the others.
+    """Normal predictions of each value of a Gaussian process given all the others.
 
-    With C = K + noise, alpha = C^{-1} (y - m) and c_i = (C^{-1})_ii, that of y_i is normal.
+    With C = K + noise, alpha = C^{-1} (y - m) and c_i = (C^{-1})_ii.
 
     Attributes:
-        residual (n,): alpha_i / c_i, y_i less the mean of its prediction.
-        variance (n,): 1 / c_i, that of the prediction, noise included.
+        residual (n,): alpha_i / c_i, y_i minus its predictive mean.
+        variance (n,): 1 / c_i, the predictive variance, noise included.
 
     Source: Rasmussen and Williams 2006, section 5.4.2.
     """

@@ -1,8 +1,8 @@
 """Conditionals and divergences of many small Gaussian groups, with gradients in closed form.
 
-Differentiating a Cholesky factor step by step passes over the (g, h, h) arrays a dozen times; what
-is wanted of the factor has gradients with respect to the covariance K itself, of rank one or two
-for a conditional, and one product of matrices for a divergence.
+Differentiating a Cholesky factor step by step passes over the (g, h, h) arrays a dozen times. The
+results needed here have simple gradients with respect to the covariance K itself: of rank one or
+two for a conditional, one matrix product for a divergence.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def conditionals(
     """Weights A = K^{-1} C (g, h, q) and variances r_j = prior_j - c_j^T K^{-1} c_j (g, q).
 
     Args:
-        inner (g, h, h): K less its noise; receives K's gradient. Its values are not looked at.
+        inner (g, h, h): K without its noise; only receives K's gradient, its values are not used.
         factor (g, h, h): lower Cholesky factor of K, with the noise; no gradient.
-        cross (g, h, q): C, zero at members that are not there.
-        prior (g, q).
-        there (g, h): 0 for members that are not there, whose rows of K are the identity; None.
+        cross (g, h, q): C, zero for absent members.
+        prior (g, q): prior variances.
+        there (g, h): 0 for absent members, whose rows of K are the identity; None: all are present.
 
     With U = K^{-1} dA and R = diag(dr), dC = U - 2 A R and dK = A R A^T - (U A^T + A U^T) / 2.
     Cost: g h^2 q operations, forward and backward. First derivatives only.
@@ -64,7 +64,7 @@ class _Conditionals(torch.autograd.Function):
 def prior_divergence(inner: Tensor, factor: Tensor, mean: Tensor, root: Tensor) -> Tensor:
     """(tr(K^{-1} S) + m^T K^{-1} m - h + log|K|) / 2 of every group (g,), S = R R^T.
 
-    KL(N(m, S) || N(0, K)) and half of log|S|, which is left to whoever knows R best.
+    That is KL(N(m, S) || N(0, K)) plus half of log|S|, which depends on the form of R.
 
     Args:
         inner, factor: as of ``conditionals``.
@@ -112,8 +112,8 @@ class _PriorDivergence(torch.autograd.Function):
 def half_log_determinant(root: Tensor) -> Tensor:
     """log|R R^T| / 2 of roots R (g, h, r), r >= h: (g,).
 
-    From R^T = Q U, without the product, which is singular to rounding where the rows of R are
-    parallel to eight digits, as those of neighbours may be. dR = U^{-1} Q^T.
+    From R^T = Q U, not from the product R R^T, which is singular to rounding where the rows of R
+    are parallel to eight digits, as those of close neighbours are. dR = U^{-1} Q^T.
 
     Cost: 4 g h^2 r operations. First derivatives only.
     """

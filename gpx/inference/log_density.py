@@ -1,4 +1,4 @@
-"""The log density of Gaussian targets: its terms and its closed-form gradient."""
+"""Terms and closed-form gradient of the log density of Gaussian targets."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class LogDensityGradient(NamedTuple):
 
     Attributes:
         residual (n,): with respect to the residuals y - m(x).
-        noise (), or (n,): with respect to the noise variance, or to those of the rows.
-        kernel: with respect to the kernel's parameters, and to the inputs that want one.
+        noise () or (n,): with respect to the noise variance, or to those of the rows.
+        kernel: with respect to the kernel's parameters, and to inputs that require a gradient.
     """
 
     residual: Tensor

@@ -1,4 +1,4 @@
-"""The latent function at an input, given the noisy values of a few rows near to it."""
+"""Conditionals of the latent function given the noisy values of a few nearby rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpx.linalg.nearest import nearest_neighbours
 
 
 class Conditional(NamedTuple):
-    """f at each query given the values of its group, before a prior mean is added.
+    """f at each query given the values of its group, without the prior mean.
 
     Attributes:
         mean (q,), variance (q,): of f; the variance is not negative.
-        weights (q, k): mean = sum_j weights_j residual_j, of every row of the group.
+        weights (q, k): mean = sum_j weights_j residual_j over the rows of the group.
         near (q, k): those rows.
     """
 
@@ -36,8 +36,8 @@ class Conditional(NamedTuple):
 def near_coordinates(kernel: Kernel, x: Tensor) -> Tensor:
     """Coordinates in which near rows are strongly correlated: x (n, d) -> (n, q), no gradients.
 
-    Those of the kernel's stationary parts, side by side: inputs, or what a warp makes of them, in
-    units of their lengthscales; x itself for a kernel that has none.
+    The coordinates of all stationary parts of the kernel, concatenated: (warped) inputs in units of
+    their lengthscales. x itself for a kernel without such a part.
     """
     with torch.no_grad():
         found = _coordinates(kernel, x)
@@ -59,9 +59,9 @@ class LocalSystem(NamedTuple):
     """Gaussian values at h points of g groups, and f at q queries of each; differentiable once.
 
     Attributes:
-        weights (g, h, q): E[f | values] = weights^T values; zero where there is no point.
+        weights (g, h, q): E[f | values] = weights^T values; zero for absent points.
         rest (g, q): variance of f given the values, not negative.
-        inner (g, h, h): covariances of the values, less their noise.
+        inner (g, h, h): covariances of the values, without their noise.
         factor (g, h, h): lower Cholesky factors of the covariances with the noise; no gradient.
     """
 
@@ -71,7 +71,7 @@ class LocalSystem(NamedTuple):
     factor: Tensor
 
     def prior_divergence(self, mean: Tensor, root: Tensor) -> Tensor:
-        """KL(N(m, S) || N(0, K)) of the values, in nats, and half of log|S|: (g,).
+        """KL(N(m, S) || N(0, K)) of the values, in nats, plus half of log|S|: (g,).
 
         Args:
             mean (g, h): m.
@@ -94,8 +94,8 @@ def local_system(
     Args:
         kernel: covariance function; gradients reach its parameters and both inputs.
         points (g, h, d), queries (g, q, d).
-        noise () or (g, h): variance added to every value, noise or jitter; a constant.
-        there (g, h): False where a group has fewer points; None: all are there.
+        noise () or (g, h): variance added to every value, noise or jitter; without gradient.
+        there (g, h): False for absent points of smaller groups; None: all are present.
 
     Raises:
         NotPositiveDefinite: the covariance of a group has no factor.
@@ -138,7 +138,7 @@ def neighbour_conditional(
     """
     means, variances, weights = [], [], []
     size = max(1, CHUNK_BYTES // (x.element_size() * (near.shape[1] + 1) ** 2))
-    for part in row_slices(queries.shape[0], size, least_one=True):
+    for part in row_slices(queries.shape[0], size, at_least_one=True):
         rows, asked = near[part], queries[part]
         inputs, there = x[rows.clamp_min(0)], rows >= 0
         own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise

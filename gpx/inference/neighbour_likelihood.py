@@ -1,4 +1,4 @@
-"""Likelihood of values given their neighbours: hyperparameters at the full density of the data."""
+"""Likelihood of values given their neighbours, to fit hyperparameters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, with_gradient
 
 CHUNK_BYTES = 2**23
-"""Of the covariances of one chunk of groups; several such arrays are alive at once."""
+"""Bytes of the covariances of one chunk of groups; several such arrays exist at once."""
 
 
 def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
-    """The training rows that say most about each of ``rows``, by squared correlation.
+    """The training rows of largest squared correlation with each of ``rows``.
 
     Args:
         kernel: covariance function; nothing is differentiated.
@@ -24,7 +24,7 @@ def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
         count: k, below n.
 
     Returns:
-        (r, k): indices, the nearest for a stationary kernel; a row is no neighbour of itself.
+        (r, k): indices, without the row itself; for a stationary kernel the nearest rows.
 
     Cost: r n kernel entries.
     """
@@ -40,11 +40,11 @@ def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
 
 
 def noisy_factor(covariance: Tensor, noise: Tensor, there: Tensor) -> Tensor:
-    """Lower factors of covariances (r, s, s) with noise; members not ``there`` are the identity.
+    """Lower factors of covariances (r, s, s) with noise; absent members have rows of the identity.
 
     Args:
         covariance (r, s, s), noise (), (s,) or (r, s): of each value of a group.
-        there (r, s): False where a group has fewer members.
+        there (r, s): False for absent members of smaller groups.
 
     Raises:
         NotPositiveDefinite: a matrix has no factor; no jitter is added.
@@ -86,10 +86,10 @@ def neighbour_log_likelihood(
     Raises:
         NotPositiveDefinite: a group's covariance has no factor.
 
-    Its score has mean zero under the model whatever the groups, so its maximiser is consistent; in
-    contrast to the evidence of a random subset it sees the data at their full density. Where every
-    row is a target once, and is given rows that were targets before, the sum is the log density of
-    all values under a process of its own (``gpx.methods.nearest``).
+    Its score has mean zero under the model whatever the groups, so its maximiser is consistent.
+    Unlike the evidence of a random subset it uses the data at their full density. Where every row
+    is a target once, given rows that were targets before, the sum is the log density of all values
+    under the process of Vecchia's approximation (``gpx.methods.nearest``).
     Cost: r (s^3 / 3 + 2 t s^2) operations and r s^2 kernel entries; memory of a chunk of groups.
     Source: Vecchia 1988; Stein, Chi and Welty 2004; with all neighbours, as MuyGPs (Muyskens et al.
     2021) and the nearest-neighbour processes of Datta et al. 2016; several targets at once as
@@ -114,7 +114,7 @@ def neighbour_log_likelihood(
             z = torch.linalg.solve_triangular(factor, y, upper=False)
             deviations = factor.diagonal(dim1=1, dim2=2)[:, given:]
             own = z[:, given:]
-            # rows that are not there have z = 0 and a deviation of one
+            # absent rows have z = 0 and a deviation of one
             value -= deviations.log().sum() + 0.5 * own.square().sum()
             value -= 0.5 * LOG_TWO_PI * there[:, given:].sum(dtype=value.dtype)
             if not wanted:

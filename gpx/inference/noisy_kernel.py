@@ -1,4 +1,4 @@
-"""K = k(x, x) + noise I known by its products, alone and with the Nystrom matrix Q below it."""
+"""K = k(x, x) + noise I through its products, alone and with a Nystrom preconditioner Q <= K."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpx.backends import BackendName, Chunked, Dense, Sharded
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.kernel_gradient import has_slope_products, stationary_gradient
 from gpx.kernels.base import Kernel
@@ -27,31 +27,31 @@ from gpx.linalg.thin_products import thin_product
 from gpx.operators import KernelMatrix
 
 NEGLIGIBLE_TRACE = 1e-2
-"""Trace error, in noise variances, at which more greedy points no longer change Q noticeably."""
+"""Trace error, in noise variances, below which further greedy points hardly change Q."""
 
 
-NODES = 20
-"""Largest number of grid nodes per input for the grid's eigenfunctions. The one-dimensional
-eigenproblems of so many nodes cost nothing beside products with the kernel matrix."""
+MAX_GRID_NODES = 20
+"""Largest number of grid nodes per input for the eigenfunctions of the "grief" preconditioner; the
+cost of such small eigenproblems is negligible."""
 
 
 class NoisyKernel:
     """K = k(x, x) + noise I: products in two precisions, and the derivative of a bilinear form.
 
-    Nothing of size n x n is kept unless the budget holds it.
+    An n x n matrix is stored only if it fits the budget.
 
     Args:
         kernel, x (n, d), noise (): covariance function, inputs, noise variance.
-        reduced: lower dtype in which products may be asked for as well; None for none.
-        memory_budget: bytes of a product, half of which may hold the matrix itself if it fits.
+        reduced: lower dtype in which products are available too; None: none.
+        memory_budget: bytes that products may hold; a stored matrix may take half of it.
         backend: "dense", "chunked", "keops" or "triton"; None chooses.
 
     Attributes:
         kernel, x, noise: as given, the noise without its gradient.
         product_dtype: the lowest dtype of products: ``reduced``, or that of x.
 
-    Cost: a product n^2 (d + 1) multiply-adds and n^2 / 2 kernel evaluations (none where the matrix
-    is kept, n^2 multiply-adds per column).
+    Cost: a product n^2 (d + 1) multiply-adds and n^2 / 2 kernel evaluations; where the matrix is
+    stored n^2 multiply-adds per column.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class NoisyKernel:
 
     @property
     def backend(self) -> str:
-        """How the cheapest products are computed, and in which dtype."""
+        """Backend and dtype of the products in the lowest precision."""
         matrix = self._matrix(self.product_dtype)
         return f"{matrix.backend} {str(self.product_dtype).removeprefix('torch.')}"
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """Same as ``matmul``, so that K is the callable solvers ask for."""
+        """Same as ``matmul``: solvers take a callable."""
         return self.matmul(vectors)
 
     @torch.no_grad()
@@ -90,16 +90,16 @@ class NoisyKernel:
         """K times vectors (n,) or (n, c), in their own dtype."""
         matrix = self._matrix(vectors.dtype)
         block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
-        product = matrix.computed(lambda engine: self._times(engine, matrix, block))
+        product = matrix.with_engine(lambda engine: self._multiply_entries(engine, matrix, block))
         if vectors.dtype not in self._noises:
             self._noises[vectors.dtype] = self.noise.to(vectors.dtype)
         product = product.addcmul_(block, self._noises[vectors.dtype])
         return product.squeeze(1) if vectors.ndim == 1 else product
 
-    def _times(self, engine: Any, matrix: KernelMatrix, block: Tensor) -> Tensor:
-        """k(x, x) times block (n, c); rounded further where a solve asked for low precision."""
+    def _multiply_entries(self, engine: Any, matrix: KernelMatrix, block: Tensor) -> Tensor:
+        """k(x, x) times block (n, c); reduced products may use TF32, see ``rounded_products``."""
         if matrix is self._reduced and isinstance(engine, Dense):
-            values = engine.stored(matrix.entries)  # distances are never rounded
+            values = engine.stored(matrix.entries)  # computed without TF32
             with rounded_products():
                 return thin_product(values, block, symmetric=True)
         return engine.product(matrix.entries, block, transposed=False)
@@ -111,24 +111,24 @@ class NoisyKernel:
 
         Args:
             left, right: (n,) or (n, c).
-            product: k(x, x) right, where it is known.
+            product: k(x, x) right, if known.
 
-        Always in the data's dtype: with v near K^{-1} y the sum cancels to a small part of its
-        terms, and float32 would leave no digit of it. Cost: about four products, fewer for
-        stationary kernels with ``product`` known (``stationary_gradient``); memory of tiles.
+        Always in the data's dtype: with v near K^{-1} y the terms of the sum nearly cancel, and
+        float32 would leave no correct digit. Cost: about four products, fewer for stationary
+        kernels with ``product`` known (``stationary_gradient``); memory of tiles.
         """
         entries = self._full.entries
-        # Triton has its own gradient, in one sweep, and slopes are not shared among processes
+        # Triton has its own gradient in one pass; slope products are not shared among processes
         whole = self._full.backend != "triton" and not isinstance(self._full.engine, Sharded)
         if product is not None and whole and has_slope_products(entries.kernel, entries):
             engine = Chunked(self._memory_budget)
             grads = stationary_gradient(engine, entries, left, right, product)
             return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))
         sides = [v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right)]
-        found = self._full.computed(lambda engine: engine.derivative(entries, *sides))
+        found = self._full.with_engine(lambda engine: engine.derivative(entries, *sides))
         sums: dict[Tensor, Tensor] = {}
         for tensor, gradient in zip(entries.tensors, found, strict=True):
-            if gradient is not None:  # the inputs stand for rows and for columns
+            if gradient is not None:  # x occurs twice, for rows and for columns
                 sums[tensor] = sums[tensor] + gradient if tensor in sums else gradient
         return sums
 
@@ -140,31 +140,31 @@ class NoisyKernel:
 
 
 class PreconditionedKernel(NoisyKernel):
-    """K with Q near it: the system that iterative paths solve; nothing is differentiated.
+    """K with a preconditioner Q, for iterative solvers; no gradients.
 
     Recurrences are in float64. Q = C^T C + noise I, with C the incomplete pivoted Cholesky factor
-    of k(x, x), is the Nystrom approximation at the points of ``_pivoted``: sigma^2 I <= Q
-    <= K, so that r^T Q^{-1} r certifies errors and 1 bounds the spectrum of Q^{-1/2} K Q^{-1/2}.
-    With ``preconditioner="grief"`` the rows of C are the leading eigenfunctions of a grid, which
-    keep to the same order.
+    of k(x, x), is the Nystrom approximation at the pivots. Then sigma^2 I <= Q <= K, so that
+    r^T Q^{-1} r certifies errors and 1 is a lower bound of the spectrum of Q^{-1/2} K Q^{-1/2}.
+    With ``preconditioner="grief"`` the rows of C are the leading eigenfunctions of a grid, for
+    which Q <= K holds too.
 
     Args:
         kernel: covariance function; a float64 copy is used.
         x (n, d): training inputs.
         noise (): noise variance.
         options: see ``IterativeOptions``.
-        exact_products: float64 products whatever the options say (for certified brackets).
+        exact_products: float64 products whatever the options (for certified brackets).
 
     Attributes:
         x (n, d), noise (): in float64.
         preconditioner: Q.
-        factor (m, n), pivots (m,): C and the greedy points, C[:, pivots] upper triangular; none
-            where C holds eigenfunctions.
-        eigenfunctions: those, or None.
-        product_dtype: in which products of a solve's steps are computed.
+        factor (m, n), pivots (m,): C and the greedy points, C[:, pivots] upper triangular; no
+            pivots where C holds eigenfunctions.
+        eigenfunctions: of the "grief" preconditioner, else None.
+        product_dtype: of the products in a solve's steps.
 
-    Cost: n m^2 once; a product n^2 kernel entries, or n^2 multiply-adds per column where the budget
-    keeps the matrix.
+    Cost: n m^2 once; a product n^2 kernel entries, or n^2 multiply-adds per column where the matrix
+    is stored.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class PreconditionedKernel(NoisyKernel):
         with torch.no_grad():
             diagonal = self.kernel.diagonal(self.x)
             self.prior_variance = diagonal.max()
-            # both numbers that the host needs, in one transfer
+            # one transfer to the host
             numbers = torch.stack([self.noise, self.prior_variance])
             self._noise, self._largest = (float(number) for number in numbers.tolist())
             rank = options.points(self.x.shape[0])
@@ -212,10 +212,9 @@ class PreconditionedKernel(NoisyKernel):
     def _pivoted(self, diagonal: Tensor, rank: int, *, greedy: bool) -> PivotedCholesky:
         """C of the Nystrom approximation, from the prior variances (n,) of the data.
 
-        The greedy points on a CPU, and for certified brackets: the rounding of their factor is
-        the smallest. Elsewhere points that are drawn in proportion to what is left of their
-        variances, always the same draws: the greedy ones wait for the device at every point, these
-        a few times per block of up to 64.
+        Greedy pivots on a CPU, and for certified brackets, since their factor has the smallest
+        rounding error. On a GPU random pivots with a fixed seed: greedy ones synchronise with the
+        device at every pivot, random ones a few times per block of up to 64.
         """
 
         def rows(chosen: Tensor) -> Tensor:
@@ -225,19 +224,19 @@ class PreconditionedKernel(NoisyKernel):
         if self.x.is_cpu or greedy:
             return pivoted_cholesky(rows, diagonal, rank, tolerance=negligible)
         draws = torch.Generator(self.x.device).manual_seed(0)
-        with values_made_once(self.x.device):  # the same kernel in every block
+        with cached_parameters(self.x.device):  # the same kernel in every block
             return randomly_pivoted_cholesky(
                 rows, diagonal, rank, tolerance=negligible, generator=draws
             )
 
     @property
     def node(self) -> float:
-        """A lower bound of the spectrum of ``whitened`` as computed: 1, less rounding."""
+        """A lower bound of the spectrum of ``whitened`` as computed: 1 minus rounding."""
         return 1.0 - min(0.5, 64.0 * self.rounding)
 
     @property
     def rounding(self) -> float:
-        """Order of the rounding of ``whitened``: eps ||K|| of a product, divided by the noise."""
+        """Order of the rounding error of ``whitened``: eps ||K|| / noise."""
         condition = 1.0 + self.x.shape[0] * self._largest / self._noise
         return torch.finfo(torch.float64).eps * condition
 
@@ -248,8 +247,8 @@ class PreconditionedKernel(NoisyKernel):
 
 
 def _eigenfunctions(kernel: Kernel, x: Tensor, rank: int) -> GridEigenfunctions:
-    """The ``rank`` leading ones at the kernel's parameters, on a grid over x (n, d)."""
-    options = GridOptions(points_per_dim=NODES, margin=0.0)
+    """The ``rank`` leading eigenfunctions at the kernel's parameters, on a grid over x (n, d)."""
+    options = GridOptions(points_per_dim=MAX_GRID_NODES, margin=0.0)
     basis = GridEigenfunctions(kernel, x.shape[1], rank, options).to(x.device)
     basis.place(x)
     basis.select()

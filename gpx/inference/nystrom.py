@@ -24,10 +24,10 @@ from gpx.linalg.processes import Processes
 from gpx.linalg.triangular import add_lower_product
 
 BLOCK_BYTES = {"cpu": 2**22}
-"""Bytes of one block of A^T: it stays in a CPU's cache between the passes over it."""
+"""Bytes of one block of A^T on a CPU: it stays in the cache between the passes over it."""
 
 GRAM_BYTES = 2**21
-"""Bytes of the rows of A^T that are added to A A^T at once (CPU): they stay in a core's cache."""
+"""Bytes of the rows of A^T added to A A^T at once on a CPU: they stay in a core's cache."""
 
 
 class Whitener:
@@ -36,7 +36,7 @@ class Whitener:
     Attributes:
         kernel, z (M, d): covariance function and inducing inputs.
         factor (M, M): L.
-        features: what z stands for; points unless it is said.
+        features: the inducing features that z defines; default inducing points.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ def factorise(
     features: InducingFeatures = POINTS,
     gram: Tensor | None = None,
 ) -> tuple[Whitener, CholeskyReport]:
-    """Factorise K_zz in float64 and report the jitter it took.
+    """Factorise K_zz in float64 and report the jitter used.
 
     Args:
         kernel, z (M, d): covariance function and inducing inputs.
         jitter: smallest jitter to try, relative to the mean diagonal; None: 0 in float64 and 1e-6
             in float32, where rounding of the kernel entries alone makes K_zz indefinite.
         escalate: whether larger ones are tried where it does not suffice.
-        features: what z stands for.
-        gram (M, M): K_zz, detached, where it is known already.
+        features: the inducing features that z defines.
+        gram (M, M): K_zz, detached, if already computed.
 
     Raises:
         NotPositiveDefinite: when the whole ladder of jitters fails.
@@ -99,7 +99,7 @@ def factorise(
 def factorise_gram(
     gram: Tensor, smallest: float, *, escalate: bool = True
 ) -> tuple[Tensor, CholeskyReport]:
-    """L (M, M) of K_zz in float64, and the jitter it took; see ``factorise``.
+    """L (M, M) of K_zz in float64, and the jitter used; see ``factorise``.
 
     Args:
         gram (M, M): K_zz, float64, detached.
@@ -127,9 +127,9 @@ def longest_prefix(
 ) -> Tensor:
     """The first rows of z (M, d) whose K_zz has a Cholesky factor at the smallest jitter.
 
-    All of z where K_zz has one; at least one row. Repeated points, and points that the ones before
-    determine to rounding, end the prefix: a pivot of that size is positive or not by the order of
-    additions alone, and another evaluation of K_zz may decide otherwise.
+    All of z where K_zz has one; at least one row. The prefix ends before a repeated point, or one
+    whose pivot is of the size of rounding: whether such a pivot is positive may change with the
+    next evaluation of K_zz.
 
     Raises: NotPositiveDefinite where even k(z_1, z_1) is not positive.
     """
@@ -138,26 +138,26 @@ def longest_prefix(
     factor, info = torch.linalg.cholesky_ex(gram)
     failed = int(info)  # order of the first leading block that is not positive definite
     if failed == 1:
-        factorise(kernel, z[:1], jitter, escalate=False, features=features)  # says what is wrong
+        factorise(kernel, z[:1], jitter, escalate=False, features=features)  # raises
     kept = z.shape[0] if failed == 0 else failed - 1
-    # pivots of such points are rounding errors of either sign: what is above zero may be one
+    # a pivot that is only rounding may be positive by chance
     rounding = kept * torch.finfo(torch.float64).eps * gram.diagonal()[:kept]
     lost = factor.diagonal()[:kept].square() <= rounding
     return z[: int(lost.int().argmax())] if bool(lost.any()) else z[:kept]
 
 
 class BlockStore:
-    """Blocks of A^T: kept while they fit a budget, recomputed at the second visit otherwise.
+    """Blocks of A^T, stored as far as a budget allows and otherwise recomputed at every pass.
 
     Args:
-        whitener: makes the blocks.
+        whitener: computes the blocks.
         x (n, d): data inputs.
-        memory_budget: bytes that may be kept between visits; 0 keeps nothing.
+        memory_budget: bytes that may be kept between passes; 0 keeps nothing.
         dtype: of A; float64, or that of x (None). Kernel entries are evaluated in that of x.
-        bounds: where blocks begin and end, 0 first and n last; None: as many rows to a block as
-            ``BLOCK_BYTES`` hold.
-        scale (n,): factors of the rows of A^T, such as roots of the precisions of their noise; with
-            them all that is said of A here and in ``NystromSums`` is of A diag(scale). None: ones.
+        bounds: where blocks begin and end, 0 first and n last; None: blocks of about
+            ``BLOCK_BYTES``.
+        scale (n,): factors of the rows of A^T, such as roots of the rows' noise precisions; then A
+            here and in ``NystromSums`` stands for A diag(scale). None: ones.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class BlockStore:
         self.whitener, self.x = whitener, x.detach()
         self.scale = scale
         n, m = x.shape[0], whitener.z.shape[0]
-        # a bound method of its own would be a cycle, and blocks would wait for the collector
+        # None, not a bound method, which would be a reference cycle that delays freeing the blocks
         self._held: Callable[[slice], Tensor] | None = None
         self._kept = x.new_empty(0, m, dtype=dtype)
         self.dtype = self._kept.dtype
@@ -191,9 +191,9 @@ class BlockStore:
         self._filled = 0
 
     def hold(self, cross: Callable[[slice], Tensor], memory_budget: int) -> None:
-        """Evaluate K_xz by ``cross``, which keeps it with its slope, where all three fit.
+        """Evaluate K_xz by ``cross``, which keeps it with its graph, where A and both fit.
 
-        Of several blocks on a CPU nothing is kept: there a block is better in the cache than known.
+        Not for several blocks on a CPU, where recomputing a block in the cache is faster.
         """
         one = len(self.rows) == 1 or self.x.device.type != "cpu"
         if one and self.num_kept == len(self.x) and 3 * self.kept_bytes <= memory_budget:
@@ -201,16 +201,16 @@ class BlockStore:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the blocks kept between visits."""
+        """Bytes of the blocks kept between passes."""
         return self._kept.numel() * self._kept.element_size()
 
     @property
     def whole(self) -> Tensor | None:
-        """All of A^T (n, M), once a visit has filled it; None when the budget does not hold it."""
+        """All of A^T (n, M) after the first pass; None when the budget does not hold it."""
         return self._kept if 0 < self.x.shape[0] == self._filled else None
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows and their block of A^T, valid until the next one is asked for."""
+        """Rows and their block of A^T, valid until the next iteration."""
         for rows in self.rows:
             keep = rows.stop <= self.num_kept
             block = self._kept[rows] if keep else self._work[: rows.stop - rows.start]
@@ -238,7 +238,7 @@ class BlockStore:
 
 
 def _block_bytes(device: torch.device) -> int:
-    """Of a block: ``BLOCK_BYTES`` on a CPU, an eighth of the memory to work in elsewhere."""
+    """Bytes of a block: ``BLOCK_BYTES`` on a CPU, an eighth of ``working_memory`` elsewhere."""
     return BLOCK_BYTES["cpu"] if device.type == "cpu" else working_memory(device) // 8
 
 
@@ -251,8 +251,8 @@ class NystromSums:
         projected (M,) or (M, p): A r, of one residual r or of those of p outputs.
         trace_error (): T = sum_n t_n with t_n = max(0, k(x_n, x_n) - [Q_xx]_nn) per point.
         squared_residual () or (p,): r^T r.
-        clamped (n,): where t_n was negative by rounding and counts as the constant zero; empty in
-            sums of sums.
+        clamped (n,): where t_n was negative by rounding and counts as the constant zero; empty
+            after ``plus``.
     """
 
     gram: Tensor
@@ -261,13 +261,13 @@ class NystromSums:
     squared_residual: Tensor
     clamped: Tensor
 
-    def added_up(self, processes: Processes) -> NystromSums:
-        """Those of the data of all processes; where points were clamped stays this one's."""
-        processes.add_up(self.gram, self.projected, self.trace_error, self.squared_residual)
+    def summed_over(self, processes: Processes) -> NystromSums:
+        """The sums over the data of all processes; ``clamped`` stays this process's."""
+        processes.all_sum(self.gram, self.projected, self.trace_error, self.squared_residual)
         return self
 
-    def with_sums_of(self, further: NystromSums) -> NystromSums:
-        """Those of the data of both; where points were clamped is not kept."""
+    def plus(self, further: NystromSums) -> NystromSums:
+        """The sums over both data sets, without ``clamped``."""
         return NystromSums(
             self.gram + further.gram,
             self.projected + further.projected,
@@ -277,7 +277,7 @@ class NystromSums:
         )
 
     def outputs(self) -> list[NystromSums]:
-        """Those of each of the p outputs alone."""
+        """The sums of each of the p outputs."""
         if self.projected.ndim == 1:
             return [self]
         columns = zip(self.projected.unbind(1), self.squared_residual, strict=True)
@@ -288,7 +288,7 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
     """One pass over the data: n M^2 / 2 (triangular solve) + n M^2 / 2 (Gram) multiply-adds.
 
     Args:
-        store: blocks of A^T; filled on the way.
+        store: blocks of A^T; filled by this pass.
         residual (n,) or (n, p): r = y - m(x), of one or of p outputs.
     """
     x, m = store.x, store.whitener.z.shape[0]
@@ -319,9 +319,9 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
 
 
 def add_gram(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the lower triangle of left^T right, a symmetric (M, M); ignore what lands above it.
+    """Add the lower triangle of left^T right, a symmetric (M, M), to ``total``, in place.
 
-    ``left is right`` is the fastest: half as much to read.
+    Entries above the diagonal are not meaningful afterwards. Fastest where ``left is right``.
     """
     rows = GRAM_BYTES // (len(total) * left.element_size()) if left.is_cpu else len(left)
     for part in row_slices(len(left), max(1, rows)):

@@ -1,4 +1,4 @@
-"""Q = Q_xx + noise I of the inducing points: what the collapsed posterior and every solve need.
+"""Q = Q_xx + noise I of the inducing points, for the collapsed posterior and as preconditioner.
 
 Notation as in ``gpx.inference.nystrom``: A = L^{-1} K_zx (M, n) with L = chol(K_zz), Q_xx = A^T A.
 """
@@ -22,7 +22,7 @@ from gpx.linalg.triangular import inverse_lower
 
 
 class InnerFactor(Capacitance):
-    """B = I + A A^T / noise and what follows from it; float64.
+    """B = I + A A^T / noise and the optimal weights; float64.
 
     Attributes:
         gram (M, M): A A^T / noise.
@@ -36,7 +36,7 @@ class InnerFactor(Capacitance):
         self.weights = self._weights(sums)
 
     def with_target(self, sums: NystromSums) -> InnerFactor:
-        """The same B with the weights of the sums of another target."""
+        """The same B with the weights for the sums of another target."""
         made = copy.copy(self)
         made.weights = made._weights(sums)
         return made
@@ -58,8 +58,8 @@ def best_noise(sums: NystromSums, n: int, current: Tensor) -> Tensor:
 
     With the eigenvalues lambda of A A^T and p the squares of A r in its eigenvectors,
     -2 F(s) = n log s + sum log(1 + lambda / s) + (r^T r - sum p / (s + lambda) + T) / s + const,
-    looked up on a grid of 400 points from ``current`` (never below it) to twice the mean square of
-    the residuals: a step of at most a few per cent, enough for a start.
+    minimised over a grid of 400 points from ``current`` (never below it) to twice the mean square
+    of the residuals. Steps are a few per cent, enough for a start.
 
     Cost: one M x M eigendecomposition.
     """
@@ -75,23 +75,23 @@ def best_noise(sums: NystromSums, n: int, current: Tensor) -> Tensor:
 
 
 class NystromMatrix(Woodbury):
-    """Q = A^T A + s I around blocks of A and their sums; never materialised, always below K.
+    """Q = A^T A + s I from blocks of A and their sums; never materialised, always below K.
 
     Products with A read the stored blocks where the budget holds all of them, and otherwise
     evaluate K_xz again and solve with L on vectors of length M, so that memory stays linear in n.
 
     Args:
         store: blocks of A.
-        sums: over the data, of a target.
+        sums: over the data, for one target.
         noise (): s.
-        report: jitter that K_zz took. With any jitter Q <= K holds.
-        inner: B = I + A A^T / s where it is known already.
+        report: jitter used for K_zz. Q <= K holds with any jitter.
+        inner: B = I + A A^T / s, if already computed.
 
     Attributes:
         store, sums, inner, report: as above.
         noise (): s, float64.
 
-    No gradients. Cost: a solve 2 n M (kept), or 2 n M (d + 1) and a few exponentials per entry.
+    No gradients. Cost: a solve 2 n M (stored), or 2 n M (d + 1) and a few exponentials per entry.
     Raises: NotPositiveDefinite.
     Source: Burt thesis, sections 2.3 and 4.1.2.
     """
@@ -131,11 +131,11 @@ class NystromMatrix(Woodbury):
 
         Args:
             kernel, x (n, d), z (M, d): covariance function, inputs, inducing inputs.
-            target (n,): whose projection A target is gathered in the same pass.
+            target (n,): its projection A target is computed in the same pass.
             noise (): s.
             jitter: see ``factorise``.
             memory_budget: bytes of A that may be kept.
-            features: what z stands for.
+            features: the inducing features that z defines.
         """
         whitener, report = factorise(kernel, z, jitter, features=features)
         store = BlockStore(whitener, x, memory_budget)
@@ -201,7 +201,7 @@ class NystromMatrix(Woodbury):
 
 
 class TightGap(NamedTuple):
-    """-n/2 log(tau / n), tau = tr(Q^{-1} K), and what its gradient needs.
+    """-n/2 log(tau / n), tau = tr(Q^{-1} K), and the parts of its gradient.
 
     With C = LB^{-1} A (so that Q^{-1} = (I - C^T C / s) / s), G = C K C^T and H = Q^{-1} K Q^{-1}:
     tau = (tr K - tr G / s) / s and d tau = tr(Q^{-1} dK) - tr(H dQ).
@@ -210,7 +210,7 @@ class TightGap(NamedTuple):
         value (): -n/2 log(tau / n), in nats.
         noise (): its derivative with respect to the noise variance.
         extra: rows -> (rows, M), its derivative with respect to these rows of A^T.
-        diagonal: its derivative with respect to every k(x_n, x_n), beside that through ``factor``.
+        diagonal: its derivative with respect to each k(x_n, x_n), apart from that via ``factor``.
         factor (n, M), scale: its derivative with respect to K_xx is ``scale`` C^T C.
     """
 
@@ -223,7 +223,7 @@ class TightGap(NamedTuple):
 
 
 def tight_gap(matrix: NoisyKernel, nystrom: NystromMatrix, diagonal: Tensor) -> TightGap:
-    """The term and the parts of its gradient.
+    """``TightGap`` of K and Q.
 
     Args:
         matrix, nystrom: K and Q.

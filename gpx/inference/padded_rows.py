@@ -1,4 +1,4 @@
-"""Groups of rows of about one size taken together, padded: what every batch of them shares."""
+"""Groups of rows padded to a common size, to be processed as one batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Bytes of the covariance matrices of a batch, where memory allows more: what stays near a CPU's
-cache and hides the overhead of a call."""
+"""Default bytes of the covariance matrices of a batch: small enough for a CPU's cache, large enough
+to hide the overhead of a call."""
 
 
 def batch_bytes(device: torch.device) -> int:
@@ -23,7 +23,7 @@ class PaddedRows:
 
     Attributes:
         rows (c, m): row numbers; padding repeats a group's first row.
-        mask (c, m): true where there is a row; None where nothing is padded.
+        mask (c, m): false at padding; None where nothing is padded.
     """
 
     rows: Tensor
@@ -36,14 +36,13 @@ class PaddedRows:
     def covariance(self, matrices: Tensor, noise: Tensor, out: Tensor | None = None) -> Tensor:
         """K + noise I of every group, with rows of the identity for padding.
 
-        A padded matrix is block diagonal with I: its log-determinant is that of the group, its
-        inverse has the group's and I, and zeros in a right-hand side stay zeros. Nothing that is
-        summed over rows that are there changes.
+        A padded matrix is block diagonal, with blocks of the group and I: it has the group's
+        log-determinant, and solves of right-hand sides that are zero at padding are the group's.
 
         Args:
             matrices (c, m, m): covariances of the padded rows.
             noise (c,): noise variances.
-            out (c, m, m): where it is written, which may be ``matrices``; None: a new tensor.
+            out (c, m, m): receives the result, may be ``matrices``; None: a new tensor.
         """
         system = matrices.clone() if out is None else out
         if out is not None and out is not matrices:

@@ -1,6 +1,6 @@
-"""Predictive variances of an exact Gaussian process without its factorisation: five ways.
+"""Five rules for predictive variances of an exact Gaussian process without its factorisation.
 
-Each takes the covariances k_* (n, b) of b test points with the training inputs and their prior
+A rule takes the covariances k_* (n, b) of b test points with the training inputs and their prior
 variances (b,), and returns the variance of f with a certificate ``gap``: the exact variance lies in
 [variance - gap, variance].
 """
@@ -18,23 +18,23 @@ from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.linalg import EvidenceBound, Lanczos, LowRankPlusNoise, cholesky, conjugate_gradients
 
 ROUNDING = 8.0 * torch.finfo(torch.float64).eps
-"""Rounding error of r^T Q^{-1} r, relative to ||r||^2 / noise, which is the larger of the two terms
-that it is the difference of."""
+"""Rounding error of r^T Q^{-1} r, relative to ||r||^2 / noise, the larger of the two terms whose
+difference it is."""
 
 STARTS_PER_STEP = 20
-"""Number of Lanczos processes advanced together: evaluating the kernel's entries costs more than
-multiplying further columns with them."""
+"""Number of Lanczos processes that share products: evaluating the kernel's entries costs more than
+further columns."""
 
 BLOCK_BYTES = 2**26
 """Bytes of one block of residual covariances and their inputs."""
 
 NEIGHBOUR_ROUNDING = 64.0
-"""Rounding error of residual covariances, in units of eps ||K||. It is added to their diagonal, so
-that the bounds hold in spite of it."""
+"""Rounding error of residual covariances, in units of eps ||K||; added to their diagonal, so that
+the bounds hold."""
 
 
 class Variance(NamedTuple):
-    """Variance of f (b,) and how far below it the exact one may be (b,); NaN: no certificate."""
+    """Variance of f (b,) and how far below it the exact variance may be (b,); NaN: unknown."""
 
     variance: Tensor
     gap: Tensor
@@ -44,7 +44,7 @@ VarianceRule = Callable[[Tensor, Tensor], Variance]
 
 
 def _quadratic(system: PreconditionedKernel, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """r^T Q^{-1} r of vectors (n, b) and how much of it rounding may take or add, (b,) each."""
+    """r^T Q^{-1} r of vectors (n, b) and its rounding error, (b,) each."""
     value = (vectors * system.preconditioner.solve(vectors)).sum(0)
     return value, ROUNDING * vectors.square().sum(0) / system.noise
 
@@ -56,15 +56,15 @@ def explained_by_neighbours(
     """Variance of f that data near each test point explain beyond a projection; (b,), not negative.
 
     Given the functionals S^T y, observations i and j have covariance K_ij - w_i^T w_j (K with the
-    noise) and f(x_*) has r_i with observation i. The data of largest |r_i|, the near ones that S
-    misses, explain r_N^T (K_NN - W_N W_N^T)^{-1} r_N more. Conditioning on data that are there, it
-    leaves an upper bound of the exact variance.
+    noise) and f(x_*) has covariance r_i with observation i. The data of largest |r_i| explain
+    r_N^T (K_NN - W_N W_N^T)^{-1} r_N more. Since this conditions on a subset of the data, the
+    variance remains an upper bound of the exact one.
 
     Args:
         system: K.
         image (n, t): W = K S L^{-T} with L L^T = S^T K S.
         rest (n, b): r = k_* - W L^{-1} S^T k_*.
-        neighbours: data of each test point, k.
+        neighbours: number of data per test point, k.
 
     Cost: k^2 (t + d) + k^3 / 3 operations per test point; n b to find them.
     Source: conditioning in two steps; full-scale approximations (Sang and Huang 2012) join a low
@@ -89,16 +89,16 @@ def explained_by_neighbours(
         factor, failed = torch.linalg.cholesky_ex(inner)
         gap = rest.mT[points].gather(1, rows).unsqueeze(2)
         white = torch.linalg.solve_triangular(factor, gap, upper=False)
-        # where rounding leaves no factor nothing more is explained, and the bound still holds
+        # zero where the factorisation fails by rounding: the bound still holds
         found[points] = torch.where(failed == 0, white.square().sum((1, 2)), 0.0)
     return found
 
 
 class Projection:
-    """Galerkin: k_** - k_*^T S (S^T K S)^{-1} S^T k_*, an upper bound with a quadratic certificate.
+    """Galerkin rule k_** - k_*^T S (S^T K S)^{-1} S^T k_*, an upper bound with a certificate.
 
     With r = k_* - K S (S^T K S)^{-1} S^T k_* the exact variance is lower by r^T K^{-1} r <=
-    r^T Q^{-1} r.
+    r^T Q^{-1} r, whose error is quadratic in that of the projection.
 
     Args:
         system: K and Q.
@@ -123,12 +123,12 @@ class Projection:
             self.white = torch.linalg.solve_triangular(self.factor, self.image.mT, upper=False).mT
 
     def __call__(self, cross: Tensor, prior: Tensor) -> Variance:
-        """As the module says."""
+        """Apply the rule; see the module."""
         low = self.basis.mT @ cross
         weights = torch.cholesky_solve(low, self.factor)
         rest = cross - self.image @ weights
         gap, rounding = _quadratic(self.system, rest)
-        # S^T r = 0 but for rounding, which this form takes to second order
+        # S^T r = 0 up to rounding, which enters this form only to second order
         explained = (weights * (low + self.basis.mT @ rest)).sum(0)
         gap = gap + rounding
         if self.white is not None:
@@ -138,10 +138,10 @@ class Projection:
 
 
 def krylov_basis(system: PreconditionedKernel, size: int, rank: int | None = None) -> Tensor:
-    """The first ``rank`` greedy points' covariance vectors, and about ``size`` Krylov vectors.
+    """A basis (n, t) of the span of ``rank`` greedy points and about ``size`` Krylov vectors.
 
-    Lanczos of Q^{-1/2} K Q^{-1/2} starts at the average covariance vector and at covariance vectors
-    of evenly spaced training points, all in the same products.
+    Lanczos processes of Q^{-1/2} K Q^{-1/2} start at the average covariance vector and at those of
+    evenly spaced training points, and share their products.
     """
     columns = [system.factor[:rank].mT]
     if size:
@@ -157,19 +157,19 @@ def krylov_basis(system: PreconditionedKernel, size: int, rank: int | None = Non
         columns.append(root(found[torch.linalg.vector_norm(found, dim=1) > 0.5].mT))
     basis = torch.cat(columns, 1)
     basis = basis / torch.linalg.vector_norm(basis, dim=0)
-    # directions that repeat others would make S^T K S singular
+    # linearly dependent directions would make S^T K S singular
     values, modes = torch.linalg.eigh(basis.mT @ basis)
     keep = values > 1e-10 * values[-1]
     return basis @ (modes[:, keep] / values[keep].sqrt())
 
 
-def projection(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
+def projection_rule(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Cached projection on the greedy points and ``variance_steps`` Krylov vectors ("lanczos")."""
     basis = krylov_basis(system, options.variance_steps, options.variance_rank)
     return Projection(system, basis, options.variance_neighbours)
 
 
-def solved(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
+def solve_rule(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """A preconditioned CG solve per test point, to ``tolerance`` noise variances ("exact").
 
     Cost: a product of b columns per step. Source: Burt thesis, section 4.4.2.
@@ -193,7 +193,7 @@ def solved(system: PreconditionedKernel, options: IterativeOptions) -> VarianceR
     return rule
 
 
-def subset_of_data(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
+def subset_rule(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Condition on the greedy points alone ("subset"): m^2 + n m per test point.
 
     Source: Burt thesis, sections 2.4.1 (bound of Davies) and 4.4.2.
@@ -219,7 +219,7 @@ def subset_of_data(system: PreconditionedKernel, options: IterativeOptions) -> V
     return rule
 
 
-def collapsed(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
+def collapsed_rule(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Variance of the collapsed sparse posterior at the greedy points ("sgpr"); no certificate.
 
     Source: Burt thesis, section 4.4.2.
@@ -238,7 +238,7 @@ def collapsed(system: PreconditionedKernel, options: IterativeOptions) -> Varian
     return rule
 
 
-def sandwich(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
+def sandwich_rule(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Upper end of Q <= K <= Q + T I, and the lower end as its certificate ("nystrom").
 
     Source: Burt thesis, sections 2.4.1 and 4.4.2.
@@ -256,9 +256,9 @@ def sandwich(system: PreconditionedKernel, options: IterativeOptions) -> Varianc
 
 
 RULES: dict[str, Callable[[PreconditionedKernel, IterativeOptions], VarianceRule]] = {
-    "lanczos": projection,
-    "exact": solved,
-    "subset": subset_of_data,
-    "sgpr": collapsed,
-    "nystrom": sandwich,
+    "lanczos": projection_rule,
+    "exact": solve_rule,
+    "subset": subset_rule,
+    "sgpr": collapsed_rule,
+    "nystrom": sandwich_rule,
 }

@@ -122,7 +122,7 @@ class Product(_Combination):
     def _combine(self, values: list[Any]) -> Any:
         product = reduce(operator.mul, values)
         if isinstance(product, Tensor) and product.dtype == torch.float32:
-            # two small factors give subnormal numbers, which are slow in everything that follows
+            # products of small factors may be subnormal, which slows down all further operations
             product = torch.hardshrink(product, torch.finfo(torch.float32).tiny)
         return product
 
@@ -222,6 +222,6 @@ class Scale(Kernel):
         return self.scale.log() + self.kernel.log_spectral_density(omega)
 
 
-# what + and * make of kernels and numbers
+# results of + and * of kernels and numbers
 Kernel.sum_of, Kernel.product_of = Sum, Product
 Kernel.multiple_of, Kernel.constant_of = Scale, Constant

@@ -31,7 +31,7 @@ class ArcCosine(Kernel):
         ard_num_dims: number of lengthscales, one per (active) input; None for a single one.
         lengthscale: initial value(s), in the unit of x.
         outputscale: initial factor, in squared units of y.
-        active_dims: columns of x that the kernel looks at; None for all.
+        active_dims: columns of x that the kernel uses; None for all.
 
     Raises:
         ConfigError: another order, or lengthscales that disagree with ``ard_num_dims`` in number.

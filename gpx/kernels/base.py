@@ -1,4 +1,4 @@
-"""What a kernel is: a covariance function with parameters; calling it gives a lazy operator."""
+"""Base class of kernels: covariance functions with parameters, called to give a lazy operator."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Kernel(Constructed, ABC):
     shape checks, the lazy matrix and the algebra ``k1 + k2``, ``k1 * k2``, ``2.0 * k``.
 
     Args:
-        active_dims: columns of x that the kernel looks at, in this order; None for all of them.
+        active_dims: columns of x that the kernel uses, in this order; None for all of them.
 
     Raises:
-        ConfigError: ``active_dims`` is empty or holds what is no column number.
+        ConfigError: ``active_dims`` is empty or holds something other than column numbers.
     """
 
     active_dims: Tensor | None
     ard_num_dims: int | None = None
-    """Inputs (active columns) that it has a parameter for each of; None: any number."""
+    """Number of (active) inputs, where it has a parameter for each of them; None: any number."""
 
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -130,10 +130,10 @@ class Kernel(Constructed, ABC):
         """
         return KernelMatrix.of(self, x1, x2, memory_budget=memory_budget, backend=backend)
 
-    # --- what backends ask for -----------------------------------------------------------------
+    # --- for the backends ------------------------------------------------------------------------
 
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
-        """The matrix prepared for being written tile by tile (``gpx.backends``); no gradients."""
+        """The matrix as a source of tiles for ``gpx.backends``; no gradients."""
         return EvaluatedTiles(self.evaluate, x1, x2)
 
     @property
@@ -147,12 +147,12 @@ class Kernel(Constructed, ABC):
         """k as an expression of squared distances between rows of coordinates.
 
         Args:
-            squared_distance: takes coordinates (n1, q) and (n2, q); gives a KeOps lazy tensor, or
-                anything that calculates like one.
+            squared_distance: from coordinates (n1, q) and (n2, q) to a KeOps lazy tensor, or
+                another object with the same arithmetic.
             x1 (n1, d), x2 (n2, d): inputs.
 
         Raises:
-            ConfigError: the kernel is no such expression.
+            ConfigError: the kernel has no such expression.
         """
         raise ConfigError(
             f"kernel {self.name} is no function of distances, so KeOps cannot compile it; "
@@ -165,13 +165,13 @@ class Kernel(Constructed, ABC):
         return ()
 
     def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
-        """Parts that add up to the matrix at x1 (n1, d) and x2 (n2, d), or square at x1 alone.
+        """Radial parts whose sum is the matrix at x1 (n1, d) and x2 (n2, d), or square at x1 alone.
 
-        Differentiable in parameters and inputs. Raises ConfigError: the kernel is no such sum.
+        Differentiable in parameters and inputs. Raises ConfigError: the kernel is not such a sum.
         """
         raise ConfigError(
-            f"kernel {self.name} is no sum of RBF, Matern and rational quadratic kernels, which is "
-            "what the Triton kernels are written for; choose backend=chunked"
+            f"kernel {self.name} is no sum of RBF, Matern and rational quadratic kernels, and only "
+            "these have Triton kernels; choose backend=chunked"
         )
 
     def _select(self, x: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class Kernel(Constructed, ABC):
         return x.index_select(1, self.active_dims)
 
     def _select_both(self, x1: Tensor, x2: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Active columns of two sets of inputs; one object where there is one set."""
+        """Active columns of two sets of inputs; the same object twice where x2 is x1 or None."""
         rows = self._select(x1)
         return rows, rows if x2 is None or x2 is x1 else self._select(x2)
 
@@ -204,7 +204,7 @@ class Kernel(Constructed, ABC):
 
     @property
     def local(self) -> bool:
-        """Whether correlations fall to zero with distance, so that near rows tell most."""
+        """Whether correlations fall to zero with distance, so that near rows matter most."""
         return False
 
     # --- spectrum (stationary kernels) -------------------------------------------------------
@@ -221,7 +221,7 @@ class Kernel(Constructed, ABC):
         (``ard_num_dims=None``; ask ``num_spectral_normals(d)``).
         """
         if self.ard_num_dims is None:
-            self.num_spectral_normals(1)  # a kernel without a sampler says so first
+            self.num_spectral_normals(1)  # raises first for a kernel without a sampler
             raise ConfigError(
                 f"{self.name} does not know its input dimension; set ard_num_dims "
                 "(a parameter for each input) or ask num_spectral_normals(d)"
@@ -255,7 +255,7 @@ class Kernel(Constructed, ABC):
             )
 
     def summands(self) -> list[tuple[Kernel, Tensor | float]]:
-        """Kernels and multiples that add up to this one; itself, once, unless it is a sum."""
+        """Kernels and their multiples whose sum is this kernel; just itself unless it is a sum."""
         return [(self, 1.0)]
 
     def spectral_density(self, omega: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ class Kernel(Constructed, ABC):
         raise self._no_spectrum()
 
     def log_spectral_density(self, omega: Tensor) -> Tensor:
-        """log s(omega), (r,); of RBF and Matern also where s is beyond the range of numbers."""
+        """log s(omega), (r,); for RBF and Matern also where s itself under- or overflows."""
         return self.spectral_density(omega).log()
 
     def _no_spectrum(self) -> NoSpectrum:
@@ -282,7 +282,7 @@ class Kernel(Constructed, ABC):
             "features choose kernel=RBF(), Matern12(), Matern32() or Matern52()"
         )
 
-    # --- algebra: the classes of results are ``gpx.kernels.algebra``'s, which sets these ---------
+    # --- algebra; ``gpx.kernels.algebra`` sets the classes of the results ------------------------
 
     sum_of: ClassVar[Callable[[list[Kernel]], Kernel]]
     product_of: ClassVar[Callable[[list[Kernel]], Kernel]]
@@ -290,13 +290,13 @@ class Kernel(Constructed, ABC):
     constant_of: ClassVar[Callable[[float], Kernel]]
 
     __array_ufunc__ = None
-    """NumPy's numbers leave sums and products with kernels to the kernel."""
+    """Makes NumPy's numbers defer to the kernel in sums and products."""
 
     def __add__(self, other: Kernel | float) -> Kernel:
         """Sum with a kernel, or with a learnable constant kernel that starts at a number."""
         if isinstance(other, Kernel):
             return Kernel.sum_of([self, other])
-        number = _number(other)
+        number = _scalar_value(other)
         if number is None:
             return NotImplemented
         return Kernel.sum_of([self, Kernel.constant_of(number)])
@@ -307,16 +307,17 @@ class Kernel(Constructed, ABC):
         """Product with a kernel, or with a learnable outputscale that starts at a number."""
         if isinstance(other, Kernel):
             return Kernel.product_of([self, other])
-        number = _number(other)
+        number = _scalar_value(other)
         return NotImplemented if number is None else Kernel.multiple_of(self, number)
 
     __rmul__ = __mul__
 
     def __pow__(self, power: int) -> Kernel:
-        """Product with itself, its parameters shared; a covariance function for whole powers alone.
+        """Product with itself, with shared parameters.
 
         Raises:
-            ConfigError: ``power`` is no whole number from 1 on.
+            ConfigError: ``power`` is not a positive whole number; other powers need not be
+                covariance functions.
         """
         if not isinstance(power, Integral) or power < 1:
             raise ConfigError(
@@ -326,12 +327,12 @@ class Kernel(Constructed, ABC):
         return Kernel.product_of([self] * int(power))
 
 
-def _number(value: object) -> float | None:
-    """Python's numbers, NumPy's, and arrays and tensors without axes; None for anything else."""
+def _scalar_value(value: object) -> float | None:
+    """The value of a Python or NumPy number, or a 0-d array or tensor; None for anything else."""
     if isinstance(value, Tensor) and value.requires_grad:
         raise ConfigError(
-            "a number in a sum or product of kernels is where a parameter of its own starts, so a "
-            "tensor that is learned elsewhere cannot stand there: detach it"
+            "a number in a sum or product of kernels is the initial value of a new parameter, so a "
+            "tensor that requires a gradient cannot be used: detach it"
         )
     one = isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0
     return float(value) if one or isinstance(value, Real) else None  # type: ignore[arg-type]

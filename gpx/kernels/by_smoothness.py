@@ -1,4 +1,4 @@
-"""A family of kernels whose name, called with a smoothness, gives the class of that smoothness."""
+"""Metaclass of a kernel family whose base class, called with ``nu``, makes the right subclass."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gpx.errors import ConfigError
 
 
 class BySmoothness(ABCMeta):
-    """Class of a family's classes: calling the abstract one with ``nu`` makes one of another.
+    """Metaclass: calling the family's abstract class with ``nu`` instantiates a subclass.
 
-    The others are called as any class is, so that what is pickled, recorded in a run or compared by
-    ``isinstance`` is the class that was made.
+    Subclasses are called as usual. Instances are plain instances of the subclass, so that pickles,
+    run folders and ``isinstance`` see that class.
     """
 
     closed_forms: dict[float, type]
-    """Of the abstract class alone: the class of each smoothness that has one of its own."""
+    """Set on the abstract class only: subclasses of fixed smoothness, by ``nu``."""
     general: type
-    """Of the abstract class alone: the class of every other, which takes ``nu``."""
+    """Set on the abstract class only: the subclass for any other smoothness, which takes ``nu``."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """An instance; of the abstract class, of the class of ``nu``.
+        """Instantiate the class; for the abstract class, the subclass for ``nu``.
 
         Raises:
             ConfigError: the abstract class was called without a number ``nu``.
@@ -42,7 +42,7 @@ class BySmoothness(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Of the constructor, which ``__call__`` hides from ``inspect.signature`` otherwise."""
+        """The constructor's signature, which ``__call__`` would hide."""
         made: Any = vars(cls).get("general", cls)
         found = inspect.signature(made.__init__)
         return found.replace(parameters=list(found.parameters.values())[1:])

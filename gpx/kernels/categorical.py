@@ -1,4 +1,4 @@
-"""A kernel of categories: the number of columns in which two rows differ."""
+"""A kernel of categorical inputs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.exponential import exponential
 from gpx.kernels.parameters import add_outputscale, per_dimension
 
-SAME = 1e-6
-"""Largest difference between inputs of the same category."""
+SAME_CATEGORY_DISTANCE = 1e-6
+"""Inputs that differ by at most this are of the same category."""
 
 
 class Categorical(Kernel):
     """k = outputscale * exp(- sum_g [x_g is not x'_g] / lengthscale_g): an exponentiated Hamming
     distance between categories.
 
-    A category is a group of inputs, as many as a table's column of texts becomes (one for each
-    text, 1 or 0), or a single input that holds its number. Two rows are of one category where all
-    inputs of the group agree; all other pairs are equally far, whatever their numbers. A category
-    that no training row has is one more. As a factor it makes the other kernels' functions differ
-    between categories: ``Matern52(active_dims=[0]) * Categorical([[1, 2]], outputscale=None)``.
+    A categorical variable is a group of inputs, such as the 0/1 columns that a table's column of
+    texts becomes, or a single input with the category's number. Two rows are of one category where
+    all inputs of the group agree; all other pairs are equally far. A category without training rows
+    is treated like any other. As a factor it makes the other kernels' functions differ between
+    categories: ``Matern52(active_dims=[0]) * Categorical([[1, 2]], outputscale=None)``.
 
     Args:
-        groups: columns of x of each category; None: all columns are one.
+        groups: columns of x of each categorical variable; None: all columns form one.
         lengthscale: initial value(s), one for each group: at 1 two categories have correlation
-            exp(-1), far above it they are the same function, far below it independent ones.
+            exp(-1), at much larger values they share one function, at much smaller ones they have
+            independent functions.
         outputscale: initial signal variance, in squared units of y; None fixes it to one.
 
     Raises:
-        ConfigError: a group is empty or holds what is no column number, or there are as many
-            lengthscales as neither one nor groups.
+        ConfigError: a group is empty or holds something other than column numbers, or the number of
+            lengthscales is neither one nor that of the groups.
         ShapeError: when evaluated at inputs that lack a column.
 
     Derivatives with respect to inputs are zero. Cost: O(n1 n2 c) time for c columns of groups, one
@@ -70,17 +71,17 @@ class Categorical(Kernel):
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``."""
-        return self._of(x1.unsqueeze(1), x2.unsqueeze(0), (len(x1), len(x2)))
+        return self._compare(x1.unsqueeze(1), x2.unsqueeze(0), (len(x1), len(x2)))
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``, in O(n c)."""
-        return self._of(self._select(x1), self._select(x2), (len(x1),))
+        return self._compare(self._select(x1), self._select(x2), (len(x1),))
 
     def variance(self, x: Tensor) -> Tensor:
         """The outputscale at every row."""
         return self.outputscale.expand(x.shape[0])
 
-    def _of(self, first: Tensor, second: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _compare(self, first: Tensor, second: Tensor, shape: tuple[int, ...]) -> Tensor:
         """k (shape) of rows (..., d) that are broadcast against each other."""
         d = first.shape[-1]
         groups = [list(range(d))] if self.groups is None else self.groups
@@ -94,6 +95,8 @@ class Categorical(Kernel):
         for group, lengthscale in zip(groups, self.lengthscale, strict=True):
             apart = torch.zeros(shape, dtype=torch.bool, device=first.device)
             for column in group:
-                apart |= (first[..., column] - second[..., column]).detach().abs() > SAME
+                apart |= (
+                    first[..., column] - second[..., column]
+                ).detach().abs() > SAME_CATEGORY_DISTANCE
             exponent = exponent + apart.to(exponent.dtype) / lengthscale
         return self.outputscale * exponential(-exponent)

@@ -1,4 +1,4 @@
-"""A function that changes its nature along one input: one kernel before a place, another after."""
+"""Change points: different kernels before and after locations along one input."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class ChangePoints(Kernel):
     """k(x, x') = sum_i w_i(x) w_i(x') k_i(x, x'): the function is sum_i w_i(x) f_i(x).
 
     With sigmoids s_j of ``steepness_j (x_axis - location_j)`` the weights of p kernels are
-    w_1 = 1 - s_1, w_i = s_{i-1} (1 - s_i) and w_p = s_{p-1}: far from all change points one of them
-    is one and the others are zero. It is a covariance function wherever the locations are.
+    w_1 = 1 - s_1, w_i = s_{i-1} (1 - s_i) and w_p = s_{p-1}: far from all change points one weight
+    is one and the others are zero. It is a covariance function for any locations.
 
     Args:
         kernels: k_1 to k_p in the order of the input, at least two; each selects its own columns.
-        locations: p - 1 increasing starts, in the unit of the (standardised) input, learned; None
-            for equal steps between -1 and 1.
-        steepness: starts, one for all or one for each, per unit of the input, learned; a change
-            takes about 4 / steepness.
+        locations: p - 1 increasing initial values, in the unit of the (standardised) input,
+            learned; None: equally spaced between -1 and 1.
+        steepness: initial value(s), one for all or one for each, per unit of the input, learned;
+            the width of a change is about 4 / steepness.
         axis: column of x along which the function changes.
 
     Raises:

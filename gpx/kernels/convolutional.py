@@ -13,8 +13,8 @@ from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 
-MOST_ENTRIES = 2**22
-"""Pairs of patches that are held at once, as far as images can be taken one by one."""
+MAX_ENTRIES = 2**22
+"""Largest number of pairs of patches held at once, but at least those of one image."""
 
 
 class Convolutional(Kernel):
@@ -24,17 +24,16 @@ class Convolutional(Kernel):
         patch_kernel: g, stationary, of the pixels of a patch.
         image_shape: (height, width) or (channels, height, width) of the rows x.
         patch_size: (height, width) of a patch; one number for both.
-        weighted: learn the weights w, which start at one over the number P of patches; otherwise
-            they stay there.
-        active_dims: columns of x that the kernel looks at; None for all.
+        weighted: learn the weights w, from 1 / P for P patches; otherwise they are fixed to it.
+        active_dims: columns of x that the kernel uses; None for all.
 
     Raises:
         ConfigError: another patch kernel, or a patch that does not fit into the image.
         ShapeError: when evaluated at inputs with another number of columns.
 
-    Cost: O(n1 n2 P^2) for a matrix, O(n P^2) for a diagonal; memory of ``MOST_ENTRIES`` numbers
-    where one pair of images is below that. Source: van der Wilk, Rasmussen and Hensman,
-    "Convolutional Gaussian processes", NeurIPS 2017.
+    Cost: O(n1 n2 P^2) for a matrix, O(n P^2) for a diagonal; memory of ``MAX_ENTRIES`` numbers
+    unless one image needs more. Source: van der Wilk, Rasmussen and Hensman, "Convolutional
+    Gaussian processes", NeurIPS 2017.
     """
 
     weights: Tensor
@@ -95,10 +94,10 @@ class Convolutional(Kernel):
         images = x.reshape(len(x), channels, height, width)
         return functional.unfold(images, self.patch_size).mT
 
-    def with_points(self, x: Tensor, points: Tensor) -> Tensor:
+    def cross_with_patches(self, x: Tensor, points: Tensor) -> Tensor:
         """Covariance of f(x) at images x (n, d) with g at patches (M, q): (M, n)."""
         found = []
-        size = max(1, MOST_ENTRIES // (self.num_patches * max(1, len(points))))
+        size = max(1, MAX_ENTRIES // (self.num_patches * max(1, len(points))))
         for rows in self.patches(x).split(size):
             each = self.patch_kernel.evaluate(points, rows.flatten(0, 1))
             found.append(
@@ -111,7 +110,7 @@ class Convolutional(Kernel):
         rows, columns = self._cut(x1), self._cut(x2)
         weights = self.weights.to(columns.dtype)
         flat, found = columns.flatten(0, 1), []
-        size = max(1, MOST_ENTRIES // (self.num_patches * max(1, len(flat))))
+        size = max(1, MAX_ENTRIES // (self.num_patches * max(1, len(flat))))
         for part in rows.split(size):
             each = self.patch_kernel.evaluate(part.flatten(0, 1), flat)
             each = each.view(*part.shape[:2], *columns.shape[:2]) @ weights
@@ -125,14 +124,14 @@ class Convolutional(Kernel):
     def variance(self, x: Tensor) -> Tensor:
         """As in ``Kernel``; all pairs of patches of one image, some images at a time."""
         found = []
-        for rows in self._cut(x).split(max(1, MOST_ENTRIES // self.num_patches**2)):
-            if torch.is_grad_enabled() and self.num_patches**2 * len(x) > MOST_ENTRIES:
-                found.append(checkpoint(self._variance, rows, use_reentrant=False))
+        for rows in self._cut(x).split(max(1, MAX_ENTRIES // self.num_patches**2)):
+            if torch.is_grad_enabled() and self.num_patches**2 * len(x) > MAX_ENTRIES:
+                found.append(checkpoint(self._variance_of_patches, rows, use_reentrant=False))
             else:
-                found.append(self._variance(rows))
+                found.append(self._variance_of_patches(rows))
         return torch.cat(found)
 
-    def _variance(self, patches: Tensor) -> Tensor:
+    def _variance_of_patches(self, patches: Tensor) -> Tensor:
         """Of images with these patches (n, P, q): (n,)."""
         kernel = self.patch_kernel
         z = kernel.coordinates(kernel._select(patches.flatten(0, 1)))
@@ -140,7 +139,7 @@ class Convolutional(Kernel):
         z = z - z.detach().mean(1, keepdim=True)
         squares = z.square().sum(2)
         r2 = squares.unsqueeze(2) + squares.unsqueeze(1) - 2.0 * z @ z.mT
-        # a square root has an infinite derivative at zero: equal patches are taken out
+        # a square root has an infinite derivative at zero: equal patches are masked
         level = 1e-14 if z.dtype == torch.float64 else 1e-6
         equal = r2.detach() <= level * squares.detach().amax(1).view(-1, 1, 1)
         profile = kernel.of_squared_distance(r2.masked_fill(equal, 1.0)).masked_fill(equal, 1.0)

@@ -25,7 +25,7 @@ class Cosine(Kernel):
         ard_num_dims: number of periods, one per (active) input; None for a single one.
         period: initial period(s), in the unit of x.
         outputscale: initial signal variance, in squared units of y.
-        active_dims: columns of x that the kernel looks at; None for all.
+        active_dims: columns of x that the kernel uses; None for all.
     """
 
     period: Tensor

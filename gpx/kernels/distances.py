@@ -1,4 +1,4 @@
-"""Squared distances by matrix products: what is multiplied, and one tile of the product.
+"""Squared distances by matrix products: the two factors, and one tile of their product.
 
 Accuracy: the squared distance comes from |a|^2 + |b|^2 - 2 a.b with centred inputs,
 so its absolute error is a few machine epsilons times |a|^2 + |b|^2. Norms are shrunk by a relative
@@ -20,16 +20,16 @@ def extended_coordinates(
     *,
     centred: bool = True,
 ) -> Tensor:
-    """Factors of squared distances, one below the other: (n1 + n2, d + 2), or b of them.
+    """Factors of squared distances, stacked: (n1 + n2, d + 2), or a batch of them.
 
-    Rows of the first, left, are (z, c |z|^2, 1) and those of the second, right, (z, 1, c |z|^2) for
-    z = x / lengthscale about its mean over x2 and c = -(1 - 4 eps) / 2, so that
-    left @ right.mT = -r2 / 2.
+    Rows of the first factor, left, are (z, c |z|^2, 1), those of the second, right, are
+    (z, 1, c |z|^2), for z = x / lengthscale minus its mean over x2 and c = -(1 - 4 eps) / 2, so
+    that left @ right.mT = -r2 / 2.
 
     Args:
         x1 (n1, d), x2 (n2, d): inputs; the same ones with ``square``. Or b of each.
-        lengthscale: None where they are scaled already.
-        centred: whether their mean is zero already.
+        lengthscale: None: the inputs are already scaled.
+        centred: whether the inputs are already centred.
     """
     n1, n2, d = x1.shape[-2], x2.shape[-2], x1.shape[-1]
     dtype = x1.dtype if lengthscale is None else torch.result_type(x1, lengthscale)
@@ -60,7 +60,7 @@ def extended_coordinates(
 
 
 def distance_factors(z1: Tensor, z2: Tensor, square: bool) -> tuple[Tensor, Tensor]:
-    """left (n1, d + 2) and right (n2, d + 2), apart, of centred and scaled inputs."""
+    """left (n1, d + 2) and right (n2, d + 2) of centred and scaled inputs."""
     both = extended_coordinates(z1, z2, square)
     return both[: len(z1)], both[len(z1) :]
 
@@ -76,7 +76,7 @@ def distances_(
     """One tile of ``factor`` times r2 from left and right, clamped to ``bounds``, in ``out``.
 
     ``offset`` is the column of the tile's first diagonal element, which is made exactly zero; None
-    where the tile meets no diagonal.
+    where the tile does not contain part of the diagonal.
     """
     product = torch.addmm if left.ndim == 2 else torch.baddbmm
     product(out, left, right.mT, beta=0.0, alpha=-2.0 * factor, out=out)

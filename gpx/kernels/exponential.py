@@ -1,4 +1,4 @@
-"""Exponentials that stay fast: no argument and no value in the slow range of a CPU."""
+"""Exponentials clamped away from the arguments and values for which CPUs are slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ rounding, and times an incoming gradient they would be subnormal."""
 
 
 def exponential(argument: Any) -> Any:
-    """exp(argument), floored at exp(-70), of a tensor; of a KeOps lazy tensor as it is."""
+    """exp(argument), of a tensor not below exp(-70); of a KeOps lazy tensor unclamped."""
     if isinstance(argument, torch.Tensor):
         return argument.clamp(min=EXPONENT_FLOOR).exp()
     return argument.exp()

@@ -1,4 +1,4 @@
-"""Families of stationary kernels, where an option asks for a family and not for a kernel."""
+"""Names of families of stationary kernels, for options that take a family."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FAMILIES: dict[str, type[Stationary]] = {
     "matern32": Matern32,
     "matern52": Matern52,
 }
-"""Those with a name of their own; a subclass of ``Stationary`` stands for itself."""
+"""Named families; any other subclass of ``Stationary`` is given as a class."""
 
 
-def family_of(family: str | type[Stationary], *others: str) -> type[Stationary]:
-    """The class of kernels that an option names, or is.
+def resolve_family(family: str | type[Stationary], *others: str) -> type[Stationary]:
+    """The kernel class for an option's value.
 
     Args:
-        family: one of ``FAMILIES``, or a subclass of ``Stationary`` that takes ``ard_num_dims``.
-        others: what else the option may be, for the message.
+        family: a name in ``FAMILIES``, or a subclass of ``Stationary`` that takes ``ard_num_dims``.
+        others: further allowed values of the option, for the message.
 
     Raises:
         ConfigError: neither.

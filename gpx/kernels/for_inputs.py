@@ -1,4 +1,4 @@
-"""A kernel made for another number of inputs than it was given for."""
+"""Copies of a kernel for another number of inputs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpx.kernels.stationary import Stationary
 
 
 def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
-    """A copy of a kernel for inputs of another number, with the mean of its lengthscales for each.
+    """A copy of a kernel for ``num_inputs`` inputs; new lengthscales are the mean of the old ones.
 
     Raises:
-        ConfigError: no stationary and no arc-cosine kernel, one of some of the columns, or a
-            periodic one of others.
+        ConfigError: the kernel is neither stationary nor arc-cosine, has ``active_dims``, or is
+            periodic with a period for each of another number of inputs.
     """
     fits = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
     if not fits:

@@ -1,9 +1,9 @@
-"""Distances and stationary kernel matrices in one sweep over memory, forward and backward.
+"""Distances and stationary kernel matrices in one pass over memory, forward and backward.
 
 Both functions work on tiles of rows that stay in the processor's cache: a thin matrix product
 writes the squared distances of a tile, every elementwise step then runs in place in cache, and
 only the result (and, for the gradient, its slope) goes to memory. The backward pass reads each of
-them once and turns every tile into thin matrix products at once.
+them once, with thin matrix products per tile.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gpx.kernels.distances import distances_, extended_coordinates
 from gpx.kernels.exponential import NEGLIGIBLE_SLOPE
 from gpx.linalg.known_gradient import first_derivative_only
 
-CPU_TILE = 4 << 20
+CPU_TILE_BYTES = 4 << 20
 """Bytes of one tile on a CPU: small enough to stay in cache, large enough for the BLAS."""
-GPU_TILE = 256 << 20
+GPU_TILE_BYTES = 256 << 20
 """Bytes of one tile elsewhere, where launches cost more than passes over memory."""
 
 
 class Profile(Protocol):
     """A stationary kernel's profile phi(r2), unit outputscale, in place on a tile of r2 >= 0.
 
-    The factor costs nothing, because it goes into the matrix product that makes the distances, and
-    one clamp to ``bounds`` removes negative rounding and arguments that are too large at once.
+    The factor is applied by the matrix product that computes the distances, at no cost, and one
+    clamp to ``bounds`` removes both negative rounding and arguments that are too large.
 
     Attributes:
-        factor: what the squared distance arrives multiplied by.
-        bounds: smallest and largest value of ``factor * r2`` that arrive; one of them is zero.
+        factor: ``evaluate_`` receives ``factor * r2``.
+        bounds: range to which ``factor * r2`` is clamped; one end is zero.
         slope_per_value: c when d phi / d r2 = c phi (then no slope is stored), else None.
     """
 
@@ -65,12 +65,11 @@ def stationary_covariance(
             (b, n2, d) for b matrices (b, n1, n2), small ones: a batch is one tile.
         scale (): outputscale, or (b, 1, 1).
         profile: phi and its derivative.
-        lengthscale () or (d,): None where the inputs are scaled already.
+        lengthscale () or (d,): None: the inputs are already scaled.
 
     At coincident points the derivative with respect to inputs is zero, which is exact where phi is
-    differentiable and the subgradient 0 where it is not (Matern 1/2). Second derivatives are not
-    available: asking for them raises. The result is kept for the backward pass, so changing it in
-    place before makes autograd raise.
+    differentiable and the subgradient 0 where it is not (Matern 1/2). Second derivatives raise. The
+    result is kept for the backward pass, so changing it in place before makes autograd raise.
 
     Cost: O(n1 n2 d) time; memory beside the result one tile, and for gradients with respect to
     inputs or lengthscales one more matrix of its size (none when ``slope_per_value`` is given).
@@ -106,7 +105,7 @@ class _StationaryCovariance(torch.autograd.Function):
         result = left.new_empty(*x1.shape[:-1], n2)
         slopes = torch.empty_like(result) if with_slope else None
         work = left.new_empty(0)
-        if torch.compiler.is_exporting():  # one tile, of a size that is not known: no resizing
+        if torch.compiler.is_exporting():  # one tile of symbolic size, which cannot be resized
             work = torch.empty_like(result)
         for rows in _tiles(n1, right):
             offset = rows.start if square else None
@@ -120,7 +119,7 @@ class _StationaryCovariance(torch.autograd.Function):
                 slope = work if work.shape == tile.shape else work.resize_(tile.shape)
             profile.evaluate_(tile, slope, with_slope)
             tile.mul_(scale)
-            if slopes is not None and _flushes(slopes):
+            if slopes is not None and _clears_subnormals(slopes):
                 slope.copy_(torch.hardshrink(slope, NEGLIGIBLE_SLOPE))
         ctx.save_for_backward(x1, x2, lengthscale, scale, both, slopes, result)
         ctx.slope_per_value, ctx.square = profile.slope_per_value, square
@@ -135,14 +134,14 @@ class _StationaryCovariance(torch.autograd.Function):
         moves = need1 or need2 or need_length
         n1 = x1.shape[-2]
         pull = _Pullback(both, n1, ctx.square, need1 or need_length, need2 or need_length)
-        whole = moves and slopes is None  # sums of the weights are those of result times grad
+        whole = moves and slopes is None  # then the weights sum to the sum of result times grad
         total = torch.zeros_like(scale) if need_scale and not whole else None
         for rows in _tiles(n1, pull.right):
             part = (..., rows, slice(None))
             incoming = grad[part]
             if moves:
                 slope = result[part] if slopes is None else slopes[part]
-                if slopes is None and _flushes(slope):
+                if slopes is None and _clears_subnormals(slope):
                     slope = torch.hardshrink(slope, NEGLIGIBLE_SLOPE)
                 pull.add(rows, slope * incoming)
             if total is not None:
@@ -153,12 +152,12 @@ class _StationaryCovariance(torch.autograd.Function):
         by_scale = None if total is None else total / scale
         if not moves:
             return None, None, None, by_scale, None, None
-        # what -2 times the slope is divided by
+        # divisor of ``_Pullback.result``
         half = -0.5 / (scale if slopes is not None else ctx.slope_per_value)
         if lengthscale is None:
             return *pull.result(half), None, by_scale, None, None
-        # d r2 / d x = 2 (z_i - z_j) / lengthscale, and with respect to lengthscale_d it is
-        # -2 (z_id - z_jd)^2 / lengthscale_d: the same sums, met by the coordinates themselves
+        # d r2 / d x = 2 (z_i - z_j) / lengthscale; d r2 / d lengthscale_d =
+        # -2 (z_id - z_jd)^2 / lengthscale_d: the same sums times the coordinates
         unit = isinstance(half, float) and half == 1.0
         by_x1, by_x2 = pull.result(lengthscale if unit else lengthscale * half)
         by_length = None
@@ -195,15 +194,16 @@ class _SquaredDistance(torch.autograd.Function):
 class _Pullback:
     """Gradient of sum_ij W_ij |z1_i - z2_j|^2, accumulated over row tiles of W.
 
-    d/dz1_i = 2 (z1_i sum_j W_ij - sum_j W_ij z2_j), and alike for z2: beside the coordinates the
-    factors of the distances hold a column of constants, so that each of them is one thin matrix
-    product. The sums of z1 are met as ``W @ z2`` and those of z2 as ``z1.mT @ W``: with W by rows
-    these are the fast orientations on a CPU, the others up to 4 times slower.
+    d/dz1_i = 2 (z1_i sum_j W_ij - sum_j W_ij z2_j), and likewise for z2. The factors of the
+    distances hold the coordinates and a column of ones, so that both sums are one thin matrix
+    product, computed as ``W @ z2`` for z1 and ``z1.mT @ W`` for z2: for W stored by rows other
+    orientations are up to 4 times slower on a CPU.
 
     Args:
-        both: of ``extended_coordinates``; n1: its rows that are of z1.
-        square: whether both are of the same inputs, whose gradients are then summed.
-        need1, need2: which gradients are wanted.
+        both: of ``extended_coordinates``.
+        n1: number of its rows that belong to z1.
+        square: whether z1 and z2 are the same inputs, whose gradients are then summed.
+        need1, need2: which gradients are needed.
     """
 
     def __init__(self, both: Tensor, n1: int, square: bool, need1: bool, need2: bool) -> None:
@@ -216,7 +216,7 @@ class _Pullback:
         self.found: Tensor | None = None
 
     def add(self, rows: slice, weights: Tensor) -> None:
-        """Rows of W, one tile after the other from the first."""
+        """Add a tile of rows of W; tiles come in order."""
         n1, columns = self.left.shape[-2], self.right[..., :-1]
         if self.need1:
             found = weights @ columns
@@ -240,12 +240,12 @@ class _Pullback:
         return counts.sum((-2, -1), keepdim=True) if keepdim else counts.sum()
 
     def result(self, divisor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Gradients (.., n, d) in z1 and z2 over -2 ``divisor``; their sum where ``square``."""
+        """Gradients (.., n, d) in z1 and z2 divided by -2 ``divisor``; their sum if ``square``."""
         sum1, sum2 = self.sum1, None if self.sum2 is None else self.sum2.mT
         if self.square:
             both = [s for s in (sum1, sum2) if s is not None]
             sum1, sum2 = both[0] if len(both) == 1 else both[0].add_(both[1]), None
-        if sum1 is not None and sum2 is not None:  # in one array: what follows is done once
+        if sum1 is not None and sum2 is not None:  # in one array, divided once
             n1, (*batch, rows, width) = self.left.shape[-2], self.both.shape
             found = self.both.new_empty(*batch, rows, width - 2)
             _finish(self.left, sum1, found[..., :n1, :])
@@ -258,9 +258,9 @@ class _Pullback:
         return first, second
 
     def moment(self) -> Tensor:
-        """Minus the sum over all inputs of gradient in them, of ``result``, times coordinate: (d,).
+        """Minus the sum over all inputs of ``result``'s gradient times coordinate: (d,).
 
-        Both gradients have to be there, or that of ``square``.
+        Needs both gradients, or the one of ``square``.
         """
         assert self.found is not None
         coordinates = self.both[..., : self.found.shape[-2], :-2]
@@ -268,19 +268,19 @@ class _Pullback:
 
 
 def _finish(extended: Tensor, sums: Tensor, out: Tensor | None = None) -> Tensor:
-    """Moments less coordinates times counts."""
+    """Moments minus coordinates times counts."""
     coordinates, moments = extended[..., :-2], sums[..., : extended.shape[-1] - 2]
     return torch.addcmul(moments, coordinates, sums[..., -1:], value=-1.0, out=out)
 
 
-def _flushes(values: Tensor) -> bool:
-    """Whether numbers that are next to nothing are slow: subnormal ones, on a CPU."""
+def _clears_subnormals(values: Tensor) -> bool:
+    """Whether subnormal values are set to zero: float32 on a CPU, where they are slow."""
     return values.dtype == torch.float32 and values.is_cpu
 
 
 def _tiles(num_rows: int, right: Tensor) -> Iterator[slice]:
-    if right.ndim > 2 or not num_rows:  # without rows there are sums all the same: zeros
+    if right.ndim > 2 or not num_rows:  # without rows one empty tile, whose sums are zero
         yield slice(0, num_rows)
         return
-    budget = CPU_TILE if right.is_cpu else GPU_TILE
+    budget = CPU_TILE_BYTES if right.is_cpu else GPU_TILE_BYTES
     yield from row_chunks(num_rows, right.shape[0] * right.element_size(), budget)

@@ -19,7 +19,7 @@ class Linear(Kernel):
     Args:
         ard_num_dims: number of slope variances, one per (active) input; None for a single one.
         slope_variance: initial prior variance of the slopes, in squared units of y over x.
-        active_dims: columns of x that the kernel looks at; None for all.
+        active_dims: columns of x that the kernel uses; None for all.
 
     Raises:
         ConfigError: as many variances as ``ard_num_dims`` are needed.

@@ -25,10 +25,10 @@ class _InPlace:
 
 
 class Matern(Stationary, metaclass=BySmoothness):
-    """What the Matern kernels share: spectrum of a Student-t with 2 nu degrees of freedom.
+    """Base class of the Matern kernels; the spectrum is a Student-t with 2 nu degrees of freedom.
 
-    ``Matern(nu=1.5)`` makes the kernel of that smoothness: ``Matern12``, ``Matern32`` or
-    ``Matern52``, and a ``MaternNu`` for any other; further arguments are those of ``Stationary``.
+    ``Matern(nu=1.5)`` makes a ``Matern12``, ``Matern32`` or ``Matern52``, or a ``MaternNu`` for any
+    other smoothness; further arguments are those of ``Stationary``.
 
     Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """

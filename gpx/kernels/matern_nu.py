@@ -16,16 +16,15 @@ from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.matern import Matern, Matern12, Matern32, Matern52
 from gpx.linalg.known_gradient import first_derivative_only
 
-MOST = 50.0
-"""Smoothness above which a squared exponential is as good."""
+MAX_NU = 50.0
+"""Largest smoothness; above it RBF is practically the same."""
 
 
 class MaternNu(Matern):
     """k = outputscale 2^(1 - nu) / Gamma(nu) z^nu K_nu(z), z = sqrt(2 nu) r, for any nu.
 
-    Samples are differentiable as often as there are whole numbers below nu. ``Matern12``,
-    ``Matern32`` and ``Matern52`` are the same kernels at 1/2, 3/2 and 5/2, nine times faster and
-    more.
+    Samples are ceil(nu) - 1 times differentiable. ``Matern12``, ``Matern32`` and ``Matern52`` are
+    the same kernels at 1/2, 3/2 and 5/2, and at least nine times faster.
 
     Args:
         ard_num_dims, lengthscale, outputscale, active_dims: as in ``Stationary``.
@@ -34,7 +33,7 @@ class MaternNu(Matern):
     Raises:
         ConfigError: nu out of range.
 
-    Accuracy: as ``Stationary``; values in float64 by SciPy on the CPU, wherever the inputs are. For
+    Accuracy: as ``Stationary``; values in float64 by SciPy on the CPU, whatever the device. For
     nu <= 1/2 the derivative with respect to an input is taken as zero at coincident points.
     Frequencies can be drawn where 2 nu is a whole number.
     Source: Rasmussen and Williams 2006, equation 4.14.
@@ -50,10 +49,10 @@ class MaternNu(Matern):
         nu: float = 1.5,
     ) -> None:
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
-        if not 0.0 < nu <= MOST:
+        if not 0.0 < nu <= MAX_NU:
             raise ConfigError(
-                f"nu={nu}: the smoothness of a Matern kernel is above 0, and above {MOST:g} RBF is "
-                "as good"
+                f"nu={nu}: the smoothness of a Matern kernel is above 0, and above {MAX_NU:g} RBF "
+                "is as good"
             )
         self.nu = float(nu)
 
@@ -115,6 +114,6 @@ def _bessel(r2: Tensor, nu: float, *, order: float, factor: float, at_zero: floa
     return torch.as_tensor(values).to(r2)
 
 
-# what a call of Matern itself makes
+# the classes that a call of Matern itself instantiates
 Matern.closed_forms = {kind.nu: kind for kind in (Matern12, Matern32, Matern52)}
 Matern.general = MaternNu

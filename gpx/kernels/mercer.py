@@ -20,8 +20,8 @@ class MercerSpectrum(NamedTuple):
 
     Attributes:
         orders (M, d): Hermite order of each eigenfunction per input.
-        eigenvalues (M,): falling; in the squared unit of the function values.
-        tails (M + 1,): sum of all eigenvalues but the first 0, 1, ..., M, without cancellation.
+        eigenvalues (M,): descending, in the squared unit of the function values.
+        tails (M + 1,): sum of all eigenvalues after the first 0, 1, ..., M, without cancellation.
     """
 
     orders: Tensor
@@ -57,7 +57,7 @@ def leading_orders(log_decay: list[float], num: int) -> Tensor:
     while len(found) < num:
         total, order, last = heapq.heappop(heap)
         found.append(order)
-        for i in range(last, d):  # every index has one parent: its last entry, one less
+        for i in range(last, d):  # every index has one parent, with its last non-zero entry lowered
             child = (*order[:i], order[i] + 1, *order[i + 1 :])
             heapq.heappush(heap, (total + log_decay[i], child, i))
     return torch.tensor(found, dtype=torch.long).reshape(num, d)
@@ -102,9 +102,9 @@ def _geometric(ratio: Tensor) -> tuple[Tensor, Tensor]:
 def _mass_outside(orders: Tensor, weight: Tensor, decay: Tensor) -> Tensor:
     """Probability of the geometric variables with parameters 1/B outside a set of orders.
 
-    The set must hold every order below one of its own. Then an order lies outside exactly when its
-    entry k, the first to do so, exceeds the largest that the set has after the same k entries: a
-    sum of positive terms.
+    The set must be closed under lowering entries. An order outside it has a first entry k that
+    exceeds the largest one in the set after the same k entries; the probability is the sum over k
+    and prefixes, of positive terms.
     """
     total = weight.new_zeros(())
     rooted = torch.cat([torch.zeros_like(orders[:, :1]), orders], dim=1)
@@ -154,8 +154,8 @@ def _hermite_table(inputs: Tensor, ratio: Tensor, largest: int) -> Tensor:
     square = ratio.square()
     c = (0.25 + square).sqrt()
     half = c + 0.5
-    # (c - 1/2) / s^2 = 1 / (c + 1/2); no floor: far out it would put more into the features than
-    # the kernel has
+    # (c - 1/2) / s^2 = 1 / (c + 1/2); exp is not clamped: far out the features would exceed the
+    # kernel
     start = (-0.5 / half * inputs.square()).exp()
     found = [(half / (square + half)).sqrt() * (2.0 * c) ** 0.25 * start]
     shrink = (square / (square + half)).sqrt()

@@ -13,13 +13,13 @@ from gpx.backends import TileSource
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.algebra import Product
 from gpx.kernels.base import Kernel
-from gpx.kernels.families import family_of
+from gpx.kernels.families import resolve_family
 from gpx.kernels.parameters import add_outputscale, per_dimension
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.tiles import ScaledTiles
 
 
-def groups_of(axes: Sequence[Sequence[int]], option: str = "axes") -> list[list[int]]:
+def checked_groups(axes: Sequence[Sequence[int]], option: str = "axes") -> list[list[int]]:
     """Groups of columns as given in an option; raises ConfigError for anything else."""
     lists = not isinstance(axes, str) and all(isinstance(g, Sequence) for g in axes)
     if not lists or not all(isinstance(i, Integral) for g in axes for i in g):
@@ -34,8 +34,7 @@ def groups_of(axes: Sequence[Sequence[int]], option: str = "axes") -> list[list[
 class AxisProduct(Product):
     """k(x, x') = outputscale * prod_l k_l(x_l, x'_l), one stationary kernel per axis.
 
-    A radial Matern kernel of several inputs does not factor over them; this product of
-    one-dimensional ones is another kernel, and says so in its name.
+    Not the same as a radial kernel of several inputs: a radial Matern kernel does not factor.
 
     Args:
         family: "rbf", "matern12", "matern32", "matern52" or a subclass of ``Stationary``, of every
@@ -62,7 +61,7 @@ class AxisProduct(Product):
         lengthscale: float | Sequence[float] = 1.0,
         outputscale: float | None = 1.0,
     ) -> None:
-        groups = [[i] for i in range(num_inputs)] if axes is None else groups_of(axes)
+        groups = [[i] for i in range(num_inputs)] if axes is None else checked_groups(axes)
         columns = [i for g in groups for i in g]
         if len(set(columns)) < len(columns) or not set(columns) <= set(range(num_inputs)):
             raise ConfigError(
@@ -75,7 +74,7 @@ class AxisProduct(Product):
                 f"family={families}: {len(families)} families for {len(groups)} axes; give one for "
                 "all of them, or one for each"
             )
-        made = [family_of(each) for each in families]
+        made = [resolve_family(each) for each in families]
         starts = per_dimension(lengthscale, num_inputs, "num_inputs").tolist()
         super().__init__(
             kind(
@@ -102,7 +101,7 @@ class AxisProduct(Product):
         """As in ``Kernel``: the factors' tiles multiplied, and the outputscale."""
         return ScaledTiles(super().tiles(x1, x2), self.outputscale)
 
-    # --- spectrum: factors have frequencies of their own, one beside the other -------------------
+    # --- spectrum: the factors' frequencies, concatenated ----------------------------------------
 
     @property
     def _factors(self) -> list[Any]:
@@ -158,8 +157,8 @@ class AxisProduct(Product):
 class Coregionalisation(Kernel):
     """k(i, j) = B_ij between outputs numbered 0 ... q - 1, B = L L^T with L lower triangular.
 
-    The outputs of a multi-output Gaussian process are one more axis of its grid. B carries its own
-    scale: the other factors need none.
+    The outputs of a multi-output Gaussian process are one more axis of its grid. B includes the
+    scale: the other factors need no outputscale.
 
     Args:
         num_outputs: q.
@@ -233,7 +232,7 @@ class MultiOutput(Product):
         correlation: float = 0.5,
     ) -> None:
         last = num_inputs - 1
-        groups = [[i] for i in range(last)] if axes is None else groups_of(axes)
+        groups = [[i] for i in range(last)] if axes is None else checked_groups(axes)
         if any(last in g and len(g) > 1 for g in groups):
             raise ConfigError(
                 f"axes={groups}: the outputs are numbered in column {last}, which must be "

@@ -1,4 +1,4 @@
-"""What kernels' constructors share: parameters with a value for each input, signal variances."""
+"""Parameters in kernels' constructors: one value or one per input, and signal variances."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def per_dimension(
 
     Args:
         value: one number, or one for each dimension.
-        num_dims: how many; None: one value for all inputs.
-        option: name of the argument that says how many, for the messages.
+        num_dims: number of dimensions; None: one value for all inputs.
+        option: name of the argument that gives ``num_dims``, for the messages.
 
     Raises:
         ConfigError: a list has another length, or there are no dimensions.
@@ -41,7 +41,7 @@ def per_dimension(
 
 
 def add_outputscale(kernel: nn.Module, outputscale: float | None) -> None:
-    """Give a kernel its ``outputscale``: learned from this value on; None fixes it to one."""
+    """Give a kernel its ``outputscale``, learned from this value; None fixes it to one."""
     if outputscale is None:
         kernel.register_buffer("outputscale", torch.ones(()), persistent=False)
     else:

@@ -55,7 +55,7 @@ class Periodic(Stationary):
 
     @property
     def local(self) -> bool:
-        """As in ``Kernel``: rows a period apart are as near as any."""
+        """False: rows a period apart are fully correlated."""
         return False
 
     def coordinates(self, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Polynomial(Kernel):
         degree: of the polynomial, at least one; fixed.
         offset: initial value, in squared units of u; larger ones favour low-order terms.
         outputscale: initial factor, in squared units of y over u^(2 degree).
-        active_dims: columns of x that the kernel looks at; None for all.
+        active_dims: columns of x that the kernel uses; None for all.
         ard_num_dims: number of lengthscales, one per (active) input; None for a single one.
         lengthscale: initial value(s), in the unit of x; None fixes them to one.
 

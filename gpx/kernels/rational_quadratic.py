@@ -19,7 +19,7 @@ class RationalQuadratic(Stationary):
         alpha: initial shape, without unit; small values mix many lengthscales, large ones give RBF.
         ard_num_dims, lengthscale, outputscale, active_dims: as in ``Stationary``.
 
-    Its spectrum is a Gamma mixture that is no function of finitely many normals: no sampler here.
+    It has no frequency sampler: its spectrum is not a function of finitely many normals.
     """
 
     falls = True
@@ -47,6 +47,6 @@ class RationalQuadratic(Stationary):
     def of_squared_distance(self, r2: Any) -> Any:
         """(1 + r2 / (2 alpha))^(-alpha)."""
         ratio = r2 / (2.0 * self.alpha)
-        # where alpha is large, one plus the ratio has lost its digits; KeOps has no log1p
+        # log1p is accurate where alpha is large; KeOps does not have it
         log = ratio.log1p() if isinstance(ratio, Tensor) else (ratio + 1.0).log()
         return exponential(log * -self.alpha)

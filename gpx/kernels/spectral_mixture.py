@@ -26,7 +26,7 @@ class SpectralMixture(Kernel):
         weight: initial sum of the weights, the prior variance in squared units of y.
         max_frequency: initial frequencies are q / Q times it, in cycles per unit of x.
         scale: initial standard deviation of each component in frequency, in cycles per unit of x.
-        active_dims: columns of x that the kernel looks at; None for all.
+        active_dims: columns of x that the kernel uses; None for all.
 
     Raises:
         ShapeError: when evaluated at inputs with another number of columns.

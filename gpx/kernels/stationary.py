@@ -17,26 +17,26 @@ from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
 from gpx.kernels.parameters import add_outputscale, per_dimension
 from gpx.kernels.tiles import StationaryTiles
 
-OF_THE_PROFILE = ("in_place", "radial_profile", "falls")
-"""Attributes of ``Stationary`` that say something of one profile of the distance."""
-OF_THE_SPECTRUM = ("denominator_normals", "active_frequencies", "log_active_density")
-"""Those that say something of the kernel's Fourier transform."""
+PROFILE_ATTRIBUTES = ("in_place", "radial_profile", "falls")
+"""Attributes that describe a subclass's profile, reset where a subclass replaces it."""
+SPECTRUM_ATTRIBUTES = ("denominator_normals", "active_frequencies", "log_active_density")
+"""Attributes that describe its Fourier transform, likewise."""
 
 
 class Stationary(Kernel):
     """k(x, x') = outputscale * phi(r2) with r2 = sum_d (x_d - x'_d)^2 / lengthscale_d^2.
 
-    A subclass writes ``of_squared_distance`` and is complete. It may add ``in_place``, the same
-    function and its derivative written in place, to run at the speed of the built-in kernels, and
-    its spectrum: ``denominator_normals``, ``active_frequencies`` and ``log_active_density``. A
-    subclass of a complete kernel that replaces its profile loses all of these, unless it writes
-    them as well; one with coordinates of its own loses the spectrum.
+    A subclass must define ``of_squared_distance``. It may add ``in_place``, the same function and
+    its derivative computed in place, to run at the speed of the built-in kernels, and its spectrum:
+    ``denominator_normals``, ``active_frequencies`` and ``log_active_density``. A subclass that
+    replaces the profile of its parent does not inherit these; one that replaces ``coordinates``
+    does not inherit the spectrum.
 
     Args:
         ard_num_dims: number of lengthscales, one per (active) input; None for a single one.
         lengthscale: initial value(s), in the unit of x.
         outputscale: initial signal variance, in squared units of y; None fixes it to one.
-        active_dims: columns of x that the kernel looks at; None for all.
+        active_dims: columns of x that the kernel uses; None for all.
 
     Raises:
         ConfigError: lengthscales and ``ard_num_dims`` or ``active_dims`` disagree in number.
@@ -47,11 +47,11 @@ class Stationary(Kernel):
 
     in_place: ClassVar[type[Profile] | None] = None
     falls: ClassVar[bool] = False
-    """Whether k falls strictly with the distance, so that what is nearest is most correlated."""
+    """Whether k falls strictly with the distance, so that the nearest rows correlate most."""
     radial_profile: ClassVar[RadialProfile | None] = None
-    """The profile's name where compiled backends have it."""
+    """The profile's name in compiled backends, where they have it."""
     radial_shape: Tensor | None = None
-    """Its parameter beside the distance, 0-d, where it has one."""
+    """The profile's shape parameter, 0-d, where it has one."""
     lengthscale: Tensor
     outputscale: Tensor
 
@@ -77,11 +77,11 @@ class Stationary(Kernel):
         parent: Any = super(cls, cls)
         if getattr(parent.of_squared_distance, "__isabstractmethod__", False):
             return
-        # another kernel must not run on what its parent says of the old one
+        # attributes of the parent's profile do not describe a new one
         written = vars(cls)
         reshaped = "covariance" in written or "of_squared_distance" in written
-        lost: tuple[str, ...] = OF_THE_PROFILE if reshaped else ()
-        lost += OF_THE_SPECTRUM if reshaped or "coordinates" in written else ()
+        lost: tuple[str, ...] = PROFILE_ATTRIBUTES if reshaped else ()
+        lost += SPECTRUM_ATTRIBUTES if reshaped or "coordinates" in written else ()
         for name in lost:
             if name not in written:
                 setattr(cls, name, vars(Stationary)[name])
@@ -126,7 +126,7 @@ class Stationary(Kernel):
         return c1, c1 if x1 is x2 else z2 - centre
 
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
-        """As in ``Kernel``; coordinates are made once, and no tile allocates memory."""
+        """As in ``Kernel``; coordinates are computed once, and no tile allocates memory."""
         if self.in_place is None:
             return super().tiles(x1, x2)
         z1, z2 = self._centred(*self._select_both(x1, x2))
@@ -134,13 +134,13 @@ class Stationary(Kernel):
 
     @property
     def is_radial(self) -> bool:
-        """Whether k is the class's form: of the distance of inputs over lengthscales alone."""
+        """Whether k depends on |(x - x') / lengthscale| only: nothing of this is overridden."""
         own = type(self)
         return (own.covariance, own.coordinates) == (Stationary.covariance, Stationary.coordinates)
 
     @property
     def radial_profiles(self) -> tuple[RadialProfile, ...]:
-        """As in ``Kernel``: the one profile, where compiled backends have it."""
+        """As in ``Kernel``: ``radial_profile``, if there is one."""
         return () if self.radial_profile is None else (self.radial_profile,)
 
     def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
@@ -153,7 +153,7 @@ class Stationary(Kernel):
 
     @property
     def has_formula(self) -> bool:
-        """Whether ``of_squared_distance`` is the formula: in every class that leaves it at that."""
+        """Whether ``covariance`` is not overridden, so that ``of_squared_distance`` defines k."""
         return type(self).covariance is Stationary.covariance
 
     def formula(
@@ -182,34 +182,34 @@ class Stationary(Kernel):
 
     @property
     def denominator_normals(self) -> int:
-        """Standard normals that a random frequency needs beside one for every input."""
+        """Number of standard normals per random frequency beside one for every input."""
         raise self._no_spectrum()
 
     def active_frequencies(self, normals: Tensor) -> Tensor:
-        """``spectral_frequencies`` in the columns that the kernel looks at."""
+        """``spectral_frequencies`` in the active columns."""
         raise self._no_spectrum()
 
     def log_active_density(self, omega: Tensor) -> Tensor:
-        """``log_spectral_density`` in the columns that the kernel looks at."""
+        """``log_spectral_density`` in the active columns."""
         raise self._no_spectrum()
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """As in ``Kernel``: one for each input, and ``denominator_normals``."""
-        return num_inputs + self._of_whole_input().denominator_normals
+        return num_inputs + self._require_all_columns().denominator_normals
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """As in ``Kernel``."""
-        return self._of_whole_input().active_frequencies(normals)
+        return self._require_all_columns().active_frequencies(normals)
 
     def log_spectral_density(self, omega: Tensor) -> Tensor:
         """As in ``Kernel``."""
-        return self._of_whole_input().log_active_density(omega)
+        return self._require_all_columns().log_active_density(omega)
 
     def spectral_density(self, omega: Tensor) -> Tensor:
         """As in ``Kernel``."""
         return self.log_spectral_density(omega).exp()
 
-    def _of_whole_input(self) -> Stationary:
+    def _require_all_columns(self) -> Stationary:
         if self.active_dims is not None:
             raise NoSpectrum(
                 f"spectral frequencies of {self.name} with active_dims would not match "

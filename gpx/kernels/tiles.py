@@ -1,4 +1,4 @@
-"""Kernel matrices prepared for being written tile by tile into a buffer."""
+"""Sources of tiles of kernel matrices, written into a buffer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StationaryTiles:
         self.left, self.right = distance_factors(z1, z2, self.square)
 
     def fill_(self, rows: slice, columns: slice, out: Tensor, scratch: Scratch) -> None:
-        """As in ``TileSource``; a tile of a square matrix that meets the diagonal starts on it."""
+        """As in ``TileSource``; a tile with diagonal entries has rows == columns."""
         offset = 0 if self.square and rows == columns else None
         left, right, profile = self.left[rows], self.right[columns], self.profile
         distances_(left, right, profile.factor, offset, profile.bounds, out)
@@ -84,7 +84,7 @@ class SumTiles:
 
 
 class ProductTiles:
-    """Parts multiplied; their scales multiply apart."""
+    """Parts multiplied; the product of their scales is kept apart as ``scale``."""
 
     def __init__(self, parts: Sequence[TileSource]) -> None:
         self.parts = parts
@@ -101,7 +101,7 @@ class ProductTiles:
             out.mul_(tile)
             scratch.give(tile)
         if out.dtype == torch.float32:
-            # what is left after the scale must be no subnormal number either
+            # subnormal numbers are slow
             out.copy_(torch.hardshrink(out, torch.finfo(torch.float32).tiny))
 
 

@@ -1,4 +1,4 @@
-"""Kernels of transformed inputs, and maps to transform them by."""
+"""Kernels of transformed inputs, and the transformations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.parameters import per_dimension
 
-EDGE = 1e-6
-"""How near to its ends the distribution function of a ``Kumaraswamy`` warp is taken, where its
-slope may be infinite."""
+EDGE_MARGIN = 1e-6
+"""A ``Kumaraswamy`` warp uses its distribution function on [EDGE_MARGIN, 1 - EDGE_MARGIN] only,
+since the slope may be infinite at the ends."""
 
 
 class Warp(Constructed):
-    """A map of inputs, (n, d) -> (n, q), that run folders may name; in Python any module does."""
+    """Base class of input maps (n, d) -> (n, q) in configs; in Python any module may be used."""
 
 
 class Warped(Kernel):
@@ -30,7 +30,7 @@ class Warped(Kernel):
     Args:
         kernel: k_1, of the q outputs of g.
         warp: g, (n, d) -> (n, q); its parameters are learned with the kernel's.
-        active_dims: columns of x that g looks at; None for all.
+        active_dims: columns of x that g uses; None for all.
 
     Source: Evans thesis, section 2.2 (table of kernels).
     """
@@ -55,12 +55,12 @@ class Warped(Kernel):
         return self.kernel.pairs(self.warped(x1), self.warped(x2))
 
     def warped(self, x: Tensor) -> Tensor:
-        """g of the columns that it looks at: (n, d) -> (n, q)."""
+        """g of the active columns: (n, d) -> (n, q)."""
         found: Tensor = self.warp(self._select(x))
         return found
 
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
-        """As in ``Kernel``: k_1's, at what g makes of the inputs once."""
+        """As in ``Kernel``: k_1's tiles at the transformed inputs, computed once."""
         return self.kernel.tiles(self.warped(x1), None if x2 is None else self.warped(x2))
 
     @property
@@ -76,7 +76,7 @@ class Warped(Kernel):
     def formula(
         self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
     ) -> Any:
-        """That of k_1 at what g makes of the inputs; see ``Kernel.formula``."""
+        """The formula of k_1 at the transformed inputs; see ``Kernel.formula``."""
         return self.kernel.formula(squared_distance, self.warped(x1), self.warped(x2))
 
 
@@ -100,13 +100,13 @@ class LinearWarp(Warp):
 
 
 class Kumaraswamy(Warp):
-    """Every input stretched where the function varies fast, and pressed together where it does not.
+    """Stretches every input where the function varies fast and compresses it elsewhere.
 
     g(x) = -reach + 2 reach F(u), u = (x + reach) / (2 reach), with Kumaraswamy's distribution
     function F(u) = 1 - (1 - u^a)^b, which needs no special functions and is close to that of a beta
-    distribution. a > 1 presses the lower end together and a < 1 stretches it, b > 1 and b < 1 the
-    upper end alike. For a = b = 1, and beyond ``reach`` for any, g(x) = x. It is continuous and
-    strictly increasing; inputs have no Jacobian in a density of targets.
+    distribution. a > 1 compresses the lower end and a < 1 stretches it, b > 1 and b < 1 likewise
+    the upper end. g(x) = x for a = b = 1, and beyond ``reach`` always. It is continuous and
+    strictly increasing. A warp of inputs adds no Jacobian to the density of targets.
 
     Args:
         num_inputs: d.
@@ -146,12 +146,16 @@ class Kumaraswamy(Warp):
                 f"columns; set num_inputs={x.shape[1]}"
             )
         inside = x.abs() < self.reach
-        # elsewhere a number that has a derivative, which is not taken
+        # outside, any value with a finite derivative, which is discarded
         unit = torch.where(inside, x, 0.0) / (2.0 * self.reach) + 0.5
-        low, high = self._distribution(torch.tensor([[EDGE], [1.0 - EDGE]], dtype=x.dtype).to(x))
-        share = (self._distribution(EDGE + (1.0 - 2.0 * EDGE) * unit) - low) / (high - low)
+        low, high = self._distribution(
+            torch.tensor([[EDGE_MARGIN], [1.0 - EDGE_MARGIN]], dtype=x.dtype).to(x)
+        )
+        share = (self._distribution(EDGE_MARGIN + (1.0 - 2.0 * EDGE_MARGIN) * unit) - low) / (
+            high - low
+        )
         return torch.where(inside, self.reach * (2.0 * share - 1.0), x)
 
     def _distribution(self, unit: Tensor) -> Tensor:
-        """F of numbers between EDGE and 1 - EDGE, (n, d) or (n, 1) -> (n, d)."""
+        """F of numbers between EDGE_MARGIN and 1 - EDGE_MARGIN, (n, d) or (n, 1) -> (n, d)."""
         return -torch.expm1(self.b * torch.log1p(-(unit**self.a)))

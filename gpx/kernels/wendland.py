@@ -1,4 +1,4 @@
-"""Wendland's kernels: zero from a lengthscale on."""
+"""Wendland's kernels, which have compact support."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Wendland(Stationary):
     """k = outputscale (1 - r)^j (j r + 1) for r < 1, else 0, j = floor(D / 2) + 3.
 
     Positive definite in up to D inputs (in three: (1 - r)^4 (4 r + 1)), and exactly zero where the
-    scaled distance is one or more: kernel matrices are sparse, of which products make no use.
-    Samples are once differentiable.
+    scaled distance is one or more; products do not exploit this sparsity. Samples are once
+    differentiable.
 
     Args:
         ard_num_dims, lengthscale, outputscale, active_dims: as in ``Stationary``; the lengthscale
-            is the distance from which on there is no covariance.
+            is the distance at which the covariance vanishes.
         max_inputs: D; None: 3, or ``ard_num_dims`` where that is more.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a likelihood is: p(y | f) for one point at a time, and its expectations under Gaussians."""
+"""Base class of likelihoods: p(y | f) per row, and its expectations under Gaussians."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gpx.likelihoods.row_noise import RowNoise
 Task = Literal["regression", "binary", "multiclass", "ordinal", "count", "proportion"]
 
 
-def of_classes(task: Task) -> bool:
-    """Whether targets are classes, in an order or not, rather than numbers."""
+def is_classification(task: Task) -> bool:
+    """Whether targets are classes, ordered or not, rather than numbers."""
     return task in ("binary", "multiclass", "ordinal")
 
 
@@ -47,7 +47,7 @@ class Curvature(NamedTuple):
 class Tilted(NamedTuple):
     """log Z = log E p(y | f) under f ~ N(mean, variance), and its derivatives in the mean.
 
-    The law of f given y then has the mean ``mean + variance * gradient`` and the variance
+    f given y then has mean ``mean + variance * gradient`` and variance
     ``variance - variance^2 * information``.
 
     Attributes:
@@ -69,13 +69,13 @@ class Likelihood(Constructed, ABC):
     of an ensemble. Everything is in nats and in the (standardised) unit of the targets.
 
     Attributes:
-        num_latents: p, how many latent functions the targets of one row depend on.
-        num_outputs: how many targets a row has.
+        num_latents: p, number of latent functions of one row.
+        num_outputs: number of targets of one row.
         log_concave: whether log p(y | f) is concave in f for every y.
         task: decides how targets are encoded and which metrics apply. ``regression``: real numbers;
-            ``binary``: -1 or 1; ``multiclass``, and ``ordinal`` for classes in an order: 0, 1, ...,
+            ``binary``: -1 or 1; ``multiclass``, and ``ordinal`` for ordered classes: 0, 1, ...,
             num_classes - 1; ``count``: 0, 1, 2, ...; ``proportion``: above 0 and below 1.
-        num_classes: how many classes there are; 0 where targets are numbers.
+        num_classes: number of classes; 0 where targets are numbers.
     """
 
     num_latents: int = 1
@@ -101,18 +101,18 @@ class Likelihood(Constructed, ABC):
         """
 
     def start(self, residual: Tensor) -> None:
-        """Move parameters whose start depends on the targets; called once, before training.
+        """Initialise parameters that depend on the targets; called once, before training.
 
         Args:
-            residual (n,) or (n, num_outputs): training targets less their prior mean.
+            residual (n,) or (n, num_outputs): training targets minus their prior mean.
 
-        Default: they are where the constructor, or whoever knows hyperparameters, has put them.
+        Default: parameters keep their values.
         """
 
     def require_row_noise(self, noise: RowNoise) -> None:
-        """Raise ConfigError where it does not know what noise of a known variance would be.
+        """Raise ConfigError if the likelihood cannot include noise of a known variance.
 
-        Default: it takes weights of rows, and no known noise beside its own.
+        Default: weights of rows are accepted, known variances are not.
         """
         if bool((noise.known != 0.0).any()):
             raise ConfigError(
@@ -121,13 +121,13 @@ class Likelihood(Constructed, ABC):
             )
 
     def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
-        """``log_prob`` of rows that stand for several each, or whose noise is known in part.
+        """``log_prob`` of rows with weights or partly known noise.
 
         Default: a row of weight w counts as w rows, log p(y | f) times w.
 
         Args:
             y, f: of ``log_prob``.
-            noise: of each row, as ``require_row_noise`` takes it; None: nothing is known.
+            noise: of each row, accepted by ``require_row_noise``; None: no weights, nothing known.
         """
         found = self.log_prob(y, f)
         return found if noise is None else found / noise.relative.to(found)
@@ -143,26 +143,23 @@ class Likelihood(Constructed, ABC):
     def predictive(self, mean: Tensor, variance: Tensor) -> Distribution:
         """Distribution of y with batch shape (..., n), given latent marginals as above.
 
-        Of several outputs it is a ``torch.distributions.Independent`` of event shape
-        (num_outputs,), whose base distribution has the marginals of the outputs, or a
-        multivariate normal where their errors go together; see ``target_marginals``.
+        For several outputs a ``torch.distributions.Independent`` of event shape (num_outputs,),
+        whose base distribution has the marginals of the outputs, or a multivariate normal if their
+        errors are correlated; see ``target_marginals``.
         """
 
     def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Moments of the functions that the targets are noisy values of, from those of the latents.
-
-        Default: the latent functions themselves.
-        """
+        """Moments of the noise-free outputs from those of the latents. Default: the same."""
         return mean, variance
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """Derivatives of ``log_prob`` at y (n,) and f as above, themselves differentiable in f.
 
-        Newton's method and Laplace's approximation need it. Likelihoods whose second derivative is
-        not of the form of ``Curvature``, or tells nothing (a kink), leave it out.
+        For Newton's method and Laplace's approximation. Not implemented by likelihoods whose second
+        derivative does not have the form of ``Curvature`` or does not exist.
 
         Raises:
-            NotAvailable: this likelihood leaves it out.
+            NotAvailable: not implemented.
         """
         raise NotAvailable(
             f"the {class_name(self)} likelihood declares no second derivatives (curvature), which "
@@ -170,14 +167,14 @@ class Likelihood(Constructed, ABC):
         )
 
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
-        """log E p(y | f) and its derivatives to rounding, where a likelihood knows how.
+        """log E p(y | f) and its derivatives, exact to rounding.
 
         Args:
             y (n,): targets.
             mean, variance (..., n): of f; one latent function, the variance is not negative.
 
         Raises:
-            NotAvailable: it does not.
+            NotAvailable: not implemented.
         """
         raise NotAvailable(
             f"the {class_name(self)} likelihood does not know its moments (tilted), which "
@@ -189,7 +186,7 @@ class Likelihood(Constructed, ABC):
 def require_labels(likelihood: Likelihood, y: Tensor, count: int) -> None:
     """Raise ShapeError where a label of y (n,) is not one of 0, 1, ..., count - 1.
 
-    Of labels on the CPU: a GPU stops by itself, and asking would make it wait at every step.
+    Checked on the CPU only: on a GPU the check would synchronise, and torch stops by itself.
     """
     if y.is_cpu and len(y) and not (int(y.min()) >= 0 and int(y.max()) < count):
         raise ShapeError(
@@ -203,7 +200,7 @@ def target_marginals(predictive: Distribution) -> Distribution:
     """The law of every single target: batch shape (..., n), or (..., n, p) for p outputs.
 
     Args:
-        predictive: what ``Likelihood.predictive`` gives.
+        predictive: from ``Likelihood.predictive``.
     """
     if isinstance(predictive, (LowRankMultivariateNormal, MultivariateNormal)):
         return Normal(predictive.mean, predictive.stddev, validate_args=False)

@@ -16,7 +16,7 @@ from gpx.likelihoods.logistic_normal import log_logistic_normal
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
 
 MAX_Z = 12.0
-"""Here N(z) / Phi(z) is 2e-32, and the function it is computed with far from overflow."""
+"""z is clamped to this, where N(z) / Phi(z) = 2e-32 and erfcx is far from overflow."""
 
 Link = Literal["logit", "probit"]
 Probability = Literal["mean", "median"]
@@ -76,12 +76,12 @@ class Bernoulli(Likelihood):
 
     Args:
         link: ``logit`` (logistic sigmoid) or ``probit`` (standard normal distribution function).
-        probability: what ``predictive`` gives: ``mean``, E link(f), which averages over the latent
-            uncertainty, or ``median``, link(E f), the median of link(f) since the link is monotone
-            (the choice of Evans and Nair 2020, QSGP).
-        num_nodes: quadrature nodes. With the logit link 20 leave expectations within 1.2e-5 for any
-            latent mean and variance; the probit link needs more for ``expected_log_prob`` where
-            latent standard deviations exceed a few.
+        probability: predicted by ``predictive``: ``mean``, E link(f), which averages over the
+            latent uncertainty, or ``median``, link(E f), the median of link(f) (the choice of Evans
+            and Nair 2020, QSGP).
+        num_nodes: quadrature nodes. With 20 nodes and the logit link expectations are within 1.2e-5
+            for any latent mean and variance; ``expected_log_prob`` of the probit link needs more
+            if latent standard deviations exceed a few.
     """
 
     log_concave = True
@@ -126,7 +126,7 @@ class Bernoulli(Likelihood):
         z = y * f
         if self.link == "logit":
             return Curvature(y * torch.sigmoid(-z), torch.sigmoid(z) * torch.sigmoid(-z))
-        # a difference of log densities would lose the digits that r + z needs; beyond MAX_Z r is 0
+        # a difference of log densities would not be accurate enough for r + z; beyond MAX_Z r is 0
         ratio = math.sqrt(2.0 / math.pi) / erfcx(-math.sqrt(0.5) * z.clamp_max(MAX_Z))
         # between 0 and 1; rounding may leave it just outside in the far tails
         return Curvature(y * ratio, (ratio * (ratio + z)).clamp(0.0, 1.0))

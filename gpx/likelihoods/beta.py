@@ -1,4 +1,4 @@
-"""Shares between 0 and 1, through a logit or probit link of their mean."""
+"""Beta likelihood of proportions, with a logit or probit link of the mean."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.quadrature import GaussHermite
 
-LAWS = 60
-"""In a predictive mixture: enough that their densities run into one another, see ``predictive``."""
+NUM_COMPONENTS = 60
+"""Components of the predictive mixture: enough for their densities to overlap, see ``predictive``.
+"""
 
 
 class Beta(Likelihood):
     """y ~ Beta(precision m, precision (1 - m)) with m = link(f), for 0 < y < 1.
 
     The mean is m and the variance m (1 - m) / (1 + precision). Targets must not be standardised.
-    The density is not log-concave in f: a share near zero says little against a very large f.
+    The density is not log-concave in f.
 
     Args:
         precision: its initial value, no unit; learned.
@@ -42,11 +43,11 @@ class Beta(Likelihood):
         positive_parameter(self, "precision", precision)
         self.link = link
         self.quadrature = GaussHermite(num_nodes)
-        self.laws = GaussHermite(LAWS)
+        self.laws = GaussHermite(NUM_COMPONENTS)
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Log-density of the share y under mean link(f), per unit of y; (..., n)."""
-        # in float64: a difference of large lgamma; rounding to float32 may have made a share 0 or 1
+        # in float64: a difference of large lgamma; y may have been rounded to 0 or 1 in float32
         found = f.dtype
         limits = torch.finfo(found)
         y = y.double().clamp(limits.tiny, 1.0 - 0.5 * limits.eps)
@@ -62,15 +63,15 @@ class Beta(Likelihood):
         return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of ``LAWS`` beta laws at nodes of f, in float64.
+        """Mixture of ``NUM_COMPONENTS`` beta distributions at nodes of f, in float64.
 
-        Its density shows each of them where these are narrower than their distance, that is, where
-        the precision is above some 30 over the variance of f (10 with the probit link).
+        Its density has separate peaks if the components are narrower than their distance: if the
+        precision is above about 30 over the variance of f (10 with the probit link).
         """
 
         def law(f: Tensor) -> torch.distributions.Beta:
             log_a, log_b = self._log_parameters(f)
-            # a share of zero has no density
+            # parameters of zero are not allowed
             tiny = torch.finfo(log_a.dtype).tiny
             a, b = (part.exp().clamp_min(tiny) for part in (log_a, log_b))
             return torch.distributions.Beta(a, b, validate_args=False)

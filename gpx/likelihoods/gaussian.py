@@ -1,4 +1,4 @@
-"""Gaussian noise: of one output, and of several outputs with a variance each."""
+"""Gaussian noise, of one output or of several outputs with a variance each."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class _ExpectedLogNormal(torch.autograd.Function):
 def expected_log_normal(y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
     """E log N(y; f, s) for f of mean m and variance v: -(log(2 pi s) + ((y - m)^2 + v) / s) / 2.
 
-    Shapes broadcast. One function with its derivative, which is used at every step of most models;
-    differentiable once.
+    Shapes broadcast. One autograd function, for speed; differentiable once.
     """
     return _ExpectedLogNormal.apply(y, mean, variance, noise)
 
@@ -85,13 +84,13 @@ class Gaussian(Likelihood):
         return expected_log_normal(y, mean, variance, self.noise_variance)
 
     def require_row_noise(self, noise: RowNoise) -> None:
-        """Any."""
+        """Accepts any."""
 
     def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
         """Normal log-density with the noise variance of each row.
 
-        A row of weight w is the mean of w rows, of w-th the noise: f is inferred as from w equal
-        rows, whose density is another one in the noise variance.
+        A row of weight w is the mean of w rows, with noise variance divided by w: inference of f is
+        as from w equal rows, but the density depends differently on the noise variance.
         """
         if noise is None:
             return self.log_prob(y, f)
@@ -133,7 +132,7 @@ class Gaussian(Likelihood):
 
 
 class NoisyOutputs(Likelihood):
-    """Several outputs with Gaussian noise of a variance each; subclasses say what it is added to.
+    """Base class of several outputs with Gaussian noise, each of its own variance.
 
     Args:
         num_outputs: p, at least two.
@@ -142,7 +141,7 @@ class NoisyOutputs(Likelihood):
             p of them are learned.
         noise_floor: infimum of the noise variances, same unit.
 
-    Targets that are missing, NaN, are left out of the sums over outputs.
+    Missing targets (NaN) are left out of the sums over outputs.
 
     Raises:
         ConfigError: fewer than two outputs.
@@ -167,7 +166,7 @@ class NoisyOutputs(Likelihood):
         positive_parameter(self, "noise_variance", noise, floor=noise_floor)
 
     def output(self, place: int) -> Gaussian:
-        """The likelihood of one output alone, with a noise variance of its own from here on."""
+        """A Gaussian likelihood with the current noise variance of one output."""
         noise = self.noise_variance.detach()
         return Gaussian(float(noise[place]), self.noise_floor).to(noise)
 
@@ -185,7 +184,7 @@ class NoisyOutputs(Likelihood):
         return learned if noise is None else noise.relative.to(learned).unsqueeze(-1) * learned
 
     def log_prob_of_rows(self, y: Tensor, f: Tensor, noise: RowNoise | None) -> Tensor:
-        """A row of weight w is the mean of w rows, with a w-th of the noise in every output."""
+        """A row of weight w is the mean of w rows: every noise variance is divided by w."""
         known, y = observed(y)
         mean, _ = self.outputs(f, torch.zeros_like(f))
         each = _log_normal(y, mean, self.noise_of_rows(noise))
@@ -207,23 +206,23 @@ class NoisyOutputs(Likelihood):
     def predictive_of_rows(
         self, mean: Tensor, variance: Tensor, noise: RowNoise | None
     ) -> Distribution:
-        """As ``predictive``; a row of weight w has a w-th of the noise in every output."""
+        """As ``predictive``; in a row of weight w every noise variance is divided by w."""
         mean, variance = self.outputs(mean, variance.clamp_min(0))
         std = (variance + self.noise_of_rows(noise)).sqrt()
         return torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
 
 
 def observed(y: Tensor) -> tuple[Tensor, Tensor]:
-    """Which targets are there, and all of them with zeros in the place of the others."""
+    """Mask of the targets that are not NaN, and the targets with zeros in place of NaN."""
     known = ~y.isnan()
-    return known, torch.where(known, y, 0.0)  # what is not taken must have a derivative, too
+    return known, torch.where(known, y, 0.0)  # NaN would spoil gradients even where masked
 
 
 class GaussianOutputs(NoisyOutputs):
     """y_j = f_j + e_j, e_j ~ N(0, noise_variance_j), for p outputs with a latent function each.
 
-    Given their latent functions the outputs are independent of one another; what they share is
-    in the model (kernel, inducing points).
+    Given the latent functions the outputs are independent; they share the model's kernel and
+    inducing points.
 
     Args:
         num_outputs, noise_variance, noise_floor: of ``NoisyOutputs``.

@@ -1,4 +1,4 @@
-"""Gaussian noise whose variance varies with the inputs, by a latent function of its own."""
+"""Gaussian noise whose log variance is a second latent function of the inputs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from gpx.likelihoods.scale_mixture import scale_mixture
 class Heteroscedastic(Likelihood):
     """y = f + e, e ~ N(0, noise_variance exp(spread g)), with latent functions f and g.
 
-    A model gives both its kernel and its mean function, so that noise varies over the same
-    lengthscales as the function; how much it varies, and about which variance, is learned here.
-    ``expected_log_prob`` is a closed form. The density is not log-concave in f and g together.
+    Both share the model's kernel and mean function, so that the noise varies over the same
+    lengthscales as f; its average variance and ``spread`` are learned here. ``expected_log_prob``
+    is a closed form. The density is not log-concave in f and g together.
 
     Args:
         noise_variance: initial variance of the noise where g is 0, in squared target units;
             learned.
-        spread: initial standard deviation of the logarithm of the noise variance over that of g, no
-            unit; learned.
+        spread: initial factor of g in the log noise variance, no unit; learned.
         num_nodes: normals in the predictive mixture.
 
     Sources: Lazaro-Gredilla and Titsias 2011; Saul et al. 2016, for inducing points.
@@ -45,18 +44,18 @@ class Heteroscedastic(Likelihood):
         self.quadrature = GaussHermite(num_nodes)
 
     def output(self, place: int) -> Gaussian:
-        """The likelihood of noise of one variance."""
+        """A Gaussian likelihood with the noise variance at g = 0."""
         noise = self.noise_variance.detach()
         return Gaussian(float(noise), FLOOR).to(noise)
 
     @torch.no_grad()
     def start_at(self, noise_variance: float) -> None:
-        """Noise of this variance where g is 0, at least just above its floor."""
+        """Set the noise variance at g = 0, at least to twice its floor."""
         here = self.noise_variance
         self.noise_variance = here.new_tensor(max(noise_variance, 2.0 * FLOOR))
 
     def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of f, (..., n)."""
+        """The moments of f, (..., n)."""
         return mean[..., 0], variance[..., 0]
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
@@ -72,9 +71,9 @@ class Heteroscedastic(Likelihood):
         return -0.5 * (LOG_TWO_PI + log_noise + square * precision)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of normals of one mean, their noise variances at quadrature nodes of g.
+        """Mixture of normals with a common mean and noise variances at quadrature nodes of g.
 
-        Heavier-tailed than a normal law where g is uncertain.
+        Heavier-tailed than a normal distribution where g is uncertain.
         """
         g = self.quadrature.points(mean[..., 1], variance[..., 1]).movedim(0, -1)
         own = self.noise_variance * (self.spread * g).exp()

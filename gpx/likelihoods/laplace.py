@@ -51,7 +51,7 @@ class Laplace(Likelihood):
         delta = y - mean
         tiny = torch.finfo(variance.dtype).tiny
         deviation = variance.clamp_min(tiny).sqrt()
-        ratio = (delta / deviation).clamp(-1e4, 1e4)  # both functions are flat long before
+        ratio = (delta / deviation).clamp(-1e4, 1e4)  # both functions are constant beyond
         spread = math.sqrt(2.0 / math.pi) * deviation * torch.exp(-0.5 * ratio.square())
         absolute = spread + delta * torch.erf(ratio * math.sqrt(0.5))
         scale = self.scale

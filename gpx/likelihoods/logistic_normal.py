@@ -1,4 +1,4 @@
-"""The logistic function averaged over a normal variable, with two derivatives, to rounding."""
+"""The mean of the logistic function of a normal variable, with two derivatives, to rounding."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.special import ndtr
 
-STEP_OF_LATENT = 0.25
-"""Between points, in standard deviations of f: the pole of the logistic function, pi above the real
-line, then costs exp(-2 pi^2 / (0.25 s)), 7e-18 at the widest s = ``WIDE``."""
+LATENT_STEP = 0.25
+"""Distance of points, in standard deviations s of f. The pole of the logistic function at pi i
+limits the error to exp(-2 pi^2 / (0.25 s)), 7e-18 at s = ``MAX_NARROW_DEVIATION``."""
 
-STEP_OF_LOGISTIC = 0.5
-"""Between points of the logistic variable: its density has the same pole, 7e-18 again."""
+LOGISTIC_STEP = 0.5
+"""Distance of points of the logistic variable, whose density has the same pole: 7e-18 again."""
 
-WIDE = 2.0
-"""Standard deviation s above which the logistic variable carries the points."""
+MAX_NARROW_DEVIATION = 2.0
+"""Up to this standard deviation s the sum is over f, above it over the logistic variable."""
 
 
 class LogisticNormal(NamedTuple):
@@ -43,9 +43,12 @@ def logistic_normal(mean: Tensor, variance: Tensor) -> LogisticNormal:
     Source: Trefethen and Weideman 2014, section 5, on the trapezoid rule.
     """
     deviation = variance.clamp_min(0.0).sqrt()
-    narrow = _over_latent(mean, deviation.clamp_max(WIDE))
-    wide = _over_logistic(mean, deviation.clamp_min(WIDE))
-    found = [torch.where(deviation > WIDE, w, n) for w, n in zip(wide, narrow, strict=True)]
+    narrow = _over_latent(mean, deviation.clamp_max(MAX_NARROW_DEVIATION))
+    wide = _over_logistic(mean, deviation.clamp_min(MAX_NARROW_DEVIATION))
+    found = [
+        torch.where(deviation > MAX_NARROW_DEVIATION, w, n)
+        for w, n in zip(wide, narrow, strict=True)
+    ]
     return LogisticNormal(*found)
 
 
@@ -53,13 +56,13 @@ def logistic_normal(mean: Tensor, variance: Tensor) -> LogisticNormal:
 def log_logistic_normal(mean: Tensor, variance: Tensor) -> LogisticNormal:
     """log Z and its first two derivatives in m; arguments, accuracy and cost as above.
 
-    Where all that counts of f lies below -18, the logistic function is exp(f) to rounding, and
-    log Z = m + v / 2.
+    If practically all mass of f exp(f) lies below -18, the logistic function is exp(f) to rounding
+    and log Z = m + v / 2.
     """
     z, slope, bend = logistic_normal(mean, variance)
     z = z.clamp_min(torch.finfo(z.dtype).tiny)
     ratio = slope / z
-    # the law of f given the label has a variance, v + v^2 bend, above zero
+    # the variance of f given the label, v + v^2 bend, must be positive
     least = -(1.0 - 1e-9) / variance.clamp_min(torch.finfo(z.dtype).tiny)
     bend = torch.maximum(bend / z - ratio.square(), least).clamp_max(0.0)
     exponential = mean + 1.5 * variance < -36.0
@@ -71,8 +74,8 @@ def log_logistic_normal(mean: Tensor, variance: Tensor) -> LogisticNormal:
 
 
 def _over_latent(mean: Tensor, deviation: Tensor) -> LogisticNormal:
-    # the integrand may lean by s <= 2 deviations, where 11 leave nothing out
-    z = torch.arange(-11.0, 11.0, STEP_OF_LATENT, dtype=mean.dtype, device=mean.device)
+    # the integrand may be shifted by up to s <= 2 deviations; 11 deviations cover it
+    z = torch.arange(-11.0, 11.0, LATENT_STEP, dtype=mean.dtype, device=mean.device)
     weights = torch.exp(-0.5 * z.square())
     weights = weights / weights.sum()
     f = mean.unsqueeze(-1) + deviation.unsqueeze(-1) * z
@@ -82,9 +85,9 @@ def _over_latent(mean: Tensor, deviation: Tensor) -> LogisticNormal:
 
 
 def _over_logistic(mean: Tensor, deviation: Tensor) -> LogisticNormal:
-    # to the left as far as a very negative mean needs, to the right until the density is 1e-16
-    e = torch.arange(-110.0, 38.0, STEP_OF_LOGISTIC, dtype=mean.dtype, device=mean.device)
-    weights = STEP_OF_LOGISTIC * torch.sigmoid(e) * torch.sigmoid(-e)
+    # to the left far enough for very negative means, to the right until the density is 1e-16
+    e = torch.arange(-110.0, 38.0, LOGISTIC_STEP, dtype=mean.dtype, device=mean.device)
+    weights = LOGISTIC_STEP * torch.sigmoid(e) * torch.sigmoid(-e)
     s = deviation.unsqueeze(-1)
     u = (mean.unsqueeze(-1) - e) / s
     density = torch.exp(-0.5 * u.square()) / (math.sqrt(2.0 * math.pi) * s)

@@ -19,7 +19,7 @@ class MixedOutputs(NoisyOutputs):
 
     The latent functions share a kernel k and are independent a priori, so that the outputs have the
     covariance (W W^T)_ij k(x, x'): a coregionalisation matrix of rank q, learned through W. With
-    fewer latents than outputs a noisy output leans on those that say more.
+    fewer latents than outputs, noisy outputs borrow strength from the others.
 
     Args:
         num_outputs: p, at least two.
@@ -27,9 +27,8 @@ class MixedOutputs(NoisyOutputs):
         noise_variance, noise_floor: of ``NoisyOutputs``.
 
     Attributes:
-        mixing (p, q): W, starting at orthogonal columns with which outputs have k's variance on
-            average; with fewer latents than outputs at the principal axes of the targets
-            (``start``).
+        mixing (p, q): W. Initially orthogonal columns such that outputs have k's variance on
+            average; with fewer latents than outputs the principal axes of the targets (``start``).
 
     Raises:
         ConfigError: fewer than two outputs, or latents below two or above p.
@@ -60,10 +59,10 @@ class MixedOutputs(NoisyOutputs):
 
     @torch.no_grad()
     def start(self, residual: Tensor) -> None:
-        """With q < p: W at the q leading principal axes, and noise no less than what they leave.
+        """If q < p, set W to the q leading principal axes and raise the noise to their residuals.
 
-        No values of q functions explain what lies outside the span of W: noise that was fitted to
-        each output by itself knows nothing of that, and is raised to its variance, by output.
+        The part of the targets outside the span of W is noise; noise variances fitted to each
+        output separately do not include it, so each is raised at least to its variance.
 
         Cost: O(n p^2 + p^3).
         """
@@ -75,7 +74,7 @@ class MixedOutputs(NoisyOutputs):
         covariance = y.mT @ y / pairs
         values, vectors = torch.linalg.eigh(covariance)
         values, axes = values[-count:].clamp_min(0.0), vectors[:, -count:]
-        # as from the constructor, outputs have k's variance on average
+        # as in the constructor, outputs have k's variance on average
         scale = size / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
         self.mixing.copy_(axes * (values * scale).sqrt())
         rest = torch.eye(size).to(axes) - axes @ axes.mT
@@ -90,7 +89,7 @@ class MixedOutputs(NoisyOutputs):
     def predictive_of_rows(
         self, mean: Tensor, variance: Tensor, noise: RowNoise | None
     ) -> LowRankMultivariateNormal:
-        """N(W m, W diag(v) W^T + noise): errors of outputs go together as their functions do."""
+        """N(W m, W diag(v) W^T + noise), correlated over the outputs."""
         factor = self.mixing * variance.clamp_min(0).sqrt().unsqueeze(-2)
         centre = mean @ self.mixing.mT
         own = self.noise_of_rows(noise).expand_as(centre)

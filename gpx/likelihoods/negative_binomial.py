@@ -1,4 +1,4 @@
-"""Counts that vary more than a Poisson law lets them, with a log-linear mean."""
+"""Negative binomial likelihood: over-dispersed counts with a log-linear mean."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from gpx.likelihoods.quadrature import GaussLogistic
 class NegativeBinomial(Likelihood):
     """Counts y of mean exp(f) and variance exp(f) + dispersion exp(2 f).
 
-    A Poisson law whose rate is gamma-distributed about exp(f) with squared coefficient of variation
-    ``dispersion``; towards zero of it the ``Poisson`` likelihood. Targets must not be standardised.
+    A Poisson distribution whose rate is gamma-distributed with mean exp(f) and squared coefficient
+    of variation ``dispersion``; it tends to the ``Poisson`` likelihood as this goes to zero.
+    Targets must not be standardised.
 
     With r = 1 / dispersion and l = f - log r, log p = c(y, r) - y softplus(-l) - r softplus(l), so
-    that ``expected_log_prob`` needs the quadrature of ``GaussLogistic`` alone: with 20 nodes within
+    that ``expected_log_prob`` only needs the quadrature of ``GaussLogistic``: with 20 nodes within
     1.2e-5 (y + r) for any latent mean and variance, and 1e-10 (y + r) for variances up to one.
 
     Args:
         dispersion: its initial value, no unit; learned.
         num_nodes: quadrature nodes of the expectation and of the predictive mixture.
 
-    Source: Hilbe 2011, section 8.2 (the law called NB2).
+    Source: Hilbe 2011, section 8.2 (NB2).
     """
 
     log_concave = True
@@ -47,14 +48,14 @@ class NegativeBinomial(Likelihood):
         """``log_prob`` with both softplus of f averaged; (..., n)."""
         r = self._shape
         logit = mean - r.log()
-        # softplus(l) - l = softplus(-l): the difference would leave few digits of large counts
+        # not softplus(l) - l for softplus(-l): the difference is inexact for large counts
         below = self.quadrature.softplus(-logit, variance)
         above = self.quadrature.softplus(logit, variance)
         return _log_coefficient(y, r) - y * below - r * above
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of negative binomial laws at the quadrature nodes, in float64."""
-        # like the coefficient: a density is a difference of large lgamma
+        """Mixture of negative binomials at the quadrature nodes, in float64."""
+        # float64, since the density is a difference of large lgamma
         r = self._shape.double()
 
         def law(f: Tensor) -> torch.distributions.NegativeBinomial:
@@ -72,7 +73,7 @@ class NegativeBinomial(Likelihood):
 
     @property
     def _shape(self) -> Tensor:
-        """r (), of the gamma law of the rate."""
+        """r (), the shape of the rate's gamma distribution."""
         return 1.0 / self.dispersion
 
 

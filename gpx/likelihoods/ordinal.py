@@ -1,4 +1,4 @@
-"""Classes in an order, between cut points on the axis of one latent function."""
+"""Ordinal likelihood: ordered classes between cut points of one latent function."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
 class Ordinal(Likelihood):
     """P(y <= c | f) = link(b_c - f) with cut points b_0 < ... < b_{C-2}, y = 0 ... C - 1.
 
-    The latent function is seen through noise of unit scale, logistic or normal, and the class says
-    between which cut points it was. Cut points are learned; they start where f ~ N(0, 1) makes all
-    classes about as likely. With the logit link log p is a sum of two log-sigmoids and a term
-    without f, so that its quadrature is that of ``GaussLogistic``, within 2.5e-5 for any latent
-    mean and variance.
+    The class is the interval between cut points that contains f plus noise of unit scale, logistic
+    or normal. Cut points are learned; initially all classes are about equally likely under
+    f ~ N(0, 1). With the logit link log p is a sum of two log-sigmoids and a term without f, so
+    that ``GaussLogistic`` gives expectations within 2.5e-5 for any latent mean and variance.
 
     Args:
         num_classes: C, at least three.
         link: ``logit`` or ``probit``.
         num_nodes: quadrature nodes of the expectations.
-        order: of targets that are texts, these texts from the lowest class to the highest; None:
-            targets are numbers.
+        order: for text targets, the texts from the lowest class to the highest; None: targets are
+            numbers.
 
     Attributes:
-        first_cut (): b_0. gaps (C - 2,): between a cut point and the next; positive.
+        first_cut (): b_0.
+        gaps (C - 2,): distances of consecutive cut points, positive.
 
     Raises:
         ConfigError: fewer than three classes, or another number of them than ``order`` has.
@@ -58,7 +58,7 @@ class Ordinal(Likelihood):
         super().__init__()
         if num_classes < 3:
             raise ConfigError(
-                f"an order says something of three classes or more, got {num_classes}: take "
+                f"ordinal classes must be three or more, got {num_classes}: take "
                 "likelihood=Bernoulli() for two"
             )
         if link not in ("logit", "probit"):
@@ -70,7 +70,7 @@ class Ordinal(Likelihood):
         self.order = None if order is None else tuple(order)
         self.quadrature = (GaussLogistic if link == "logit" else GaussHermite)(num_nodes)
         shares = torch.arange(1, num_classes, dtype=torch.float64) / num_classes
-        # of f and the noise together
+        # standard deviation of f plus noise
         width = math.sqrt(1.0 + (math.pi**2 / 3.0 if link == "logit" else 1.0))
         cuts = width * math.sqrt(2.0) * torch.erfinv(2.0 * shares - 1.0)
         self.first_cut = nn.Parameter(cuts[0].to(torch.get_default_dtype()))
@@ -122,7 +122,7 @@ class Ordinal(Likelihood):
         return Curvature(rise - fall, information)
 
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
-        """With the probit link: the law of y at a mean and cut points shrunk by sqrt(1 + variance).
+        """For the probit link: P(y) at a mean and cut points divided by sqrt(1 + variance).
 
         Raises:
             NotAvailable: the logit link.
@@ -136,9 +136,9 @@ class Ordinal(Likelihood):
         return Tilted(self._log_interval(y, mean, scale), *self._interval_curvature(y, mean, scale))
 
     def _ends(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Cut points below and above the class, and whether it has them (1 or 0), each (n,).
+        """Cut points below and above the class, and whether they exist (1 or 0), each (n,).
 
-        Where it has none the value is another cut point: infinity has no gradient.
+        A missing one is replaced by another cut point, since infinity has no gradient.
         """
         require_labels(self, y, self.num_classes)
         cuts, label = self.cut_points, y.long()
@@ -155,7 +155,7 @@ class Ordinal(Likelihood):
         """log(Phi((upper - f) / scale) - Phi((lower - f) / scale)); (..., n)."""
         lower, upper, above, below = self._ends(y)
         left, right = (lower - f) / scale, (upper - f) / scale
-        # both on the side where Phi is small; ends that are not there are replaced
+        # reflect so that Phi is small at both ends; missing ends are replaced
         turned = left + right > 0.0
         near, far = torch.where(turned, -left, right), torch.where(turned, -right, left)
         top, bottom = log_ndtr(near), log_ndtr(far)

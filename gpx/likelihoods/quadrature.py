@@ -14,8 +14,8 @@ from torch.special import ndtr
 
 from gpx.errors import ConfigError
 
-WIDE = 2.0
-"""Standard deviation of f above which the logistic function is averaged the other way round."""
+MAX_NARROW_DEVIATION = 2.0
+"""Up to this standard deviation of f, ``GaussLogistic`` uses Gauss-Hermite nodes of f."""
 
 
 class _FixedRule(nn.Module):
@@ -35,7 +35,7 @@ class _FixedRule(nn.Module):
         self.register_buffer("weights", torch.from_numpy(weights / weights.sum()), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _FixedRule:
-        """Follow the module to another device, but keep the nodes in float64 through casts."""
+        """Move to the module's device, but stay in float64."""
         nodes, weights = self.nodes, self.weights
         super()._apply(fn, recurse)
         self.nodes = nodes.to(self.nodes.device)
@@ -106,11 +106,11 @@ class GaussHermite(_FixedRule):
 class GaussLogistic(_FixedRule):
     """Expectations of the logistic function and its integral over f ~ N(mean, variance).
 
-    The logistic function is a distribution function: of a logistic variable e, so that
+    The logistic function is the distribution function of a logistic variable e, so that
     E sigmoid(f) = P(e < f) = E Phi((mean - e) / s), s the standard deviation of f, and
-    E log(1 + exp(f)) = E max(f - e, 0) with f averaged in closed form. A Gauss rule over e
-    converges the faster the wider f is, a Gauss-Hermite rule over f the narrower it is: where s is
-    above ``WIDE`` the first is taken, below it the second.
+    E log(1 + exp(f)) = E max(f - e, 0), with closed forms of the expectation over f. A Gauss rule
+    over e converges faster for large s, a Gauss-Hermite rule over f for small s: the first is used
+    for s above ``MAX_NARROW_DEVIATION``.
 
     Args:
         num_nodes: Q of each rule, at least one. With 20 both expectations are within 1.2e-5 for
@@ -123,7 +123,7 @@ class GaussLogistic(_FixedRule):
     """
 
     def __init__(self, num_nodes: int = 20) -> None:
-        narrow = GaussHermite(num_nodes)  # says what is wrong with num_nodes
+        narrow = GaussHermite(num_nodes)  # checks num_nodes
         order = np.arange(1.0, num_nodes)
         beside = math.pi * order**2 / np.sqrt(4.0 * order**2 - 1.0)
         nodes, vectors = np.linalg.eigh(np.diag(beside, 1) + np.diag(beside, -1))
@@ -137,7 +137,7 @@ class GaussLogistic(_FixedRule):
         """
         deviation, offsets = self._wide(mean, variance)
         wide = self.average(ndtr(offsets / deviation))
-        return self._either(variance, wide, self.narrow.expectation(torch.sigmoid, mean, variance))
+        return self._choose(variance, wide, self.narrow.expectation(torch.sigmoid, mean, variance))
 
     def softplus(self, mean: Tensor, variance: Tensor) -> Tensor:
         """E log(1 + exp(f)), elementwise; (n,).
@@ -148,11 +148,11 @@ class GaussLogistic(_FixedRule):
         ratio = offsets / deviation
         density = torch.exp(-0.5 * ratio.square().clamp_max(160.0)) / math.sqrt(2.0 * math.pi)
         wide = self.average(deviation * density + offsets * ndtr(ratio))
-        return self._either(variance, wide, self.narrow.expectation(softplus, mean, variance))
+        return self._choose(variance, wide, self.narrow.expectation(softplus, mean, variance))
 
     def _wide(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Standard deviations (n,), and mean - e (Q, n)."""
-        return variance.clamp_min(WIDE**2).sqrt(), mean - self.beside(mean)
+        return variance.clamp_min(MAX_NARROW_DEVIATION**2).sqrt(), mean - self.beside(mean)
 
-    def _either(self, variance: Tensor, wide: Tensor, narrow: Tensor) -> Tensor:
-        return torch.where(variance > WIDE**2, wide, narrow)
+    def _choose(self, variance: Tensor, wide: Tensor, narrow: Tensor) -> Tensor:
+        return torch.where(variance > MAX_NARROW_DEVIATION**2, wide, narrow)

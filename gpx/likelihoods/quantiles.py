@@ -1,4 +1,4 @@
-"""Distribution functions and quantiles of predictive laws, those that torch leaves out included."""
+"""Distribution functions and quantiles of predictive distributions, also where torch has none."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from torch.distributions import (
 from gpx.linalg import running_sum
 
 COUNT_WINDOW = 256
-"""Counts whose probabilities are added up at a time."""
+"""Number of counts whose probabilities are summed at once."""
 MAX_COUNT = 1e6
-"""Beyond this the quantile of a count is the bound of Chebyshev's inequality."""
-NEWTON_STEPS, MOST_STEPS = 12, 140
-"""Of the search for a quantile: some six do; after the first dozen every second one halves."""
+"""Above this the quantile of a count is the bound of Chebyshev's inequality."""
+NEWTON_STEPS, MAX_STEPS = 12, 140
+"""Limits of the search for a quantile: pure Newton steps (about six suffice), and steps in all, of
+which every second one then bisects."""
 
 
 def is_count(law: Distribution) -> bool:
-    """Whether the law is one of whole numbers."""
+    """Whether the distribution is discrete."""
     return bool(law.support.is_discrete)  # type: ignore[union-attr]
 
 
@@ -68,14 +69,14 @@ def cdf(law: Distribution, y: Tensor) -> Tensor:
 
 
 def cdf_before(law: Distribution, y: Tensor) -> Tensor:
-    """P(Y < y): ``cdf`` but for counts."""
+    """P(Y < y), equal to ``cdf`` except for counts."""
     return cdf(law, y.ceil() - 1.0) if is_count(law) else cdf(law, y)
 
 
-def of_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Distribution:
-    """The law of some rows of the batch, given their indices (m,).
+def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Distribution:
+    """The distribution of some rows of the batch, given their indices (m,).
 
-    Of a batch (n, p): of single targets, given their rows (m,) and their outputs (m,).
+    For a batch (n, p): of single targets, given their rows (m,) and outputs (m,).
 
     Raises:
         NotImplementedError: neither normal, Laplace, Student's t, beta, Poisson, negative binomial,
@@ -83,9 +84,9 @@ def of_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Distribu
     """
     if isinstance(law, MixtureSameFamily):
         share = Categorical(probs=law.mixture_distribution.probs[rows])
-        return MixtureSameFamily(share, of_rows(law.component_distribution, rows))
+        return MixtureSameFamily(share, select_rows(law.component_distribution, rows))
     if isinstance(law, (Normal, Laplace, StudentT, Beta, Poisson, NegativeBinomial)):
-        names = [name for name in law.arg_constraints if name != "probs"]  # logits say the same
+        names = [name for name in law.arg_constraints if name != "probs"]  # logits are enough
         return type(law)(**{name: getattr(law, name)[rows] for name in names})
     raise NotImplementedError(f"rows of a {type(law).__name__}")
 
@@ -93,16 +94,16 @@ def of_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Distribu
 def quantile(law: Distribution, q: float | Tensor) -> Tensor:
     """The quantile of probability q in (0, 1), shaped as the batch of the law.
 
-    Of counts the smallest whole number k with P(Y <= k) >= q; those without a distribution function
-    add up their probabilities. Laws without an inverse distribution function (mixtures, Student's
-    t) get theirs to rounding by Newton's steps between brackets.
+    For counts the smallest integer k with P(Y <= k) >= q, by summation if there is no distribution
+    function. Without an inverse distribution function (mixtures, Student's t) the quantile is
+    computed to rounding by Newton steps within brackets.
 
     Args:
-        law: of numbers; a mean and a standard deviation that are finite.
-        q: one, or one for each row.
+        law: with finite mean and standard deviation.
+        q: one number, or one for each row.
 
     Raises:
-        NotImplementedError: no counts, and no cumulative distribution function.
+        NotImplementedError: not a count, and no cumulative distribution function.
 
     Cost: about ten distribution functions and densities.
     """
@@ -117,7 +118,7 @@ def quantile(law: Distribution, q: float | Tensor) -> Tensor:
     try:
         return law.icdf(wanted)
     except NotImplementedError:
-        return _solved(law, wanted)
+        return _solve(law, wanted)
 
 
 def central_interval(law: Distribution, level: float) -> tuple[Tensor, Tensor]:
@@ -134,19 +135,19 @@ def central_interval(law: Distribution, level: float) -> tuple[Tensor, Tensor]:
         return quantile(normal, tail), quantile(normal, 1.0 - tail)
 
 
-def _solved(law: Distribution, q: Tensor) -> Tensor:
-    """y with P(Y <= y) = q: Newton's steps, halved brackets where these leave them.
+def _solve(law: Distribution, q: Tensor) -> Tensor:
+    """y with P(Y <= y) = q, by Newton steps, or bisection where these leave the bracket.
 
-    The first bracket is that of Chebyshev's one-sided inequality, within the support.
+    The first bracket is from Chebyshev's one-sided inequality, within the support.
     """
     mean, deviation = law.mean, law.stddev
     low = mean - deviation * ((1.0 - q) / q).sqrt()
     high = mean + deviation * (q / (1.0 - q)).sqrt()
-    low, high = (end.clamp(*_ends(law)) for end in (low, high))
+    low, high = (end.clamp(*_support_ends(law)) for end in (low, high))
     at = Normal(mean, deviation).icdf(q)
     at = torch.where((at > low) & (at < high), at, 0.5 * (low + high))
     resolution = 4.0 * torch.finfo(mean.dtype).eps
-    for step in range(MOST_STEPS):
+    for step in range(MAX_STEPS):
         excess = cdf(law, at) - q
         low, high = torch.where(excess < 0.0, at, low), torch.where(excess < 0.0, high, at)
         newton = at - excess / law.log_prob(at).exp()
@@ -154,7 +155,7 @@ def _solved(law: Distribution, q: Tensor) -> Tensor:
         if step > NEWTON_STEPS and step % 2:
             inside = torch.zeros_like(inside)
         moved = torch.where(inside, newton, 0.5 * (low + high))
-        # at rounding level the distribution function decides no more
+        # stop at the rounding level of the distribution function
         settled = (moved - at).abs() <= resolution * (at.abs() + deviation)
         settled |= excess.abs() <= resolution * q.minimum(1.0 - q)
         at = torch.where(settled, at, moved)
@@ -163,28 +164,28 @@ def _solved(law: Distribution, q: Tensor) -> Tensor:
     return at
 
 
-def _ends(law: Distribution) -> tuple[float, float]:
-    """Least and largest values of a law of numbers that are not counts."""
+def _support_ends(law: Distribution) -> tuple[float, float]:
+    """Ends of the support of a continuous distribution."""
     if isinstance(law, MixtureSameFamily):
-        return _ends(law.component_distribution)
+        return _support_ends(law.component_distribution)
     return (0.0, 1.0) if isinstance(law, Beta) else (-math.inf, math.inf)
 
 
 def _whole_number(law: Distribution, q: Tensor) -> Tensor:
-    """Smallest whole number k with P(Y <= k) >= q, by halving up to Chebyshev's one-sided bound."""
+    """Smallest integer k with P(Y <= k) >= q, by bisection up to Chebyshev's one-sided bound."""
     high = (law.mean + law.stddev * (q / (1.0 - q)).sqrt()).ceil()
     low = torch.full_like(high, -1.0)
     while bool((high - low > 1.0).any()):
         middle = (0.5 * (low + high)).floor()
         if bool(((middle == low) & (high - low > 1.0)).any()):
-            break  # whole numbers beyond the digits of the dtype
+            break  # integers that the dtype cannot represent
         below = cdf(law, middle) < q
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return high
 
 
 def _by_summation(law: Distribution, q: Tensor) -> Tensor:
-    """Smallest whole number k (n,) with P(y <= k) >= q, adding up probabilities in windows."""
+    """Smallest integer k (n,) with P(y <= k) >= q, summing probabilities in windows."""
     found = torch.full_like(law.mean, torch.inf)
     below = torch.zeros_like(found, dtype=torch.float64)
     # one-sided Chebyshev: the quantile lies below this
@@ -199,5 +200,5 @@ def _by_summation(law: Distribution, q: Tensor) -> Tensor:
         below = reached[-1]
         if not bool(torch.isinf(found).any()):
             break
-    # rounding may leave the sum short of q by its own error; then Chebyshev's bound
+    # where rounding keeps the sum below q, Chebyshev's bound
     return torch.where(torch.isinf(found), last.ceil(), found)

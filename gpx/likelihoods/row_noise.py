@@ -1,4 +1,4 @@
-"""Gaussian noise whose variance differs from row to row in a known way."""
+"""Known differences of the noise variance between rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.distributions import Distribution, MixtureSameFamily, Normal
 
 
 class RowNoise(NamedTuple):
-    """What is known of the noise of each row: its variance is ``known + relative * s``.
+    """The noise variance of each row as ``known + relative * s``.
 
     s is the noise variance that the likelihood learns for all rows.
 
     Attributes:
         known (n,): variances in squared (standardised) target units, such as those of repeated
             measurements; not negative.
-        relative (n,): one over the weight of each row, which says how many rows it stands for. What
-            that means where noise is not Gaussian: ``Likelihood.log_prob_of_rows``.
+        relative (n,): one over the weight of each row, the number of rows it stands for. For other
+            than Gaussian noise see ``Likelihood.log_prob_of_rows``.
     """
 
     known: Tensor
@@ -29,7 +29,7 @@ class RowNoise(NamedTuple):
         return self.known + self.relative * noise_variance
 
     def of(self, rows: Tensor | slice) -> RowNoise:
-        """Of the rows with these numbers (m,)."""
+        """The noise of the rows with these numbers (m,)."""
         return RowNoise(self.known[rows], self.relative[rows])
 
     def like(self, tensor: Tensor) -> RowNoise:
@@ -37,8 +37,7 @@ class RowNoise(NamedTuple):
         return RowNoise(self.known.to(tensor), self.relative.to(tensor))
 
     def added_to(self, law: Distribution) -> Distribution:
-        """The law of y (n,) with the known variances added to the noise that it has; weights are
-        not looked at.
+        """The distribution of y (n,) with the known variances added; weights are ignored.
 
         Args:
             law: normal, or a mixture of normals.
@@ -47,23 +46,23 @@ class RowNoise(NamedTuple):
             parts = law.component_distribution
             known = self.known.to(parts.mean).unsqueeze(-1)
             noisy = Normal(parts.mean, (parts.variance + known).sqrt())
-            checked = None if len(known) else False  # torch's check of values cannot look at none
+            checked = None if len(known) else False  # torch's validation fails on an empty batch
             return MixtureSameFamily(law.mixture_distribution, noisy, validate_args=checked)
         return Normal(law.mean, (law.variance + self.known.to(law.mean)).sqrt())
 
-    def and_of(self, more: RowNoise) -> RowNoise:
-        """Of these rows and then of ``more``."""
+    def concatenated(self, more: RowNoise) -> RowNoise:
+        """The noise of these rows followed by that of ``more``."""
         return RowNoise(
             torch.cat([self.known, more.known]), torch.cat([self.relative, more.relative])
         )
 
 
 def training_noise(model: Any, like: Tensor) -> Tensor:
-    """Noise variances of a model's training rows: () for all of them, or (n,) where some are known.
+    """Noise variances of a model's training rows: () for all of them, or (n,).
 
     Args:
-        model: with a Gaussian likelihood, and ``row_noise`` where it takes any.
-        like: of the dtype and device of what is known.
+        model: with a Gaussian likelihood, and ``row_noise`` if it supports it.
+        like: a tensor of the result's dtype and device.
     """
     learned: Tensor = model.likelihood.noise_variance
     known: RowNoise | None = getattr(model, "row_noise", None)

@@ -1,4 +1,4 @@
-"""Noise that is normal with a random variance: what it leaves of a normal latent function."""
+"""Noise that is normal with a random variance, added to a normal latent function."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal
 def scale_mixture(
     mean: Tensor, variance: Tensor, own: Tensor, log_weights: Tensor
 ) -> MixtureSameFamily:
-    """Law of f + e for f ~ N(mean, variance) and e ~ N(0, V), V one of a few variances.
+    """Distribution of f + e for f ~ N(mean, variance) and e ~ N(0, V), V one of a few variances.
 
-    A sum of normals is normal: given V the law is N(mean, variance + V). The density has no trace
-    of the points V however wide f is, where a mixture over points of f shows each of them.
+    Given V it is N(mean, variance + V). Unlike a mixture over points of f, the density is smooth
+    however wide f is.
 
     Args:
         mean, variance (..., n): of f.
@@ -29,7 +29,7 @@ def scale_mixture(
 
 
 def laplace_variances(scale: Tensor, num_points: int) -> tuple[Tensor, Tensor]:
-    """Laplace noise of this scale as normals: own (Q,) and log_weights (Q,) of ``scale_mixture``.
+    """Laplace noise as a mixture: own (Q,) and log_weights (Q,) of ``scale_mixture``.
 
     V = 2 scale^2 E, E standard exponential (Andrews and Mallows 1974), by the trapezoid rule in
     u = log E: the integrand is analytic for |Im u| < pi / 2, and the error falls like
@@ -41,11 +41,11 @@ def laplace_variances(scale: Tensor, num_points: int) -> tuple[Tensor, Tensor]:
 
 
 def student_variances(scale: Tensor, df: Tensor, num_points: int) -> tuple[Tensor, Tensor]:
-    """Student-t noise as normals: own (Q,) and log_weights (Q,) of ``scale_mixture``.
+    """Student-t noise as a mixture: own (Q,) and log_weights (Q,) of ``scale_mixture``.
 
-    V = scale^2 a / G, G gamma-distributed of shape a = df / 2, by the trapezoid rule in u = log G,
-    from where the tails of the noise lie at 1e-13 of all on. Its variance is exact to 3e-7 from 3
-    degrees of freedom on; below, the range is cut short.
+    V = scale^2 a / G, G gamma-distributed of shape a = df / 2, by the trapezoid rule in u = log G.
+    The range leaves out tails of probability 1e-13. The variance is exact to 3e-7 from 3 degrees of
+    freedom on; below, the range is truncated further.
     """
     shape = 0.5 * df
     with torch.no_grad():

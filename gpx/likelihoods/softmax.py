@@ -11,19 +11,20 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, require_labels
 from gpx.likelihoods.quadrature import GaussHermite
 
-LEFT, RIGHT, DEVIATIONS = 8.0, 3.6, 5.0
-"""The grid reaches from -LEFT to RIGHT, and this many latent standard deviations further on both
-sides: there the integrand is its exponential tail up to a relative exp(-8), or below 1e-16."""
+LEFT_MARGIN, RIGHT_MARGIN, MARGIN_DEVIATIONS = 8.0, 3.6, 5.0
+"""The grid reaches from -LEFT_MARGIN to RIGHT_MARGIN, extended by MARGIN_DEVIATIONS latent standard
+deviations on both sides: outside, the integrand is an exponential tail up to a relative exp(-8), or
+below 1e-16."""
 
 EULER = 0.5772156649015329
 """Mean of the standard Gumbel distribution."""
 
 MAX_EXPONENT = 4.38
-"""exp(-exp(4.38)) = exp(-80): zero for every purpose, yet a normal float32 number."""
+"""Exponents are clamped to this: exp(-exp(4.38)) = exp(-80) is still a normal float32 number."""
 
 
 class _Grid(NamedTuple):
-    offset: Tensor  # (..., n), where the largest latent is
+    offset: Tensor  # (..., n), mean of the largest latent
     points: Tensor  # (T, ..., n), u relative to the offset
     step: Tensor  # (..., n)
     radius: Tensor  # (..., n), largest latent standard deviation
@@ -109,7 +110,10 @@ class Softmax(Likelihood):
     def _grid(self, mean: Tensor, variance: Tensor) -> _Grid:
         with torch.no_grad():
             radius = variance.amax(-1).clamp_min(0.0).sqrt()
-            left, right = LEFT + DEVIATIONS * radius, RIGHT + DEVIATIONS * radius
+            left, right = (
+                LEFT_MARGIN + MARGIN_DEVIATIONS * radius,
+                RIGHT_MARGIN + MARGIN_DEVIATIONS * radius,
+            )
             share = torch.linspace(0, 1, self.num_steps, dtype=mean.dtype, device=mean.device)
             points = share.view(-1, *(1 for _ in radius.shape)) * (left + right) - left
             return _Grid(mean.amax(-1), points, (left + right) / (self.num_steps - 1), radius)

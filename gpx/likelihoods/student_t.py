@@ -1,4 +1,4 @@
-"""Student-t noise: heavy tails that forgive outliers; not log-concave."""
+"""Student-t noise: heavy tails, robust to outliers; not log-concave."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.quadrature import GaussHermite
 from gpx.likelihoods.scale_mixture import scale_mixture, student_variances
 
-NORMALS = 100
-"""In a predictive mixture: densities within 1e-6 from 3 degrees of freedom on."""
+NUM_COMPONENTS = 100
+"""Components of the predictive mixture: densities within 1e-6 from 3 degrees of freedom on."""
 
 
 class StudentT(Likelihood):
@@ -51,6 +51,6 @@ class StudentT(Likelihood):
         return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of ``NORMALS`` normals, of batch shape (..., n)."""
-        own = student_variances(self.scale, self.df, NORMALS)
+        """Mixture of ``NUM_COMPONENTS`` normals, of batch shape (..., n)."""
+        own = student_variances(self.scale, self.df, NUM_COMPONENTS)
         return scale_mixture(mean, variance, *own)

@@ -1,4 +1,4 @@
-"""A law made wider or narrower about its mean, of the same shape."""
+"""A distribution scaled about its mean, its shape kept."""
 
 from __future__ import annotations
 
@@ -16,44 +16,46 @@ from torch.distributions import (
 from gpx.errors import ConfigError
 
 
-def widened(law: Distribution, factor: Tensor) -> Distribution:
-    """The law of m + factor (Y - m), m the mean of Y: of the same kind, tails and skewness kept.
+def widened(distribution: Distribution, factor: Tensor) -> Distribution:
+    """The distribution of m + factor (Y - m), m the mean of Y: same family, tails and skewness.
 
-    The mean of a Student t is its centre, also where it has none, and that of a mixture is made of
-    the centres of its parts.
+    The location of a Student t stands for its mean, also where it has none; the mean of a mixture
+    is the weighted mean of its components' locations.
 
     Args:
-        law: normal, Laplace, Student's t, or a mixture of these.
+        distribution: normal, Laplace, Student's t, or a mixture of these.
         factor (): above 0.
 
     Raises:
-        ConfigError: another law.
+        ConfigError: any other distribution.
     """
-    return _about(law, _centre(law), factor.to(_centre(law)))
+    return _about(distribution, _centre(distribution), factor.to(_centre(distribution)))
 
 
-def _centre(law: Distribution) -> Tensor:
-    """(n,), or of the parts of mixtures one more dimension."""
-    if isinstance(law, MixtureSameFamily):
-        share: Tensor = law.mixture_distribution.probs
-        return (share * _centre(law.component_distribution)).sum(-1)
-    if isinstance(law, (Normal, Laplace, StudentT)):
-        centre: Tensor = law.loc
+def _centre(distribution: Distribution) -> Tensor:
+    """(n,); for the components of mixtures with one more dimension."""
+    if isinstance(distribution, MixtureSameFamily):
+        weights: Tensor = distribution.mixture_distribution.probs
+        return (weights * _centre(distribution.component_distribution)).sum(-1)
+    if isinstance(distribution, (Normal, Laplace, StudentT)):
+        centre: Tensor = distribution.loc
         return centre
     raise ConfigError(
-        f"a {type(law).__name__} cannot be made wider; expected a normal, Laplace or Student t law "
-        "of numbers, or a mixture of these"
+        f"a {type(distribution).__name__} cannot be widened; expected a normal, Laplace or "
+        "Student t distribution, or a mixture of these"
     )
 
 
-def _about(law: Distribution, centre: Tensor, factor: Tensor) -> Distribution:
-    if isinstance(law, MixtureSameFamily):
-        parts = _about(law.component_distribution, centre.unsqueeze(-1), factor)
-        # shares stay as they are, and are not normalised anew
-        same: Categorical = law.mixture_distribution
-        return MixtureSameFamily(same, parts)
-    assert isinstance(law, (Normal, Laplace, StudentT))
-    loc = torch.where(law.loc == centre, law.loc, centre + factor * (law.loc - centre))
-    if isinstance(law, StudentT):
-        return StudentT(law.df, loc, factor * law.scale)
-    return type(law)(loc, factor * law.scale)
+def _about(distribution: Distribution, centre: Tensor, factor: Tensor) -> Distribution:
+    if isinstance(distribution, MixtureSameFamily):
+        components = _about(distribution.component_distribution, centre.unsqueeze(-1), factor)
+        # the weights stay as they are, not normalised again
+        weights: Categorical = distribution.mixture_distribution
+        return MixtureSameFamily(weights, components)
+    assert isinstance(distribution, (Normal, Laplace, StudentT))
+    loc = torch.where(
+        distribution.loc == centre, distribution.loc, centre + factor * (distribution.loc - centre)
+    )
+    if isinstance(distribution, StudentT):
+        return StudentT(distribution.df, loc, factor * distribution.scale)
+    return type(distribution)(loc, factor * distribution.scale)

@@ -16,17 +16,17 @@ class BlockLanczos:
     """Orthonormal basis S of the sum of the Krylov spaces of all starts, and T = S^T A S.
 
     A S = S T + N E^T, with candidates N (n, b) orthonormal and orthogonal to S: the vectors that
-    the next steps may add. Every start gains from the vectors of all others, so a rule with given
-    accuracy takes fewer products than separate processes do, the more the smaller the matrix and
-    the slower its spectrum decays. Candidates may wait while one start goes on: see ``extend``.
+    the next steps may add. Every start gains from the vectors of all others, so a given accuracy
+    takes fewer products than separate processes; the saving is larger for smaller matrices and
+    slower decay of the spectrum. ``extend`` may add one direction and leave the other candidates.
 
-    New vectors are orthogonalised against all previous ones, twice. Directions that have no part
-    left outside S are dropped; when none is left the space is invariant and the rules are exact.
+    New vectors are orthogonalised against all previous ones, twice. Directions without a component
+    outside S are dropped; when none is left the space is invariant and the rules are exact.
 
     Args:
         matmul: (n, c) -> A times it.
         start (n, c): start vectors, not all zero.
-        capacity: most basis vectors (storage is taken at once); at most n.
+        capacity: largest number of basis vectors (storage is allocated at once); at most n.
 
     Attributes:
         size: t, basis vectors so far.
@@ -88,8 +88,8 @@ class BlockLanczos:
     def extend(self, direction: Tensor | None = None) -> bool:
         """Add all candidates, or the one vector N times ``direction`` (b,).
 
-        The residual of a Galerkin solution S c is -N E^T c: with its direction, the space grows as
-        that of conjugate gradients deflated by all that is known.
+        The residual of a Galerkin solution S c is -N E^T c. In its direction the space grows as in
+        conjugate gradients deflated by the basis so far.
 
         Returns:
             Whether anything was added: False at the capacity and at the end.
@@ -138,7 +138,7 @@ class BlockLanczos:
         return True
 
     def _split(self, block: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """block = N B with N orthonormal (n, r), columns that are rounding noise left out."""
+        """block = N B with N orthonormal (n, r), without columns that are rounding noise."""
         vectors, lead = torch.linalg.qr(block)
         noise = BREAKDOWN * torch.finfo(block.dtype).eps * self._scale
         smallest = float(lead.diagonal().abs().min())
@@ -149,7 +149,7 @@ class BlockLanczos:
             keep[room:] = False
             vectors, lead = left[:, keep], values[keep, None] * right[keep]
         if known is not None and smallest < 1e-6 * self._scale and vectors.shape[1]:
-            # what is left of a cancellation is not orthogonal to working accuracy
+            # after such cancellation the vectors are not orthogonal to working accuracy
             vectors, again = torch.linalg.qr(vectors - known.mT @ (known @ vectors))
             lead = again @ lead
         return vectors, lead

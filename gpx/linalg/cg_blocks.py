@@ -1,8 +1,8 @@
-"""Blocks of steps of conjugate gradients, recorded once a solve and replayed.
+"""Blocks of steps of conjugate gradients, recorded as a CUDA graph once per solve and replayed.
 
-A step is some 25 kernels of a few microseconds beside its product, and nothing in it asks the host:
-where vectors are short, a GPU waits for launches most of the time. Between two looks at which sides
-go on, all steps are one launch.
+A step is some 25 kernels of a few microseconds beside its product, and none of them waits for the
+host: where vectors are short, a GPU mostly waits for launches. With a graph, all steps between two
+convergence checks are one launch.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gpx.linalg.step_records import Records
 
 
 class _Block(NamedTuple):
-    """What k steps leave beside the vectors, which they change in place.
+    """Result of k steps, beside the vectors, which the steps change in place.
 
     Attributes:
-        gamma, slope, measure, active (..., c): of the state after them.
-        measures, actives, curvatures, step_sizes, ratios (k, ..., c): kept of each.
+        gamma, slope, measure, active (..., c): the state after the steps.
+        measures, actives, curvatures, step_sizes, ratios (k, ..., c): records of every step.
     """
 
     gamma: Tensor
@@ -46,37 +46,38 @@ records with a row for each step."""
 
 
 class CGBlocks:
-    """Makes steps of an iteration by blocks, from a recording where it can.
+    """Runs the steps of an iteration in blocks, replayed from a recording where possible.
 
-    The first blocks of a solve run as they are, so that short solves never pay for a recording. The
-    recording ends with the solve, and with it the memory of one block's temporaries: another
+    The first blocks of a solve run unrecorded, so that short solves never pay for a recording. The
+    recording and the memory of its temporaries are released at the end of the solve: another
     operator, or the same one with other hyperparameters, is recorded anew.
 
     Args:
-        state: the iteration, begun.
-        steps: in a block.
-        recordings: how, and where to note that a solve of this kind cannot be recorded.
+        state: the iteration, after ``begin``.
+        steps: steps per block.
+        recordings: makes the recording, and notes the kinds of solve that cannot be recorded.
     """
 
     def __init__(self, state: CGIteration, steps: int, recordings: Recordings) -> None:
         self.state, self.steps, self._recordings = state, steps, recordings
-        # not its own methods, which would keep the vectors and the operator until a collection
-        made, places = partial(_made, state, steps), partial(_places, state)
-        self._replayed = Replayed(made, recordings.record, places, eager=0)
-        self._eager = 1  # so many steps are made one by one before the first block
+        # functions, not bound methods: a reference cycle would keep the vectors and the operator
+        # alive until the garbage collector runs
+        run, addresses = partial(_run_steps, state, steps), partial(_addresses, state)
+        self._replayed = Replayed(run, recordings.record, addresses, eager=0)
+        self._eager = 1  # blocks run unrecorded so far; the caller has made the first one
 
     @property
     def replays(self) -> int:
-        """Blocks that came from a recording."""
+        """Number of blocks that were replayed."""
         return self._replayed.replays
 
     @property
     def given_up(self) -> str | None:
-        """Why blocks run as they are; None where they need not."""
+        """Why blocks are not recorded; None while they may be."""
         return self._replayed.given_up
 
     def advance(self) -> None:
-        """The next ``steps`` steps: the same numbers, to the bit, as one by one."""
+        """The next ``steps`` steps, with results bit-identical to single steps."""
         state = self.state
         if self._eager < EAGER_STEPS or self.given_up is not None:
             self._eager += 1
@@ -91,15 +92,17 @@ class CGBlocks:
             getattr(state, name).extend(rows)
         state.products = products  # a replay calls no function that could count
         if self.given_up is not None:
-            self._recordings.refused[_kind(state)] = self.given_up
+            self._recordings.refused[_solve_kind(state)] = self.given_up
 
     def release(self) -> None:
-        """Let go of the recording, at the end of the solve."""
+        """Release the recording, at the end of the solve."""
         self._replayed.release()
 
 
-def _made(state: CGIteration, steps: int, gamma: Tensor, slope: Tensor, active: Tensor) -> _Block:
-    """So many steps from there: vectors are changed in place, and nothing else of the iteration."""
+def _run_steps(
+    state: CGIteration, steps: int, gamma: Tensor, slope: Tensor, active: Tensor
+) -> _Block:
+    """Run ``steps`` steps; of the iteration only the vectors are changed, in place."""
     noted = noted_checks()
     checks = len(noted or ())
     before = {name: getattr(state, name) for name in (*STATE, *KEPT)}
@@ -109,34 +112,35 @@ def _made(state: CGIteration, steps: int, gamma: Tensor, slope: Tensor, active: 
     try:
         for _ in range(steps):
             state.step()
-        if noted is not None and len(noted) > checks:  # vectors that have moved cannot go back
+        if noted is not None and len(noted) > checks:
+            # a failed factorisation means a repeated call, but the vectors have already changed
             raise RuntimeError("a product or a preconditioner factorises a matrix every time")
         left = [getattr(state, name) for name in STATE]
         return _Block(*left, *(getattr(state, name).stacked() for name in KEPT))
-    finally:  # a recording that fails has computed nothing
+    finally:  # a recording only captures the kernels; the state must be as before
         for name, value in before.items():
             setattr(state, name, value)
 
 
-def _places(state: CGIteration) -> object:
+def _addresses(state: CGIteration) -> object:
     return tuple(vectors.data_ptr() for vectors in (state.x, state.r, state.p))
 
 
-def blocks_of(state: CGIteration, steps: int) -> CGBlocks | None:
-    """Blocks of so many steps; None where steps are better made one by one.
+def make_blocks(state: CGIteration, steps: int) -> CGBlocks | None:
+    """Blocks of ``steps`` steps; None where single steps are used.
 
-    So they are on a CPU, where the host looks after every step, where processes share the products
-    (they talk to one another inside), and where a solve of this kind could not be recorded.
+    These are on a CPU, where convergence is checked after every step; where processes share the
+    products and communicate within them; and where a solve of this kind could not be recorded.
     """
     recordings = solve_recordings()
     wanted = state.rhs.is_cuda and steps > 1 and sharing().count == 1
-    if not wanted or recordings.record is None or _kind(state) in recordings.refused:
+    if not wanted or recordings.record is None or _solve_kind(state) in recordings.refused:
         return None
     return CGBlocks(state, steps, recordings)
 
 
-def _kind(state: CGIteration) -> Hashable:
-    """Operator, preconditioner and shapes by name: what a refusal is remembered by."""
+def _solve_kind(state: CGIteration) -> Hashable:
+    """Names of operator and preconditioner, and shapes: the key under which a refusal is stored."""
     names = (_name(state.matmul), _name(state.preconditioner))
     return (*names, state.rhs.shape, state.rhs.dtype, state.product_dtype)
 

@@ -16,21 +16,23 @@ from gpx.linalg.thin_products import DenseProduct
 
 Product = Callable[[Tensor], Tensor]
 
-CACHED = 2**18
-"""Numbers that inner products of longer vectors take at a time on a CPU: they stay in a cache."""
+MAX_CACHED_ENTRIES = 2**18
+"""On a CPU, inner products are summed over pieces of about this many entries, which stay in a
+cache."""
 
-ROWS = 1024
-"""And no fewer of their rows, however many columns there are."""
+MIN_SUMMED_ROWS = 1024
+"""Smallest number of rows of such a piece, however many columns there are."""
 
 
 class CGIteration:
-    """The vectors of the recurrence, which step by step queues device work and reads nothing back.
+    """State of the recurrence. A step queues device work and reads nothing back to the host.
 
-    Blocks lie by columns, and stay where they are in memory from ``begin`` on. Beside the product
-    and the preconditioner a step takes no memory of their size and passes twelve times over such a
-    block, reading or writing (fourteen times with a preconditioner). Every right-hand side is
-    scaled to entries below two, so that no inner product under- or overflows (a float32 column of
-    norm 1e-20 would look solved by zero).
+    Blocks are stored by columns and keep their addresses from ``begin`` on. Beside the product and
+    the preconditioner, a step allocates no block and makes twelve passes over one (fourteen with a
+    preconditioner). Every right-hand side is scaled to entries below two, so that no inner product
+    under- or overflows (a float32 column of norm 1e-20 would look solved by zero).
+
+    A "side" is one right-hand side; it is active until it meets the stopping rule or breaks down.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class CGIteration:
             scale=self.scale,
             preconditioned=preconditioner is not None,
         )
-        self._trim = 0  # steps that the last ``trim`` has left
+        self._trim = 0  # number of steps after the last ``trim``
         self._room: dict[torch.dtype, Tensor] = {}
         self._narrow: Tensor | None = None
         self._work: Tensor | None = None
@@ -121,11 +123,11 @@ class CGIteration:
         self.measures.append(self.measure)
 
     def step(self, *, looking: bool = False) -> None:
-        """One step of every side in motion.
+        """One step of every active side.
 
         Args:
-            looking: whether the caller looks at the host after it, so that this may: where no side
-                goes on, no further direction is made.
+            looking: whether the caller synchronises with the host after this step, so that the step
+                may do so too, to skip the next direction where no side remains active.
         """
         kp = self._product_of_direction()
         curvature = self._inner(self.p, kp, self.curvatures.room())
@@ -154,14 +156,14 @@ class CGIteration:
         self.active = self._sound(going)
 
     def observe(self) -> None:
-        """Judge the current residual and freeze the sides that are done, or broken by NaN."""
+        """Measure the current residual; sides that are done, or hold NaN, become inactive."""
         self.active = self._sound(self._judge(self.active))
 
     def refresh(self, restart: bool) -> None:
-        """Put the true residual in the place of the recurrence's for the sides in motion.
+        """Replace the recurrence's residual by the true one for the active sides.
 
-        The direction is kept unless ``restart``; its slope p^T r, which is gamma in an undisturbed
-        recurrence, is taken anew so that the next step still ends at the minimum along it.
+        The direction is kept unless ``restart``. Its slope p^T r (equal to gamma in an undisturbed
+        recurrence) is recomputed, so that the next step still ends at the minimum along it.
         """
         self._disturb()
         true = self.rhs - self.product(self.x)
@@ -174,10 +176,10 @@ class CGIteration:
         self.observe()
 
     def verify(self) -> tuple[float, int]:
-        """Judge the true residual and wake the sides that fail the rule.
+        """Measure the true residual and reactivate the sides that fail the rule.
 
         Returns:
-            the worst of those, zero where there is none, and ``trim()``.
+            the largest measure among those, zero where there is none, and ``trim()``.
         """
         stuck = self.flat() | self.broken()
         torch.sub(self.rhs, self.product(self.x), out=self.r)
@@ -191,29 +193,29 @@ class CGIteration:
         return worst, self._trimmed(int(steps))
 
     def restart(self) -> None:
-        """Go on along the steepest descent from the current residual."""
+        """Restart with the steepest descent direction of the current residual."""
         self._disturb()
         self.p.copy_(self.precondition(self.r))
         self.gamma = self.slope = self._inner(self.r, self.p)
 
     def flat(self) -> Tensor:
-        """Which sides met a direction of no positive (or no finite) curvature, (..., c)."""
+        """Which sides met a direction whose curvature is not positive and finite, (..., c)."""
         if not len(self.actives):
             return torch.zeros_like(self.active)
         return (self.actives.stacked() & ~_positive(self.curvatures.stacked())).any(0)
 
     def broken(self) -> Tensor:
-        """Which sides ended in NaN or infinite values, or at r^T Q^-1 r < 0, (..., c)."""
+        """Which sides hold NaN or infinite values, or have r^T Q^-1 r < 0, (..., c)."""
         return ~(torch.isfinite(self.measure) & (self.gamma >= 0.0))
 
     def met_curvatures(self) -> Tensor:
-        """All p^T K p of sides in motion, (k,)."""
+        """All p^T K p of active sides, (k,)."""
         if not len(self.actives):
             return self.zero[:0].flatten()
         return self.curvatures.stacked()[self.actives.stacked()]
 
     def trim(self) -> int:
-        """Drop the records of steps in which no side moved; the number of steps that count."""
+        """Drop the records after the last step in which a side moved; returns that step."""
         known = self._trim == len(self.actives)
         return self._trim if known else self._trimmed(int(self._moved()))
 
@@ -233,7 +235,7 @@ class CGIteration:
         return steps
 
     def history(self) -> Tensor:
-        """The measures (t + 1, ..., c), each side's constant from its last step in motion on."""
+        """The measures (t + 1, ..., c); constant for each side after its last active step."""
         measures = self.measures.stacked()
         if not len(self.actives):
             return measures
@@ -253,22 +255,22 @@ class CGIteration:
         return self.stop.measure(self._residual.now(self.r, self.gamma))
 
     def _judge(self, active: Tensor) -> Tensor:
-        """Measure the current residual: which of these sides do not meet the rule yet.
+        """Measure the current residual; returns which of these sides do not meet the rule yet.
 
-        Written where the records of the next step will keep it.
+        The result is written into the row of the next step's record.
         """
         self.measure = self._measure()
         unmet = self.measure > self.stop.tolerance
         return torch.logical_and(unmet, active, out=self.actives.room())
 
     def _sound(self, going: Tensor) -> Tensor:
-        """Which of the sides go on: r^T Q^{-1} r is not negative."""
-        if self.preconditioner is None:  # a sum of squares, or NaN, and so is then its measure
+        """Those of the sides whose r^T Q^{-1} r is not negative."""
+        if self.preconditioner is None:  # gamma is a sum of squares; if NaN, so was the measure
             return going
         return going.logical_and_(self.gamma >= 0.0)
 
     def _product_of_direction(self) -> Tensor:
-        """K p, by a product in ``product_dtype``."""
+        """K p, computed in ``product_dtype``."""
         if self.product_dtype == self.rhs.dtype:
             return self.product(self.p)
         if self._narrow is None:
@@ -276,12 +278,12 @@ class CGIteration:
         return self._in_room(self.product(self._narrow.copy_(self.p)), self.rhs.dtype)
 
     def _by_columns(self, out: Tensor) -> Tensor:
-        """What a product or a solve returned, (..., n, c) with every column contiguous."""
+        """The result of a product or a solve, as (..., n, c) with every column contiguous."""
         block = out.unsqueeze(-1) if self.is_vector else out
         return block if block.mT.is_contiguous() else self._in_room(block, block.dtype)
 
     def _in_room(self, block: Tensor, dtype: torch.dtype) -> Tensor:
-        """A copy by columns in memory that products and solves share: none outlives the next."""
+        """A copy by columns, in a buffer that the next product or solve overwrites."""
         if dtype not in self._room:
             self._room[dtype] = torch.empty_like(self.rhs, dtype=dtype)
         return self._room[dtype].copy_(block)
@@ -289,7 +291,7 @@ class CGIteration:
     def _inner(self, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
         """Inner products of the columns, (..., c)."""
         n, columns = left.shape[-2], self.zero.numel()
-        rows = max(ROWS, CACHED // max(1, columns)) if left.is_cpu else n
+        rows = max(MIN_SUMMED_ROWS, MAX_CACHED_ENTRIES // max(1, columns)) if left.is_cpu else n
         if self._work is None:
             self._work = by_columns(left[..., :rows, :].clone())
         if rows >= n:
@@ -304,13 +306,13 @@ class CGIteration:
         return total if out is None else out.copy_(total)
 
     def _where(self, moving: Tensor, values: Tensor, records: Records) -> Tensor:
-        """The values of the sides in motion, 0 elsewhere; kept."""
+        """The values of the moving sides and 0 elsewhere, appended to ``records``."""
         found = torch.where(moving, values, self.zero, out=records.room())
         records.append(found)
         return found
 
     def _quadratic_form(self, vectors: Tensor) -> Tensor:
-        """v^T Q^{-1} v, (..., c), at less than a solve where the preconditioner knows how."""
+        """v^T Q^{-1} v, (..., c), cheaper than a solve where the preconditioner provides it."""
         if isinstance(self.preconditioner, Preconditioner) and vectors.ndim == 2:
             return self.preconditioner.quadratic_form(vectors)
         return self._inner(vectors, self.precondition(vectors))

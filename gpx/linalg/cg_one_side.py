@@ -12,7 +12,7 @@ from gpx.linalg.cg_iteration import CGIteration
 
 
 class Numbers:
-    """``Records`` of one number a step, kept by the host.
+    """``Records`` of one number per step, kept on the host.
 
     Args:
         like: a tensor of one entry: shape and dtype of ``stacked``'s rows.
@@ -26,27 +26,27 @@ class Numbers:
         return len(self._numbers)
 
     def room(self) -> None:
-        """Nowhere: what is computed is taken as a number."""
+        """No row to write into: records are Python numbers."""
 
     def append(self, number: Tensor | float) -> None:
-        """Keep one."""
+        """Append one number."""
         self._numbers.append(float(number))
 
     def truncate(self, count: int) -> None:
-        """Forget all but the first ``count``."""
+        """Drop all but the first ``count`` records."""
         del self._numbers[count:]
 
     def stacked(self) -> Tensor:
-        """All of them, (t, ...), t at least one."""
+        """All records, (t, ...); there must be at least one."""
         found = torch.tensor(self._numbers, dtype=torch.float64, device=self._like.device)
         return found.to(self._like.dtype).view(-1, *self._like.shape)
 
 
 class OneSide(CGIteration):
-    """The same recurrence where its coefficients are numbers of the host.
+    """The same recurrence with Python numbers as coefficients.
 
-    A step on short vectors costs what its operations cost to call: with tensors of one entry for
-    coefficients, and for which sides move, that is 22 of them instead of 10.
+    On short vectors a step costs as much as the number of torch calls it makes: 10 here, 22 with
+    one-entry tensors for the coefficients and for which sides move.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -58,7 +58,7 @@ class OneSide(CGIteration):
         self.ratios: Any = Numbers(self.zero)
 
     def step(self, *, looking: bool = False) -> None:
-        """As in ``CGIteration``; the side is in motion, since the caller has looked."""
+        """As in ``CGIteration``; the side is active, since the caller checks before every step."""
         kp = self._product_of_direction()
         curvature, gamma = self._inner(self.p, kp).item(), self.gamma.item()
         moving = 0.0 < curvature < math.inf  # false for NaN, too
@@ -91,7 +91,7 @@ class OneSide(CGIteration):
             self.active = torch.zeros_like(self.active)
 
     def _held(self, number: float) -> float:
-        """As a tensor would hold it: infinite where the dtype of the vectors ends."""
+        """The number as the vectors' dtype would hold it: infinite beyond its range."""
         within = not abs(number) > torch.finfo(self.x.dtype).max  # true for NaN, too
         return number if within else math.copysign(math.inf, number)
 
@@ -101,7 +101,7 @@ class OneSide(CGIteration):
 
 
 def _ratio(gamma: float, before: float, moving: bool) -> float:
-    """The share of the last direction in the next one."""
+    """The coefficient of the last direction in the next one."""
     if not moving:
         return 0.0
     return gamma / before if before else math.nan

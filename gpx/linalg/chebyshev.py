@@ -12,13 +12,15 @@ from gpx.errors import ConfigError
 from gpx.linalg.trace import Estimate, mean_and_error
 
 POWER_STEPS = 10
-"""Of the power method behind an upper end of a spectrum."""
-SAFETY = 1.1
-"""By which its value is raised."""
+"""Steps of the power method for the largest eigenvalue."""
+SAFETY_FACTOR = 1.1
+"""The estimate of the power method, which is from below, is multiplied by this."""
 
 
 def largest_eigenvalue(matmul: Callable[[Tensor], Tensor], start: Tensor) -> float:
-    """A number that is above the largest eigenvalue but for unlucky starts: power steps times 1.1.
+    """An upper end for the spectrum: the power method's value times ``SAFETY_FACTOR``.
+
+    Not certain: a start with little weight on the leading eigenvector gives too small a number.
 
     Args:
         matmul: (n, c) -> K times it.
@@ -29,7 +31,7 @@ def largest_eigenvalue(matmul: Callable[[Tensor], Tensor], start: Tensor) -> flo
         vector = vector / vector.norm(dim=0)
         vector = matmul(vector)
         norm = float(vector.norm(dim=0).max())
-    return SAFETY * norm
+    return SAFETY_FACTOR * norm
 
 
 def log_coefficients(low: float, high: float, degree: int) -> Tensor:
@@ -43,14 +45,14 @@ def log_coefficients(low: float, high: float, degree: int) -> Tensor:
 
 
 def enough_degree(low: float, high: float, *, most: int = 2000) -> int:
-    """Degree at which the logarithm on [low, high] is off by some 1e-5, at least 100."""
+    """Degree (at least 100) at which the error of the logarithm on [low, high] is about 1e-5."""
     return min(most, max(100, math.ceil(4.5 * math.sqrt(high / low))))
 
 
 def log_error(low: float, high: float, degree: int) -> float:
-    """Largest error of the polynomial of ``log_coefficients``, seen at four points per order.
+    """Largest error of the polynomial of ``log_coefficients``, sampled at four points per order.
 
-    n times it bounds the bias of a log-determinant of n rows.
+    n times this bounds the bias of a log-determinant of n rows.
     """
     angle = torch.linspace(0.0, math.pi, 4 * degree + 1, dtype=torch.float64)
     orders = torch.arange(degree + 1, dtype=torch.float64)
@@ -75,10 +77,10 @@ def chebyshev_logdet(
         degree: of p; see ``enough_degree`` and ``log_error``.
 
     Raises:
-        ConfigError: an interval that is none above zero, or a degree below one.
+        ConfigError: not 0 < low < high, or a degree below one.
 
-    Cost: ``degree`` products with L columns, memory three blocks. Its standard error knows nothing
-    of the polynomial's error. Lanczos quadrature needs a fraction of the products.
+    Cost: ``degree`` products with L columns, memory three blocks. The standard error does not
+    include the polynomial's error. Lanczos quadrature needs a fraction of the products.
     Source: Hultin 2017, section 5.3; Han, Malioutov and Shin 2015.
     """
     if not 0.0 < low < high or degree < 1:

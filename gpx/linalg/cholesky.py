@@ -1,4 +1,4 @@
-"""The one door to Cholesky: escalating, reported jitter and an error that helps."""
+"""Cholesky factorisation with escalating, reported jitter and explanatory errors."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _deferred: ContextVar[list[Tensor] | None] = ContextVar("deferred", default=None
 
 @contextmanager
 def checks_deferred() -> Iterator[list[Tensor]]:
-    """Inside, factorisations try the first jitter alone and do not wait to see if that will do.
+    """Inside, factorisations try the first jitter only and do not synchronise to check it.
 
     Yields:
-        whether each factorisation failed, () bool on its device; a factor of one that did is
-        nothing to go on with. Reported jitters are not known (nan) unless they are zero.
+        a list that receives for each factorisation whether it failed, () bool on its device; the
+        factor of a failed one must not be used. Reported jitters are nan unless they are zero.
     """
     noted: list[Tensor] = []
     token = _deferred.set(noted)
@@ -40,7 +40,7 @@ def checks_deferred() -> Iterator[list[Tensor]]:
 
 
 def noted_checks() -> list[Tensor] | None:
-    """Where to note that a factorisation failed inside ``checks_deferred``; None outside."""
+    """The list of the enclosing ``checks_deferred``; None outside of one."""
     return _deferred.get()
 
 
@@ -89,10 +89,10 @@ def cholesky(
             shift = diagonal.mean(-1)
             candidate = matrix.clone()
             candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1), alpha=relative)
-        if torch.compiler.is_exporting():  # a program stops by itself where there is no factor
+        if torch.compiler.is_exporting():  # an exported program raises by itself
             return torch.linalg.cholesky(candidate), CholeskyReport(math.nan, (), relative)
         factor, info = torch.linalg.cholesky_ex(candidate)
-        if deferred is not None:  # nobody may ask the device now
+        if deferred is not None:  # no synchronisation
             deferred.append((info != 0).any())
             return factor, CholeskyReport(math.nan if relative else 0.0, (), relative)
         if matrix.ndim > 2:
@@ -151,7 +151,7 @@ def cholesky_in_place(
             jitter = float(shift.max()) if deferred is None else math.nan
         tried.append(jitter)
         torch.linalg.cholesky_ex(upper, upper=True, out=(upper, info))
-        if deferred is not None:  # nobody may ask the device now
+        if deferred is not None:  # no synchronisation
             deferred.append((info != 0).any())
             return upper, CholeskyReport(jitter, (), relative)
         if not bool(info.any()):

@@ -47,7 +47,7 @@ def tyrtyshnikov(column: Tensor) -> Tensor:
 
     Eigenvalue q is delta_q(T^2) / delta_q(T) with delta_q(M) = f_q^H M f_q in the Fourier basis;
     both in O(m log m) through the splitting of T into a circulant and a skew-circulant matrix.
-    Where T f_q = 0 to rounding any eigenvalue is a minimiser: it is zero there, without gradient.
+    Where T f_q = 0 to rounding any eigenvalue is a minimiser; zero is taken, without gradient.
 
     Raises:
         NotPositiveDefinite: delta_q(T) = 0 but T f_q is not: T is indefinite and has no minimiser
@@ -156,18 +156,6 @@ def circulant_approximation(column: Tensor, kind: Kind, levels: int = 1) -> Tens
     for axis in range(-levels, 0):
         column = _KINDS[kind](column.movedim(axis, -1)).movedim(-1, axis)
     return column
-
-
-def circulant_logdet(column: Tensor, noise_variance: Tensor | float, levels: int = 1) -> Tensor:
-    """sum log(max(eigenvalue, 0) + noise) of the circulant with first column (..., *grid): (...).
-
-    An approximation of log |T + noise I|, neither an upper nor a lower bound; clipped eigenvalues
-    have no gradient. O(m log m).
-    """
-    dims = tuple(range(-levels, 0))
-    values = torch.fft.fftn(column, dim=dims).real.flatten(-levels)
-    noise = torch.as_tensor(noise_variance, dtype=values.dtype, device=values.device)
-    return (values.clamp(min=0.0) + noise.unsqueeze(-1)).log().sum(-1)
 
 
 def _reflected(column: Tensor) -> Tensor:

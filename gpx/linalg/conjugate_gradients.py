@@ -19,19 +19,19 @@ from gpx.errors import (
     NotPositiveDefinite,
     ShapeError,
 )
-from gpx.linalg.cg_blocks import blocks_of
+from gpx.linalg.cg_blocks import make_blocks
 from gpx.linalg.cg_iteration import CGIteration, Product
 from gpx.linalg.cg_one_side import OneSide
 from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
 
-EARLY = 2
-"""Steps between looks at the host in the first ten on a device: from a good start, or with a good
-preconditioner, a solve takes a few, and a step is far more than a wait."""
+EARLY_CHECK_INTERVAL = 2
+"""Steps between convergence checks within the first ten steps on a GPU. A solve with a good start
+or preconditioner takes few steps, and a superfluous step costs far more than a check."""
 
-REFRESH_REDUCED = 25
-"""Steps between recomputations of the residual from its definition, where products run in a lower
-precision than the recurrences."""
+REDUCED_PRECISION_REFRESH = 25
+"""Steps between recomputations of the true residual where products run in a lower precision than
+the recurrence."""
 
 
 class UnconvergedWarning(UserWarning):
@@ -48,7 +48,7 @@ class CGResult:
         residual: r = b - K v, of the same shape; a true residual (one product), not the recurrence,
             unless ``verify`` was off.
         history (t + 1, ..., c): the stopping rule's measure of the recurrence's residual before
-            the first step and after each; constant from the step at which a side was frozen.
+            the first step and after each; constant once a right-hand side has stopped.
         iterations (..., c): steps taken by each right-hand side.
         converged (..., c): which of them met the rule.
         step_sizes (t, ..., c), ratios (t, ..., c): the coefficients a_i and b_i = gamma_{i+1} /
@@ -90,16 +90,16 @@ def conjugate_gradients(
 ) -> CGResult:
     """Solve K v = b for symmetric positive definite K known by its products.
 
-    The recurrence's residual drifts from the true one. When every side meets the rule, the true
-    residual is computed and judged again; sides that fail go on from it, until the rule holds in
-    truth or the true residual stops falling (reported as stagnation). After one step from zero the
-    recurrence's residual is the true one.
+    The recurrence's residual drifts from the true one. When every right-hand side meets the rule,
+    the true residual is computed and the rule applied to it; sides that fail continue from it until
+    they meet the rule or the true residual stops falling (reported as stagnation). After one step
+    from zero the recurrence's residual is the true one.
 
     Args:
         matmul: (..., n, c) -> K times it, same shape; linear. Or a dense K (..., n, n) itself: its
             products are written into one buffer.
-        rhs (n,) or (..., n, c): right-hand sides b, solved together, each to its own end and at its
-            own scale; ``matmul`` sees them scaled to entries below two.
+        rhs (n,) or (..., n, c): right-hand sides b, solved together; each stops by itself and has
+            its own scale (``matmul`` sees them scaled to entries below two).
         preconditioner: r -> Q^{-1} r for a symmetric positive definite Q near K; a
             ``Preconditioner``'s ``solve``.
         x0: where to start, broadcastable to ``rhs``; default zero (which saves a product).
@@ -107,10 +107,11 @@ def conjugate_gradients(
         max_iterations: most steps.
         product_dtype: dtype in which the products of the steps are asked for (float32 under float64
             recurrences); ``matmul`` must take both. True residuals use ``rhs``'s own dtype.
-        check_every: steps between looks at the host; default 1 on a CPU, 10 elsewhere but 2 before
-            the tenth. Converged sides stop changing at once either way. On a GPU so many steps are
-            recorded as a CUDA graph in the fourth such block of a solve and replayed, to the same
-            bits; inside ``gpx.linalg.replayed.solves_recorded(None)`` they are not.
+        check_every: steps between convergence checks, which synchronise with the device; default 1
+            on a CPU, else 10 and 2 within the first ten steps. Converged sides stop changing at
+            once either way. On a GPU blocks of this many steps are recorded as a CUDA graph from
+            the fourth block on and replayed with bit-identical results, except inside
+            ``gpx.linalg.replayed.solves_recorded(None)``.
         refresh_every: steps between replacements of the residual by the true one (one more product
             each); default never, or 25 when ``product_dtype`` is lower.
         restart: also start from the steepest descent again at each refresh (as published for
@@ -143,11 +144,11 @@ def conjugate_gradients(
             raise ConfigError(f"{name}={count} must be at least {least}")
     reduced = product_dtype is not None and product_dtype != rhs.dtype
     if check_every is None:
-        check_every, early = (1, 1) if rhs.device.type == "cpu" else (10, EARLY)
+        check_every, early = (1, 1) if rhs.device.type == "cpu" else (10, EARLY_CHECK_INTERVAL)
     else:
         early = check_every
     if refresh_every is None and reduced:
-        refresh_every = REFRESH_REDUCED
+        refresh_every = REDUCED_PRECISION_REFRESH
     with torch.no_grad(), ExitStack() as at_end:
         sides = math.prod(rhs.shape) // max(1, rhs.shape[-1 if rhs.ndim == 1 else -2])
         alone = rhs.is_cpu and sides == 1 and check_every == 1
@@ -155,7 +156,7 @@ def conjugate_gradients(
             matmul, rhs, preconditioner, x0, stop, product_dtype, keep_preconditioned and x0 is None
         )
         state.begin()
-        blocks = blocks_of(state, check_every)
+        blocks = make_blocks(state, check_every)
         if blocks is not None:
             at_end.callback(blocks.release)
         done, best, stagnated = 0, math.inf, False
@@ -210,7 +211,7 @@ def _finish(
     measured = f"{stop.describe()} {worst:.3g} against {stop.tolerance:.3g}"
     if success:
         reason = f"converged: {measured}"
-    elif bool((state.gamma < 0.0).any()):  # whose root in a rule is NaN: the cause comes first
+    elif bool((state.gamma < 0.0).any()):  # before the NaN that its root in a stopping rule is
         error = NotPositiveDefinite
         reason = (
             f"the preconditioner is not positive definite (r^T Q^-1 r = "
@@ -234,7 +235,7 @@ def _finish(
             f"below what {str(state.product_dtype).removeprefix('torch.')} products reach, raise "
             "it or raise the noise variance"
         )
-    elif steps < max_iterations:  # r^T Q^-1 r was negative on the way, and is not in truth
+    elif steps < max_iterations:  # r^T Q^-1 r was negative in the recurrence, but not in truth
         error = NotPositiveDefinite
         reason = (
             f"rounding broke the recurrence: {measured}; the matrix or its preconditioner is not "

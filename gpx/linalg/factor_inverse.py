@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 4096
-"""Most columns of a block: temporaries are two arrays of BLOCK x BLOCK."""
-PARTS = 16
-"""Blocks that a smaller matrix is cut into."""
-LEAST = 256
-"""Fewest columns of a block: below, launches cost more than arithmetic."""
+MAX_BLOCK = 4096
+"""Largest number of columns of a block; the temporaries are two arrays of this size squared."""
+NUM_BLOCKS = 16
+"""A matrix of at most NUM_BLOCKS * MAX_BLOCK rows is cut into this many blocks."""
+MIN_BLOCK = 256
+"""Smallest number of columns of a block: below, launches cost more than arithmetic."""
 
 
 def inverse_from_factor(upper: Tensor) -> Tensor:
     """K^{-1} from U with U^T U = K, in U's own memory.
 
-    On a CPU LAPACK's potri works in place. On CUDA ``torch.cholesky_inverse`` solves for the
-    columns of the identity instead: 2 n^2 numbers and four times the operations. There
-    ``blocked_inverse`` takes its place.
+    On a CPU LAPACK's potri works in place. On CUDA ``blocked_inverse`` is used:
+    ``torch.cholesky_inverse`` would solve for the columns of the identity, with 2 n^2 numbers of
+    memory and four times the operations.
 
     Args:
         upper (n, n): as ``cholesky_in_place`` returns it, a transposed view of a contiguous array;
@@ -38,25 +38,25 @@ def blocked_inverse(lower: Tensor, block: int | None = None) -> Tensor:
 
     First L^{-1}, from the last block of columns to the first: with the trailing part already
     inverted, the column below the diagonal block becomes -(L_22)^{-1} L_21 (L_11)^{-1}. Then
-    L^{-T} L^{-1}, from the first block of rows to the last. All but the diagonal blocks is matrix
-    products, in which no block above the diagonal is read; these are copies in the end.
+    L^{-T} L^{-1}, from the first block of rows to the last. Everything outside the diagonal blocks
+    is matrix products that read no block above the diagonal; those blocks are copied at the end.
 
     Args:
         lower (n, n): lower triangular with a positive diagonal; replaced and returned.
-        block: columns of a block; None: n / PARTS, between LEAST and BLOCK.
+        block: columns of a block; None: n / NUM_BLOCKS, between MIN_BLOCK and MAX_BLOCK.
 
     Cost: n^3 / 6 multiply-adds for each half and (n / block) b^2 n more; temporaries of two blocks.
     Source: the algorithms of LAPACK's trtri and lauum, by blocks.
     """
     n = lower.shape[0]
-    size = block or min(BLOCK, max(LEAST, -(-n // PARTS)))
+    size = block or min(MAX_BLOCK, max(MIN_BLOCK, -(-n // NUM_BLOCKS)))
     starts = list(range(0, n, size))
     parts = [slice(start, min(start + size, n)) for start in starts]
     for k in reversed(range(len(parts))):
         own = parts[k]
         ones = torch.eye(own.stop - own.start, dtype=lower.dtype, device=lower.device)
         inverse = torch.linalg.solve_triangular(lower[own, own], ones, upper=False)
-        # from the bottom up: a block of the column is overwritten when none below needs it
+        # from the bottom up: a block is overwritten once no block below still needs it
         for below in reversed(parts[k + 1 :]):
             reach = slice(own.stop, below.stop)
             # within its diagonal block the factor's inverse is zero above the diagonal

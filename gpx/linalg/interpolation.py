@@ -17,9 +17,8 @@ Method = Literal["cubic", "linear", "inverse_distance"]
 Boundary = Literal["margin", "keys", "nearest"]
 Outside = Literal["error", "clamp", "zero"]
 
-EDGE = 1e-9
-"""A point outside the grid by at most this many cells (1e-4 in float32) counts as being on its
-edge."""
+EDGE_TOLERANCE = 1e-9
+"""A point at most this many cells (1e-4 in float32) outside the grid counts as on its edge."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,14 @@ def cubic_weights(
     """Cubic convolution weights (Keys, a = -1/2) of x (n,) on a regular axis.
 
     Args:
-        boundary: what the first and last cell do, whose stencil would reach beyond the grid:
-            "margin": nothing may lie there, an error; "keys": ghost points by quadratic
-            extrapolation, exact for quadratics; "nearest": the nearest point, first order.
+        boundary: treatment of points in the first and last cell, whose stencil would reach beyond
+            the grid: "margin": an error; "keys": ghost points by quadratic extrapolation, exact for
+            quadratics; "nearest": the nearest grid point, first order.
         outside: see ``interpolate``.
 
     Returns:
-        indices (n, 4), neighbouring points, ascending (of three points the last one twice), and
-        weights (n, 4), differentiable in x; rows sum to one.
+        indices (n, 4) of neighbouring grid points, ascending (on an axis of three points the last
+        one appears twice), and weights (n, 4), differentiable in x; rows sum to one.
 
     Raises:
         DataError: x outside the grid, or in an end cell with boundary="margin".
@@ -110,7 +109,7 @@ def cubic_weights(
     first, last = cell == 0, cell == m - 2
     if boundary == "margin":
         # a point on the inner edge of an end cell has no weight beyond the grid
-        slack = _slack(x)
+        slack = _edge_tolerance(x)
         ends = (first & (f.detach() < 1.0 - slack)) | (last & (f.detach() > slack))
         if inside is not None:
             ends = ends & inside
@@ -130,8 +129,8 @@ def cubic_weights(
         weights = torch.where((first | last).unsqueeze(-1), one, weights)
     else:
         raise ConfigError(f"boundary {boundary!r} does not exist; one of margin, keys, nearest")
-    # four neighbouring points everywhere, so that the first says which: end cells, whose ghost
-    # weighs nothing any more, have those of the cell beside them
+    # always four neighbouring grid points, given by the first one: end cells, whose ghost point has
+    # weight zero by now, take the stencil of the cell beside them
     weights = torch.where(first.unsqueeze(-1), weights.roll(-1, -1), weights)
     if m > 3:
         weights = torch.where(last.unsqueeze(-1), weights.roll(1, -1), weights)
@@ -141,7 +140,7 @@ def cubic_weights(
 
 
 def _fold_ghosts(weights: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Weights of the points beyond the grid moved to the three end points.
+    """Weights of the ghost points beyond the grid, moved to the three end points.
 
     Ghost values are g_{-1} = 3 g_0 - 3 g_1 + g_2 and its mirror image. The ghost's own column,
     whose index is clamped to the end point, keeps weight zero.
@@ -157,7 +156,7 @@ def linear_weights(
 ) -> tuple[Tensor, Tensor]:
     """Linear weights of x (n,) on a regular axis or on sorted points (m,).
 
-    Inverse-distance weights of the two bracketing points are the same thing.
+    Inverse-distance weights of the two bracketing points are the same.
 
     Returns:
         indices (n, 2) and weights (n, 2), differentiable in x (and in the points).
@@ -171,14 +170,14 @@ def linear_weights(
         f = (t - cell).clamp(0.0, 1.0)
     else:
         points = axis
-        known = torch.compiler.is_exporting()  # checked by the prediction that came before
-        if points.ndim != 1 or len(points) < 2 or not (known or bool((points.diff() > 0).all())):
+        checked = torch.compiler.is_exporting()  # by the prediction made before the export
+        if points.ndim != 1 or len(points) < 2 or not (checked or bool((points.diff() > 0).all())):
             raise ConfigError(
                 f"an irregular axis is a vector of two or more increasing points, got shape "
                 f"{tuple(points.shape)}; sort them and drop duplicates"
             )
         low, high = points[0].detach(), points[-1].detach()
-        x, inside = _policed(x, low, high, torch.zeros_like(low), outside)
+        x, inside = _treat_outsiders(x, low, high, torch.zeros_like(low), outside)
         cell = torch.searchsorted(points.detach(), x.detach().contiguous(), right=True) - 1
         cell = cell.clamp(0, points.shape[0] - 2)
         left = points[cell]
@@ -192,19 +191,22 @@ def _position(x: Tensor, axis: RegularAxis, outside: Outside) -> tuple[Tensor, T
     """Coordinate in cells from the first point, (n,), clipped to the grid."""
     t = (x - axis.start) / axis.spacing
     low, high = t.new_tensor(0.0), t.new_tensor(float(axis.size - 1))
-    slack = t.new_tensor(_slack(x))
-    t, inside = _policed(t, low, high, slack, outside)
+    slack = t.new_tensor(_edge_tolerance(x))
+    t, inside = _treat_outsiders(t, low, high, slack, outside)
     return t.clamp(0.0, axis.size - 1.0), inside
 
 
-def _slack(x: Tensor) -> float:
-    return EDGE if x.dtype == torch.float64 else 1e-4
+def _edge_tolerance(x: Tensor) -> float:
+    return EDGE_TOLERANCE if x.dtype == torch.float64 else 1e-4
 
 
-def _policed(
+def _treat_outsiders(
     x: Tensor, low: Tensor, high: Tensor, slack: Tensor, outside: Outside
 ) -> tuple[Tensor, Tensor | None]:
-    """x with outsiders treated; a mask of insiders where outsiders are to weigh nothing."""
+    """x clipped or checked as ``outside`` says, and a mask of the inputs whose weights count.
+
+    The mask is None where all of them do.
+    """
     if outside not in ("error", "clamp", "zero"):
         raise ConfigError(f"outside {outside!r} does not exist; one of error, clamp, zero")
     if outside == "clamp":
@@ -217,7 +219,7 @@ def _policed(
     count = int((~inside).sum())
     if count == 0:
         return x, None
-    text = _outsiders(inside)
+    text = _describe_outsiders(inside)
     if outside == "error":
         raise _OutsideError(text)
     warnings.warn(f"{text}; their weights are zero, which predicts the prior", stacklevel=4)
@@ -228,7 +230,7 @@ class _OutsideError(DataError):
     """Inputs lie outside the grid.
 
     Args:
-        text: how many.
+        text: how many, from ``_describe_outsiders``.
     """
 
     def __init__(self, text: str) -> None:
@@ -238,16 +240,16 @@ class _OutsideError(DataError):
         )
 
 
-def _outsiders(inside: Tensor) -> str:
-    """How many inputs (n,) of a mask lie outside."""
+def _describe_outsiders(inside: Tensor) -> str:
+    """Message with the number of inputs outside, from the mask (n,) of those inside."""
     count = int((~inside).sum())
     return f"{count} of {inside.numel()} inputs lie outside the interpolation grid (or are NaN)"
 
 
-def _within(x: Tensor, axis: RegularAxis | Tensor) -> Tensor:
-    """Which of x (n,) lie on the axis, as ``axis_weights`` sees it: (n,)."""
+def _inside_axis(x: Tensor, axis: RegularAxis | Tensor) -> Tensor:
+    """Which of x (n,) lie within the axis, by the rule of ``axis_weights``: (n,)."""
     if isinstance(axis, RegularAxis):
-        t, high, slack = (x.detach() - axis.start) / axis.spacing, axis.size - 1, _slack(x)
+        t, high, slack = (x.detach() - axis.start) / axis.spacing, axis.size - 1, _edge_tolerance(x)
         return (t >= -slack) & (t <= high + slack)
     return (x.detach() >= axis[0].detach()) & (x.detach() <= axis[-1].detach())
 
@@ -289,15 +291,15 @@ def interpolate(
         method: "cubic" (4 points per axis), "linear" or "inverse_distance" (2; weights inverse to
             the distance of the two points around x are the linear ones).
         boundary: see ``cubic_weights``.
-        outside: what inputs beyond the grid do: "error", with their number; "clamp" (moved to the
-            edge); "zero" (no weight at all: a prediction falls back to the prior), with a warning
-            for each axis that counts those beyond it.
+        outside: treatment of inputs beyond the grid: "error"; "clamp" (moved to the edge); "zero"
+            (all weights zero, so that a prediction is the prior), with a warning per axis.
 
     Returns:
         indices (n, s^d) into the flat grid, int64, and weights (n, s^d), differentiable in x.
 
     Raises:
-        ShapeError, ConfigError, DataError: in one sentence.
+        ShapeError: x does not match the axes. ConfigError, DataError: see ``cubic_weights`` and
+            ``linear_weights``.
 
     Cost: O(n s^d) time and memory, s = 4 or 2: d = 5 with cubic weights makes 1,024 per row.
     Source: Hultin 2017, section 3.2.1.
@@ -311,9 +313,9 @@ def interpolate(
             place, share = axis_weights(
                 column, axis, method=method, boundary=boundary, outside=outside
             )
-        except _OutsideError:  # of this axis; rows are told that lie outside any
-            within = [_within(*each) for each in zip(x.unbind(1), axes, strict=True)]
-            raise _OutsideError(_outsiders(torch.stack(within).all(0))) from None
+        except _OutsideError:  # counts this axis alone; the message counts rows outside any axis
+            within = [_inside_axis(*each) for each in zip(x.unbind(1), axes, strict=True)]
+            raise _OutsideError(_describe_outsiders(torch.stack(within).all(0))) from None
         size = axis.size if isinstance(axis, RegularAxis) else axis.shape[0]
         indices = (indices.unsqueeze(-1) * size + place.unsqueeze(-2)).flatten(-2)
         weights = (weights.unsqueeze(-1) * share.unsqueeze(-2)).flatten(-2)

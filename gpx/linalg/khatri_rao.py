@@ -91,7 +91,7 @@ class _SignedLogProduct(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         index, log_scale, *factors = ctx.saved_tensors
         logs, sign, zeros = _accumulate(index, log_scale, factors)
-        # an entry that is not used has no gradient, also where its derivative overflows
+        # a zero incoming gradient stays zero, also where the derivative overflows
         unused = grad == 0.0
         scale_grad = None
         if ctx.needs_input_grad[1]:
@@ -104,7 +104,7 @@ class _SignedLogProduct(torch.autograd.Function):
                 continue
             entry = f.index_select(-1, index[:, position])
             zero = entry == 0
-            # leave this factor out: it survives where no other factor is zero
+            # the product of the other factors, zero where one of them is
             magnitude = (logs - torch.where(zero, 0.0, entry.abs().log())).exp()
             others = torch.where(zero, sign, sign * entry.sign())
             others = torch.where(zeros - zero.to(zeros.dtype) > 0, 0.0, others * magnitude)
@@ -114,9 +114,9 @@ class _SignedLogProduct(torch.autograd.Function):
 
 
 def _value(logs: Tensor, sign: Tensor, zeros: Tensor) -> Tensor:
-    """sign exp(logs), zero where a factor is: but zero times infinity, or times NaN, is NaN."""
-    nothing = torch.where(logs < math.inf, 0.0, math.nan)
-    return torch.where(zeros > 0, nothing, sign * logs.exp())
+    """sign exp(logs); zero where a factor is, but NaN for zero times infinity or NaN."""
+    zero = torch.where(logs < math.inf, 0.0, math.nan)
+    return torch.where(zeros > 0, zero, sign * logs.exp())
 
 
 def _sum_to(grad: Tensor, factor: Tensor, columns: Tensor) -> Tensor:

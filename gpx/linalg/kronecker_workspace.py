@@ -13,11 +13,11 @@ from gpx.linalg.kronecker import Factor
 
 
 class KroneckerWorkspace:
-    """Two buffers over a grid, between which every contraction goes back and forth.
+    """Kronecker products that alternate between two kept buffers over a grid.
 
-    On CPUs a fresh array of 80 MB costs as much as the arithmetic on it, so iterations keep their
-    arrays. Vectors over the grid lie as (c, M) here, one contiguous row per vector: a batch of c
-    matrix products per factor, and no permutation.
+    On CPUs allocating an array of 80 MB costs as much as the arithmetic on it, so iterations keep
+    their arrays. Vectors over the grid are stored as (c, M), one contiguous row per vector: a batch
+    of c matrix products per factor, without permutations.
 
     Args:
         sizes: m_1 ... m_d of the grid.
@@ -31,9 +31,9 @@ class KroneckerWorkspace:
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def scatter(self, cells: Tensor, vectors: Tensor) -> Tensor:
-        """Vectors (k, c) at ``cells`` (k,), zero elsewhere: (c, M), valid until used.
+        """Vectors (k, c) at ``cells`` (k,), zero elsewhere: (c, M), valid until the next call.
 
-        Raises ShapeError where the rows are not as many as the cells.
+        Raises ShapeError where the numbers of rows and cells differ.
         """
         if vectors.shape[0] != cells.shape[0]:
             raise ShapeError(f"{vectors.shape[0]} rows for {cells.shape[0]} cells")

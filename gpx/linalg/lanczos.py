@@ -13,7 +13,7 @@ from gpx.linalg.conjugate_gradients import CGResult
 
 BREAKDOWN = 1e3
 """The iteration ends when the next vector is shorter than this times the rounding unit times the
-scale of the matrix: what is left is rounding."""
+scale of the matrix: it is then only rounding."""
 
 
 class Lanczos:
@@ -28,8 +28,7 @@ class Lanczos:
     Args:
         matmul: (n, c) -> K times it.
         start (n,) or (n, c): one start vector per column; not zero.
-        capacity: most steps (storage is taken at once); at most n.
-        check_every: steps between looks at the host for an early end; default 1 on a CPU, else 10.
+        capacity: largest number of steps (storage is allocated at once); at most n.
 
     Attributes:
         steps: t, steps made so far.
@@ -43,14 +42,7 @@ class Lanczos:
     Source: Burt thesis, section 4.1.4.
     """
 
-    def __init__(
-        self,
-        matmul: Callable[[Tensor], Tensor],
-        start: Tensor,
-        capacity: int,
-        *,
-        check_every: int | None = None,
-    ) -> None:
+    def __init__(self, matmul: Callable[[Tensor], Tensor], start: Tensor, capacity: int) -> None:
         if start.ndim not in (1, 2) or capacity < 1:
             raise ShapeError(
                 f"Lanczos takes start vectors (n,) or (n, c) and at least one step, got "
@@ -59,7 +51,8 @@ class Lanczos:
         block = start.detach().unsqueeze(-1) if start.ndim == 1 else start.detach()
         n, c = block.shape
         self._matmul = matmul
-        self._check_every = check_every or (1 if start.device.type == "cpu" else 10)
+        # steps between checks for an early end, which synchronise with the device
+        self._check_every = 1 if start.device.type == "cpu" else 10
         self.capacity = min(capacity, n)
         self.norms = torch.linalg.vector_norm(block, dim=0)
         self._storage = block.new_zeros(c, self.capacity, n)
@@ -164,7 +157,7 @@ def tridiagonal_of_cg(result: CGResult) -> tuple[Tensor, Tensor]:
 
     Source: Burt thesis, section 4.1.4.
     """
-    if result.undisturbed == 0:  # met without a step: T = 1, as for columns that never moved
+    if result.undisturbed == 0:  # solved without a step: T = 1, as for columns that never moved
         empty = result.solution.new_zeros(result.solution.shape[-1], 1)
         return empty + 1.0, empty
     a = result.step_sizes[: result.undisturbed].reshape(result.undisturbed, -1).mT

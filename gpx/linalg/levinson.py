@@ -29,14 +29,14 @@ from gpx.linalg.fft_products import (
 from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.prepared import Prepared
 
-REFINEMENTS = 12
-"""Most steps of iterative refinement of a solve; two or three suffice unless T is near singular."""
+MAX_REFINEMENTS = 12
+"""Largest number of refinement steps of a solve; two or three do unless T is near singular."""
 
-ACCURACY = 4.0
-"""Backward error, in rounding units, below which refinement stops."""
+TARGET_BACKWARD_ERROR = 4.0
+"""Refinement stops at this backward error, in units of the rounding error."""
 
-ACCEPTED = {torch.float64: 1e-11, torch.float32: 1e-5}
-"""Backward error above which a solve that no longer improves is refused."""
+MAX_BACKWARD_ERROR = {torch.float64: 1e-11, torch.float32: 1e-5}
+"""A solve that no longer improves raises when its backward error is above this."""
 
 
 def durbin(column: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,12 +169,12 @@ def toeplitz_solve(column: Tensor, right: Tensor, plan: Prepared | None = None) 
     factors = plan.get("semencul", (first,), lambda: _semencul(first * size, lengths))
     unit = column_scales(right)
     right = right / unit.unsqueeze(-2)
-    accuracy = ACCURACY * torch.finfo(right.dtype).eps
+    accuracy = TARGET_BACKWARD_ERROR * torch.finfo(right.dtype).eps
     tiny = torch.finfo(right.dtype).tiny
     norm, length = 2.0 * column.abs().sum(-1, keepdim=True), right.norm(dim=-2).clamp(min=tiny)
     solution = _apply_semencul(factors, right, lengths, m)
     best, best_error = solution, float("inf")
-    for _ in range(REFINEMENTS):
+    for _ in range(MAX_REFINEMENTS):
         residual = right - convolve(eigenvalues, solution, lengths, grid, grid)
         error = float((residual.norm(dim=-2) / (norm * solution.norm(dim=-2) + length)).max())
         if error < best_error:
@@ -184,7 +184,7 @@ def toeplitz_solve(column: Tensor, right: Tensor, plan: Prepared | None = None) 
         if error <= accuracy or stalled:
             break
         solution = solution + _apply_semencul(factors, residual, lengths, m)
-    if not best_error <= ACCEPTED.get(right.dtype, 1e-3):
+    if not best_error <= MAX_BACKWARD_ERROR.get(right.dtype, 1e-3):
         if not bool(torch.isfinite(right).all()):
             raise DidNotConverge(
                 f"the right-hand sides of a Toeplitz solve of size {m} hold NaN or infinite values"

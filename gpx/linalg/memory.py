@@ -1,4 +1,4 @@
-"""How much memory a device can still give, and how much of it one may hold."""
+"""Memory budgets, and how much memory a device has and has left."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpx.linalg.processes import sharing
 UNITS = {"": 1, **{f"{p}iB": 2 ** (10 * k) for k, p in enumerate("KMGT", 1)}}
 UNITS |= {f"{p}B": 10 ** (3 * k) for k, p in enumerate(("", "k", "M", "G", "T"))}
 """Bytes of a unit: binary (KiB, MiB, ...) and decimal (kB, MB, ...) ones."""
-UNKNOWN = 2**30
-"""Memory budget in bytes where the operating system does not say how much memory is free."""
-LEAST = 2**26
-"""Smallest memory budget in bytes that is chosen where the user gives none."""
+FALLBACK_BUDGET = 2**30
+"""Default budget in bytes where the operating system does not say how much memory is free."""
+MIN_BUDGET = 2**26
+"""Smallest default budget in bytes."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0))
-"""Generations of GPUs whose float64 products are as fast as those in float32."""
+"""Compute capabilities of GPUs whose float64 products are as fast as those in float32."""
 
 Result = TypeVar("Result")
 
@@ -34,10 +34,10 @@ def budget_in_bytes(
 
     Args:
         budget: bytes, or text such as "4GiB" or "500MB". None: a quarter of the whole memory,
-            rounded down to a power of two, whatever else runs: the same from run to run, since sums
-            over other chunks differ in their last bits. Halved where less than twice it is free.
-        free: bytes that can still be allocated; None where that is not known.
-        total: bytes that the device has; None where that is not known.
+            rounded down to a power of two, so that runs have the same chunks (and the same last
+            bits of sums) whatever else is running; halved while less than twice of it is free.
+        free: bytes that can still be allocated; None: unknown.
+        total: bytes that the device has; None: unknown.
 
     Raises:
         ConfigError: none of these, or negative.
@@ -45,11 +45,11 @@ def budget_in_bytes(
     if budget is None:
         whole = free if total is None else total
         if whole is None:
-            return UNKNOWN
+            return FALLBACK_BUDGET
         found = 1 << max(0, (whole // 4).bit_length() - 1)
         while free is not None and found > free // 2:
             found //= 2
-        return max(LEAST, found)
+        return max(MIN_BUDGET, found)
     text = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*", str(budget))
     if isinstance(budget, bool) or text is None or text[2] not in UNITS:
         raise ConfigError(
@@ -60,39 +60,36 @@ def budget_in_bytes(
 
 
 def allowed_memory(budget: int | str | None, device: torch.device) -> tuple[int | None, str]:
-    """Bytes that may be held on ``device``, None where there is no limit, and whose limit it is.
+    """Bytes that may be held on ``device``, None where there is no limit, and a text for messages.
 
     Args:
-        budget: as for ``budget_in_bytes``; None: what is free.
+        budget: as for ``budget_in_bytes``; None: all free memory.
 
     Returns:
-        the limit, and words for messages such as "memory_budget=2.0GiB may be held (6.1 GiB are
-        free on cpu)".
+        the limit, and a text such as "memory_budget=2.0GiB may be held (6.1 GiB are free on cpu)".
     """
     free = available_memory(device)
-    said = "" if free is None else f"{free / 2**30:,.1f} GiB are free on {device}"
+    free_text = "" if free is None else f"{free / 2**30:,.1f} GiB are free on {device}"
     if budget is None:
-        return free, said
+        return free, free_text
     allowed = budget_in_bytes(budget)
     text = str(allowed)
     for size, unit in ((2**30, "GiB"), (2**20, "MiB")):
         if allowed >= size:
             text = f"{allowed / size:.1f}{unit}"
             break
-    return allowed, f"memory_budget={text} may be held" + (f" ({said})" if said else "")
+    return allowed, f"memory_budget={text} may be held" + (f" ({free_text})" if free_text else "")
 
 
 def require_memory(
     needed: int, device: torch.device, what: str, instead: str | Callable[[int], str]
 ) -> None:
-    """Raise ConfigError where an array that nothing can make smaller does not fit memory.
-
-    A memory budget is for what can be done in parts; this asks what is free.
+    """Raise ConfigError where an array that cannot be processed in parts does not fit free memory.
 
     Args:
         needed: bytes.
-        what: takes them, the start of the sentence: "sums of 5000 x 5000 numbers".
-        instead: what to do, the end of the sentence; it may depend on the bytes that are free.
+        what: subject of the message: "sums of 5000 x 5000 numbers".
+        instead: advice that ends the message, or a function of the free bytes that gives it.
     """
     free = available_memory(device)
     if free is not None and needed > free:
@@ -104,7 +101,7 @@ def require_memory(
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that can still be allocated on ``device``, or None where nobody tells.
+    """Bytes that can still be allocated on ``device``, or None where unknown.
 
     On a CPU: the kernel's estimate (caches count as free), lowered by a container's limit.
     """
@@ -113,32 +110,32 @@ def available_memory(device: torch.device) -> int | None:
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device.type != "cpu":
         return None
-    limit, used = _of_container("memory.max"), _of_container("memory.current")
+    limit, used = _from_cgroup("memory.max"), _from_cgroup("memory.current")
     left = None if limit is None or used is None else max(limit - used, 0)
-    return min((n for n in (_of_machine("MemAvailable:"), left) if n is not None), default=None)
+    return min((n for n in (_from_meminfo("MemAvailable:"), left) if n is not None), default=None)
 
 
 def memory_for_all(device: torch.device) -> int | None:
-    """``available_memory`` where there is least, among processes that share the work.
+    """The smallest ``available_memory`` among processes that share the work.
 
-    What is decided by it is decided alike in all of them.
+    All of them then take the same decisions.
     """
     free = available_memory(device)
-    return None if free is None else -int(sharing().agreed(-float(free))[0])
+    return None if free is None else -int(sharing().all_max(-float(free))[0])
 
 
 def total_memory(device: torch.device) -> int | None:
-    """Bytes that ``device`` has, or None where nobody tells; a container's limit counts."""
+    """Bytes that ``device`` has, or None where unknown; a container's limit counts."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     if device.type != "cpu":
         return None
-    told = (_of_machine("MemTotal:"), _of_container("memory.max"))
-    return min((n for n in told if n is not None), default=None)
+    known = (_from_meminfo("MemTotal:"), _from_cgroup("memory.max"))
+    return min((n for n in known if n is not None), default=None)
 
 
-def _of_machine(name: str) -> int | None:
-    """Bytes that Linux gives under a name; None on another system."""
+def _from_meminfo(name: str) -> int | None:
+    """Bytes under a name in Linux's /proc/meminfo; None on another system."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -146,8 +143,8 @@ def _of_machine(name: str) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
 
 
-def _of_container(name: str) -> int | None:
-    """Bytes in a file of the container; None where there is none, or no limit."""
+def _from_cgroup(name: str) -> int | None:
+    """Bytes in a file of the container's cgroup; None where there is no file, or no limit."""
     try:
         return int((Path("/sys/fs/cgroup") / name).read_text())
     except (OSError, ValueError):
@@ -156,45 +153,45 @@ def _of_container(name: str) -> int | None:
 
 @lru_cache(maxsize=64)
 def working_memory(device: torch.device) -> int:
-    """Bytes that the temporaries of one pass may take on a GPU: a 32nd of what it has.
+    """Bytes that the temporaries of one pass may take on a GPU: a 32nd of its memory.
 
-    Rounded down to a power of two and free of what else runs: chunks, and with them the last bits
-    of sums, are the same from run to run. 4 GiB of 139; ``LEAST`` where nobody tells.
+    Rounded down to a power of two and independent of what else is running, so that chunks, and the
+    last bits of sums over them, are the same in every run. 4 GiB of 139; ``MIN_BUDGET`` where the
+    memory is unknown.
     """
     whole = total_memory(device)
-    return LEAST if whole is None else max(LEAST, 1 << ((whole // 32).bit_length() - 1))
+    return MIN_BUDGET if whole is None else max(MIN_BUDGET, 1 << ((whole // 32).bit_length() - 1))
 
 
 @lru_cache(maxsize=64)
 def float64_is_free(device: torch.device) -> bool:
-    """Whether matrix products in float64 take a GPU no longer than in float32.
+    """Whether a GPU's matrix products in float64 are as fast as in float32.
 
-    So it is with the tensor cores of A100 (8.0) and H100, H200 (9.0); other generations
-    take 2 to 64 times as long.
+    True for the tensor cores of A100 (8.0) and H100, H200 (9.0); others are 2 to 64 times slower.
     """
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_FLOAT64
 
 
 def halved_until_it_fits(attempt: Callable[[int], Result], budget: int) -> Result:
-    """``attempt(budget)``, with half the budget again while the device runs out of memory.
+    """``attempt(budget)``, repeated with half the budget while the device runs out of memory.
 
-    What is free at the start of a run may be taken by then, by another process or by pieces that
-    are too small. A computation that is cut into chunks goes on with smaller ones.
+    Memory that was free at the start of a run may since be taken by another process or be
+    fragmented. A computation in chunks then continues with smaller ones.
 
     Args:
-        attempt: from bytes that temporaries may occupy to the result; changes nothing where it
+        attempt: from bytes that temporaries may occupy to the result; must change nothing where it
             fails.
-        budget: bytes to begin with.
+        budget: bytes of the first attempt.
 
     Raises:
-        torch.OutOfMemoryError: that of the last attempt, once the budget is down to ``LEAST``.
+        torch.OutOfMemoryError: that of the last attempt, once the budget is down to ``MIN_BUDGET``.
     """
     while True:
         try:
             return attempt(budget)
         except torch.OutOfMemoryError:
-            if budget <= LEAST:
+            if budget <= MIN_BUDGET:
                 raise
-        # outside of the handler, whose traceback holds the tensors of the failed attempt
+        # outside the handler: its traceback holds the tensors of the failed attempt
         torch.cuda.empty_cache()
-        budget = max(LEAST, budget // 2)
+        budget = max(MIN_BUDGET, budget // 2)

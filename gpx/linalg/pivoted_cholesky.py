@@ -12,10 +12,10 @@ from torch import Tensor
 from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 
 MAX_BLOCK = 64
-"""Most rows asked for at once: bounds the work wasted when the next pivots are guessed wrong."""
+"""Largest number of rows fetched at once: bounds the work wasted on wrongly guessed pivots."""
 
 MIN_BLOCK = 8
-"""Fewest rows asked for at once: a smaller block saves rows but costs more rounds than it saves."""
+"""Smallest number of rows fetched at once: fewer save rows but cost more rounds."""
 
 EXHAUSTED = {torch.float64: 1e-14, torch.float32: 1e-6}
 """The factorisation ends when the largest residual variance is below this, relative to the largest
@@ -127,7 +127,7 @@ def pivoted_cholesky(
 
 
 def checked_diagonal(diagonal: Tensor, rank: int) -> tuple[Tensor, float]:
-    """Variances to start from (n,), none negative, and the largest (zero where there are none).
+    """Initial residual variances (n,), none negative, and the largest (zero where there are none).
 
     Raises: as ``pivoted_cholesky``.
     """
@@ -148,7 +148,7 @@ def checked_diagonal(diagonal: Tensor, rank: int) -> tuple[Tensor, float]:
 
 
 def checked_rows(found: Tensor, size: int, n: int) -> Tensor:
-    """Rows (size, n) as they came; raises ShapeError where they have another shape."""
+    """``found``, or ShapeError where its shape is not (size, n)."""
     if found.shape != (size, n):
         raise ShapeError(
             f"rows returned {tuple(found.shape)} for {size} indices; expected ({size}, {n})"
@@ -157,9 +157,9 @@ def checked_rows(found: Tensor, size: int, n: int) -> Tensor:
 
 
 def _largest(residual: Tensor, *, with_sum: bool) -> tuple[int, float, float]:
-    """Where the largest entry is, it, and the sum of all (or nan): one wait for the device."""
+    """Place and value of the largest entry, and the sum of all (or nan): one synchronisation."""
     place = torch.argmax(residual)
-    # residual[place] would wait for the number that it is indexed with
+    # residual[place] would synchronise to read the index
     found = [place.double(), residual.index_select(0, place[None])[0].double()]
     if with_sum:
         found.append(residual.sum().double())
@@ -167,20 +167,20 @@ def _largest(residual: Tensor, *, with_sum: bool) -> tuple[int, float, float]:
     return int(pivot), largest, total[0] if total else math.nan
 
 
-def clamp_residual(residual: Tensor, scale: float, amplified: float = 1.0) -> None:
-    """Negative variances are rounding and become zero; beyond that the matrix is indefinite.
-
-    Args:
-        residual (n,): in place.
-        scale: largest entry of the diagonal.
-        amplified: times that an error of the rows may be larger in the residual.
-    """
-    check_lowest(float(residual.min()), residual.dtype, scale, amplified)
+def clamp_residual(residual: Tensor, scale: float) -> None:
+    """Set negative residual variances (n,) to zero, in place; see ``check_lowest``."""
+    check_lowest(float(residual.min()), residual.dtype, scale)
     residual.clamp_(min=0.0)
 
 
 def check_lowest(lowest: float, dtype: torch.dtype, scale: float, amplified: float = 1.0) -> None:
-    """Whether the smallest residual variance is rounding; see ``clamp_residual``."""
+    """Raise NotPositiveDefinite where the smallest residual variance is too negative for rounding.
+
+    Args:
+        lowest: smallest residual variance.
+        scale: largest entry of the diagonal.
+        amplified: factor by which an error of the rows may be larger in the residual.
+    """
     allowed = INDEFINITE.get(dtype, 1e-1) * scale * amplified
     if not lowest >= -allowed:  # also when it is NaN
         raise NotPositiveDefinite(

@@ -1,4 +1,4 @@
-"""Work prepared once for given tensors and found again, by identity and never by value."""
+"""A cache of results computed from tensors, looked up by identity and never by value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Prepared:
-    """What was computed from tensors, kept until those tensors change.
+    """Results computed from tensors, kept until those tensors change.
 
     ``linear_operator`` rebuilds an operator several times per call, so nothing stored on the
     operator itself survives. A ``Prepared`` travels with it as a plain keyword instead, and hands
@@ -28,8 +28,8 @@ class Prepared:
         self._kept: dict[str, tuple[Any, tuple[Tensor, ...], Any]] = {}
 
     def get(self, name: str, sources: Sequence[Tensor], build: Callable[[], T]) -> T:
-        """``build()``, or what it returned when last called for these ``sources``."""
-        if any(t.is_inference() for t in sources):  # these do not count their changes
+        """``build()``, or its stored result if it was last called for these ``sources``."""
+        if any(t.is_inference() for t in sources):  # they have no version counter
             return build()
         key = [(t.data_ptr(), t._version, t.shape, t.stride(), t.dtype, t.device) for t in sources]
         found = self._kept.get(name)
@@ -37,7 +37,7 @@ class Prepared:
             return found[2]
         with torch.no_grad():
             value = build()
-        # the sources are held, so that their addresses cannot be given to other tensors
+        # the sources are kept alive, so that their addresses cannot be reused by other tensors
         self._kept[name] = (key, tuple(t.detach() for t in sources), value)
         return value
 

@@ -37,9 +37,9 @@ def gauss_radau(
     """Gauss-Radau rule with t free nodes and one prescribed ``node`` at or below the spectrum.
 
     For f = log it lies below the true value. Where the Krylov space is exhausted (last coupling
-    zero) it equals the Gauss rule, which is exact there. Where T falls apart at an inner coupling
-    of zero (a column padded to the length of others), the start vector sees its leading block
-    alone, and the rule is that block's.
+    zero) it equals the Gauss rule, which is exact there. Where an inner coupling is zero (a column
+    padded to the length of others), the rule is that of T's leading block, the only part that the
+    start vector reaches.
 
     Args:
         function, alphas (..., t): as for ``gauss``.

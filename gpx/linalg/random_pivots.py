@@ -32,16 +32,16 @@ def randomly_pivoted_cholesky(
 ) -> PivotedCholesky:
     """Factorise with pivots drawn in proportion to their residual variances.
 
-    The pivots are distributed exactly as those of the algorithm that draws one at a time: a block
-    is proposed from the variances at its beginning, and each proposal is kept with the share of its
-    variance that the ones kept before it have left.
+    The pivots are distributed exactly as in the algorithm that draws one at a time: a block is
+    proposed from the variances at its beginning, and each proposal is kept with probability equal
+    to the share of its variance that remains after the proposals kept before it.
 
     Args:
         rows: indices (b,) -> K[indices, :] (b, n), b <= MAX_BLOCK; indices may repeat.
         diagonal (n,): diag(K), non-negative.
         rank: most pivots to take.
-        tolerance: stop once the trace error is at or below this, in the unit of K; looked at
-            between blocks.
+        tolerance: stop once the trace error is at or below this, in the unit of K; checked between
+            blocks.
         generator: source of randomness on the device of the diagonal.
 
     Returns:
@@ -63,25 +63,25 @@ def randomly_pivoted_cholesky(
     pivots = torch.empty(rank, dtype=torch.long, device=residual.device)
     floor = EXHAUSTED.get(residual.dtype, 1e-3) * scale
     block, taken, smallest, amplified = MIN_BLOCK, 0, scale, 1.0
-    lowest = residual.new_zeros(1)  # residual variance, before those below zero were set to it
+    lowest = residual.new_zeros(1)  # smallest residual variance before clamping at zero
     while taken < rank:
-        # what rounding has left carries no information and would be drawn for ever
+        # variances that are only rounding carry no information and would be drawn for ever
         mass = running_sum(torch.where(residual > floor, residual, 0.0).double())
         if mass.is_cpu and not float(mass[-1]) > tolerance:
-            break  # elsewhere that is looked at with the rest, which costs the rows of one block
+            break  # on a GPU checked below, with one transfer, at the cost of one block's rows
         size = min(block, rank - taken)
         draws = torch.rand(2, size, generator=generator, device=mass.device, dtype=torch.float64)
         proposed = torch.searchsorted(mass, draws[0] * mass[-1], right=True).clamp_(max=n - 1)
         swept = checked_rows(rows(proposed), size, n)
         done = factor[:taken]
         swept = torch.addmm(swept, done[:, proposed].mT, done, alpha=-1.0)
-        looked = _look(swept[:, proposed], draws[1] * residual[proposed], mass[-1:], lowest)
-        check_lowest(looked.lowest, residual.dtype, scale, amplified)
-        if not looked.mass > tolerance:
+        host = _to_host(swept[:, proposed], draws[1] * residual[proposed], mass[-1:], lowest)
+        check_lowest(host.lowest, residual.dtype, scale, amplified)
+        if not host.mass > tolerance:
             break
-        kept, root = _kept(looked.gram, looked.levels, floor)
-        if not kept:  # the first proposal's variance was rounding, or no number
-            check_lowest(float(looked.gram[0, 0]), residual.dtype, scale)
+        kept, root = _accept_proposals(host.gram, host.levels, floor)
+        if not kept:  # the first proposal's variance was rounding, or NaN
+            check_lowest(float(host.gram[0, 0]), residual.dtype, scale)
             residual.index_fill_(0, proposed[:1], 0.0)
             continue
         places = torch.tensor(kept, device=residual.device)
@@ -95,7 +95,7 @@ def randomly_pivoted_cholesky(
         residual -= new.square().sum(0)
         residual[pivots[:stop]] = 0.0
         # an error e of rows with entries up to sqrt(v scale) becomes 2 e sqrt(scale / v): pivots of
-        # small variance v, which greedy ones never are, enlarge what rounding has done
+        # small variance v, which greedy pivots never have, amplify rounding
         smallest = min(smallest, float(root.diagonal().min()) ** 2)
         amplified = 2.0 * (scale / smallest) ** 0.5
         lowest = residual.min().reshape(1)
@@ -106,13 +106,15 @@ def randomly_pivoted_cholesky(
     return PivotedCholesky(factor[:taken], pivots[:taken], residual)
 
 
-class _Looked(NamedTuple):
-    """What the host has to know of a block, in float64.
+class _HostValues(NamedTuple):
+    """Values of a block that the host needs, in float64.
 
     Attributes:
         gram (b, b): residual covariances of the proposals at the beginning of the block.
-        levels (b,): shares of the variances that they were proposed with.
-        mass: sum of all residual variances; lowest: the smallest that the block before left.
+        levels (b,): uniform draws times the proposals' variances; a proposal is kept where its
+            remaining variance is above its level.
+        mass: sum of all residual variances.
+        lowest: smallest residual variance after the previous block.
     """
 
     gram: np.ndarray
@@ -121,20 +123,22 @@ class _Looked(NamedTuple):
     lowest: float
 
 
-def _look(gram: Tensor, levels: Tensor, mass: Tensor, lowest: Tensor) -> _Looked:
-    """One transfer from the device."""
+def _to_host(gram: Tensor, levels: Tensor, mass: Tensor, lowest: Tensor) -> _HostValues:
+    """Fetch them in one transfer."""
     size = len(gram)
     parts = (gram.reshape(-1), levels, mass, lowest)
     found = torch.cat([part.double() for part in parts]).cpu().numpy()
     tail = found[size * size :].tolist()
-    return _Looked(found[: size * size].reshape(size, size), tail[:size], *tail[size:])
+    return _HostValues(found[: size * size].reshape(size, size), tail[:size], *tail[size:])
 
 
-def _kept(gram: np.ndarray, levels: list[float], floor: float) -> tuple[list[int], np.ndarray]:
+def _accept_proposals(
+    gram: np.ndarray, levels: list[float], floor: float
+) -> tuple[list[int], np.ndarray]:
     """Places of the proposals that are kept, and the Cholesky factor of their covariances.
 
     Args:
-        gram, levels: see ``_Looked``.
+        gram, levels: see ``_HostValues``.
         floor: variance at or below which a proposal carries no information.
     """
     left = gram.copy()
@@ -142,7 +146,7 @@ def _kept(gram: np.ndarray, levels: list[float], floor: float) -> tuple[list[int
     columns: list[np.ndarray] = []
     for i, level in enumerate(levels):
         variance = float(left[i, i])
-        # the first has lost nothing yet: a difference there is rounding
+        # nothing has been subtracted from the first yet: a difference there is rounding
         if variance > floor and (i == 0 or level < variance):
             column = left[:, i] / math.sqrt(variance)
             left -= np.outer(column, column)

@@ -1,7 +1,7 @@
 """Functions of tensors of fixed shapes, recorded once as a CUDA graph and replayed.
 
-A small function is many kernels of a few microseconds each: launched one by one, a GPU waits for
-the host most of the time. Recorded, they are one launch.
+A small function is many kernels of a few microseconds each. Launched one by one they leave the GPU
+waiting for the host most of the time; recorded, they are one launch.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from gpx.linalg.cholesky import checks_deferred
 logger = logging.getLogger(__name__)
 
 EAGER_STEPS = 3
-"""Calls before a recording: libraries are loaded and have chosen their algorithms by then."""
-MOST_FAILURES = 3
-"""Replays in a row whose factorisation failed, after which recording is given up."""
+"""Unrecorded calls before a recording: by then libraries are loaded and have chosen their
+algorithms."""
+MAX_FAILURES = 3
+"""Recording is given up after this many replays in a row whose factorisation failed."""
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
-def recorded(body: Callable[[], None]) -> Callable[[], None]:
-    """Record the kernels of ``body`` as a CUDA graph; what comes back launches all of them.
+def record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
+    """Record the kernels of ``body`` as a CUDA graph; returns the function that launches them.
 
     Raises:
         RuntimeError: an operation of ``body`` cannot be recorded (it waits, or copies from the
@@ -46,16 +47,16 @@ def recorded(body: Callable[[], None]) -> Callable[[], None]:
 
 
 def refuse_recording(why: str) -> None:
-    """Raise RuntimeError while a CUDA graph is recorded: what follows would not be in it."""
+    """Raise RuntimeError while a CUDA graph is being recorded: for code it would not capture."""
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(why)
 
 
-class Held(TorchDispatchMode):
-    """Holds the arrays that operations read or write and did not make.
+class KeepInputsAlive(TorchDispatchMode):
+    """Keeps references to the arrays that operations use but did not create.
 
-    A recording knows addresses: a buffer that its owner replaces afterwards must not be given to
-    somebody else as long as replays write into it.
+    A recording stores addresses: if the owner of a buffer replaces it afterwards, its memory must
+    not be reused as long as replays write into it.
     """
 
     def __init__(self) -> None:
@@ -83,28 +84,28 @@ def _strided(values: Any) -> list[Tensor]:
 
 @dataclass
 class Recordings:
-    """Whether iterative solves may be recorded, and which have turned out not to be.
+    """Whether iterative solves may be recorded, and which kinds could not be.
 
     Attributes:
-        record: makes a recording; another one in tests, None for none.
+        record: makes a recording (tests pass a stand-in); None: no solve is recorded.
         refused: kind of solve -> why the last one of its kind could not be recorded.
     """
 
-    record: Record | None = recorded
+    record: Record | None = record_cuda_graph
     refused: dict[Hashable, str] = field(default_factory=dict)
 
 
-_anywhere = Recordings()
+_default = Recordings()
 _recordings: ContextVar[Recordings | None] = ContextVar("recordings", default=None)
 
 
 def solve_recordings() -> Recordings:
-    """Those that hold here: solves on a GPU are recorded where nobody has said otherwise."""
-    return _recordings.get() or _anywhere
+    """The ``Recordings`` in force; by default solves on a GPU are recorded."""
+    return _recordings.get() or _default
 
 
 @contextmanager
-def solves_recorded(record: Record | None = recorded) -> Iterator[Recordings]:
+def solves_recorded(record: Record | None = record_cuda_graph) -> Iterator[Recordings]:
     """Inside, iterative solves on a GPU are recorded by ``record``; None: not at all."""
     recordings = Recordings(record)
     token = _recordings.set(recordings)
@@ -116,13 +117,13 @@ def solves_recorded(record: Record | None = recorded) -> Iterator[Recordings]:
 
 @dataclass
 class _Recorded:
-    """What a recording works on: it must hold neither the recording nor who replays it.
+    """Arrays of a recording. References neither the recording nor the ``Replayed``: no cycle.
 
     Attributes:
         inputs: arrays that are filled before every replay.
-        held: arrays that operations read or write and did not make.
-        found: what the function returned.
-        failed: whether a factorisation in it failed (); None where it has none.
+        held: arrays that operations use but did not create.
+        found: the function's result.
+        failed: whether one of its factorisations failed (); None where it has none.
     """
 
     inputs: tuple[Tensor, ...]
@@ -132,32 +133,32 @@ class _Recorded:
 
 
 class Replayed:
-    """Calls a function of tensors, from a recording where it can.
+    """Calls a function of tensors, replayed from a recording where possible.
 
-    The first ``EAGER_STEPS`` of a kind (shapes of what comes in, ``places``) run as they are; then
-    the function is recorded. A recorded factorisation cannot raise its jitter: it notes that it
-    failed, the note is read after the replay, and such a call is made again as it is, which raises
-    the jitter or says what is wrong. What a failed replay has left is never used.
+    The first calls with given input shapes and a given ``depends_on()`` run unrecorded; then the
+    function is recorded. A recorded factorisation cannot raise its jitter. It sets a flag instead,
+    which is read after the replay; where it is set, the replay's results are discarded and the call
+    is repeated unrecorded, which raises the jitter or reports the error.
 
-    Whatever ``function`` does must be the same kernels on the same arrays at every call: no draws,
-    no state that is replaced rather than changed in place. One that makes no factorisation may
-    change arrays of its own, and its replays wait for nothing.
+    ``function`` must launch the same kernels on the same arrays at every call: no random draws, no
+    state that is replaced rather than changed in place. A function without factorisations may
+    change its own arrays, and its replays do not synchronise.
 
     Args:
-        function: of tensors; what it returns may hold arrays, which every replay fills anew.
-        record: makes a recording; another one in tests.
-        places: says what else a recording depends on; another answer needs a new one.
-        eager: calls before a recording.
+        function: of tensors; every replay overwrites the arrays in its result.
+        record: makes a recording (tests pass a stand-in); None: never recorded.
+        depends_on: what else a recording depends on; when its value changes, a new one is made.
+        eager: unrecorded calls before a recording.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        record: Record | None = recorded,
-        places: Callable[[], object] = tuple,
+        record: Record | None = record_cuda_graph,
+        depends_on: Callable[[], object] = tuple,
         eager: int = EAGER_STEPS,
     ) -> None:
-        self.function, self.record, self.places = function, record, places
+        self.function, self.record, self.depends_on = function, record, depends_on
         self.given_up: str | None = "not asked for" if record is None else None
         self.replays = 0
         self._kind: Any = None
@@ -166,8 +167,8 @@ class Replayed:
         self._recorded: _Recorded | None = None
 
     def __call__(self, *given: Tensor) -> Any:
-        """What the function returns; after a replay the arrays of the recording."""
-        kind = tuple(tensor.shape for tensor in given), self.places()
+        """The function's result; after a replay it is in the arrays of the recording."""
+        kind = tuple(tensor.shape for tensor in given), self.depends_on()
         if kind != self._kind:
             self.release()
             self._kind = kind
@@ -180,7 +181,7 @@ class Replayed:
         return self.function(*given)
 
     def _start(self, given: tuple[Tensor, ...]) -> None:
-        """Record the function, or say why not."""
+        """Record the function, or note why it cannot be recorded."""
         assert self.record is not None
         made = _Recorded(tuple(tensor.clone() for tensor in given))
         try:
@@ -190,7 +191,7 @@ class Replayed:
             self._give_up(f"the step cannot be recorded ({str(error).splitlines()[0]})")
 
     def _replayed(self, given: tuple[Tensor, ...]) -> bool:
-        """Replay; False where a factorisation failed."""
+        """Replay the recording; False where a factorisation failed."""
         assert self._replay is not None
         assert self._recorded is not None
         for held, tensor in zip(self._recorded.inputs, given, strict=True):
@@ -198,7 +199,7 @@ class Replayed:
         self._replay()
         if self._recorded.failed is not None and bool(self._recorded.failed):
             self._failures += 1
-            if self._failures >= MOST_FAILURES:
+            if self._failures >= MAX_FAILURES:
                 self._give_up("its factorisations need jitter that a recording cannot choose")
             return False
         self._failures = 0
@@ -206,19 +207,19 @@ class Replayed:
         return True
 
     def release(self) -> None:
-        """Let go of the recording and the memory that it holds; the next call starts anew."""
+        """Release the recording and its memory; the next call starts anew."""
         self._kind, self._eager = None, 0
         self._replay = self._recorded = None
 
     def _give_up(self, reason: str) -> None:
         self.release()
         self.given_up = reason
-        logger.warning("no CUDA graph: %s; steps go on without", reason)
+        logger.warning("no CUDA graph: %s; continuing without one", reason)
 
 
 def _record(function: Callable[..., Any], made: _Recorded) -> None:
-    """The body of a recording: the function from the recording's own inputs."""
-    with Held() as held, checks_deferred() as checks:
+    """The body of a recording: calls the function on the recording's own inputs."""
+    with KeepInputsAlive() as held, checks_deferred() as checks:
         found = function(*made.inputs)
     made.held, made.found = held.arrays, found
     failed = [check.reshape(1) for check in checks]

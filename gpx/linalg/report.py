@@ -1,4 +1,4 @@
-"""What a numerical routine did: returned beside its result, never printed."""
+"""Reports of numerical routines, returned beside their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class CholeskyReport:
     """Outcome of one factorisation.
 
     Attributes:
-        jitter: what was added to the diagonal, in the matrix's own unit (0 when nothing was).
+        jitter: added to the diagonal, in the matrix's own unit (0 when nothing was added).
         tried: every jitter tried, in order.
         relative: ``jitter`` over the mean diagonal, for gradients that follow the jitter.
     """

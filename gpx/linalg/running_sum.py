@@ -1,6 +1,6 @@
 """Running sums and order statistics that give the same bits every time on every device.
 
-On CUDA torch's own floating-point ``cumsum`` adds in the order in which its blocks happen to end,
+On CUDA torch's floating-point ``cumsum`` adds blocks in the order in which they happen to finish,
 and ``kthvalue`` has no deterministic form: under ``torch.use_deterministic_algorithms`` both warn.
 """
 
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 BLOCK = 256
-"""Numbers that one row of the product with a triangle of ones adds up."""
+"""Entries that one product with a triangle of ones sums."""
 
 
 def running_sum(values: Tensor, dim: int = 0) -> Tensor:
     """Sums of the first 1, 2, ... entries along ``dim``, of values' shape; differentiable.
 
-    On a CPU, of whole numbers, and where determinism was not asked for, it is ``cumsum``. Elsewhere
-    blocks of ``BLOCK`` numbers meet a triangle of ones in a matrix product, and the sums of blocks
-    are treated alike: always in the same order, without a wait.
+    This is ``cumsum`` on a CPU, for integers, and where determinism was not asked for. Otherwise
+    blocks of ``BLOCK`` entries are multiplied by a triangle of ones, and likewise the sums of the
+    blocks: always in the same order, without synchronisation.
 
     Args:
-        values (..., n, ...): whole or finite floating-point numbers.
+        values (..., n, ...): integers or finite floating-point numbers.
 
     Cost: n additions, or n BLOCK multiply-adds in about five launches per factor of BLOCK in n.
     """

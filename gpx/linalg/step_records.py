@@ -1,22 +1,22 @@
-"""What an iteration keeps of its steps."""
+"""Per-step records of an iteration, stored in blocks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-RECORDS = 64
-"""Rows of a block of records."""
+BLOCK_ROWS = 64
+"""Rows of one block."""
 
 
 class Records:
-    """Tensors of one shape, one a step, kept in blocks.
+    """A growing list of tensors of one shape, one per step, stored in blocks of rows.
 
-    Small tensors that are kept one by one between large temporaries split the holes that these
-    leave on the heap: every step would then take fresh memory for its vectors.
+    Small tensors allocated one by one between large temporaries fragment the heap, so that every
+    step would need fresh memory for its vectors.
 
     Args:
-        like: a tensor of that shape and dtype.
+        like: a tensor of the shape and dtype of one record.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -29,35 +29,35 @@ class Records:
         return self._count
 
     def room(self) -> Tensor:
-        """Where the next one goes: what is written there and then appended is not copied."""
+        """The row that the next record will fill; a value written there is appended uncopied."""
         if self._count == len(self._rows):
-            block = self._like.new_empty(RECORDS, *self._like.shape)
+            block = self._like.new_empty(BLOCK_ROWS, *self._like.shape)
             self._blocks.append(block)
             self._rows.extend(block.unbind(0))
         return self._rows[self._count]
 
     def append(self, row: Tensor) -> None:
-        """Keep a copy, or what was written into the ``room``."""
+        """Append a copy of ``row``; no copy where it is ``room()`` itself."""
         room = self.room()
         if row is not room:
             room.copy_(row)
         self._count += 1
 
     def extend(self, rows: Tensor) -> None:
-        """Keep a copy of each of rows (k, ...)."""
+        """Append copies of rows (k, ...)."""
         done = 0
         while done < len(rows):
             self.room()
-            place = self._count % RECORDS
-            some = rows[done : done + RECORDS - place]
-            self._blocks[self._count // RECORDS][place : place + len(some)] = some
+            place = self._count % BLOCK_ROWS
+            some = rows[done : done + BLOCK_ROWS - place]
+            self._blocks[self._count // BLOCK_ROWS][place : place + len(some)] = some
             self._count += len(some)
             done += len(some)
 
     def truncate(self, count: int) -> None:
-        """Forget all but the first ``count``."""
+        """Drop all but the first ``count`` records."""
         self._count = min(self._count, count)
 
     def stacked(self) -> Tensor:
-        """All of them, (t, ...), t at least one."""
+        """All records, (t, ...); there must be at least one."""
         return torch.cat(self._blocks)[: self._count]

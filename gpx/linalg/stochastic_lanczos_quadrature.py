@@ -15,8 +15,8 @@ from gpx.linalg.preconditioners.base import Preconditioner
 from gpx.linalg.quadrature import gauss, gauss_radau
 from gpx.linalg.trace import mean_and_error
 
-EXTEND = 5
-"""Lanczos steps made between two checks whether the bracket is narrow enough."""
+STEPS_PER_CHECK = 5
+"""Lanczos steps between two checks whether the bracket is narrow enough."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,6 @@ class QuadratureEstimate:
     steps: int
     converged: bool
 
-    def interval(self, deviations: float = 2.0) -> tuple[Tensor, Tensor]:
-        """The bracket widened by ``deviations`` standard errors on both sides."""
-        margin = deviations * self.standard_error
-        return self.bracket[0] - margin, self.bracket[1] + margin
-
 
 def stochastic_lanczos_quadrature(
     matmul: Callable[[Tensor], Tensor],
@@ -64,10 +59,10 @@ def stochastic_lanczos_quadrature(
         matmul: (n, L) -> K times it.
         function: f, elementwise on eigenvalues.
         probes (n, L): of ``probe_vectors``, E[w w^T] = I.
-        steps: most Lanczos steps t.
+        steps: largest number of Lanczos steps t.
         node: lower bound of K's spectrum, for the Gauss-Radau end of the bracket.
-        width: stop early once the bracket is this narrow, looked at every few steps; needs
-            ``node``. Reported in ``converged`` when it is not reached.
+        width: stop early once the bracket is this narrow, checked every few steps; needs ``node``.
+            ``converged`` says whether it was reached.
 
     Exactness: the Gauss rule is biased upwards for f = log, the Gauss-Radau rule downwards; both
     become exact with the steps.
@@ -83,7 +78,7 @@ def stochastic_lanczos_quadrature(
     converged = width is None
     while True:
         before = process.steps
-        process.extend(EXTEND if width is not None else steps)
+        process.extend(STEPS_PER_CHECK if width is not None else steps)
         scale = process.norms.square()
         upper = scale * gauss(function, process.alphas, process.betas)
         if node is None:
@@ -153,10 +148,10 @@ def quadrature_of_solve(
 ) -> tuple[Tensor, Tensor]:
     """Brackets of xi^T log(R^{-1} K R^{-T}) xi, from a solve whose last columns were probes R xi.
 
-    Their mean over the probes, plus log det Q, estimates log det K at no product more.
+    Their mean over the probes, plus log det Q, estimates log det K without a further product.
 
     Args:
-        solved: by conjugate gradients with the preconditioner Q = R R^T, from zero.
+        solved: result of conjugate gradients with the preconditioner Q = R R^T, from zero.
         scale (L,): |xi|^2 of the probes, or half of that for half of the logarithm.
         columns: right-hand sides before the probes.
         node: lower bound of the preconditioned spectrum; None for none.
@@ -170,7 +165,7 @@ def quadrature_of_solve(
     Source: Burt thesis, sections 4.1.4 and 4.1.5.
     """
     alphas, betas = (part[columns:] for part in tridiagonal_of_cg(solved))
-    # a few small eigenproblems and recurrences: one transfer, and no device waits for the host
+    # small eigenproblems and recurrences are faster on the host: one transfer
     alphas, betas = torch.stack([alphas, betas]).cpu()
     upper = gauss(torch.log, alphas, betas)
     lower = upper if node is None else gauss_radau(torch.log, alphas, betas, node)

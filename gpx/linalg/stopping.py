@@ -1,8 +1,8 @@
-"""When an iterative solve is good enough: rules that a caller hands to conjugate gradients.
+"""Stopping rules for conjugate gradients.
 
-Every rule measures one number per right-hand side from the current residual r = b - K v and stops
+Every rule computes one number per right-hand side from the current residual r = b - K v and stops
 that side once the number is at or below the tolerance. The rules in nats or in units of the
-posterior mean rest on Q <= K (in the order of positive semi-definite matrices), where Q is the
+posterior mean assume Q <= K (in the order of positive semi-definite matrices), where Q is the
 preconditioner: true for low-rank-plus-noise preconditioners (Nystrom, pivoted Cholesky), not for
 Jacobi or circulant ones. Without such a Q, give the noise variance: sigma^2 I <= K always holds.
 """
@@ -18,7 +18,7 @@ from gpx.errors import ConfigError
 
 
 class Residual:
-    """What a rule may look at, all in the unit of the right-hand sides.
+    """The quantities a rule may use, all in the unit of the right-hand sides.
 
     Attributes:
         vector (..., n, c): r = b - K v.
@@ -28,8 +28,8 @@ class Residual:
         relative (..., c): ||r|| / ||b||, 0 where both are zero.
 
     Args:
-        vector, gamma, rhs_norm: of r / scale and b / scale, which may be in range where r and b
-            under- or overflow when squared.
+        vector, gamma, rhs_norm: the above for r / scale and b / scale, whose squares do not under-
+            or overflow.
         scale (..., c): one positive number per side.
         preconditioned: False when gamma is ||r||^2.
     """
@@ -49,7 +49,7 @@ class Residual:
         self._preconditioned = preconditioned
 
     def now(self, vector: Tensor, gamma: Tensor) -> Residual:
-        """This one, of the same right-hand sides, at r and r^T Q^{-1} r of another step."""
+        """This object, updated with r and r^T Q^{-1} r of another step."""
         self._vector, self._gamma = vector, gamma
         return self
 
@@ -94,7 +94,7 @@ class StoppingRule(ABC):
 
     needs_preconditioner = False
     norm_alone = False
-    """Whether ``measure`` looks at norms alone, not at gamma."""
+    """Whether ``measure`` uses norms only, not gamma."""
 
     def __init__(self, tolerance: float) -> None:
         if not tolerance > 0.0:
@@ -154,9 +154,9 @@ class EvidenceBound(StoppingRule):
     0 <= 1/2 (b^T K^{-1} b - v^T (b + r)) = 1/2 r^T K^{-1} r <= 1/2 r^T Q^{-1} r for Q <= K.
 
     Args:
-        epsilon: nats; 1 for training and 1e-3 before predicting are the published choices.
+        epsilon: nats; the published choices are 1 for training and 1e-3 before predicting.
         noise_variance: use Q = sigma^2 I for the bound, whatever the preconditioner (the criterion
-            of Gibbs and MacKay). None: the preconditioner's Q, for free; it must be below K.
+            of Gibbs and MacKay). None: the preconditioner's Q, at no cost; it must be below K.
 
     Source: Burt thesis, sections 4.1.1, 4.2.1 and 4.3.1.
     """
@@ -210,7 +210,7 @@ class PosteriorMeanError(StoppingRule):
 
 
 def _check_variance(rule: StoppingRule, name: str, value: float | Tensor | None) -> None:
-    """A bound over a variance that is not positive would be met at once, or never."""
+    """Refuse a variance that is not positive: the bound would be met at once, or never."""
     if value is not None and not bool(torch.as_tensor(value > 0.0).all()):
         raise ConfigError(f"{type(rule).__name__}: {name} must be positive, got {value}")
 

@@ -53,13 +53,13 @@ def probe_vectors(
 
 
 class FixedProbes(nn.Module):
-    """The generator that each evaluation of an objective draws its random probes from.
+    """The generator from which each evaluation of an objective draws its random probes.
 
     Args:
-        resample: use the step's own generator where there is one.
+        resample: draw new probes at each step, from the step's own generator where there is one.
 
     Attributes:
-        seed (): of the fixed probes; checkpoints store it in place of the n x L probes.
+        seed (): of the fixed probes; stored in checkpoints in place of the n x L probes.
     """
 
     seed: Tensor
@@ -77,7 +77,7 @@ class FixedProbes(nn.Module):
             self.seed = drawn.to(self.seed.device)
 
     def generator(self, device: torch.device, given: torch.Generator | None) -> torch.Generator:
-        """The step's generator, or a fresh one that starts at the same place every time."""
+        """The step's generator, or a new one with the fixed seed."""
         if self.resample and given is not None:
             return given
         return torch.Generator(device=device).manual_seed(int(self.seed))

@@ -112,7 +112,7 @@ def inverse_lower(lower: Tensor) -> Tensor:
 def add_lower_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add the lower triangle of left right, (m, k) times (k, m), to ``total`` (m, m), in place.
 
-    For symmetric products: what lands above the diagonal is no result.
+    For symmetric products: entries above the diagonal are not meaningful afterwards.
     """
     m = len(total)
     panel = PANEL if left.is_cpu else m

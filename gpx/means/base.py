@@ -1,4 +1,4 @@
-"""What a mean function is."""
+"""Base class of mean functions."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class Mean(Constructed, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """Prior mean at each row, in the unit of y: (n, d) -> (n,)."""
+        """Prior mean at each row: (n, d) -> (n,)."""

@@ -12,7 +12,7 @@ class Constant(Mean):
     """m(x) = constant, learned.
 
     Args:
-        constant: initial value, in the unit of y.
+        constant: initial value.
     """
 
     def __init__(self, constant: float = 0.0) -> None:

@@ -10,11 +10,11 @@ from gpx.means.base import Mean
 
 
 class Linear(Mean):
-    """m(x) = weight . x + bias, both learned, starting at zero weight.
+    """m(x) = weight . x + bias, both learned, with initial weight zero.
 
     Args:
         num_inputs: d, the number of columns of x.
-        bias: initial value of the bias, in the unit of y.
+        bias: initial value of the bias.
     """
 
     def __init__(self, num_inputs: int, bias: float = 0.0) -> None:
@@ -23,7 +23,7 @@ class Linear(Mean):
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Weighted sum of the columns plus bias, (n, d) -> (n,); ShapeError for a wrong d."""
+        """Weighted sum of the columns plus bias: (n, d) -> (n,); ShapeError for a wrong d."""
         if x.ndim != 2 or x.shape[1] != self.weight.shape[0]:
             raise ShapeError(
                 f"a linear mean of {self.weight.shape[0]} inputs got inputs of shape "

@@ -14,7 +14,7 @@ from gpx.data.labels import Task
 from gpx.data.standardiser import Standardiser
 from gpx.errors import ConfigError
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import class_numbers, of_classes
+from gpx.likelihoods.base import class_numbers, is_classification
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.regression import observed_metrics, regression_metrics
 
@@ -61,7 +61,7 @@ def evaluate(
     Raises:
         ConfigError: the distribution of a classifier has neither ``probs`` nor ``logits``.
     """
-    if of_classes(task):
+    if is_classification(task):
         known = class_log_probabilities(task, predictive, y)
         found = classification_metrics(*known, ordered=task == "ordinal")
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}

@@ -19,7 +19,7 @@ from torch.distributions import (
     StudentT,
 )
 
-from gpx.likelihoods.quantiles import cdf, is_count, of_rows
+from gpx.likelihoods.quantiles import cdf, is_count, select_rows
 
 QUADRATURE_NODES = 64
 """Nodes of the Gauss-Legendre rule on each side of the target."""
@@ -172,7 +172,7 @@ def _count_spread(law: Distribution) -> Tensor:
             left = (below < 1.0 - tail).nonzero().squeeze(1)
             if not len(left):
                 break
-            law, rows, below = of_rows(law, left), rows[left], below[left]
+            law, rows, below = select_rows(law, left), rows[left], below[left]
     return total
 
 

@@ -14,7 +14,7 @@ from torch.distributions import Distribution, MixtureSameFamily, Normal
 
 from gpx.constants import LOG_TWO_PI
 from gpx.diagnostics.calibration import coverage_curve
-from gpx.likelihoods.quantiles import cdf, cdf_before, of_rows, quantile
+from gpx.likelihoods.quantiles import cdf, cdf_before, quantile, select_rows
 from gpx.metrics.ranked_probability import crps
 
 SMALLEST_STD = 1e-6
@@ -183,12 +183,12 @@ def observed_outputs(predictive: Distribution, y: Tensor) -> list[tuple[Distribu
         y (n, p): NaN for missing targets.
 
     Raises:
-        NotImplementedError: a distribution that ``of_rows`` does not know.
+        NotImplementedError: a distribution that ``select_rows`` does not know.
     """
     found = []
     for place, targets in enumerate(y.unbind(1)):
         rows = (~targets.isnan()).nonzero()[:, 0]
-        law = of_rows(predictive, (rows, torch.full_like(rows, place)))
+        law = select_rows(predictive, (rows, torch.full_like(rows, place)))
         found.append((law, targets[rows]))
     return found
 
@@ -210,7 +210,7 @@ def observed_metrics(
     for place, (law, targets) in enumerate(observed_outputs(predictive, y)):
         alone = None
         if trivial is not None:
-            alone = of_rows(trivial, torch.tensor(place, device=y.device))
+            alone = select_rows(trivial, torch.tensor(place, device=y.device))
         each.append(regression_metrics(law, targets, alone) if len(targets) else {})
     absent = torch.tensor(math.nan, dtype=torch.float64, device=y.device)
     names = dict.fromkeys(name for found in each for name in found)
@@ -224,5 +224,5 @@ def _some_rows(predictive: Distribution, y: Tensor) -> tuple[Distribution, Tenso
     places = torch.linspace(0, len(y) - 1, MAX_MIXTURE_ROWS, dtype=torch.float64)
     rows = places.round().long().to(y.device)
     with contextlib.suppress(NotImplementedError):
-        return of_rows(predictive, rows), y[rows]
+        return select_rows(predictive, rows), y[rows]
     return predictive, y

@@ -1,6 +1,6 @@
-"""What combining two operators gives: a table of rules, looked up by the two types.
+"""Combinations of operators: a table of rules, looked up by the types of the two operands.
 
-Each operator file registers the combinations whose structure it can keep::
+Each operator file registers the combinations that keep structure::
 
     @rule("add", Kronecker, DiagLinearOperator)
     def _(left, right): return KroneckerPlusDiagonal(left, right.diagonal())
@@ -20,7 +20,7 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 Rule = Callable[[Any, Any], LinearOperator | None]
-"""Returns the combination, or None where this pair has no structure to keep after all."""
+"""Returns the combination, or None to decline this pair."""
 
 F = TypeVar("F", bound=Rule)
 
@@ -36,7 +36,7 @@ class Index(NamedTuple):
 
 
 def rule(operation: str, left: type, right: type) -> Callable[[F], F]:
-    """Register what ``operation`` gives for operands of these types (or their subclasses)."""
+    """Register the result of ``operation`` for operands of these types (or their subclasses)."""
 
     def register(function: F) -> F:
         _RULES[operation, left, right] = function
@@ -64,7 +64,7 @@ def combine(operation: str, left: Any, right: Any) -> LinearOperator | None:
 
 
 def combined(operation: str, left: Any, right: Any) -> LinearOperator:
-    """As ``combine``, for operations with a general rule that takes what no other does."""
+    """As ``combine``, for operations with a general rule that accepts every pair."""
     found = combine(operation, left, right)
     assert found is not None
     return found

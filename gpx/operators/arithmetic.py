@@ -1,4 +1,4 @@
-"""Sums, differences, multiples and appended rows of operators, each with the structure it keeps."""
+"""Sums, differences, multiples and appended rows of operators."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gpx.operators.symmetry import require_symmetric
 
 
 class Arithmetic(DenseFactorisations):
-    """What two operators give, by the rules of ``gpx.operators.algebra``.
+    """Combinations of operators by the rules of ``gpx.operators.algebra``.
 
-    A result that no rule has a structure for is a ``DenseMatrix``, or refused beyond ``DENSE_ROWS``
+    Where no rule keeps structure the result is a ``DenseMatrix``, or refused beyond ``DENSE_ROWS``
     rows.
     """
 
-    def _same_kind(self, other: LinearOperator) -> None:
+    def _require_same_dtype(self, other: LinearOperator) -> None:
         elsewhere = other.device is not None and other.device != self.device  # identities have None
         if other.dtype != self.dtype or elsewhere:
             raise DTypeError(
@@ -63,7 +63,7 @@ class Arithmetic(DenseFactorisations):
                 f"{self._name()} cannot be added to {type(other).__name__} of shape "
                 f"{tuple(other.shape)}"
             )
-        self._same_kind(other)
+        self._require_same_dtype(other)
         return combined("add", self, other)
 
     def __neg__(self) -> LinearOperator:
@@ -101,7 +101,7 @@ class Arithmetic(DenseFactorisations):
     ) -> LinearOperator:
         """self + B B^T for B (..., N, k), with the structure that the sum keeps.
 
-        Roots are made when they are asked for, exactly; the arguments about them change nothing.
+        Roots are computed on demand and exact; the arguments about roots have no effect.
         """
         self._square("add_low_rank")
         return self + RootLinearOperator(to_linear_operator(low_rank_mat))
@@ -116,8 +116,8 @@ class Arithmetic(DenseFactorisations):
     ) -> LinearOperator:
         """[self B^T; B D], (..., N + k, N + k), for B (..., k, N) and D (..., k, k), dense.
 
-        The roots are exact, made at once as in the package (or when they are asked for, without
-        ``generate_roots``) and kept, where GPyTorch looks for them.
+        The roots are exact and cached where GPyTorch looks for them: computed at once as in
+        linear_operator, or on demand without ``generate_roots``.
 
         Raises:
             ShapeError, DTypeError: blocks that do not fit.
@@ -132,8 +132,8 @@ class Arithmetic(DenseFactorisations):
                 f"{tuple(cross.shape)} and {tuple(corner.shape)} cannot be appended to "
                 f"{self._name()}; expected (..., k, {n}) and (..., k, k)"
             )
-        self._same_kind(to_linear_operator(cross))
-        self._same_kind(to_linear_operator(corner))
+        self._require_same_dtype(to_linear_operator(cross))
+        self._require_same_dtype(to_linear_operator(corner))
         blocks = (self.to_dense(), cross, corner)
         batch = common_batch(*[t.shape[:-2] for t in blocks], what="a matrix and its new rows")
         old, cross, corner = (t.expand(*batch, *t.shape[-2:]) for t in blocks)
@@ -169,7 +169,7 @@ class Arithmetic(DenseFactorisations):
                 f"{self._name()} cannot be multiplied elementwise with {type(other).__name__} of "
                 f"shape {tuple(other.shape)}"
             )
-        self._same_kind(other)
+        self._require_same_dtype(other)
         if isinstance(other, ZeroLinearOperator):
             return other
         if isinstance(other, DiagLinearOperator):
@@ -224,7 +224,7 @@ class Arithmetic(DenseFactorisations):
 
 
 def dense(operator: Tensor | LinearOperator) -> Tensor:
-    """As a tensor with a graph of its own: the package's ``to_dense`` keeps a stale one."""
+    """As a tensor with a new graph; linear_operator's ``to_dense`` would cache the old one."""
     if isinstance(operator, Tensor):
         return operator
     if isinstance(operator, Arithmetic):

@@ -1,4 +1,4 @@
-"""Batches of operators, their rows, columns and entries by index, and their dtype and device."""
+"""Batch dimensions, indexing, dtype and device of operators."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.operators.algebra import Index, combined
-from gpx.operators.indexing import WHOLE, checked_index, kept
+from gpx.operators.indexing import WHOLE, as_positions, checked_index
 
 
 class BatchesAndEntries(LinearOperator):
-    """What shapes and indices do to an operator whose positional arguments carry the batch.
+    """Shapes and indices of an operator whose positional arguments carry the batch dimensions.
 
-    Batch dimensions of the arguments broadcast; a class whose arguments have other than two
-    dimensions of their own says so in ``_dims``.
+    These broadcast. A class whose arguments do not all have two further dimensions overrides
+    ``_dims``.
     """
 
     def _name(self) -> str:
         return f"{type(self).__name__} of shape {tuple(self.shape)}"
 
     def _dims(self) -> tuple[int, ...]:
-        """How many trailing dimensions of each positional argument are not batch."""
+        """Number of trailing dimensions of each positional argument that are not batch."""
         return (2,) * len(self._args)
 
     def _broadcast_args(self, batch: torch.Size | None = None) -> list[Any]:
-        """Positional arguments with one common batch shape, so that indexing them is safe."""
+        """Positional arguments expanded to the common batch shape."""
         shape = self.batch_shape if batch is None else batch
         return [
             a.expand(torch.Size((*shape, *a.shape[a.ndim - dims :])))
@@ -46,7 +46,7 @@ class BatchesAndEntries(LinearOperator):
         return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
 
     def repeat(self, *sizes: Any) -> LinearOperator:
-        """Repeated along batch dimensions, as an expansion wherever these have size one."""
+        """Repeated along batch dimensions; an expansion where these have size one."""
         given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
         batch = (*(1,) * (len(given) - 2 - len(self.batch_shape)), *self.batch_shape)
         if given[-2:] != (1, 1) or len(given) != len(batch) + 2:
@@ -59,7 +59,8 @@ class BatchesAndEntries(LinearOperator):
         for dim, (times, size) in enumerate(pairs):
             if times != 1 and size != 1:
                 again = torch.arange(size, device=self.device).repeat(times)
-                wide = wide._getitem(WHOLE, WHOLE, *(WHOLE,) * dim, again, *_rest(len(pairs), dim))
+                before, after = (WHOLE,) * dim, (WHOLE,) * (len(pairs) - dim - 1)
+                wide = wide._getitem(WHOLE, WHOLE, *before, again, *after)
         return wide
 
     def __getitem__(self, index: Any) -> Any:
@@ -83,15 +84,15 @@ class BatchesAndEntries(LinearOperator):
         if any(not isinstance(i, slice) or i != WHOLE for i in batch_indices):
             base = type(self)(*[a[batch_indices] for a in self._broadcast_args()], **self._kwargs)
         index = Index(
-            kept(row_index, self.shape[-2], self.device),
-            kept(col_index, self.shape[-1], self.device),
+            as_positions(row_index, self.shape[-2], self.device),
+            as_positions(col_index, self.shape[-1], self.device),
         )
         if index.rows is None and index.columns is None:
             return base
         return combined("select", base, index)
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        """Entries, each from one row: classes with cheaper entries override this."""
+        """Entries, each from a product for its row; classes with cheaper entries override this."""
         rows, columns, *batch = torch.broadcast_tensors(row_index, col_index, *batch_indices)
         one = torch.zeros(self.shape[-2], rows.numel(), dtype=self.dtype, device=self.device)
         one[rows.reshape(-1), torch.arange(rows.numel(), device=self.device)] = 1.0
@@ -158,7 +159,3 @@ class BatchesAndEntries(LinearOperator):
                 f"{self._name()} cannot be {probe.dtype}: operators compute in float32 and float64"
             )
         return probe.device, probe.dtype
-
-
-def _rest(count: int, dim: int) -> tuple[slice, ...]:
-    return (WHOLE,) * (count - dim - 1)

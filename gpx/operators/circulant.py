@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from linear_operator import LinearOperator
-from linear_operator.operators import RootLinearOperator
 from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite, ShapeError
@@ -16,18 +14,19 @@ from gpx.linalg.prepared import Prepared
 from gpx.operators.convolution import Convolution
 from gpx.operators.structured import Structured
 
-NEGLIGIBLE = 1e-10
+NEGATIVE_TOLERANCE = 1e-10
 """A negative eigenvalue of at most this size, relative to the diagonal entry, counts as zero."""
 
 BLOCK_BYTES = 1 << 27
-"""Largest number of bytes of one transform; columns that do not fit are transformed in turns."""
+"""Largest number of bytes of one transform; further columns are transformed in blocks."""
 
 
 class BlockCirculant(Convolution):
     """Multilevel circulant: entry (i, j) is generator[(i - j) mod n], axis by axis.
 
     Two levels make the BCCB matrix (block circulant with circulant blocks) that approximates a
-    stationary kernel on a periodic grid. The generator need not be symmetric; ``sqrt`` does ask.
+    stationary kernel on a periodic grid. The generator need not be symmetric, except for roots and
+    samples.
 
     Args:
         generator (..., n_1, ..., n_levels): the first column, on the grid.
@@ -86,9 +85,6 @@ class BlockCirculant(Convolution):
         self._check_regular()
         return self._by_function(self._spectrum().reciprocal(), right)
 
-    def _inverse_product(self, right: Tensor) -> Tensor:
-        return self._solution(right)
-
     def _logdet(self) -> Tensor:
         """Sum of log |eigenvalue|: the logarithm of the absolute determinant."""
         self._check_regular()
@@ -107,7 +103,7 @@ class BlockCirculant(Convolution):
         """
         values = self._spectrum().real
         each = values.detach().flatten(-self.levels)
-        smallest, largest = each.amin(-1), each.amax(-1)  # every matrix of a batch has its scale
+        smallest, largest = each.amin(-1), each.amax(-1)  # for each matrix of a batch
         rounding = 100 * torch.finfo(values.dtype).eps
         if not bool((smallest >= -rounding * largest).all()):  # also when it is NaN
             raise NotPositiveDefinite(
@@ -117,31 +113,15 @@ class BlockCirculant(Convolution):
             )
         return self._rebuilt(self._from_spectrum(values.clamp(min=0).sqrt()))
 
-    def root_decomposition(self, method: str | None = None) -> LinearOperator:
-        """R R^T = C with the circulant root; C symmetric positive semi-definite."""
-        if method:
-            return super().root_decomposition(method)
-        self._check_symmetric("root")
-        return RootLinearOperator(self.sqrt())
+    def _root(self) -> BlockCirculant:
+        """The circulant root of a symmetric positive semi-definite C, at any size."""
+        self._check_symmetric("a root")
+        return self.sqrt()
 
-    def root_inv_decomposition(
-        self,
-        initial_vectors: Tensor | None = None,
-        test_vectors: Tensor | None = None,
-        method: str | None = None,
-    ) -> LinearOperator:
+    def _inverse_root(self) -> BlockCirculant:
         """C^{-1/2}, again circulant, for a symmetric positive definite C of any size."""
-        if method:
-            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
-        self._check_symmetric("root")
-        return RootLinearOperator(self.inverse().sqrt())
-
-    def zero_mean_mvn_samples(self, num_samples: int) -> Tensor:
-        """Draws (num_samples, ..., n) of N(0, C), C symmetric positive semi-definite."""
-        self._check_symmetric("samples")
-        noise = torch.randn(*self.shape[:-1], num_samples, dtype=self.dtype, device=self.device)
-        drawn: Tensor = self.sqrt().matmul(noise)
-        return drawn.movedim(-1, 0)
+        self._check_symmetric("a root")
+        return self.inverse().sqrt()
 
     def _from_spectrum(self, values: Tensor) -> Tensor:
         grid = self.grids[0]
@@ -151,7 +131,7 @@ class BlockCirculant(Convolution):
     def _check_symmetric(self, what: str) -> None:
         values = self._spectrum().detach().flatten(-self.levels)
         rounding = 1e3 * torch.finfo(values.dtype).eps
-        # every matrix of a batch has its scale
+        # each matrix of a batch has its own scale
         if bool((values.imag.abs() > rounding * values.abs().amax(-1, keepdim=True)).any()):
             raise NotPositiveDefinite(
                 f"{what} of a circulant of size {self.shape[-1]} that is not symmetric: its "
@@ -191,12 +171,9 @@ class Circulant(BlockCirculant):
 
     @property
     def definite(self) -> bool:
-        """Whether no eigenvalue is below zero by more than rounding or ``NEGLIGIBLE``; not for NaN.
-
-        Raised to zero, such eigenvalues change the matrix by no more than themselves. No batch.
-        """
+        """Whether all eigenvalues are above minus rounding or ``NEGATIVE_TOLERANCE``. No batch."""
         rounding = 100.0 * torch.finfo(self.dtype).eps * float(self.column.double().abs().sum())
-        allowed = max(rounding, NEGLIGIBLE * float(self.column[0]))
+        allowed = max(rounding, NEGATIVE_TOLERANCE * float(self.column[0]))
         return float(self.half_eigenvalues().min()) >= -allowed
 
     def _symeig(
@@ -205,7 +182,7 @@ class Circulant(BlockCirculant):
         """Eigenvalues (..., n) in the order of ``FourierVectors``, which are the eigenvectors."""
         self._check_symmetric("an eigendecomposition")
         vectors = FourierVectors(self.column)
-        values = vectors.doubled(self.half_eigenvalues())
+        values = vectors.per_eigenvector(self.half_eigenvalues())
         return values, vectors if eigenvectors else None
 
 
@@ -244,7 +221,7 @@ class FourierVectors(Structured):
         return super()._product(right)
 
     def _multiply(self, right: Tensor) -> Tensor:
-        return _in_turns(self._analyse if self.transposed else self._synthesise, right.mT).mT
+        return _in_blocks(self._analyse if self.transposed else self._synthesise, right.mT).mT
 
     def _t_multiply(self, right: Tensor) -> Tensor:
         return self._transpose_nonbatch()._multiply(right)
@@ -255,16 +232,13 @@ class FourierVectors(Structured):
     def _solution(self, right: Tensor) -> Tensor:
         return self._transpose_nonbatch()._product(right)
 
-    def _inverse_product(self, right: Tensor) -> Tensor:
-        return self._solution(right)
-
     def _analyse(self, rows: Tensor) -> Tensor:
         found = torch.fft.rfft(rows, norm="ortho")
         out = torch.empty_like(rows)
         scale = 2.0**0.5
         torch.mul(found.real, scale, out=out[..., : self.cosines])
         torch.mul(found.imag[..., 1 : self.sines + 1], -scale, out=out[..., self.cosines :])
-        self._ends(out).div_(scale)
+        self._cosine_only(out).div_(scale)
         return out
 
     def _synthesise(self, rows: Tensor) -> Tensor:
@@ -277,22 +251,22 @@ class FourierVectors(Structured):
         scale = 0.5**0.5
         torch.mul(rows[..., : self.cosines], scale, out=spectrum.real)
         torch.mul(rows[..., self.cosines :], -scale, out=spectrum.imag[..., 1 : self.sines + 1])
-        self._ends(spectrum).mul_(2.0**0.5)
+        self._cosine_only(spectrum).mul_(2.0**0.5)
         return torch.fft.irfft(spectrum, n=rows.shape[-1], norm="ortho")
 
-    def _ends(self, out: Tensor) -> Tensor:
-        """Coefficients whose frequency has a cosine only: 0, and n / 2 where n is even."""
+    def _cosine_only(self, out: Tensor) -> Tensor:
+        """Coefficients of the frequencies without a sine: 0, and n / 2 where n is even."""
         step = self.cosines - 1 if self.column.shape[-1] % 2 == 0 else self.cosines
         return out[..., : self.cosines : max(step, 1)]
 
-    def doubled(self, half: Tensor) -> Tensor:
-        """One number per frequency (..., floor(n / 2) + 1) put on cosines and sines, (..., n)."""
+    def per_eigenvector(self, half: Tensor) -> Tensor:
+        """Numbers per frequency (..., floor(n / 2) + 1) as numbers per eigenvector (..., n)."""
         return torch.cat([half, half[..., 1 : self.sines + 1]], -1)
 
     def eigenvalue_gradient(self, weights: Tensor) -> Tensor:
         """d / d column (..., n) of sum_k weights_k lambda_k, lambda a circulant's eigenvalues.
 
-        Every entry of the circulant's first column is its own variable.
+        Every entry of the circulant's first column is a separate variable.
         """
         half = weights[..., : self.cosines].clone()
         half[..., 1 : self.sines + 1] += weights[..., self.cosines :]
@@ -301,7 +275,7 @@ class FourierVectors(Structured):
         return torch.fft.irfft(half + 0j, n=size) * size
 
 
-def _in_turns(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def _in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     size = rows.shape[-1]
     count = rows.numel() // max(size, 1)
     step = max(1, BLOCK_BYTES // (16 * size))

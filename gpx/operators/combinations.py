@@ -1,4 +1,4 @@
-"""Sums, multiples and products of operators: applied part by part, solved where the parts can."""
+"""Sums, multiples and products of operators, applied part by part."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpx.tensor_checks import check_alike
 
 
 class Scaled(Structured):
-    """c A, (..., n, m), for a scalar c of the batch shape; what A solves, c A solves.
+    """c A, (..., n, m), for a scalar c of the batch shape.
 
-    Cost: A's, plus O(n c) for the multiplication. Solve: A^{-1} b / c; logdet: log|A| + n log c.
+    Cost: A's, plus one pass over the result. Solve: A^{-1} b / c; logdet: log|A| + n log c.
 
     Raises:
         DTypeError: a scale of another dtype or device. ShapeError: batches that do not fit.
@@ -56,9 +56,6 @@ class Scaled(Structured):
         if bool((self.scale == 0).any()):
             raise NotPositiveDefinite(f"{self._name()} is zero times an operator: no solve")
         return self.base.solve(right) / self.scale[..., None, None]
-
-    def _inverse_product(self, right: Tensor) -> Tensor:
-        return self._solution(right)
 
     def _logdet(self) -> Tensor:
         if not bool((self.scale > 0).all()):
@@ -117,9 +114,9 @@ class Sum(Structured):
 class Product(Structured):
     """A_1 A_2 ... A_k of any operators that fit, applied one after another.
 
-    Cost: product the sum of the factors'. Solve: A_k^{-1} ... A_1^{-1} b by the factors' own solves
-    where all are square, symmetric or not as these allow; logdet the sum of theirs. Entries and
-    rows: a product each; diagonal: products with all unit vectors, some at a time.
+    Cost: product the sum of the factors'. Where all are square: solve A_k^{-1} ... A_1^{-1} b by
+    the factors' own solves, logdet the sum of theirs. Entries and rows: a product each; diagonal:
+    products with all unit vectors, in blocks.
 
     Raises:
         ShapeError: fewer than one factor, or neighbours that do not fit.
@@ -151,9 +148,6 @@ class Product(Structured):
         if not self._all_square():
             return super()._solution(right)
         return reduce(lambda found, factor: factor.solve(found), self.factors, right)
-
-    def _inverse_product(self, right: Tensor) -> Tensor:
-        return self._solution(right) if self._all_square() else super()._inverse_product(right)
 
     def _logdet(self) -> Tensor:
         if not self._all_square():
@@ -189,7 +183,7 @@ def _add(left: Structured, right: LinearOperator) -> Sum:
 
 @rule("add", Sum, LinearOperator)
 def _extend(left: Sum, right: LinearOperator) -> Sum:
-    """Let the new term join one that has structure for it, else stand beside the others."""
+    """Merge the new term with one that has a rule for the pair, else append it."""
     for new in right.terms if isinstance(right, Sum) else (right,):
         left = Sum(*_joined(left.terms, new))
     return left
@@ -207,7 +201,7 @@ def _joined(terms: tuple[Any, ...], new: LinearOperator) -> tuple[Any, ...]:
 def _scaled_plus_diagonal(left: Scaled, right: DiagLinearOperator) -> Scaled | None:
     """c A + D = c (A + D / c), where A keeps its structure with a diagonal.
 
-    For positive c alone: of others the sum may be positive definite where A + D / c is not. One
+    For positive c only: for c <= 0 the sum may be positive definite where A + D / c is not. One
     host synchronisation.
     """
     if not bool((left.scale > 0).all()):
@@ -230,7 +224,7 @@ def _matmul(left: Structured, right: LinearOperator) -> Product:
 
 
 @rule("matmul", Structured, ZeroLinearOperator)
-def _nothing(left: Structured, right: ZeroLinearOperator) -> LinearOperator:
+def _empty_product(left: Structured, right: ZeroLinearOperator) -> LinearOperator:
     batch = common_batch(left.shape[:-2], right.shape[:-2], what="a product's factors")
     shape = (*batch, left.shape[-2], right.shape[-1])
     return ZeroLinearOperator(*shape, dtype=left.dtype, device=left.device)

@@ -1,4 +1,4 @@
-"""What Toeplitz, circulant and their multilevel forms share: pad, convolve by FFT, crop."""
+"""Base class of Toeplitz, circulant and their multilevel forms: products by FFT convolution."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpx.operators.structured import Structured, as_columns
 from gpx.tensor_checks import check_alike
 
 DENSE_ENTRIES = 1 << 14
-"""Matrices up to this many entries are multiplied densely: below it an FFT is mostly overhead."""
+"""Matrices of up to this many entries are multiplied densely: an FFT would be mostly overhead."""
 
-LOOKUP = 16
+LOOKUP_RATIO = 16
 """A block is looked up entry by entry if it has at most this many times the generator's entries."""
 
 
@@ -31,8 +31,9 @@ class Convolution(Structured):
     """A matrix whose entry (i, j) depends on the lag i - j alone, on a grid of one or more axes.
 
     Rows and columns of the matrix are the points of two grids in row-major order; lags are
-    subtracted axis by axis. A subclass says how its tensors fill a circular generator
-    (``_generator``), how a gradient of that generator folds back (``_fold``), and the lengths.
+    differences axis by axis. A subclass defines how its tensors fill a circular generator
+    (``_generator``), how a gradient of that generator maps back to them (``_fold``), and the
+    lengths (``grids``).
 
     Cost: product with c columns O(c a log a) time, 2 a numbers of memory per column (at most
     ``gpx.linalg.fft_products.COLUMN_BYTES`` at a time), a = product of the circular lengths; the
@@ -192,7 +193,7 @@ def _(operator: Convolution, index: Index) -> LinearOperator | None:
         torch.arange(size, device=device) if chosen is None else chosen
         for chosen, size in zip(index, operator.matrix_shape, strict=True)
     )
-    most = max(DENSE_ENTRIES, LOOKUP * torch.Size(operator.grids[2]).numel())
+    most = max(DENSE_ENTRIES, LOOKUP_RATIO * torch.Size(operator.grids[2]).numel())
     if rows.numel() * columns.numel() > most:
         return None
     where = operator._lag_index(rows.unsqueeze(-1), columns)
@@ -213,7 +214,7 @@ def _(operator: Convolution, diagonal: ConstantDiagLinearOperator) -> LinearOper
 @rule("add", Convolution, Convolution)
 def _(left: Convolution, right: Convolution) -> LinearOperator | None:
     """Two of one kind and shape stay one."""
-    if not _alike(left, right):
+    if not _same_layout(left, right):
         return None
     return left._rebuilt(*(a + b for a, b in zip(left._args, right._args, strict=True)))
 
@@ -221,12 +222,12 @@ def _(left: Convolution, right: Convolution) -> LinearOperator | None:
 @rule("mul", Convolution, Convolution)
 def _(left: Convolution, right: Convolution) -> LinearOperator | None:
     """Two of one kind and shape multiply lag by lag."""
-    if not _alike(left, right):
+    if not _same_layout(left, right):
         return None
     return left._rebuilt(*(a * b for a, b in zip(left._args, right._args, strict=True)))
 
 
-def _alike(left: Convolution, right: Convolution) -> bool:
+def _same_layout(left: Convolution, right: Convolution) -> bool:
     same = type(left) is type(right) and len(left._args) == len(right._args)
     return (
         same

@@ -1,4 +1,4 @@
-"""Exact dense factorisations of operators that have none of their own."""
+"""Exact dense factorisations, the defaults of operators without structured ones."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ DENSE_ROWS = 2_000
 """Up to this size an operator without a direct method is factorised densely."""
 
 BY_EIGENVALUES = ("symeig", "diagonalization", "svd")
-"""Names of the package's methods that go through the eigendecomposition."""
+"""Names of linear_operator's methods that use the eigendecomposition."""
 
 
 class DenseFactorisations(BatchesAndEntries):
     """Cholesky, roots, eigen- and singular value decompositions: complete, without jitter.
 
-    The package's own versions add jitter, clamp negative eigenvalues, read one triangle of a matrix
-    that is not symmetric, or stop a Lanczos process early, and do not say so. Here a matrix that is
-    not symmetric, not positive definite or larger than ``DENSE_ROWS`` is refused. Methods are
-    chosen by name as in the package where they are exact; the approximate ones are refused.
+    The versions of linear_operator silently add jitter, clamp negative eigenvalues, read one
+    triangle of a matrix that is not symmetric, or stop a Lanczos process early. Here a matrix that
+    is not symmetric, not positive definite or larger than ``DENSE_ROWS`` is refused. Methods are
+    chosen by linear_operator's names where they are exact; the approximate ones are refused.
     """
 
     def _square(self, what: str) -> None:
@@ -40,11 +40,11 @@ class DenseFactorisations(BatchesAndEntries):
             raise ShapeError(f"{what} needs a square matrix; this is {self._name()}")
 
     @property
-    def _few_rows(self) -> bool:
+    def _fits_dense(self) -> bool:
         return max(self.shape[-2:]) <= DENSE_ROWS
 
     def _dense_size(self, what: str) -> None:
-        if not self._few_rows:
+        if not self._fits_dense:
             raise ConfigError(
                 f"{what} of {self._name()} would be dense (at most {DENSE_ROWS} rows); "
                 "gpx.linalg.pivoted_cholesky gives a low-rank root and reports its error, "
@@ -113,8 +113,8 @@ class DenseFactorisations(BatchesAndEntries):
     ) -> LinearOperator:
         """R R^T = self^{-1}, R = L^{-T} with the Cholesky factor L; at most ``DENSE_ROWS`` rows.
 
-        R inverts (and transposes) the root of ``root_decomposition`` of the same method where that
-        root is square. Vectors to start from are not needed and not used.
+        R is the inverse transpose of the root of ``root_decomposition`` of the same method where
+        that root is square. The start vectors are not used.
 
         Raises: as ``root_decomposition``.
         """
@@ -141,6 +141,18 @@ class DenseFactorisations(BatchesAndEntries):
         """R with R R^T = self^{-1}, by default from the Cholesky factor: L^{-T}."""
         self._factorisable("root_inv_decomposition")
         return inverse_transpose(self._dense_cholesky())
+
+    def zero_mean_mvn_samples(
+        self, num_samples: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of N(0, self), (num_samples, ..., N): the root times standard normals.
+
+        Raises: as ``root_decomposition``.
+        """
+        root = self.root_decomposition().root
+        shape = (*self.batch_shape, root.shape[-1], num_samples)
+        normals = torch.randn(shape, dtype=self.dtype, device=self.device, generator=generator)
+        return root.matmul(normals).movedim(-1, 0)
 
     def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
         """Eigenvalues (..., N) and eigenvectors, complete; dense ones at most ``DENSE_ROWS`` rows.
@@ -225,7 +237,7 @@ REFUSED = {
     "linalg.solve_triangular": "solve(b) takes the whole matrix",
     "sqrt_inv_matmul": "root_inv_decomposition() has R R^T = A^{-1}",
 }
-"""Inherited methods that need the entries, or that only some classes have; and what to use."""
+"""Inherited methods that are refused, with the advice in the error message."""
 
 for _name, _instead in REFUSED.items():
     setattr(DenseFactorisations, _name.removeprefix("linalg."), _refused(_name, _instead))

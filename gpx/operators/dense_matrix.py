@@ -1,4 +1,4 @@
-"""A matrix held as a tensor: the operator of whatever has no other structure."""
+"""A matrix held as a tensor, as an operator."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gpx.operators.structured import Structured
 
 
 class DenseMatrix(Structured):
-    """A matrix (..., N, M) held as a tensor: what operations without a structured result give.
+    """A matrix (..., N, M) held as a tensor: the result of operations that keep no structure.
 
-    Appended rows, elementwise products and sums and products over a batch dimension are of this
-    kind, for operands of at most ``DENSE_ROWS`` rows. Costs are those of dense algebra.
+    These are appended rows, elementwise products, and sums and products over a batch dimension, of
+    operands of at most ``DENSE_ROWS`` rows. Costs are those of dense algebra.
     """
 
     def __init__(self, matrix: Tensor) -> None:

@@ -20,7 +20,7 @@ def checked_index(index: Any, shape: torch.Size, device: torch.device | None) ->
     Masks become positions, negative integers count from the end, an ellipsis is filled in.
 
     Raises:
-        ShapeError: too many indices, a mask of the wrong length, something that is no index.
+        ShapeError: too many indices, a mask of the wrong length, an entry of another type.
         IndexOutOfRange: an integer or position beyond the dimension.
 
     Cost: one host synchronisation per tensor of positions on CUDA (its range; a mask's length).
@@ -87,7 +87,7 @@ def positions(index: Tensor, size: int, name: str) -> Tensor:
     return torch.where(index < 0, index + size, index) if low < 0 else index
 
 
-def kept(index: Any, size: int, device: torch.device | None) -> Tensor | None:
+def as_positions(index: Any, size: int, device: torch.device | None) -> Tensor | None:
     """Positions of a checked slice or tensor; None for everything."""
     if isinstance(index, slice):
         return None if index == WHOLE else torch.arange(*index.indices(size), device=device)
@@ -101,7 +101,7 @@ def common_batch(*shapes: torch.Size, what: str) -> torch.Size:
     Raises:
         ShapeError: there is none.
     """
-    if all(shape == shapes[0] for shape in shapes):  # as nearly always; and far cheaper
+    if all(shape == shapes[0] for shape in shapes):  # nearly always, and far cheaper
         return shapes[0]
     try:
         return torch.broadcast_shapes(*shapes)

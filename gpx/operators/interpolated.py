@@ -1,4 +1,4 @@
-"""Structured kernel interpolation: a grid's kernel matrix seen from scattered inputs."""
+"""Structured kernel interpolation: a grid's kernel matrix interpolated to scattered inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpx.operators.structured import Structured, as_columns
 from gpx.tensor_checks import check_alike
 
 DIAGONAL_ENTRIES = 1 << 22
-"""Entries of the grid's matrix looked up at a time for a diagonal."""
+"""Entries of the grid's matrix looked up at a time to compute a diagonal."""
 
 
 class Interpolated(Structured):
@@ -140,15 +140,13 @@ class Interpolated(Structured):
             parts.append(self._get_indices(full[0], full[0], *full[1:]))
         return torch.cat(parts, -1) if parts else self.left.values.new_zeros(*batch, 0)
 
-    def to_dense(self) -> Tensor:
-        """The matrix itself, (..., n1, n2), differentiable; nothing is kept."""
-        return self._matmul(torch.eye(self.shape[-1], dtype=self.dtype, device=self.device))
-
-    def zero_mean_mvn_samples(self, num_samples: int) -> Tensor:
+    def zero_mean_mvn_samples(
+        self, num_samples: int, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Draws (num_samples, ..., n) of N(0, W K W^T): W times draws of the grid's matrix."""
         if not self.symmetric:
             raise ShapeError("samples need a symmetric matrix, W K W^T with one W")
-        drawn = self.base.zero_mean_mvn_samples(num_samples)
+        drawn = self.base.zero_mean_mvn_samples(num_samples, generator)
         return self.left.matmul(drawn.movedim(0, -1)).movedim(-1, 0)
 
 

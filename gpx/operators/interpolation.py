@@ -21,14 +21,13 @@ class Interpolation(Structured):
     """W (n, m) with q entries per row, W[i, indices[i, k]] += values[i, k].
 
     Build it from inputs with ``Interpolation.of``. Products use compressed rows of W and of W^T,
-    made on first use and kept in ``plan``: on a CPU two to three times faster than gathering and
-    ``index_add``, and five to seven times than building a sparse matrix at every product.
+    made on first use and kept in ``plan``.
 
     Args:
         values (..., n, q): weights, differentiable.
         indices (..., n, q): int64 columns; same batch shape.
         num_columns: m.
-        plan: where the compressed forms are kept; a fresh one by default.
+        plan: cache of the compressed forms; a new one by default.
 
     Cost: product either way O(n q) time per column, O(n q + m) memory. Rows are free: indexing them
     slices values and indices. Columns and elements by comparing indices, O(q) each.
@@ -63,7 +62,7 @@ class Interpolation(Structured):
         boundary: Boundary = "margin",
         outside: Outside = "error",
     ) -> Interpolation:
-        """The matrix that carries values on the grid of ``axes`` to inputs x (n, d).
+        """The matrix that interpolates values on the grid of ``axes`` to inputs x (n, d).
 
         Options, errors and cost: ``gpx.linalg.interpolate``. Differentiable in x.
         """
@@ -110,7 +109,7 @@ class Interpolation(Structured):
         """Values and indices as one block-diagonal matrix of two dimensions."""
         blocks = self.values.shape[:-2].numel()
         values, indices = self.values.detach(), self.indices
-        if indices.numel():  # compressed rows do not check: they would read foreign memory
+        if indices.numel():  # sparse products do not check, and would read outside the vector
             low, high = (int(found) for found in indices.aminmax())
             if low < 0 or high >= self.num_columns:
                 raise ShapeError(
@@ -212,7 +211,7 @@ def _compressed(starts: Tensor, place: Tensor, values: Tensor, shape: tuple[int,
     if max(*shape, values.numel()) < 2**31:  # narrower indices are a third faster
         starts, place = starts.int(), place.int()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch calls its compressed rows a beta
+        warnings.simplefilter("ignore", UserWarning)  # that compressed rows are in beta state
         return torch.sparse_csr_tensor(
             starts, place, values.contiguous(), size=shape, check_invariants=False
         )

@@ -11,10 +11,10 @@ from gpx.operators.structured import Structured
 
 
 class Inverse(Structured):
-    """A^{-1}, (..., N, N), never formed: its products are the solves of A and the other way round.
+    """A^{-1}, (..., N, N), never formed: its products are solves of A, its solves products of A.
 
-    For symmetric A whose solve is direct and cheap, such as ``KroneckerPlusDiagonal`` with a
-    constant diagonal.
+    For symmetric A with a cheap direct solve, such as ``KroneckerPlusDiagonal`` with a constant
+    diagonal.
 
     Cost: a product one solve of A, a solve one product; logdet that of A.
     """
@@ -36,9 +36,6 @@ class Inverse(Structured):
         return self.base._inverse_rows_plan()
 
     def _solution(self, right: Tensor) -> Tensor:
-        return self.base._product(right)
-
-    def _inverse_product(self, right: Tensor) -> Tensor:
         return self.base._product(right)
 
     def _logdet(self) -> Tensor:

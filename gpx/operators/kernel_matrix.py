@@ -33,7 +33,7 @@ from gpx.linalg import halved_until_it_fits
 from gpx.linalg.matmul import kernel_precision
 from gpx.linalg.processes import ALONE, Processes, sharing
 from gpx.operators.algebra import Index, rule
-from gpx.operators.indexing import kept
+from gpx.operators.indexing import as_positions
 from gpx.operators.structured import Structured, as_columns
 
 logger = logging.getLogger(__name__)
@@ -46,14 +46,14 @@ NO_BATCH = torch.Size()
 class KernelMatrix(Structured):
     """K with K_ij = k(x1_i, x2_j), (n1, n2), lazy.
 
-    Build it with ``kernel(x1, x2)``. The kernel's parameters travel as tensor arguments, so that
+    Build it with ``kernel(x1, x2)``. The kernel's parameters are tensor arguments, so that
     gradients reach them through every operation of ``linear_operator``.
 
     Cost: matmul with c columns O(n1 n2 (d + c)) time, its gradient about four times that; memory
-    within ``memory_budget`` for every backend but a "dense" one asked for by hand, forward and
-    backward (tiles are recomputed for the gradient). Diagonal O(n d); entries O(d) each. Rows,
-    columns and blocks are kernel matrices again and cost nothing until they are used. Solve and
-    logdet: see ``Structured``. First derivatives only.
+    within ``memory_budget``, forward and backward (tiles are recomputed for the gradient), unless
+    ``backend="dense"`` was given. Diagonal O(n d); entries O(d) each. Rows, columns and blocks are
+    kernel matrices again, evaluated lazily. Solve and logdet: see ``Structured``. First derivatives
+    only.
 
     Args:
         x1 (n1, d), x2 (n2, d): inputs of rows and columns.
@@ -135,7 +135,7 @@ class KernelMatrix(Structured):
 
     @property
     def choice(self) -> Choice:
-        """The backend taken, and why; of a matrix whose rows are shared, for those of a process."""
+        """The backend taken, and why; where processes share the rows, for this process's rows."""
         if self._choice is None or self._processes != self._sharing():
             self._processes, self._engine = self._sharing(), None
             mine = self.entries
@@ -145,7 +145,7 @@ class KernelMatrix(Structured):
         return self._choice
 
     def _sharing(self) -> Processes:
-        """Those that share the products at this moment."""
+        """The processes that share the products at this moment."""
         found = sharing()
         return found if is_shared(self.entries, found) else ALONE
 
@@ -159,11 +159,11 @@ class KernelMatrix(Structured):
         """The backend itself; a dense one keeps the matrix as long as this operator lives."""
         name = self.backend  # forgets an engine of other processes
         if self._engine is None:
-            self._engine = self._made(name, self.memory_budget)
+            self._engine = self._make_engine(name, self.memory_budget)
         return self._engine
 
-    def _made(self, name: BackendName, budget: int) -> Engine:
-        """An engine of that name, or one for each piece of this process's rows."""
+    def _make_engine(self, name: BackendName, budget: int) -> Engine:
+        """An engine of that name; where processes share the rows, a ``Sharded`` one."""
 
         def one() -> Engine:
             if name == "dense":
@@ -175,18 +175,18 @@ class KernelMatrix(Structured):
         shared = self._processes.count > 1
         return Sharded(self.entries, self._processes, one) if shared else one()
 
-    def computed(self, use: Callable[[Engine], Result]) -> Result:
-        """``use(engine)``; where a GPU is out of memory, again with smaller and smaller chunks.
+    def with_engine(self, use: Callable[[Engine], Result]) -> Result:
+        """``use(engine)``, repeated with smaller chunks while a GPU runs out of memory.
 
-        A backend that was asked for by hand other than "chunked" is not replaced.
+        A backend given by the user, other than "chunked", is not replaced.
         """
 
         def attempt(budget: int) -> Result:
             if budget < self.memory_budget:
                 logger.warning(
-                    "out of memory: kernel products go on in chunks of %d MiB", budget >> 20
+                    "out of memory: kernel products continue in chunks of %d MiB", budget >> 20
                 )
-                self._engine = self._made("chunked", budget)
+                self._engine = self._make_engine("chunked", budget)
             return use(self.engine)
 
         if self.requested not in (None, "chunked"):
@@ -200,7 +200,7 @@ class KernelMatrix(Structured):
 
     def _transpose_nonbatch(self) -> KernelMatrix:
         entries = self.entries
-        return self if entries.square else self._with((entries.x2, entries.x1))
+        return self if entries.square else self._replaced((entries.x2, entries.x1))
 
     def _multiply(self, right: Tensor) -> Tensor:
         return self._by_engine(right, transposed=False)
@@ -210,8 +210,8 @@ class KernelMatrix(Structured):
 
     def _by_engine(self, right: Tensor, *, transposed: bool) -> Tensor:
         """The product with all columns of a batch of vectors at once."""
-        found = self.computed(
-            lambda engine: engine.product(self.entries, _fold(right), transposed=transposed)
+        found = self.with_engine(
+            lambda engine: engine.product(self.entries, _fold_batch(right), transposed=transposed)
         )
         product = found.reshape(found.shape[0], *right.shape[:-2], right.shape[-1]).movedim(0, -2)
         batch = torch.broadcast_shapes(self.batch, right.shape[:-2])
@@ -220,8 +220,8 @@ class KernelMatrix(Structured):
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         left, right = as_columns(left_vecs, right_vecs)
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-        left, right = (_fold(v.expand(*batch, *v.shape[-2:])) for v in (left, right))
-        return self.computed(lambda engine: engine.derivative(self.entries, left, right))
+        left, right = (_fold_batch(v.expand(*batch, *v.shape[-2:])) for v in (left, right))
+        return self.with_engine(lambda engine: engine.derivative(self.entries, left, right))
 
     def _diagonal(self) -> Tensor:
         entries = self.entries
@@ -241,25 +241,25 @@ class KernelMatrix(Structured):
         return self.entries.call(lambda kernel: kernel.pairs(x1, x2))
 
     def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        """Rows and columns of a kernel matrix are a kernel matrix: nothing is evaluated."""
+        """Rows and columns of a kernel matrix are a lazy kernel matrix again."""
         same = row_index is col_index or (
             isinstance(row_index, slice) and isinstance(col_index, slice) and row_index == col_index
         )
         square = same and self.entries.square
         row_index, col_index = (
-            kept(i, size, self.device) if isinstance(i, slice) and (i.step or 1) < 0 else i
+            as_positions(i, size, self.device) if isinstance(i, slice) and (i.step or 1) < 0 else i
             for i, size in zip((row_index, col_index), self.shape[-2:], strict=True)
-        )  # tensors know no negative steps
+        )  # tensors cannot be sliced with negative steps
         x1 = self.entries.x1[row_index]
         x2 = x1 if square else self.entries.x2[col_index]
         batch = x1.new_empty(()).expand(self.batch)[batch_indices].shape
-        return self._with((x1, x2), square=square, batch=batch)
+        return self._replaced((x1, x2), square=square, batch=batch)
 
-    def _with(self, inputs: tuple[Tensor, Tensor], **changes: Any) -> KernelMatrix:
+    def _replaced(self, inputs: tuple[Tensor, Tensor], **changes: Any) -> KernelMatrix:
         return KernelMatrix(*inputs, *self.entries.parameters, **{**self._kwargs, **changes})
 
     def _repeated(self, batch: torch.Size) -> KernelMatrix:
-        return self._with((self.entries.x1, self.entries.x2), batch=batch)
+        return self._replaced((self.entries.x1, self.entries.x2), batch=batch)
 
     def _expand_batch(self, batch_shape: Any) -> LinearOperator:
         return self._repeated(torch.Size(batch_shape))
@@ -278,12 +278,12 @@ class KernelMatrix(Structured):
         return KernelMatrix(*tensors, **{**self._kwargs, "kernel": kernel})
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, (..., n1, n2), differentiable and not kept."""
+        """The matrix itself, (..., n1, n2), differentiable and not as_positions."""
         return self.entries.evaluate().expand(*self.batch, *self.entries.shape)
 
 
-def _fold(vectors: Tensor) -> Tensor:
-    """(..., n, c) -> (n, all the others): batches of vectors are just more columns."""
+def _fold_batch(vectors: Tensor) -> Tensor:
+    """(..., n, c) -> (n, all other dimensions): batches of vectors become columns."""
     columns = math.prod(vectors.shape[:-2]) * vectors.shape[-1]
     return vectors.movedim(-2, 0).reshape(vectors.shape[-2], columns)
 

@@ -18,8 +18,8 @@ from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured, in_chunks
 from gpx.tensor_checks import check_alike
 
-LARGEST = 2**63 - 1
-"""Largest number of columns that a tensor shape can state."""
+MAX_COLUMNS = 2**63 - 1
+"""Largest number of columns that a tensor's shape can hold."""
 
 
 class KhatriRao(Structured):
@@ -63,11 +63,11 @@ class KhatriRao(Structured):
 
     def _size(self) -> torch.Size:
         n, m = self.factors[0].shape[-2], self.grid_size
-        if m > LARGEST:
+        if m > MAX_COLUMNS:
             raise ShapeError(
                 f"a Khatri-Rao product of {len(self.factors)} factors has about "
-                f"10^{len(str(m)) - 1} columns, more than a shape can state; take "
-                "some of them by gpx.linalg.khatri_rao_columns, which never counts them"
+                f"10^{len(str(m)) - 1} columns, more than a shape can hold; take "
+                "some of them by gpx.linalg.khatri_rao_columns"
             )
         batch = common_batch(*[f.shape[:-2] for f in self.factors], what="the Khatri-Rao factors")
         return torch.Size((*batch, m, n) if self.columnwise else (*batch, n, m))
@@ -153,7 +153,7 @@ class KhatriRao(Structured):
 
 @rule("select", KhatriRao, Index)
 def _select(base: KhatriRao, index: Index) -> LinearOperator:
-    """Rows of a row-partitioned product are one; single columns are dense, O(d n) each."""
+    """Rows of a row-partitioned product are Khatri-Rao; columns are dense, O(d n) each."""
     rows, columns = (index.columns, index.rows) if base.columnwise else index
     factors = base.factors if rows is None else tuple(f[..., rows, :] for f in base.factors)
     if columns is None:

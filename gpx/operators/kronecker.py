@@ -55,11 +55,11 @@ class Kronecker(Structured):
 
     Args:
         factors: tensors (..., k_l, n_l) or operators.
-        workspace: kept buffers of a grid. Given one, products of square factors without batch run
-            in it, without gradients and without fresh memory: for inner loops.
+        workspace: buffers over a grid. Given one, products of square factors without batch run in
+            it, without gradients and without allocating memory: for inner loops.
 
-    Indexing: few rows of the product are a ``KhatriRao`` (row i is the Kronecker product of factor
-    rows), many are a ``Selection``; both are exact.
+    Indexing: few rows are a ``KhatriRao`` (row i is the Kronecker product of factor rows), many are
+    a ``Selection``; both are exact.
 
     Raises:
         ShapeError, DTypeError: no factor, not matrices, factors of different dtype or device.
@@ -117,11 +117,7 @@ class Kronecker(Structured):
         """The factors as tensors (..., k_l, n_l); operators among them are evaluated."""
         return [dense(f) for f in self.factors]
 
-    def _inverse_product(self, right: Tensor) -> Tensor:
-        return kronecker_solve(self.dense_factors(), right)
-
     def _solution(self, right: Tensor) -> Tensor:
-        # through autograd: an unsymmetric factor has a transposed solve in its gradient
         return kronecker_solve(self.dense_factors(), right)
 
     def _logdet(self) -> Tensor:
@@ -215,20 +211,20 @@ def _scale(left: Kronecker, scale: Tensor) -> Kronecker:
 @rule("select", Kronecker, Index)
 def _select(base: Kronecker, index: Index) -> LinearOperator:
     """Few rows or columns: Khatri-Rao; many: a selection, whose product costs the whole grid's."""
-    if index.rows is not None and _few(index.rows, base):
+    if index.rows is not None and _few_enough(index.rows, base):
         parts = split_index(index.rows, [f.shape[-2] for f in base.factors])
         rows = [dense(f)[..., i, :] for f, i in zip(base.factors, parts, strict=True)]
-        return _columns_of(KhatriRao(*rows), index.columns)
-    if index.columns is not None and _few(index.columns, base):
+        return _take_columns(KhatriRao(*rows), index.columns)
+    if index.columns is not None and _few_enough(index.columns, base):
         flipped = _select(base._transpose_nonbatch(), Index(index.columns, index.rows))
         return flipped._transpose_nonbatch()
     return Selection(base, rows=index.rows, columns=index.columns)
 
 
-def _few(chosen: Tensor, base: Kronecker) -> bool:
-    """Whether rows cost less each on its own (N per row) than in one product (N sum n_l)."""
+def _few_enough(chosen: Tensor, base: Kronecker) -> bool:
+    """Whether single rows (N operations each) cost less than one product (N sum n_l)."""
     return chosen.shape[0] <= sum(f.shape[-1] for f in base.factors)
 
 
-def _columns_of(rows: KhatriRao, columns: Tensor | None) -> LinearOperator:
+def _take_columns(rows: KhatriRao, columns: Tensor | None) -> LinearOperator:
     return rows if columns is None else rows._getitem(slice(None), columns)

@@ -29,7 +29,7 @@ from gpx.tensor_checks import check_alike
 class KroneckerPlusDiagonal(Structured):
     """A_1 x ... x A_d + D, (..., M, M), symmetric, with D = s I or any positive diagonal.
 
-    Constant diagonal (..., 1): everything through Q (T + s I) Q^T with the eigendecompositions of
+    Constant diagonal (..., 1): all operations use Q (T + s I) Q^T with the eigendecompositions of
     the factors, computed at the first use in float64 and kept until a tensor changes.
 
     General diagonal (..., M): solves by conjugate gradients preconditioned with the same
@@ -39,9 +39,9 @@ class KroneckerPlusDiagonal(Structured):
     Cost, c columns, M = prod m_l: product 2 c M sum m_l operations; first solve or logdet sum
     10 m_l^3 and O(M); a solve two Kronecker products; logdet O(M), its gradient O(d M + sum m_l^3)
     in closed form (repeated eigenvalues do no harm); diagonal O(M). Memory O(c M + sum m_l^2).
-    Solves with a constant diagonal run in float64 whatever the dtype, and are rounded once; where
-    the Kronecker product has a ``workspace`` they run in it, in the dtype of the matrix, for inner
-    loops that watch their own residual.
+    Solves with a constant diagonal run in float64 whatever the dtype. Where the Kronecker product
+    has a ``workspace`` they run in it, in the dtype of the matrix: for inner loops that check their
+    own residual.
 
     Args:
         kronecker: symmetric positive semi-definite factors.
@@ -116,7 +116,7 @@ class KroneckerPlusDiagonal(Structured):
         return found + torch.where(row_index == col_index, diagonal[where], 0.0)
 
     def spectrum(self) -> ShiftedSpectrum:
-        """The kept eigendecomposition, at the geometric mean of a diagonal that is not constant."""
+        """The kept eigendecomposition; for a general diagonal, with its geometric mean."""
 
         def build() -> ShiftedSpectrum:
             shift = self.diagonal_values
@@ -142,7 +142,7 @@ class KroneckerPlusDiagonal(Structured):
         return found
 
     def _leaves(self) -> list[Tensor | Circulant]:
-        """The factors as tensors, circulant ones as they are."""
+        """The factors as tensors, except circulant ones, which stay operators."""
         return [f if isinstance(f, Circulant) else dense(f) for f in self.kronecker.factors]
 
     def inverse(self) -> Inverse:

@@ -1,4 +1,4 @@
-"""A low-rank matrix plus a diagonal: Woodbury's identity with kept factors and closed gradients."""
+"""A low-rank matrix plus a diagonal: Woodbury's identity, with gradients in closed form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpx.operators.structured import Structured, as_columns
 from gpx.tensor_checks import check_alike
 
 CHUNK_BYTES = 1 << 28
-"""Scaled rows held at once while the capacitance is summed (256 MiB: few large products)."""
+"""Bytes of scaled rows held at once while the capacitance matrix is summed."""
 
 
 def _capacitance(factor: Tensor, diagonal: Tensor) -> tuple[Capacitance, Tensor]:
@@ -167,24 +167,10 @@ class LowRankPlusDiagonal(Structured):
         assert isinstance(out, Tensor)
         return out
 
-    # --- roots and samples -----------------------------------------------------------------------
-
     def _root(self) -> LinearOperator:
         """[Phi, D^{1/2}], (..., n, k + n): no factorisation, differentiable everywhere."""
         _check_diagonal(self.diagonal_values, self.shape[-1], zero=True)
         return _Root(self.factor, self.diagonal_values)
-
-    def zero_mean_mvn_samples(
-        self, num_samples: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Draws of N(0, A), (num_samples, ..., n), as Phi e + D^{1/2} e': O(n k) each."""
-        *batch, n, _ = self.shape
-        _check_diagonal(self.diagonal_values, n, zero=True)
-        k = self.factor.shape[-1]
-        draws = torch.randn(
-            *batch, k + n, num_samples, dtype=self.dtype, device=self.device, generator=generator
-        )
-        return _Root(self.factor, self.diagonal_values)._product(draws).movedim(-1, 0)
 
 
 class _Root(Structured):

@@ -21,11 +21,11 @@ FEW_ENTRIES = 16
 class Selection(Structured):
     """W A V^T, (..., N', M'): row i is row rows[i] of A, column j is column columns[j] of A.
 
-    Build it with ``select``, which also takes masks and keeps closer structure where there is some
-    (a selection of a selection is one selection). Repeated indices are allowed.
+    Build it with ``select``, which also takes masks and keeps more structure where possible (a
+    selection of a selection is one selection). Repeated indices are allowed.
 
     Cost: one product of A and O((N + M) c) to scatter and gather; entries, diagonal as A's entries.
-    Where A has a ``workspace`` that happens in its buffers; columns must then differ.
+    Where A has a ``workspace`` the product runs in its buffers; columns must then be distinct.
     Solves and log-determinants have no closed form in general: see ``Structured``.
 
     Args:
@@ -57,17 +57,17 @@ class Selection(Structured):
 
     def _product(self, right: Tensor) -> Tensor:
         if self.workspace is not None and right.ndim == 2:
-            return self.bare_product()(right)
+            return self.unchecked_product()(right)
         if self.columns is not None:
             shape = (*right.shape[:-2], self.base.shape[-1], right.shape[-1])
             right = right.new_zeros(shape).index_add(-2, self.columns, right)
         out = self.base.matmul(right)
         return out if self.rows is None else out.index_select(-2, self.rows)
 
-    def bare_product(self) -> Callable[[Tensor], Tensor]:
-        """As in ``Structured``; in the base's buffers where it has some."""
+    def unchecked_product(self) -> Callable[[Tensor], Tensor]:
+        """As in ``Structured``; in the base's ``workspace`` where it has one."""
         if self.workspace is None:
-            return super().bare_product()
+            return super().unchecked_product()
         workspace, rows, columns = self.workspace, self.rows, self.columns
         product = self.base._rows_plan()
 
@@ -89,11 +89,9 @@ class Selection(Structured):
         columns = torch.arange(m, device=self.device).expand(n, m)
         return self._get_indices(rows.reshape(-1), columns.reshape(-1)).reshape(n, m)
 
-    def _where(self, index: Tensor, chosen: Tensor | None) -> Tensor:
-        return index if chosen is None else chosen[index]
-
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        rows, columns = self._where(row_index, self.rows), self._where(col_index, self.columns)
+        rows = row_index if self.rows is None else self.rows[row_index]
+        columns = col_index if self.columns is None else self.columns[col_index]
         found = self.base._get_indices(rows, columns, *batch_indices)
         assert isinstance(found, Tensor)
         return found
@@ -125,7 +123,7 @@ class Selection(Structured):
 def select(
     base: LinearOperator, rows: Tensor | None = None, columns: Tensor | None = None
 ) -> LinearOperator:
-    """The chosen rows and columns of an operator, as structured as they can be.
+    """The chosen rows and columns of an operator, with the structure that they keep.
 
     Args:
         base (..., N, M): any operator.

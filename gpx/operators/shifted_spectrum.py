@@ -1,4 +1,4 @@
-"""Eigendecomposition of a Kronecker product plus a constant, and what follows from it."""
+"""Eigendecomposition of a Kronecker product plus a constant diagonal; solves and determinants."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ShiftedSpectrum:
         *,
         covariances: bool = False,
     ) -> ShiftedSpectrum:
-        """Decompose symmetric factors in float64 (they are small) and keep that in ``dtype``.
+        """Decompose symmetric factors in float64 and store the result in ``dtype``.
 
         Args:
             covariances: whether every factor is positive semi-definite: eigenvalues that rounding
@@ -65,11 +65,11 @@ class ShiftedSpectrum:
         vectors = tuple(q.to(dtype) for _, q in pairs)
         shift = shift.to(dtype)
         shifted = kronecker_vector(values)
-        # a grid of numbers is large: shift it in place where it is no factor's values themselves
-        # and need not grow
-        kept = len(values) > 1 and shift.shape[:-1] in (torch.Size(), shifted.shape[:-1])
-        shifted = shifted.add_(shift) if kept else shifted + shift
-        # of covariances the sum is positive wherever the shift is
+        # the array is large: shift it in place, unless it is one factor's own values or the shift
+        # broadcasts it to a larger batch
+        in_place = len(values) > 1 and shift.shape[:-1] in (torch.Size(), shifted.shape[:-1])
+        shifted = shifted.add_(shift) if in_place else shifted + shift
+        # for covariances the sum is positive wherever the shift is
         checked = shift if covariances else shifted
         if not bool(((checked > 0) & (checked < torch.inf)).all()):
             raise NotPositiveDefinite(
@@ -87,19 +87,18 @@ class ShiftedSpectrum:
         return kronecker_vector(self.values)
 
     def inverse_product(self, right: Tensor) -> Tensor:
-        """Q (T + s I)^{-1} Q^T right for (..., M, c), worked out in the dtype of the spectrum.
+        """Q (T + s I)^{-1} Q^T right for (..., M, c), computed in the dtype of the spectrum.
 
-        In float32 the rotation of a smooth ``right`` leaves rounding where its components vanish,
-        and 1 / s lifts that by the condition number: on three factors of 100 with s = 0.1, 1.7e-4
-        of a constant's solution instead of 3e-8 in float64. Between two steps of an iteration that
-        is good enough.
+        In float32 the rotation of a smooth ``right`` leaves rounding errors in components that
+        should vanish, which 1 / s amplifies by the condition number: good enough inside an
+        iteration that checks its residual.
         """
         if self.workspace is not None and right.ndim == 2:
             return self.inverse_rows(right.mT).clone().mT
         rotated = kronecker_matmul(self.transposed, right.to(self.shifted.dtype))
         spectrum = self.shifted.unsqueeze(-1)
         if torch.broadcast_shapes(rotated.shape, spectrum.shape) == rotated.shape:
-            scaled = rotated.div_(spectrum)  # fresh memory, rotated from ``right`` just now
+            scaled = rotated.div_(spectrum)
         else:
             scaled = rotated / spectrum
         return kronecker_matmul(self.vectors, scaled).to(right.dtype)
@@ -124,7 +123,7 @@ class ShiftedSpectrum:
 
         With all M of them and f = log this is the log-determinant. For fewer it estimates the
         log-determinant of a submatrix of ``count`` rows (Nystrom), for f(t) = 1 / t the trace of
-        its inverse. Eigenvalues that tie at the threshold share the places that are left.
+        its inverse. Eigenvalues that tie at the threshold share the remaining places equally.
 
         Args:
             function, slope: f and its derivative, elementwise.
@@ -183,9 +182,9 @@ def _eigh(factor: Tensor | Circulant) -> tuple[Tensor, Any]:
     """Eigenvalues and eigenvectors, in float64."""
     if isinstance(factor, Circulant):
         return factor.to(torch.float64)._symeig(eigenvectors=True)
-    if not bool(torch.isfinite(factor).all()):  # the factorisation would not say so
-        nothing = factor.new_full(factor.shape[:-1], torch.nan, dtype=torch.float64)
-        return nothing, factor.double()
+    if not bool(torch.isfinite(factor).all()):  # the factorisation would not report it
+        unknown = factor.new_full(factor.shape[:-1], torch.nan, dtype=torch.float64)
+        return unknown, factor.double()
     return torch.linalg.eigh(factor.double())
 
 

@@ -1,9 +1,9 @@
-"""The base of gpx's structured operators: exact or an error, on the object itself.
+"""The base class of gpx's structured operators, whose results are exact or an error.
 
-``linear_operator`` runs products and solves on a rebuilt copy of an operator, inside an autograd
-function: about 20 microseconds per call, and factors kept on the operator are lost. Here the public
-methods run on the operator itself, through plain differentiable tensor operations, so that a
-factorisation is done once and small products cost what they should.
+``linear_operator`` runs products and solves on a rebuilt copy of an operator inside an autograd
+function, which costs about 20 microseconds per call and loses factorisations stored on the
+operator. Here the public methods run on the operator itself, through plain differentiable tensor
+operations, so that a factorisation is computed once.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ solve that does not reach it raises DidNotConverge."""
 
 
 class Structured(Arithmetic):
-    """A linear operator whose subclasses say how it multiplies; the rest has exact defaults.
+    """A linear operator whose subclasses define its product; everything else has exact defaults.
 
-    A subclass defines ``_size``, ``_transpose_nonbatch`` and either ``_product`` or ``_multiply``
-    with its gradient (``_t_multiply``, ``_bilinear_derivative``), and where it can
-    ``_inverse_product``, ``_logdet``, ``_diagonal``, ``_get_indices``, ``_root``. Constructors take
+    A subclass defines ``_size``, ``_transpose_nonbatch`` and either ``_product`` (differentiable)
+    or ``_multiply`` with its gradient (``_t_multiply``, ``_bilinear_derivative``). Optional are
+    ``_solution`` (a differentiable solve) or ``_inverse_product`` (a solve of a symmetric matrix
+    without gradient), ``_logdet``, ``_diagonal``, ``_get_indices``, ``_root``. Constructors take
     tensors and operators by position and do no work.
 
     Defaults: solve and logdet by dense Cholesky without jitter up to ``DENSE_ROWS`` rows; beyond, a
@@ -46,10 +47,10 @@ class Structured(Arithmetic):
     """
 
     _preconditioner_hint = ""
-    """What an error message adds to a call of ``gpx.linalg.logdet_quadrature``."""
+    """Further argument of ``gpx.linalg.logdet_quadrature`` in the error message of ``_logdet``."""
 
     workspace: KroneckerWorkspace | None = None
-    """Buffers of a matrix over the cells of a grid, in which its products run in inner loops."""
+    """Buffers in which products of a matrix over a grid's cells run; used in inner loops."""
 
     def _rows_plan(self) -> Callable[[Tensor], Tensor]:
         """The product with each row of (c, N) in ``workspace``: valid until its next use."""
@@ -59,18 +60,17 @@ class Structured(Arithmetic):
         """The solve for each row of (c, N) in ``workspace``: valid until its next use."""
         raise NotImplementedError
 
-    def bare_product(self) -> Callable[[Tensor], Tensor]:
-        """The bare product with tensors (N,) or (N, c), without checks: for inner loops.
+    def unchecked_product(self) -> Callable[[Tensor], Tensor]:
+        """The product with tensors (N,) or (N, c) as a function without checks, for inner loops.
 
-        What it needs is prepared once; it does not notice tensors that change afterwards.
+        Prepared once: later changes of the operator's tensors are not noticed.
         """
         return self._matmul
 
     def _product(self, right: Tensor) -> Tensor:
-        """self @ right for right (..., N, c): differentiable in everything.
+        """self @ right for right (..., N, c), differentiable in the operator and in right.
 
-        By default ``_multiply`` on the operator itself, differentiable once in closed form. Without
-        a gradient to record nothing else runs.
+        By default ``_multiply``, differentiable once in closed form.
         """
         if torch.is_grad_enabled():
             tensors = self.representation()
@@ -89,21 +89,22 @@ class Structured(Arithmetic):
         raise NotImplementedError
 
     def _inverse_product(self, right: Tensor) -> Tensor:
-        """self^{-1} @ right for right (..., N, c); need not be differentiable."""
+        """self^{-1} @ right for symmetric self and right (..., N, c), without gradients."""
         require_symmetric(self, "solve")
-        if self._few_rows:
+        if self._fits_dense:
             return torch.cholesky_solve(right, self._dense_cholesky())
         stop = RelativeResidual(TOLERANCE.get(self.dtype, 1e-5))
         return conjugate_gradients(self._product, right, stop=stop).solution
 
     def _solution(self, right: Tensor) -> Tensor:
-        """self^{-1} @ right, differentiable: the gradient costs one more solve."""
+        """self^{-1} @ right, differentiable; by default ``_inverse_product``, once more for the
+        gradient."""
         out = _Inverse.apply(self, right, *self.representation())
         assert isinstance(out, Tensor)
         return out
 
     def _logdet(self) -> Tensor:
-        if not self._few_rows:
+        if not self._fits_dense:
             raise ConfigError(
                 f"{self._name()} has no closed-form log-determinant and {self.shape[-1]} rows are "
                 f"too many for a dense one (at most {DENSE_ROWS}). Estimate it with an error bar, "
@@ -134,18 +135,18 @@ class Structured(Arithmetic):
                 f"{self._name()} cannot be multiplied with {type(other).__name__} of shape "
                 f"{tuple(other.shape)}: {self.shape[-1]} columns against {other.shape[-2]} rows"
             )
-        self._same_kind(other)
+        self._require_same_dtype(other)
         return combined("matmul", self, other)
 
     def _matmul(self, rhs: Tensor) -> Tensor:
-        if rhs.numel() == 0:  # no columns, or nothing to sum over; FFTs refuse such sizes
-            return self._nothing(rhs)
+        if rhs.numel() == 0:  # FFTs refuse such sizes
+            return self._empty_product(rhs)
         if rhs.ndim == 1:
             return self._product(rhs.unsqueeze(-1)).squeeze(-1)
         return self._product(rhs)
 
-    def _nothing(self, rhs: Tensor) -> Tensor:
-        """Zeros of the product's shape, attached to the graph of everything that went in."""
+    def _empty_product(self, rhs: Tensor) -> Tensor:
+        """Zeros of the product's shape, attached to the graphs of the operator and of ``rhs``."""
         tensors = [rhs, *(t for t in self.representation() if t.is_floating_point())]
         zero = torch.stack([t.reshape(-1)[:0].sum() for t in tensors]).sum()
         *batch, rows, _ = self.shape
@@ -204,9 +205,9 @@ class Structured(Arithmetic):
         return out if left_tensor is None else left_tensor @ out
 
     def _solve(self, rhs: Tensor, preconditioner: Any = None, num_tridiag: int | None = 0) -> Any:
-        if num_tridiag:  # Lanczos matrices exist only as a by-product of the package's own CG
+        if num_tridiag:  # Lanczos matrices are a by-product of linear_operator's own CG alone
             return super()._solve(rhs, preconditioner, num_tridiag)
-        return self._inverse_product(rhs)
+        return self._solution(rhs)
 
     def inv_quad_logdet(
         self,
@@ -242,7 +243,7 @@ class Structured(Arithmetic):
 def in_chunks(
     step: Callable[[slice, Tensor], Tensor], chunks: list[slice], right: Tensor
 ) -> list[Tensor]:
-    """``step(rows, right)`` of every chunk, which the gradient makes again instead of keeping."""
+    """``step(rows, right)`` of every chunk, recomputed for the gradient instead of stored."""
     if len(chunks) < 2 or not torch.is_grad_enabled():
         return [step(rows, right) for rows in chunks or [slice(0, 0)]]
     return [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
@@ -259,7 +260,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Structured, right: Tensor, *tensors: Tensor) -> Tensor:
         ctx.operator = operator
-        ctx.save_for_backward(right, *tensors)  # the tensors so that changes are noticed
+        ctx.save_for_backward(right, *tensors)  # the tensors so that in-place changes are noticed
         return operator._multiply(right)
 
     @staticmethod
@@ -276,7 +277,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Inverse(torch.autograd.Function):
-    """x = A^{-1} b on the operator itself: its kept factors serve both passes."""
+    """x = A^{-1} b for symmetric A; the operator's stored factors serve both passes."""
 
     @staticmethod
     def forward(ctx: Any, operator: Structured, right: Tensor, *tensors: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Whether an operator is symmetric, asked where an algorithm would otherwise read half of it."""
+"""Symmetry checks, for algorithms that read only one triangle of a matrix."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpx.errors import NotPositiveDefinite
 def require_symmetric(operator: LinearOperator, what: str) -> None:
     """Refuse a square operator that is not symmetric, before ``what`` reads one triangle of it.
 
-    A and A^T meet one vector of fixed random signs; they may differ by the root of the machine
-    precision relative to the result, which rounding of products does not reach. An operator that is
-    its own transpose by construction is believed. Cost: two products; one host synchronisation.
+    A and A^T are multiplied by one vector of fixed random signs; the results may differ by the root
+    of the machine precision, relative. An operator that returns itself as its transpose is not
+    checked. Cost: two products; one host synchronisation.
 
     Raises:
         NotPositiveDefinite: the products differ.
@@ -39,8 +39,8 @@ def require_symmetric(operator: LinearOperator, what: str) -> None:
 def require_symmetric_factors(factors: Sequence[Tensor], what: str) -> None:
     """Refuse tensors (..., m, m) that are not all symmetric, entry by entry: O(m^2) each.
 
-    The product of two factors that are not symmetric may be: what is read of it is factor by
-    factor all the same. One host synchronisation.
+    Each factor must be symmetric, even though a product of unsymmetric factors may be symmetric.
+    One host synchronisation.
 
     Raises:
         NotPositiveDefinite: one differs from its transpose by more than the root of the machine
@@ -48,7 +48,7 @@ def require_symmetric_factors(factors: Sequence[Tensor], what: str) -> None:
     """
     with torch.no_grad():
         for at, factor in enumerate(factors):
-            if torch.equal(factor, factor.mT):  # to the bit, as most are: cheaper
+            if torch.equal(factor, factor.mT):  # as most are: cheaper
                 continue
             bound = torch.finfo(factor.dtype).eps ** 0.5 * factor.abs().amax((-2, -1), keepdim=True)
             if bool(((factor - factor.mT).abs() > bound).any()):

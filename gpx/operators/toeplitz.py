@@ -22,7 +22,7 @@ class Toeplitz(Convolution):
     Args:
         column (..., M): first column.
         row (..., N): first row; batch shapes broadcast.
-        plan: where the spectrum is kept between products; a fresh one by default.
+        plan: cache of the spectrum between products; a new one by default.
 
     Cost: product O(n log n) time and O(n) memory per column (two real FFTs of a fast length
     >= M + N - 1, after one for the spectrum). Symmetric positive definite: ``logdet`` and
@@ -96,9 +96,7 @@ class Toeplitz(Convolution):
         return self._lu_solve(right)
 
     def _inverse_product(self, right: Tensor) -> Tensor:
-        if self.row is None:
-            return toeplitz_solve(self.column, right, self.plan)
-        return self._lu_solve(right)
+        return toeplitz_solve(self.column, right, self.plan)
 
     def _lu_solve(self, right: Tensor) -> Tensor:
         found, info = torch.linalg.solve_ex(self._dense("solve"), right)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpx.calibration.base import in_words
 from gpx.data import Dataset
 from gpx.diagnostics.calibration import auroc
 from gpx.errors import DataError
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import Task, of_classes
+from gpx.likelihoods.base import Task, is_classification
 from gpx.metrics import class_log_probabilities, entropy, evaluate, trivial_law
 from gpx.runs.figures.calibration import calibration_figures
 from gpx.runs.folder import RunFolder
@@ -74,7 +75,7 @@ class CalibrationReport:
 
     def lines(self) -> list[str]:
         """The report as text: a table of measures and a verdict."""
-        words = CLASS_MEASURES if of_classes(self.task) else NUMBER_MEASURES
+        words = CLASS_MEASURES if is_classification(self.task) else NUMBER_MEASURES
         columns = [self.measures] if self.before is None else [self.before, self.measures]
         width = max(map(len, words.values())) + 2
         head = f"calibration on {self.rows:,} test points"
@@ -86,8 +87,7 @@ class CalibrationReport:
                 cells = (f"{column.get(name, math.nan):12.4g}" for column in columns)
                 lines.append(f"  {text}".ljust(width) + "".join(cells))
         if self.settings:
-            fitted = ", ".join(f"{name} {value:.4g}" for name, value in self.settings.items())
-            lines.append(f"recalibrated on held-out rows: {fitted}")
+            lines.append(f"recalibrated on held-out rows: {in_words(self.settings)}")
         lines.append(self.sentence())
         if self.elsewhere:
             rows, score = int(self.elsewhere["rows"]), self.elsewhere["auroc"]
@@ -101,12 +101,12 @@ class CalibrationReport:
 
     def uncertainty_name(self) -> str:
         """The measure of uncertainty that inputs from elsewhere are compared by."""
-        classes = of_classes(self.task)
+        classes = is_classification(self.task)
         return "the entropy of the classes" if classes else "the predictive standard deviation"
 
     def sentence(self) -> str:
         """Verdict: over-confident, under-confident, or no significant miscalibration."""
-        if of_classes(self.task):
+        if is_classification(self.task):
             claimed, right = self.measures["confidence"], self.measures["accuracy"]
             spread = SIGNIFICANT_ERRORS * math.sqrt(max(right * (1.0 - right), 1e-12) / self.rows)
             found = f"the mean confidence is {claimed:.3f} and the accuracy {right:.3f}"
@@ -204,7 +204,7 @@ def _measures(data: Dataset, law: Distribution) -> dict[str, float]:
     found = evaluate(
         data.task, law, y, data.scaler, data.target_names, trivial=trivial_law(train_y)
     )
-    if of_classes(data.task):
+    if is_classification(data.task):
         log_probabilities, _ = class_log_probabilities(data.task, law, y)
         found["confidence"] = float(log_probabilities.double().exp().max(1).values.mean())
     return found
@@ -212,7 +212,7 @@ def _measures(data: Dataset, law: Distribution) -> dict[str, float]:
 
 def _uncertainty(task: Task, law: Distribution) -> Tensor:
     """Entropy (n,) of classes, or standard deviation (n,), averaged over outputs."""
-    if of_classes(task):
+    if is_classification(task):
         probs: Tensor = law.probs.double()  # type: ignore[attr-defined]
         if probs.ndim == 1:
             probs = torch.stack([1.0 - probs, probs], 1)

@@ -19,7 +19,7 @@ from gpx.data.labels import Label
 from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
-from gpx.likelihoods.base import class_numbers, of_classes
+from gpx.likelihoods.base import class_numbers, is_classification
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.models import Posterior
@@ -135,7 +135,7 @@ class Predictor:
             DTypeError, DataError: not real numbers, not finite, or a column is missing.
             ConfigError: the target is a class; see ``predict_classes``.
         """
-        if of_classes(self.likelihood.task):
+        if is_classification(self.likelihood.task):
             raise ConfigError(
                 f"{self.target_name} is a class and has no mean: call predict_classes"
             )
@@ -205,7 +205,7 @@ class Predictor:
             DTypeError, DataError: not real numbers, or not finite.
             ConfigError: the target is a number.
         """
-        if not of_classes(self.likelihood.task):
+        if not is_classification(self.likelihood.task):
             raise ConfigError(f"{self.target_name} is a number, not a class: call predict")
         law = self.distribution(self._standardised(inputs))
         return class_summary(law, self.labels)

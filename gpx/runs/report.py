@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 from torch.distributions import Distribution
 
+from gpx.calibration.base import in_words
 from gpx.data import Dataset
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
@@ -150,7 +151,7 @@ def _calibrate(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:
     x, y = state.held_out
     state.calibration.fit(predictor.modelled(x), y)
     predictor.calibration = state.calibration
-    found = ", ".join(f"{k} {v:.4g}" for k, v in state.calibration.facts().items())
+    found = in_words(state.calibration.facts())
     state.console.say(f"calibrated on {len(y):,} held-out points: {found}")
     return {"calibration": state.calibration.state_dict()}
 

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 from gpx.likelihoods.quantiles import central_interval
 from gpx.runs.figures.calibration import calibration_figures
 from gpx.runs.predictor import Predictor
@@ -50,7 +50,7 @@ def draw_results(
     from gpx.runs.figures import predictions as figures
 
     calibration = calibration_figures(data, predictive, MAX_OUTPUTS, before)
-    if of_classes(data.task):
+    if is_classification(data.task):
         return calibration
     scaler = data.scaler
 
@@ -84,7 +84,8 @@ def draw_results(
                 observed[there, place], mean, lower, upper, name
             )
     if data.num_inputs == 1:
-        low, high = float(data.train_x.min()), float(data.train_x.max())
+        seen = torch.cat([data.train_x, data.test_x])
+        low, high = float(seen.min()), float(seen.max())
         margin = 0.05 * (high - low)
         grid = torch.linspace(low - margin, high + margin, NUM_GRID_POINTS)[:, None]
         fitted = band(predictor.distribution(predictor.placed(grid)))
@@ -139,6 +140,11 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     for name, prefix in rows.items():
         cells = [metrics.get(f"{prefix}.{column}") for column in columns]
         lines.append(name.ljust(width) + "".join(_cell(cell) for cell in cells))
+    if "uncalibrated.coverage_95" in metrics:
+        now, before = (
+            f"{100.0 * metrics[f'{part}.coverage_95']:.1f} %" for part in ("test", "uncalibrated")
+        )
+        lines.append(f"95 % intervals hold {now} of the test targets, {before} before")
     if "test.mnlp_gap" in metrics:
         lines.append(
             f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "

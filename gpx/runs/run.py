@@ -13,7 +13,7 @@ from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command
 from gpx.linalg.processes import ALONE, sharing, work_shared
-from gpx.linalg.replayed import recorded, solves_recorded
+from gpx.linalg.replayed import record_cuda_graph, solves_recorded
 from gpx.methods.base.start import StartWatch
 from gpx.options.choices import with_choices_made
 from gpx.options.config import CONFIGS, trainer_options
@@ -87,7 +87,7 @@ def run(
             prepared = prepare(config, options, device, folder, data)
             try:
                 budget = int(prepared.config.trainer.memory_budget)
-                graphs = solves_recorded(recorded if options.cuda_graphs else None)
+                graphs = solves_recorded(record_cuda_graph if options.cuda_graphs else None)
                 with out_of_memory_said(device, budget), graphs:
                     return _run_in_folder(prepared)
             except OSError as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.data import Dataset, Stream
 from gpx.data.stream.rows import StreamedRows
 from gpx.errors import ConfigError, class_name
-from gpx.inducing.base import inducing_for
+from gpx.inducing.base import default_num_inducing
 from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
@@ -56,7 +56,9 @@ def settle_streamed(
     points = 0
     if "num_inducing" in config.approx:
         asked = config.approx.num_inducing
-        points = min(inducing_for(data.num_train) if asked is None else asked, data.num_train)
+        points = min(
+            default_num_inducing(data.num_train) if asked is None else asked, data.num_train
+        )
     if points > data.in_memory.num_train:
         raise ConfigError(
             f"approx.num_inducing={points} is above the {data.in_memory.num_train} rows of the "

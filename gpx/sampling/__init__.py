@@ -7,7 +7,7 @@ from gpx.sampling.convergence import (
 )
 from gpx.sampling.langevin import Langevin
 from gpx.sampling.maxima import Maxima, maxima
-from gpx.sampling.paths import ConditionedFunctions, Functions, each_at_its_own
+from gpx.sampling.paths import ConditionedFunctions, Functions, evaluate_each
 from gpx.sampling.prior import SHARED, Frequencies, PriorFunctions, prior_functions
 from gpx.sampling.slices import elliptical_slice, line_slice
 
@@ -20,9 +20,9 @@ __all__ = [
     "Maxima",
     "PriorFunctions",
     "bulk_effective_sample_size",
-    "each_at_its_own",
     "effective_sample_size",
     "elliptical_slice",
+    "evaluate_each",
     "line_slice",
     "maxima",
     "potential_scale_reduction",

@@ -1,4 +1,4 @@
-"""How many draws Markov chains are worth, and whether several have found the same law."""
+"""Effective sample sizes of Markov chains, and R-hat of several chains."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-LEAST = 4
-"""Draws of a chain below which nothing can be said."""
+MIN_DRAWS = 4
+"""Shortest chain for which the diagnostics are defined."""
 
 
 def rank_normalised(draws: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def rank_normalised(draws: Tensor) -> Tensor:
 
 
 def split(draws: Tensor) -> Tensor:
-    """Halves of chains as chains of their own: (T, C, k) -> (T // 2, 2 C, k)."""
+    """Each chain split into two halves: (T, C, k) -> (T // 2, 2 C, k)."""
     half = draws.shape[0] // 2
     return torch.cat([draws[:half], draws[draws.shape[0] - half :]], 1)
 
@@ -35,17 +35,17 @@ def split(draws: Tensor) -> Tensor:
 def potential_scale_reduction(draws: Tensor) -> Tensor:
     """R-hat of each quantity: rank-normalised, split, the larger of bulk and folded.
 
-    One where all halves of all chains have the same law; above 1.01 they do not yet.
+    One if all halves of all chains have the same distribution; above 1.01 they have not converged.
 
     Args:
-        draws (T, C, k): T states of C chains in the order they were made, k quantities.
+        draws (T, C, k): T consecutive states of C chains, k quantities.
 
     Returns:
-        (k,); NaN for fewer than 4 states, 1 for a quantity that never moves.
+        (k,); NaN for fewer than 4 states, 1 for a constant quantity.
 
     Source: Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021, sections 3.1 and 4.
     """
-    if draws.shape[0] < LEAST:
+    if draws.shape[0] < MIN_DRAWS:
         return draws.new_full((draws.shape[2],), torch.nan, dtype=torch.float64)
     halves = split(draws.double())
     folded = (halves - halves.flatten(0, 1).median(0).values).abs()
@@ -53,19 +53,19 @@ def potential_scale_reduction(draws: Tensor) -> Tensor:
 
 
 def agreement(draws: Tensor) -> tuple[float, float] | None:
-    """The largest R-hat and the smallest bulk effective sample size of all quantities that move.
+    """The largest R-hat and the smallest bulk effective sample size of all varying quantities.
 
     Args:
         draws (T, C, k): as for ``potential_scale_reduction``.
 
     Returns:
-        both; None where nothing moves.
+        both; None if all quantities are constant.
     """
-    moving = draws[:, :, ((draws - draws[:1, :1]) != 0.0).flatten(0, 1).any(0)]
-    if not moving.numel():
+    varying = draws[:, :, ((draws - draws[:1, :1]) != 0.0).flatten(0, 1).any(0)]
+    if not varying.numel():
         return None
-    reduction = potential_scale_reduction(moving).max()
-    return float(reduction), float(bulk_effective_sample_size(moving).min())
+    reduction = potential_scale_reduction(varying).max()
+    return float(reduction), float(bulk_effective_sample_size(varying).min())
 
 
 def _reduction(draws: Tensor) -> Tensor:
@@ -74,67 +74,68 @@ def _reduction(draws: Tensor) -> Tensor:
     between = draws.mean(0).var(0)  # over chains; B / T of the source
     still = within <= 0.0
     ratio = ((count - 1) / count * within + between) / torch.where(still, 1.0, within)
-    return torch.where(still & (between > 0.0), torch.inf, torch.where(still, 1.0, ratio.sqrt()))
+    unmoved = torch.where(between > 0.0, torch.inf, 1.0)
+    return torch.where(still, unmoved, ratio.sqrt())
 
 
 def bulk_effective_sample_size(draws: Tensor) -> Tensor:
-    """Independent draws that would tell the location of each quantity as exactly as all chains do.
+    """Number of independent draws that estimate the location of each quantity equally precisely.
 
-    T C / tau of rank-normalised split chains, tau from their autocorrelations and from how far
-    their means lie apart (Geyer's initial monotone sequence).
+    T C / tau of rank-normalised split chains, with tau from their autocorrelations and the
+    variance of their means (Geyer's initial monotone sequence).
 
     Args:
         draws (T, C, k): as for ``potential_scale_reduction``.
 
     Returns:
-        (k,); NaN for fewer than 4 states; T C for a quantity that never moves.
+        (k,); NaN for fewer than 4 states; T C for a constant quantity.
 
     Cost: O(k C T log T).
     Source: Vehtari et al. 2021, section 3.2, equations 10 to 13.
     """
-    if draws.shape[0] < LEAST:
+    if draws.shape[0] < MIN_DRAWS:
         return draws.new_full((draws.shape[2],), torch.nan, dtype=torch.float64)
     scores = rank_normalised(split(draws.double()))
     count, chains, k = scores.shape
     covariance = autocovariance(scores.flatten(1)).view(count, chains, k) / count
     within = (covariance[0] * count / (count - 1)).mean(0)
     total = (count - 1) / count * within + scores.mean(0).var(0)
-    still = total <= 0.0
-    correlation = 1.0 - (within - covariance.mean(1)) / torch.where(still, 1.0, total)
+    constant = total <= 0.0
+    correlation = 1.0 - (within - covariance.mean(1)) / torch.where(constant, 1.0, total)
     correlation[0] = 1.0
-    draws_in_all = float(count * chains)
-    # antithetic chains are worth more than independent draws, but not without limit
-    time = _autocorrelation_time(correlation).clamp_min(1.0 / math.log10(draws_in_all))
-    return torch.where(still, draws_in_all, draws_in_all / time)
+    num_draws = float(count * chains)
+    # antithetic chains can be better than independent draws, but only up to this limit
+    time = _autocorrelation_time(correlation).clamp_min(1.0 / math.log10(num_draws))
+    return torch.where(constant, num_draws, num_draws / time)
 
 
 def effective_sample_size(samples: Tensor) -> Tensor:
-    """Independent draws that would give the mean of each column as exactly, of a single chain.
+    """Number of independent draws that estimate the mean of each column equally precisely.
 
     T / tau with tau from the autocorrelations (Geyer's initial monotone sequence).
 
     Args:
-        samples (T, k): consecutive states of a chain.
+        samples (T, k): consecutive states of one chain.
 
     Returns:
-        (k,), at most T; 0 where nothing can be said (T < 4). A column that never moved counts one.
+        (k,), at most T; 0 for T < 4; 1 for a constant column.
 
     Cost: O(k T log T).
     Source: Geyer 1992.
     """
     count = samples.shape[0]
-    if count < LEAST:
+    if count < MIN_DRAWS:
         return samples.new_zeros(samples.shape[1])
     covariance = autocovariance(samples)
-    still = covariance[0] <= 1e-24 * samples.double().square().sum(0)
-    time = _autocorrelation_time(covariance / torch.where(still, 1.0, covariance[0]))
-    return torch.where(still, 1.0, count / time.clamp_min(1.0))
+    constant = covariance[0] <= 1e-24 * samples.double().square().sum(0)
+    time = _autocorrelation_time(covariance / torch.where(constant, 1.0, covariance[0]))
+    return torch.where(constant, 1.0, count / time.clamp_min(1.0))
 
 
 def _autocorrelation_time(correlation: Tensor) -> Tensor:
-    """1 + 2 sum of correlations (T, k) over the lags from 1 on: (k,).
+    """1 + 2 sum of correlations (T, k) over the positive lags: (k,).
 
-    They are summed in pairs as long as the pairs are positive, and never as increasing.
+    The sum ends at the first negative pair of lags and uses a decreasing bound of the pairs.
     """
     pairs = correlation[: len(correlation) // 2 * 2].unflatten(0, (-1, 2)).sum(1)
     positive = torch.cumprod((pairs > 0.0).to(pairs), dim=0)

@@ -12,31 +12,31 @@ from torch import Tensor
 Density = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Position (k,) -> log density () up to a constant, and its gradient (k,)."""
 
-TARGET = 0.574
-"""Acceptance rate that is best in many dimensions."""
+TARGET_ACCEPTANCE = 0.574
+"""Optimal acceptance rate in many dimensions."""
 
 ADAPTATION_DECAY = 0.6
-"""The logarithm of the step moves by t^-0.6 times the excess of acceptance in burn-in step t."""
+"""The log step changes by t^-0.6 times the excess acceptance in burn-in step t."""
 
 
 class Langevin:
-    """A chain whose stationary law is a density known up to its constant.
+    """A chain whose stationary distribution is a density known up to a constant.
 
     Proposals are u + e^2/2 V g(u) + e sqrt(V) N(0, I) with g the gradient of the log density and V
     a diagonal preconditioner, accepted with the Metropolis-Hastings probability. A proposal whose
-    density is not finite is rejected. While ``adapt`` is called the chain is not stationary: stop
-    calling it when burn-in ends.
+    density is not finite is rejected. The chain is not stationary while ``adapt`` is called, so it
+    must only be called during burn-in.
 
     Args:
         density: log density and gradient.
-        position (k,): where the chain starts.
+        position (k,): initial state.
         variances (k,): V, all positive.
         step: e; None: 0.5 k^(-1/6).
 
     Attributes:
-        position (k,), value (), gradient (k,): where the chain is.
+        position (k,), value (), gradient (k,): current state, its log density and gradient.
 
-    Cost per step: one call of ``density`` and O(k); one host synchronisation, of the decision.
+    Cost per step: one call of ``density`` and O(k); one host synchronisation, for the decision.
     Source: Roberts and Rosenthal 1998; Evans thesis, section 5.4.2.
     """
 
@@ -67,7 +67,7 @@ class Langevin:
         proposal = self.position + drift * self.gradient + forth
         value, gradient = self.density(proposal)
         back = self.position - proposal - drift * gradient
-        # the forward density's exponent is that of the noise itself
+        # the exponent of the forward proposal density is that of the noise
         log_ratio = (
             value
             - self.value
@@ -81,21 +81,21 @@ class Langevin:
             self.position, self.value, self.gradient = proposal, value, gradient
         return probability, moved
 
-    def renew(self) -> None:
-        """Evaluate the density anew where the chain is: it has become another one."""
+    def reevaluate(self) -> None:
+        """Evaluate the density at the current position again, after it has changed."""
         self.value, self.gradient = self.density(self.position)
 
     def adapt(self, count: int, probability: float) -> None:
-        """Move the step towards the acceptance rate ``TARGET``.
+        """Adapt the step towards the acceptance rate ``TARGET_ACCEPTANCE``.
 
         Args:
             count: steps of burn-in so far, from 1.
-            probability: of the last proposal.
+            probability: acceptance probability of the last proposal.
         """
-        self.log_step += count**-ADAPTATION_DECAY * (probability - TARGET)
+        self.log_step += count**-ADAPTATION_DECAY * (probability - TARGET_ACCEPTANCE)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the density: 3 k + 2 numbers."""
+        """Everything except the density: 3 k + 2 numbers."""
         return {
             "position": self.position,
             "value": self.value,
@@ -106,7 +106,7 @@ class Langevin:
 
     @classmethod
     def restored(cls, density: Density, state: Mapping[str, Any]) -> Langevin:
-        """The chain of a ``state_dict``, to the bit."""
+        """The chain with this ``state_dict``; it continues bit for bit."""
         chain = cls.__new__(cls)
         chain.density = density
         for name, value in state.items():

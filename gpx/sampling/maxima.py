@@ -1,4 +1,4 @@
-"""Where sampled functions are largest in a box."""
+"""Maxima of sampled functions in a box."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import torch
 from torch import Tensor
 
 from gpx.errors import NotAvailable, ShapeError
-from gpx.sampling.paths import Functions, each_at_its_own
+from gpx.sampling.paths import Functions, evaluate_each
 
-FIRST_MOVE = 0.05
-"""Length of a start's first step, as a share of the box's sides."""
+FIRST_STEP = 0.05
+"""Length of the first step of an ascent, as a fraction of the box's sides."""
 
-SUFFICIENT = 1e-4
-"""Share of the increase that the gradient promises, from which on a step is taken (Armijo)."""
+ARMIJO = 1e-4
+"""Fraction of the increase predicted by the gradient that a step must achieve."""
 
 MEMORY = 5
-"""Of how many values the smallest must be exceeded: these step lengths are not monotone."""
+"""A step must exceed the smallest of so many last values (nonmonotone line search)."""
 
-LONGEST = 1e10
-"""Largest step length, in units of the gradient's inverse: the box cuts it."""
+MAX_STEP = 1e10
+"""Largest step length, as a factor of the gradient, before projection onto the box."""
 
-LEAST_MOVE = 1e-9
-"""An ascent whose next step is shorter than this share of the box's sides has arrived."""
+MIN_STEP = 1e-9
+"""Ascents end when all steps are shorter than this fraction of the box's sides."""
 
 
 class Maxima(NamedTuple):
-    """The largest values found of every function.
+    """The largest value found of every function.
 
     Attributes:
-        x (num, d): where they are.
-        values (num,): what they are.
+        x (num, d): their inputs.
+        values (num,): the values.
     """
 
     x: Tensor
@@ -49,21 +49,21 @@ def maxima(
     steps: int = 60,
     seed: int = 0,
 ) -> Maxima:
-    """Maximise every one of num functions in a box, all at the same time.
+    """Maximise each of num functions in a box, all at the same time.
 
-    All functions are evaluated at common candidates (scrambled Sobol points). From the best of
-    each, in different regions, projected gradients with Barzilai and Borwein's step lengths ascend,
-    every start by itself. What is found is never below a function's best candidate; whether it is
-    the largest value of all nobody knows.
+    All functions are evaluated at common candidates (scrambled Sobol points). Independent projected
+    gradient ascents with Barzilai-Borwein step lengths start from the best candidates of each
+    function in different regions. The result is at least the function's best candidate; it may be a
+    local maximum.
 
     Args:
         functions: x (n, d) -> (num, n), differentiable unless ``steps`` is 0.
         lower (d,), upper (d,): corners of the box.
-        candidates: how many points are drawn.
-        also (c, d): further candidates, such as the data's inputs; those outside are moved to the
-            box's surface.
-        starts: candidates from which a function's ascents start.
-        steps: evaluations of an ascent, at most; 0: the best candidates are taken.
+        candidates: number of Sobol points.
+        also (c, d): further candidates, such as the data's inputs; those outside are projected onto
+            the box.
+        starts: ascents per function.
+        steps: largest number of evaluations per ascent; 0 returns the best candidates.
         seed: of the candidates.
 
     Raises:
@@ -88,59 +88,59 @@ def maxima(
 
     with torch.no_grad():
         values = functions(lower + sides * unit)
-        x, found = _best_apart(unit, values, starts)
+        x, found = _separate_starts(unit, values, starts)
     if steps:
-        x, found = _ascended(functions, x, lower, sides, steps)
+        x, found = _ascend(functions, x, lower, sides, steps)
     largest = found.max(1)
     chosen = x[torch.arange(len(x), device=x.device), largest.indices]
     return Maxima(lower + sides * chosen, largest.values)
 
 
-def _best_apart(unit: Tensor, values: Tensor, starts: int) -> tuple[Tensor, Tensor]:
-    """For every function the best candidates (num, r, d) in regions of their own, and its values.
+def _separate_starts(unit: Tensor, values: Tensor, starts: int) -> tuple[Tensor, Tensor]:
+    """For every function the best candidates (num, r, d) in separate regions, and their values.
 
-    Of candidates (C, d) with values (num, C), whoever is among the C / (4 r) nearest of one that
-    was chosen is left out: the best are often neighbours, from which ascents end alike.
+    Of candidates (C, d) with values (num, C), the C / (4 r) nearest neighbours of a chosen one are
+    excluded: the best candidates are often neighbours, whose ascents end at the same maximum.
     """
-    around = max(1, len(unit) // (4 * starts))
-    left, chosen = values.clone(), []
-    for _ in range(min(starts, len(unit) // around)):
-        best = left.argmax(1)
+    excluded = max(1, len(unit) // (4 * starts))
+    remaining, chosen = values.clone(), []
+    for _ in range(min(starts, len(unit) // excluded)):
+        best = remaining.argmax(1)
         chosen.append(best)
-        near = torch.cdist(unit[best], unit).topk(around, dim=1, largest=False).indices
-        left.scatter_(1, near, -torch.inf)
-        left.scatter_(1, best.unsqueeze(1), -torch.inf)
+        near = torch.cdist(unit[best], unit).topk(excluded, dim=1, largest=False).indices
+        remaining.scatter_(1, near, -torch.inf)
+        remaining.scatter_(1, best.unsqueeze(1), -torch.inf)
     rows = torch.stack(chosen, 1)
     return unit[rows], values.gather(1, rows)
 
 
-def _ascended(
+def _ascend(
     functions: Functions, x: Tensor, lower: Tensor, sides: Tensor, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Ends (num, r, d) and values (num, r) of ascents from x (num, r, d) in the unit box."""
+    """Best points (num, r, d) and values (num, r) of ascents from x (num, r, d) in the unit box."""
     value, slope = _gradient(functions, x, lower, sides)
-    move = FIRST_MOVE / slope.abs().amax(2, keepdim=True).clamp_min(1.0 / LONGEST)
-    top, best = x, value
+    length = FIRST_STEP / slope.abs().amax(2, keepdim=True).clamp_min(1.0 / MAX_STEP)
+    best_x, best = x, value
     recent = value.unsqueeze(2).repeat(1, 1, MEMORY)
     for step in range(steps - 1):
-        there = (x + move * slope).clamp(0.0, 1.0)
-        change = there - x
-        if float(change.abs().max()) < LEAST_MOVE:
+        proposal = (x + length * slope).clamp(0.0, 1.0)
+        change = proposal - x
+        if float(change.abs().max()) < MIN_STEP:
             break
-        new_value, new_slope = _gradient(functions, there, lower, sides)
-        taken = new_value >= recent.amin(2) + SUFFICIENT * (slope * change).sum(2)
-        each = taken.unsqueeze(2)
-        # Barzilai and Borwein's length where the function curves downwards, else twice the last
+        new_value, new_slope = _gradient(functions, proposal, lower, sides)
+        accepted = new_value >= recent.amin(2) + ARMIJO * (slope * change).sum(2)
+        mask = accepted.unsqueeze(2)
+        # the Barzilai-Borwein length if the curvature is negative, otherwise twice the last length
         curvature = -(change * (new_slope - slope)).sum(2, keepdim=True)
-        length = change.square().sum(2, keepdim=True) / curvature
-        longer = torch.where(curvature > 0.0, length, 2.0 * move).clamp_max(LONGEST)
-        move = torch.where(each, longer, 0.25 * move)
-        x, slope = torch.where(each, there, x), torch.where(each, new_slope, slope)
-        value = torch.where(taken, new_value, value)
+        spectral = change.square().sum(2, keepdim=True) / curvature
+        longer = torch.where(curvature > 0.0, spectral, 2.0 * length).clamp_max(MAX_STEP)
+        length = torch.where(mask, longer, 0.25 * length)
+        x, slope = torch.where(mask, proposal, x), torch.where(mask, new_slope, slope)
+        value = torch.where(accepted, new_value, value)
         recent[:, :, step % MEMORY] = value
-        top = torch.where((value > best).unsqueeze(2), x, top)
+        best_x = torch.where((value > best).unsqueeze(2), x, best_x)
         best = torch.maximum(value, best)
-    return top, best
+    return best_x, best
 
 
 def _gradient(
@@ -149,11 +149,11 @@ def _gradient(
     """Values (num, r) and gradients (num, r, d) at x (num, r, d) of the unit box."""
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
-        values = each_at_its_own(functions, lower + sides * x)
+        values = evaluate_each(functions, lower + sides * x)
         if not values.requires_grad:
             raise NotAvailable(
-                "these sampled functions have no derivatives with respect to their inputs; take "
-                "the best of the candidates alone, with steps=0 and more candidates"
+                "these sampled functions have no derivatives with respect to their inputs; use "
+                "only the best candidates, with steps=0 and more candidates"
             )
         (slope,) = torch.autograd.grad(values.sum(), x)
     return values.detach(), slope

@@ -1,4 +1,4 @@
-"""Sampled posterior functions: prior functions corrected at points, and functions at their rows."""
+"""Sampled posterior functions: prior functions with a correction at given points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpx.kernels.base import Kernel
 from gpx.sampling.prior import PriorFunctions
 
 Functions = Callable[[Tensor], Tensor]
-"""x (n, d) -> (num, n): the same functions wherever and however often they are asked."""
+"""x (n, d) -> (num, n): the same functions in every call."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ConditionedFunctions:
     Attributes:
         prior: functions of the prior.
         weights (num, m), points (m, d): of the corrections.
-        kernel, mean: of the process, their parameters frozen.
+        kernel, mean: of the process, with frozen parameters.
     """
 
     prior: PriorFunctions
@@ -33,26 +33,26 @@ class ConditionedFunctions:
     mean: nn.Module
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Values (num, n) at x (n, d). Cost: m multiply-adds and those of the prior a value."""
-        change = self.weights @ self.kernel.evaluate(self.points, x).to(self.weights)
-        return self.prior(x) + change.to(x) + self.mean(x)
+        """Values (num, n) at x (n, d). Cost per value: that of the prior and m multiply-adds."""
+        correction = self.weights @ self.kernel.evaluate(self.points, x).to(self.weights)
+        return self.prior(x) + correction.to(x) + self.mean(x)
 
     def each(self, x: Tensor) -> Tensor:
-        """Values (num, r) of every function at r inputs of its own, x (num, r, d).
+        """Values (num, r) of function i at its own inputs x[i], x (num, r, d).
 
-        Cost: as for num r values, where calling it would make num times as many; memory num r m.
+        Cost: that of num r values, a factor of num less than a call at all inputs; memory num r m.
         """
         num, r, d = x.shape
         rows = x.reshape(-1, d)
         cross = self.kernel.evaluate(rows, self.points).to(self.weights).view(num, r, -1)
-        change = (cross @ self.weights.unsqueeze(2)).squeeze(2)
-        return self.prior.each(x) + change.to(x) + self.mean(rows).view(num, r)
+        correction = (cross @ self.weights.unsqueeze(2)).squeeze(2)
+        return self.prior.each(x) + correction.to(x) + self.mean(rows).view(num, r)
 
 
-def each_at_its_own(functions: Functions, x: Tensor) -> Tensor:
-    """Values (num, r) of every one of num functions at r inputs of its own, x (num, r, d).
+def evaluate_each(functions: Functions, x: Tensor) -> Tensor:
+    """Values (num, r) of function i at its own inputs x[i], x (num, r, d).
 
-    Cost: where ``functions`` have no ``each`` method, that of all of them at all inputs.
+    Cost: if ``functions`` have no ``each`` method, that of all functions at all inputs.
     """
     each = getattr(functions, "each", None)
     if each is not None:

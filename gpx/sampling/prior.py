@@ -1,4 +1,4 @@
-"""Functions drawn from a stationary prior, as sums of random waves."""
+"""Functions drawn from a stationary prior, as sums of random Fourier features."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CHUNK_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Frequencies:
-    """How many random frequencies drawn functions are made of, and whether they share them.
+    """Number of random frequencies of drawn functions, and whether the functions share them.
 
     The covariance of functions that share F frequencies is an average of F cosines, not the
     kernel: at any two inputs its standard error, over calls, is at most k(0) / sqrt(2 F) for a
     kernel whose correlations r are those of an RBF or Matern kernel (whenever r(2 t) <= 2 r(t)^2),
-    and at most k(0) / sqrt(F) for any. It is the same for all functions of one call: drawing more
-    of them does not average it out. With frequencies of its own for every path it does: averages
-    over many paths of one call have the kernel's covariance, with no other error than that of their
-    number, while each path alone is as far from a Gaussian as before.
+    and at most k(0) / sqrt(F) for any. The error is the same for all functions of one call, so
+    drawing more of them does not average it out. With separate frequencies for every path it does:
+    averages over many paths of one call then have the kernel's covariance, apart from Monte Carlo
+    error, while each single path is no closer to Gaussian.
 
     Args:
         count: F. 2,048: 1.6 % of k(0); 20,000: 0.5 %.
@@ -50,7 +50,7 @@ class Frequencies:
     def covariance_error(self) -> float:
         """Standard error of covariances between the paths of one call, in units of k(0).
 
-        The bound for RBF and Matern kernels; 0 for ``per_path``, where it averages out.
+        The bound for RBF and Matern kernels; 0 for ``per_path``, whose errors average out.
         """
         return 0.0 if self.per_path else math.sqrt(0.5 / self.count)
 
@@ -70,19 +70,19 @@ def prior_functions(
     """``num`` zero-mean functions of approximately this covariance: x (n, d) -> (num, n).
 
     f(x) = sqrt(k(0) / F) sum_i a_i cos(w_i . x) + b_i sin(w_i . x) with standard normal a, b and F
-    spectral frequencies w. For a sum of kernels the functions of its parts are added, with
-    frequencies in proportion to their variances, which leaves the error as it is for one kernel.
+    spectral frequencies w. For a sum of kernels the functions of its parts are added, with numbers
+    of frequencies proportional to their variances, which gives the same error as for one kernel.
 
     Args:
-        kernel: stationary, or a sum of such, with spectral samplers, or such a kernel of warped
-            inputs; gives dtype and device.
-        num: functions.
+        kernel: stationary with a spectral sampler, a sum of such kernels, or such a kernel of
+            warped inputs; its dtype and device are used.
+        num: number of functions.
         num_inputs: d.
         generator: on the kernel's device.
-        frequencies: how many, whether shared, and with which error.
+        frequencies: how many, and whether shared.
 
     Raises:
-        ConfigError: a kernel has no spectral sampler, or no function was asked for.
+        ConfigError: a kernel has no spectral sampler, or ``num`` is below 1.
 
     Cost: see ``Frequencies``; memory of the result and ``CHUNK_BYTES``.
     """
@@ -96,11 +96,10 @@ def prior_functions(
             kernel.kernel, num, width, generator=generator, frequencies=frequencies
         )
         return replace(inner, warp=kernel.warped)
-    drawn = [
-        _Waves.drawn(kernel, each, num_inputs, frequencies.count, generator)
-        for each in ([1] * num if frequencies.per_path else [num])
-    ]
-    return PriorFunctions(drawn)
+    sizes = [1] * num if frequencies.per_path else [num]
+    return PriorFunctions(
+        [_Waves.draw(kernel, size, num_inputs, frequencies.count, generator) for size in sizes]
+    )
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,9 @@ class PriorFunctions:
         return torch.cat([waves(x) for waves in self.waves])
 
     def each(self, x: Tensor) -> Tensor:
-        """Values (num, r) of every function at r inputs of its own, x (num, r, d).
+        """Values (num, r) of function i at its own inputs x[i], x (num, r, d).
 
-        Cost: O(F (d + 1)) a value, where calling it would make num times as many.
+        Cost: O(F (d + 1)) per value, a factor of num less than a call at all inputs.
         """
         if self.warp is not None:
             x = self.warp(x.flatten(0, 1)).unflatten(0, x.shape[:2])
@@ -130,9 +129,9 @@ class PriorFunctions:
 
 @dataclass(frozen=True)
 class _Waves:
-    """Functions that share their frequencies (F, d), each wave with a scale (F,).
+    """Functions that share their frequencies (F, d), whose waves have scales (F,).
 
-    Their weights (num, 2 F) are those of the cosines and sines, times the scales.
+    The weights (num, 2 F) of the cosines and sines include the scales.
     """
 
     frequencies: Tensor
@@ -141,7 +140,7 @@ class _Waves:
 
     @classmethod
     @torch.no_grad()
-    def drawn(
+    def draw(
         cls, kernel: Kernel, num: int, num_inputs: int, count: int, generator: torch.Generator
     ) -> _Waves:
         like = next(kernel.parameters(), torch.empty(0))
@@ -149,7 +148,7 @@ class _Waves:
         parts = [(part, scale * part.diagonal(origin)) for part, scale in kernel.summands()]
         variances = torch.cat([variance for _, variance in parts])
         total = variances.sum()
-        # rounded up: every part keeps at least its share of frequencies
+        # rounded up, so that every part has at least its share of frequencies
         shares = torch.where(total > 0, variances / total, 1.0 / len(parts)) * count
         frequencies, scales = [], []
         for (part, variance), share in zip(parts, shares.tolist(), strict=True):
@@ -163,10 +162,10 @@ class _Waves:
         return cls(torch.cat(frequencies), scale, weights * torch.cat([scale, scale]))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(n, d) -> (num, n), some rows at a time.
+        """(n, d) -> (num, n), in chunks of rows.
 
         Raises:
-            DTypeError: x in another precision or on another device than the functions.
+            DTypeError: x has another precision or device than the functions.
         """
         check_alike("sampled functions and the inputs given to them", self.weights, x)
         row = 3 * self.frequencies.shape[0] * x.element_size()

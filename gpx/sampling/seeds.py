@@ -1,4 +1,4 @@
-"""Independent random streams from one seed: randomness is passed on, never global."""
+"""Independent random streams from one seed; generators are always passed explicitly."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch
 
 @contextmanager
 def global_randomness(seed: int) -> Iterator[None]:
-    """Torch's global generators start at ``seed`` inside; afterwards all of them are as found.
+    """Seed torch's global generators within the block; restore those of torch, NumPy and Python.
 
-    gpx draws from generators that are passed on. Modules that users write may draw from the global
-    ones of torch, NumPy and Python, whose states the caller's own draws go on from.
+    gpx itself only draws from generators that are passed as arguments, but modules written by users
+    may draw from the global ones, whose states must not change for the caller.
 
     Args:
         seed: 64 bits, with or without sign.
@@ -41,7 +41,7 @@ def global_randomness(seed: int) -> Iterator[None]:
             torch.manual_seed(seed)
             yield
     finally:
-        if not started:  # what torch.manual_seed had set for the day when CUDA starts
+        if not started:  # torch.manual_seed has also set the seed for a later start of CUDA
             torch.cuda.manual_seed_all(torch_seed)
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002

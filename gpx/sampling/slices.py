@@ -1,4 +1,4 @@
-"""Slice sampling: along an ellipse for Gaussian priors, along a line for anything else."""
+"""Slice sampling: along an ellipse for Gaussian priors, along a line for other densities."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SHRINKAGES = 200
-"""Times that a bracket is cut at most: from 2 pi to less than rounding several times over."""
+MAX_SHRINKAGES = 200
+"""Largest number of times that a bracket shrinks, which ends far below rounding."""
 
 
 def elliptical_slice(
@@ -22,16 +22,16 @@ def elliptical_slice(
 ) -> tuple[tuple[Tensor, ...], Tensor, int]:
     """One update of C chains at once, each leaving N(f; 0, S) L(f) invariant.
 
-    From f and a draw g of the prior the update goes to f cos t + g sin t at an angle t at which L
-    is above the slice's level; the bracket of angles shrinks towards f until one is found.
+    With a draw g of the prior, the new state is f cos t + g sin t for an angle t at which L is
+    above the slice's level; the bracket of angles shrinks towards f until one is found.
 
     Args:
-        states (C, ...): f, and any linear maps of it that are to move along, C chains each.
+        states (C, ...): f, and any linear maps of it that are to be updated with it, C chains each.
         draws: g, and the same maps of it.
         log_likelihood: of such states, (C,).
 
     Returns:
-        the new states, the log likelihoods (C,) there, and how often it was evaluated.
+        the new states, their log likelihoods (C,), and the number of evaluations.
 
     Cost: a handful of evaluations of L, no tuning.
     Source: Murray, Adams and MacKay 2010, figure 2.
@@ -43,7 +43,7 @@ def elliptical_slice(
     angle = 2.0 * math.pi * uniform[1]
     low, high = angle - 2.0 * math.pi, angle.clone()
     count = 1
-    for _ in range(SHRINKAGES):
+    for _ in range(MAX_SHRINKAGES):
         count += 1
         found = _on_ellipse(states, draws, angle)
         value = log_likelihood(found)
@@ -54,7 +54,7 @@ def elliptical_slice(
         high = torch.where(outside & (angle >= 0.0), angle, high)
         share = torch.rand(chains, generator=generator, **like)
         angle = torch.where(outside, low + share * (high - low), angle)
-    else:  # where the likelihood is flat to rounding the chain may as well stay
+    else:  # no angle found within rounding of the current state: stay there
         angle = torch.where(outside, 0.0, angle)
         found = _on_ellipse(states, draws, angle)
         value = log_likelihood(found)
@@ -81,13 +81,13 @@ def line_slice(
     """One slice update of ``position`` (k,) along ``direction`` (k,), stepping out and shrinking.
 
     Args:
-        position: where the chain is, at log density ``value``.
-        direction: its length is the first width of the bracket, drawn independently of position.
-        log_density: up to a constant; -inf where a position is impossible.
-        max_steps_out: widths that the bracket grows by, at most.
+        position: current state, with log density ``value``.
+        direction: its length is the initial width of the bracket; independent of position.
+        log_density: up to a constant; -inf at impossible positions.
+        max_steps_out: largest number of widths that the bracket grows by.
 
     Returns:
-        the new position, its log density, and how often the density was evaluated.
+        the new position, its log density, and the number of evaluations.
 
     Source: Neal 2003, section 4, figures 3 and 5.
     """
@@ -106,7 +106,7 @@ def line_slice(
                 low -= 1.0
             else:
                 high += 1.0
-    for _ in range(SHRINKAGES):
+    for _ in range(MAX_SHRINKAGES):
         share = torch.rand((), generator=generator, dtype=torch.float64, device=generator.device)
         at = low + float(share) * (high - low)
         proposal = position + at * direction

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.constraints import lower_limits
 from gpx.errors import DidNotConverge, NotPositiveDefinite
-from gpx.likelihoods.base import Likelihood, of_classes
+from gpx.likelihoods.base import Likelihood, is_classification
 from gpx.methods.base.model import Hyperparameters
 from gpx.models import LaplaceGP
 from gpx.objectives import LaplaceEvidence
@@ -22,7 +22,9 @@ MAX_ROWS = 500
 
 def has_laplace_start(likelihood: Likelihood) -> bool:
     """Whether there is such a start: log-concave likelihoods of classes or counts."""
-    return likelihood.log_concave and (of_classes(likelihood.task) or likelihood.task == "count")
+    return likelihood.log_concave and (
+        is_classification(likelihood.task) or likelihood.task == "count"
+    )
 
 
 def laplace_rows(likelihood: Likelihood) -> int:

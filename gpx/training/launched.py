@@ -56,7 +56,7 @@ def launched_processes() -> Iterator[Processes]:
             if processes.number:  # the first process shows the same warnings
                 warnings.simplefilter("ignore")
             yield processes
-            processes.agreed(0.0)
+            processes.all_max(0.0)
     finally:
         dist.destroy_process_group()
 

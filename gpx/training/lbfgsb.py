@@ -292,7 +292,7 @@ class LBFGSB(Optimizer):
                 raise
             return best + 1e3 * (1.0 + abs(best)), torch.zeros_like(values_of(parameters))
         level, gradient = value_and_gradient(value, parameters)
-        sharing().from_first([level, gradient])
+        sharing().broadcast([level, gradient])
         return float(level), gradient
 
     def finish(self) -> bool:

@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, class_name
 from gpx.inference.variational import WhitenedGaussian
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.gaussian import NoisyOutputs
-from gpx.linalg.replayed import Record, Replayed, recorded
+from gpx.linalg.replayed import Record, Replayed, record_cuda_graph
 
 MAX_STEP = 1.0
 """Longest step of the mean of q, in prior standard deviations, unless the noise is Gaussian: the
@@ -48,7 +48,7 @@ class NaturalGradient(torch.optim.Optimizer):
         self._record: Record | None = None
         self._replayed: Replayed | None = None
 
-    def replay(self, record: Record = recorded) -> None:
+    def replay(self, record: Record = record_cuda_graph) -> None:
         """From now on record one step as a CUDA graph and replay it (``gpx.linalg.replayed``)."""
         self._record, self._replayed = record, None
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from gpx.linalg.replayed import Record, Replayed, recorded
+from gpx.linalg.replayed import Record, Replayed, record_cuda_graph
 
 Evaluate = Callable[..., tuple[Tensor, Mapping[str, Tensor]]]
 """Maps a batch x (b, d), y (b,) and its random draws to the loss (), with graph, and its parts."""
@@ -57,7 +57,7 @@ class ReplayedStep:
         self,
         evaluate: Evaluate,
         parameters: Sequence[nn.Parameter],
-        record: Record | None = recorded,
+        record: Record | None = record_cuda_graph,
         *,
         owners: Sequence[nn.Module] = (),
         state: Leaves | None = None,

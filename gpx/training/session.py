@@ -177,7 +177,7 @@ class Session:
             self._test()
         late = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
         # clocks and signals differ between processes, but all must take the same decision
-        agreed = sharing().agreed(self.seconds, float(late), float(self.guard.received or 0))
+        agreed = sharing().all_max(self.seconds, float(late), float(self.guard.received or 0))
         self.seconds, due, stopped = agreed[0], bool(agreed[1]), int(agreed[2]) or None
         if self.unlogged is not None and (due or stopped is not None):
             # a state with NaN must not replace the last good checkpoint
@@ -272,7 +272,7 @@ class Session:
         if self.model.note:
             self.say(f"step {self.step}: {self.model.note}")
         seconds = self.seconds + time.perf_counter() - started
-        (self.seconds,) = sharing().agreed(seconds)
+        (self.seconds,) = sharing().all_max(seconds)
         return again
 
 

@@ -32,7 +32,7 @@ def shared_evaluation(
 
     def from_first(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
         loss, parts = evaluate(batch)
-        processes.from_first([loss, *(p.grad for p in parameters if p.grad is not None)])
+        processes.broadcast([loss, *(p.grad for p in parameters if p.grad is not None)])
         return loss, parts
 
     if shared != "batch":
@@ -45,7 +45,7 @@ def shared_evaluation(
             loss, parts = evaluate(batch.part(mine))
         found = [loss, *parts.values(), *(p.grad for p in parameters if p.grad is not None)]
         torch._foreach_mul_(found, (mine.stop - mine.start) / count)
-        processes.add_up(*found)
+        processes.all_sum(*found)
         return loss, parts
 
     return averaged

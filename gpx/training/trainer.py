@@ -110,12 +110,12 @@ class Trainer:
         with InterruptGuard() as guard:
             session.guard = guard
             # agreed, as only the first process writes it
-            if any(sharing().agreed(float(self.checkpoint.exists()))):
+            if any(sharing().all_max(float(self.checkpoint.exists()))):
                 session.restore()
             if not session.resumed:
                 with session.timed():
                     initialise(WatchedStart(session))
-                (session.seconds,) = sharing().agreed(session.seconds)
+                (session.seconds,) = sharing().all_max(session.seconds)
                 session.seconds_of_start = session.seconds
             if session.ended is None or session.given_more_steps:
                 reason = optimizer.run(session)

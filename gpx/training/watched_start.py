@@ -43,7 +43,7 @@ class WatchedStart:
         session, now = self._session, time.perf_counter()
         late = now - self._saved > session.config.checkpoint_seconds
         # all processes must take the same decision
-        agreed = sharing().agreed(float(late), float(session.guard.received or 0))
+        agreed = sharing().all_max(float(late), float(session.guard.received or 0))
         due, stopped = bool(agreed[0]), int(agreed[1]) or None
         first, every = self._printed is None, max(1, total // PROGRESS_LINES)
         report = first or step % every == 0 or step == total
@@ -62,7 +62,7 @@ class WatchedStart:
         session = self._session
         if session.budget is None:
             return False
-        (seconds,) = sharing().agreed(session.seconds + time.perf_counter() - self._began)
+        (seconds,) = sharing().all_max(session.seconds + time.perf_counter() - self._began)
         return seconds >= START_SHARE * session.budget
 
     def cut_short(self, what: str) -> None:

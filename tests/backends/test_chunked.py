@@ -74,8 +74,8 @@ def test_a_square_matrix_evaluates_one_triangle(monkeypatch):
 def test_many_columns_give_up_symmetry_rather_than_memory(monkeypatch):
     kernel, x, right = make_kernel(), draw(120, 2), draw(120, 50)
     operator = kernel(x, memory_budget=2 * 8 * 120 * 50, backend="chunked")
-    assert operator.engine._product_plan(operator.entries, 50).owned
-    assert not operator.engine._product_plan(operator.entries, 1).owned
+    assert operator.engine._product_plan(operator.entries, 50).disjoint_rows
+    assert not operator.engine._product_plan(operator.entries, 1).disjoint_rows
     torch.testing.assert_close(operator @ right, kernel.evaluate(x) @ right, rtol=1e-12, atol=1e-12)
 
 

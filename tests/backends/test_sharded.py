@@ -17,10 +17,10 @@ class Played(Processes):
 
     sent: list[Tensor] = field(default_factory=list)
 
-    def add_up(self, *tensors: Tensor) -> None:
+    def all_sum(self, *tensors: Tensor) -> None:
         self.sent.extend(tensors)
 
-    def put_together(self, part: Tensor, total: int) -> Tensor:
+    def all_gather(self, part: Tensor, total: int) -> Tensor:
         self.sent.append(part)
         return part
 

@@ -13,8 +13,8 @@ SIZES = st.integers(0, 40)
 
 
 @given(SIZES, SIZES, st.integers(1, 300), st.booleans(), st.integers(1, 5))
-def test_tiles_cover_a_matrix_once_and_are_no_larger_than_asked(n1, n2, entries, owned, groups):
-    plan = tiling((n1, n2), entries, triangle=False, owned=owned, groups=groups)
+def test_tiles_cover_a_matrix_once_within_the_size(n1, n2, entries, disjoint_rows, groups):
+    plan = tiling((n1, n2), entries, triangle=False, disjoint_rows=disjoint_rows, groups=groups)
     seen = torch.zeros(n1, n2)
     for group in plan.groups:
         for rows, columns in group:
@@ -41,7 +41,7 @@ def test_triangular_tiles_cover_every_pair_once(n, entries, groups):
 
 @given(st.integers(1, 40), SIZES, st.integers(1, 300))
 def test_owned_groups_share_no_rows(n1, n2, entries):
-    plan = tiling((n1, n2), entries, triangle=False, owned=True)
+    plan = tiling((n1, n2), entries, triangle=False, disjoint_rows=True)
     owner = {}
     for g, group in enumerate(plan.groups):
         for rows, _ in group:

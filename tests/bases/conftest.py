@@ -15,5 +15,5 @@ def road(request, monkeypatch):
             monkeypatch.setattr(module, "fourier_pass", lambda like: None)
     elif fourier_pass(torch.zeros(1)) is None:
         pytest.skip("no C compiler")
-    monkeypatch.setattr(sweep, "TILE", 40)
+    monkeypatch.setattr(sweep, "TILE_ANGLES", 40)
     return request.param

@@ -3,7 +3,7 @@
 import torch
 
 from gpx.bases import RandomFourier
-from gpx.bases.frozen import flat_parameters, frozen_basis, put_parameters
+from gpx.bases.frozen import flat_parameters, frozen_basis, set_parameters
 from gpx.kernels import Matern32
 
 
@@ -19,6 +19,6 @@ def test_features_are_those_of_before_and_do_not_follow():
     assert not frozen(x).requires_grad
     assert torch.equal(basis(x), moved)  # the copy is one
     moved.sum().backward()
-    put_parameters(basis, then)
+    set_parameters(basis, then)
     assert torch.equal(basis(x).detach(), features)
     assert all(p.grad is None and p.requires_grad for p in basis.parameters())

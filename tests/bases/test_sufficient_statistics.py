@@ -8,7 +8,11 @@ from linear_features import draw, features_and_targets, log_density
 
 from gpx.bases import RandomFourier
 from gpx.bases.fixed_functions import sufficient_statistics
-from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics, summed
+from gpx.bases.sufficient_statistics import (
+    FittedWeights,
+    SufficientStatistics,
+    accumulate_statistics,
+)
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
@@ -94,9 +98,9 @@ def test_the_posterior_equals_function_space(weighted):
     noise = draw(30, seed=9).exp() if weighted else torch.full((30,), 0.3, dtype=torch.float64)
     blocks = [(phi[i : i + 7].mT, y[i : i + 7], noise[i : i + 7]) for i in range(0, 30, 7)]
     if weighted:
-        found = FittedWeights(summed(blocks, 6, phi), scale)
+        found = FittedWeights(accumulate_statistics(blocks, 6, phi), scale)
     else:
-        sums = summed([(f, r, None) for f, r, _ in blocks], 6, phi)
+        sums = accumulate_statistics([(f, r, None) for f, r, _ in blocks], 6, phi)
         found = FittedWeights(sums, scale, noise[0])
     covariance = phi * scale.square() @ phi.mT + noise.diag()
     value = -0.5 * (found.fit + found.log_determinant + 30 * LOG_TWO_PI)

@@ -1,10 +1,14 @@
 """Recalibration of class probabilities: what it may change, what it must not, what it finds."""
 
+import warnings
+
 import pytest
 import torch
 from torch.distributions import Bernoulli, Categorical, Normal
+from torch.nn.functional import one_hot
 
 from gpx.calibration import Isotonic, Platt, Temperature, held_out_rows
+from gpx.calibration.base import in_words
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.bernoulli import Sign
 
@@ -142,6 +146,32 @@ def test_twenty_rows_of_each_of_ten_classes_are_enough():
     made.fit(Categorical(probs=sharp.probs[:200]), y[:200])
     before, after = sharp.log_prob(y)[200:].mean(), made(sharp).log_prob(y)[200:].mean()
     assert float(after) > 0.9 * float(before)
+
+
+def test_a_confident_model_of_many_classes_is_still_recalibrated():
+    """Sixteen rows of a class say nothing against 97 % of its rows being right."""
+    draw = draws(3)
+    classes = torch.randint(10, (160,), generator=draw)
+    logits = 5.0 * one_hot(classes, 10).double() + torch.randn(160, 10, generator=draw).double()
+    predictive, y = Categorical(logits=0.7 * logits), classes.double()
+    made = Platt()
+    made.fit(predictive, y)
+    assert float(made.coefficients[0].min()) > 1.0
+    assert made(predictive).log_prob(y).mean() > predictive.log_prob(y).mean() + 0.01
+
+
+def test_facts_of_many_classes_are_a_few_words():
+    assert in_words({"temperature": 0.60261}) == "temperature 0.6026"
+    facts = {"slope.0": 1.5, "slope.1": 0.5, "intercept.0": -1.0, "intercept.1": 2.0}
+    assert in_words(facts) == "slope 0.5 to 1.5, intercept -1 to 2"
+
+
+def test_isotonic_says_where_rows_are_few():
+    with pytest.warns(UserWarning, match="162 held-out rows"):
+        Isotonic().require_enough(162)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Isotonic().require_enough(1000)
 
 
 def test_isotonic_is_the_least_squares_rising_function():

@@ -121,7 +121,7 @@ def test_variance_of_heavy_tails_is_the_most_likely_factor():
 
 
 def test_a_law_without_that_shape_is_refused():
-    with pytest.raises(ConfigError, match="a Poisson cannot be made wider"):
+    with pytest.raises(ConfigError, match="a Poisson cannot be widened"):
         Variance()(Poisson(torch.ones(2)))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gpx import likelihoods
 from gpx.errors import NotAvailable
-from gpx.likelihoods.base import Task, of_classes
+from gpx.likelihoods.base import Task, is_classification
 
 REAL = [-1.2, 0.1, 0.4, 2.0]
 SIGNS = [1.0, -1.0, -1.0, 1.0]
@@ -70,7 +70,7 @@ def test_every_public_likelihood_is_listed():
 def test_a_likelihood_says_what_it_is(name):
     likelihood = case(name)[0]
     assert likelihood.task in get_args(Task)
-    assert (likelihood.num_classes > 1) == of_classes(likelihood.task)
+    assert (likelihood.num_classes > 1) == is_classification(likelihood.task)
     assert isinstance(likelihood.log_concave, bool)
     assert likelihood.num_latents >= 1
     assert case(name)[1].shape[1:] == (

@@ -166,7 +166,7 @@ def num_inputs(approx):
     return known or (2 if "data=csv" in RUNS[approx] else 8)
 
 
-def of_classes(approx):
+def is_classification(approx):
     return RUNS[approx][: len(CLASSES)] == CLASSES
 
 
@@ -203,7 +203,7 @@ def test_the_folder_holds_what_is_promised(finished):
     kept = OmegaConf.load(folder.config)
     assert kept.facts.num_inputs == num_inputs(finished.approx)
     assert "${" not in folder.config.read_text()
-    if not of_classes(finished.approx):
+    if not is_classification(finished.approx):
         drawn = list(folder.figures.glob("predicted_against_observed*.png"))
         assert drawn
         assert all(picture.stat().st_size > 1000 for picture in drawn)
@@ -212,10 +212,10 @@ def test_the_folder_holds_what_is_promised(finished):
 
 
 def test_a_loaded_model_predicts_as_the_run_did(finished):
-    task = "binary" if of_classes(finished.approx) else "regression"
+    task = "binary" if is_classification(finished.approx) else "regression"
     data = load_data(build(finished.folder.read_config(), "data"), task=task)
     inputs = data.scaler.original_inputs(data.test_x).numpy()
-    if of_classes(finished.approx):
+    if is_classification(finished.approx):
         found = load(finished.folder.path).predict_classes(inputs)
         right = found.label == (data.test_y > 0).double().numpy()
         assert right.mean() == pytest.approx(finished.metrics["test.accuracy"])
@@ -249,7 +249,7 @@ def test_a_run_that_was_stopped_ends_at_the_same_numbers(finished, tmp_path):
     assert len(json.loads(folder.environment.read_text())["resumed"]) == 1
     at = np.linspace(-0.5, 0.5, 3)[:, None] * np.ones(num_inputs(finished.approx))
     models = [load(each.path) for each in (finished.folder, folder)]
-    classes = of_classes(finished.approx)
+    classes = is_classification(finished.approx)
     first, second = (m.predict_classes(at) if classes else m.predict(at) for m in models)
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -7,7 +7,7 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.inducing import Determinantal, GreedyConditionalVariance, determinantal
-from gpx.inducing.determinantal import BLOCK, DeterminantalChain, mixing_steps
+from gpx.inducing.determinantal import MAX_PROPOSALS, DeterminantalChain, mixing_steps
 from gpx.kernels import RBF
 
 
@@ -60,7 +60,7 @@ def test_blocks_of_proposals_are_the_chain_of_single_ones():
     x, m, steps = data(30, 2), 6, 700
     chain = DeterminantalChain(x, kernel(), torch.arange(m))
     chain.run(steps, torch.Generator().manual_seed(5))
-    assert chain.accepted > BLOCK
+    assert chain.accepted > MAX_PROPOSALS
 
     draws = torch.Generator().manual_seed(5)
     moves = int((torch.rand(steps, generator=draws) < 0.5).sum())
@@ -82,7 +82,7 @@ def test_blocks_of_proposals_are_the_chain_of_single_ones():
 
 
 def test_memory_does_not_grow_with_the_steps(monkeypatch):
-    monkeypatch.setattr(determinantal, "DRAWN", 100)
+    monkeypatch.setattr(determinantal, "STEPS_PER_DRAW", 100)
     rand, sizes = torch.rand, []
 
     def recorded(count, **options):

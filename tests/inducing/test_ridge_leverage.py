@@ -8,8 +8,8 @@ import torch
 from gpx.errors import ConfigError
 from gpx.inducing import AdaptiveRidgeLeverage, RidgeLeverage, ridge_leverage
 from gpx.inducing.ridge_leverage import (
-    Halving,
-    _probabilities,
+    RecursionData,
+    _inclusion_probabilities,
     approximate_scores,
 )
 from gpx.kernels import RBF
@@ -46,7 +46,7 @@ def test_recursive_scores_overestimate_with_the_constants_of_the_theory():
     for seed in range(5):
         x = data(300, seed=seed)
         sampler = RidgeLeverage(oversampling=5.0, num_scores=size)
-        data_set = Halving(x, kernel, size, 20, torch.Generator().manual_seed(seed))
+        data_set = RecursionData(x, kernel, size, 20, torch.Generator().manual_seed(seed))
         chances, ridge = sampler.chances(data_set, torch.arange(300), 1 / 33)
         exact = ridge_leverage_scores(kernel, x, ridge) * math.log(2 * size * 33)
         good += int((chances >= exact.clamp(max=1.0) - 1e-9).sum())
@@ -67,7 +67,7 @@ def test_largest_error_is_within_the_guarantee():
         x = data(600, 1, seed=seed)
         draws = torch.Generator().manual_seed(seed)
         sampler = RidgeLeverage(oversampling=5.0)
-        data_set = Halving(x, kernel, size, 20, draws)
+        data_set = RecursionData(x, kernel, size, 20, draws)
         rows = sampler.sample(data_set, torch.arange(600), sampler.failure).rows
         gram = kernel.evaluate(x, x)
         bound = float(torch.linalg.eigvalsh(gram)[:-size].sum()) / size
@@ -111,13 +111,13 @@ def test_more_rows_than_were_asked_for_are_never_drawn_on_the_way(monkeypatch):
 def test_probabilities_are_scaled_to_their_limit():
     chances = torch.tensor([0.2, 40.0, 0.0, 3.0, 0.5, 1.5, 0.8], dtype=torch.float64)
     for limit in (1, 2, 3, 4):
-        found = _probabilities(chances, limit)
+        found = _inclusion_probabilities(chances, limit)
         assert float(found.sum()) == pytest.approx(limit, rel=1e-12)
         assert float(found.max()) <= 1.0
         ratios = (found / chances)[(found < 1.0) & (chances > 0.0)]
         torch.testing.assert_close(ratios, ratios[:1].expand_as(ratios), rtol=1e-12, atol=0.0)
-    torch.testing.assert_close(_probabilities(chances, 5), chances.clamp(max=1.0))
-    assert torch.equal(_probabilities(torch.zeros(3), 2), torch.zeros(3))
+    torch.testing.assert_close(_inclusion_probabilities(chances, 5), chances.clamp(max=1.0))
+    assert torch.equal(_inclusion_probabilities(torch.zeros(3), 2), torch.zeros(3))
 
 
 def test_size_is_kept_and_cut():

@@ -127,7 +127,7 @@ def test_a_sandwich_is_as_wide_as_rounding_makes_it(monkeypatch):
     from gpx.inference import predictive_variance
 
     posterior, x, _ = conditioned(RBF, 0.5, 10, 5, "nystrom", 0)
-    rule = predictive_variance.sandwich(posterior.system(), posterior.options)
+    rule = predictive_variance.sandwich_rule(posterior.system(), posterior.options)
     cross, prior = 0.3 * posterior.kernel.evaluate(x, x[:6]), torch.full((6,), 1.4).double()
     plain = rule(cross, prior)
     original = predictive_variance._quadratic

@@ -2,7 +2,7 @@
 
 import torch
 
-from gpx.inference.rounding import UNIT, evidence_rounding
+from gpx.inference.rounding import EPS, evidence_rounding
 
 
 def test_parts_of_the_evidences_rounding():
@@ -13,9 +13,9 @@ def test_parts_of_the_evidences_rounding():
         values |= given
         return float(evidence_rounding(16, **{k: torch.tensor(v) for k, v in values.items()}))
 
-    logs = 0.5 * UNIT * 16 * 2.0
+    logs = 0.5 * EPS * 16 * 2.0
     assert abs(found() / logs - 1.0) < 1e-6
-    assert abs((found(quadratic=1e3) - logs) / (0.5 * UNIT * 1e3) - 1.0) < 1e-5
+    assert abs((found(quadratic=1e3) - logs) / (0.5 * EPS * 1e3) - 1.0) < 1e-5
     assert abs((found(factor=1e-3, noise=1.0) - logs) / (0.5 * 1e-3) - 1.0) < 1e-5
     assert abs((found(entry=1e-3) - logs) / (0.5 * 4.0 * 1e-3 * 4.0) - 1.0) < 1e-5
-    assert abs((found(size=1e3) - logs) / (0.5 * UNIT * 1e3 * 4.0) - 1.0) < 1e-5
+    assert abs((found(size=1e3) - logs) / (0.5 * EPS * 1e3 * 4.0) - 1.0) < 1e-5

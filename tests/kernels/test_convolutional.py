@@ -46,14 +46,14 @@ def brute(made, x1, x2):
 
 @pytest.mark.parametrize("most", [1, 2**22])
 def test_it_is_the_sum_over_patches(monkeypatch, most):
-    monkeypatch.setattr("gpx.kernels.convolutional.MOST_ENTRIES", most)
+    monkeypatch.setattr("gpx.kernels.convolutional.MAX_ENTRIES", most)
     made, x, z = kernel(), images(), images(3).flip(1)
     assert made.num_patches == 9
     torch.testing.assert_close(made.evaluate(x, z), brute(made, x, z), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(made.evaluate(x), brute(made, x, x), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(made.diagonal(x), brute(made, x, x).diagonal(), rtol=1e-10, atol=0)
     patches = torch.rand(5, 6, generator=draws(2))
-    found = made.with_points(x, patches)
+    found = made.cross_with_patches(x, patches)
     want = sum(
         w * made.patch_kernel.evaluate(patches, made.patches(x)[:, p])
         for p, w in enumerate(made.weights.detach())
@@ -98,7 +98,7 @@ def test_gradients_of_the_diagonal_with_equal_patches(monkeypatch, most):
 
     A first-order subgradient: the rows of the matrix are not those of its own inputs.
     """
-    monkeypatch.setattr("gpx.kernels.convolutional.MOST_ENTRIES", most)
+    monkeypatch.setattr("gpx.kernels.convolutional.MAX_ENTRIES", most)
     x = images(2)
     x[:, :10] = 0.0
     made = Convolutional(Matern12(None, 0.6, 1.3), [4, 5], [2, 3])

@@ -4,18 +4,18 @@ import torch
 from gpx.bases.fourier.importance_weighted import Proposal
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, AxisProduct, Matern32, Matern52, RationalQuadratic
-from gpx.kernels.families import FAMILIES, family_of
+from gpx.kernels.families import FAMILIES, resolve_family
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_name_and_its_class_are_the_same_family(name):
-    assert family_of(name) is family_of(FAMILIES[name]) is FAMILIES[name]
+    assert resolve_family(name) is resolve_family(FAMILIES[name]) is FAMILIES[name]
 
 
 @pytest.mark.parametrize("wrong", ["cauchy", 3, torch.nn.Linear])
 def test_anything_else_is_refused_with_what_there_is(wrong):
     with pytest.raises(ConfigError, match="expected one of same, rbf, matern12"):
-        family_of(wrong, "same")
+        resolve_family(wrong, "same")
 
 
 def test_a_product_over_axes_takes_classes_and_names_side_by_side():

@@ -59,7 +59,7 @@ def test_several_tiles_equal_one_tile(kernel, monkeypatch):
     z[:4] = x[7:11]
     found = []
     for tile in (1 << 22, 30 * 8 * 7):
-        monkeypatch.setattr("gpx.kernels.fused.CPU_TILE", tile)
+        monkeypatch.setattr("gpx.kernels.fused.CPU_TILE_BYTES", tile)
         k = kernel(2, [0.7, 1.2], 1.3)
         a, b = x.clone().requires_grad_(), z.clone().requires_grad_()
         value = k.evaluate(a, b)

@@ -16,7 +16,7 @@ from torch.distributions import (
 
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
-from gpx.likelihoods.quantiles import cdf, cdf_before, central_interval, of_rows, quantile
+from gpx.likelihoods.quantiles import cdf, cdf_before, central_interval, quantile, select_rows
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -64,7 +64,7 @@ def test_negative_binomial(count):
     theirs = stats.nbinom(count, torch.sigmoid(-logits).numpy())
     expected = torch.from_numpy(theirs.cdf(y.numpy()))
     torch.testing.assert_close(cdf(law, y), expected, rtol=1e-8, atol=1e-300)
-    some = of_rows(law, torch.tensor([2, 0]))
+    some = select_rows(law, torch.tensor([2, 0]))
     assert torch.equal(cdf(some, y[[2, 0]]), cdf(law, y)[[2, 0]])
     if count < 10.0:
         ends = torch.stack(central_interval(law, 0.95))

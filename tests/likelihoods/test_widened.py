@@ -53,5 +53,5 @@ def test_a_mixture_of_mixtures_keeps_all_its_parts():
 
 
 def test_another_law_is_refused():
-    with pytest.raises(ConfigError, match="a Categorical cannot be made wider"):
+    with pytest.raises(ConfigError, match="a Categorical cannot be widened"):
         widened(Categorical(probs=torch.ones(2)), torch.tensor(2.0))

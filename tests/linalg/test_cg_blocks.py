@@ -31,11 +31,11 @@ from gpx.linalg.processes import Processes, work_shared
 from gpx.linalg.replayed import (
     EAGER_STEPS,
     Replayed,
-    recorded,
+    record_cuda_graph,
     solve_recordings,
     solves_recorded,
 )
-from gpx.linalg.step_records import RECORDS
+from gpx.linalg.step_records import BLOCK_ROWS
 
 FIRST = 10 * EAGER_STEPS
 """Steps of a solve that run as they are."""
@@ -120,7 +120,7 @@ def test_short_solves_pay_for_no_recording_and_blocks_fill_many_records(states):
         assert recorder.recordings == 0
         with solves_recorded(recorder):
             tight = conjugate_gradients(matrix, rhs, stop=RelativeResidual(1e-12))
-        assert tight.report.iterations > RECORDS
+        assert tight.report.iterations > BLOCK_ROWS
         assert tight.history.shape[0] == tight.report.iterations + 1
         assert recorder.replays == -(-tight.report.iterations // 10) - EAGER_STEPS
 
@@ -250,7 +250,7 @@ def test_one_option_rules_over_the_solves_of_a_run(monkeypatch, asked):
         *("approx=exact", "approx.solver=iterative", "approx.iterative.rank=20"),
         *("data.num_points=100", "trainer.max_steps=2", f"trainer.cuda_graphs={asked}"),
     )
-    assert set(seen) == {recorded if asked else None}
+    assert set(seen) == {record_cuda_graph if asked else None}
 
 
 @pytest.mark.parametrize(("budget", "reduced"), [(2**30, None), (2**14, None), (2**30, "float32")])

@@ -488,8 +488,8 @@ def test_long_inner_products_are_summed_in_parts(monkeypatch, shape):
     matrix = spd(50, batch=shape[:-2])
     rhs = randn(*shape)
     want = conjugate_gradients(matrix.matmul, rhs, stop=RelativeResidual(1e-11))
-    monkeypatch.setattr("gpx.linalg.cg_iteration.ROWS", 8)
-    monkeypatch.setattr("gpx.linalg.cg_iteration.CACHED", 8)
+    monkeypatch.setattr("gpx.linalg.cg_iteration.MIN_SUMMED_ROWS", 8)
+    monkeypatch.setattr("gpx.linalg.cg_iteration.MAX_CACHED_ENTRIES", 8)
     found = conjugate_gradients(matrix.matmul, rhs, stop=RelativeResidual(1e-11))
     torch.testing.assert_close(found.solution, want.solution, rtol=1e-10, atol=1e-12)
 

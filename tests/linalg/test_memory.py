@@ -109,7 +109,7 @@ def test_what_cannot_be_cut_any_further_is_out_of_memory():
 
     with pytest.raises(torch.OutOfMemoryError):
         halved_until_it_fits(attempt, 2**27 + 5)
-    assert tried == [2**27 + 5, 2**26 + 2, 2**26]  # LEAST is the last
+    assert tried == [2**27 + 5, 2**26 + 2, 2**26]  # MIN_BUDGET is the last
 
 
 def test_an_array_that_does_not_fit_is_refused_with_its_size_and_a_way_out(monkeypatch):

@@ -34,7 +34,7 @@ def test_parts_are_put_together_in_their_order(total, count, monkeypatch):
 
     monkeypatch.setattr(processes, "gather", gather)
     for each in everyone:
-        found = each.put_together(whole[each.part(total)], total)
+        found = each.all_gather(whole[each.part(total)], total)
     torch.testing.assert_close(found, whole, rtol=0, atol=0)
 
 
@@ -44,12 +44,12 @@ def test_a_process_that_has_ended_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(dist, "all_reduce", broken, raising=False)
     with pytest.raises(ProcessLost, match=r"have lost one another.*\(Connection closed by peer\)$"):
-        Processes(1, 2).agreed(0.0)
+        Processes(1, 2).all_max(0.0)
 
 
 def test_memory_is_what_the_process_with_the_least_has(monkeypatch):
     class Second(Processes):
-        def agreed(self, *values):
+        def all_max(self, *values):
             return [max(value, -1000.0) for value in values]  # the other one has 1000 bytes
 
     monkeypatch.setattr(memory, "available_memory", lambda device: 4000)
@@ -69,6 +69,6 @@ def test_tensors_of_several_kinds_are_exchanged_in_place(monkeypatch):
     monkeypatch.setattr(dist, "all_reduce", all_reduce, raising=False)
     single, double = torch.ones(2, 3), torch.ones(4, dtype=torch.float64)
     turned, scalar = torch.ones(3, 2).mT, torch.ones(())
-    Processes(0, 2).add_up(single, double, turned, scalar)
+    Processes(0, 2).all_sum(single, double, turned, scalar)
     assert sent == [13, 4]  # one message for each dtype
     assert all(bool((tensor == 3.0).all()) for tensor in (single, double, turned, scalar))

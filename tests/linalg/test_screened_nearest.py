@@ -30,7 +30,7 @@ def agrees(x: np.ndarray, queries: np.ndarray, k: int) -> None:
     assert search is not None
     answered = 0
     for query in queries:
-        found = search.of_one(query, k)
+        found = search.search_one(query, k)
         rows, squares = sorted_rows(x, query, k)
         if found is not None:
             answered += 1
@@ -77,7 +77,7 @@ def test_points_at_the_same_distance_come_in_the_order_of_their_rows() -> None:
     search._limit = POINTS
     tied = 0
     for query in queries.astype(float):
-        found = search.of_one(query, 4)
+        found = search.search_one(query, 4)
         rows, squares = sorted_rows(x, query, 5)
         assert found is not None
         assert np.array_equal(found[0], rows[:4])
@@ -98,7 +98,7 @@ def test_no_bound_is_above_the_distance_and_what_they_leave_in_doubt_is_compared
     search = ScreenedSearch(x[:-30])
     search._limit = POINTS  # every point may be admitted
     for query in x[-30:]:
-        found = search.of_one(query, 4)
+        found = search.search_one(query, 4)
         assert found is not None
         assert np.array_equal(found[0], sorted_rows(x[:-30], query, 4)[0])
 
@@ -106,7 +106,7 @@ def test_no_bound_is_above_the_distance_and_what_they_leave_in_doubt_is_compared
 def test_not_used_where_it_does_not_pay() -> None:
     noise = np.random.default_rng(0).standard_normal((POINTS, COLUMNS))
     assert screened_search(noise, 4) is None
-    assert ScreenedSearch(noise).of_one(noise[0] + 0.1, 4) is None
+    assert ScreenedSearch(noise).search_one(noise[0] + 0.1, 4) is None
     assert screened_search(images(POINTS)[:, :100], 4) is None
     assert screened_search(images(200), 4) is None
     assert screened_search(images(POINTS), 40) is None
@@ -121,7 +121,7 @@ def test_a_query_that_float32_does_not_hold_is_left_to_others(value) -> None:
     assert search is not None
     query = images(1)[0]
     query[3] = value
-    assert search.of_one(query, 4) is None
+    assert search.search_one(query, 4) is None
 
 
 def test_few_of_many_distances_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,5 +136,5 @@ def test_few_of_many_distances_are_computed(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(screened_nearest.ScreenedSearch, "_distances", counted)
     for query in images(50, seed=1):
-        search.of_one(query, 4)
+        search.search_one(query, 4)
     assert sum(counts) < 50 * POINTS / 16

@@ -2,25 +2,25 @@
 
 import torch
 
-from gpx.linalg.step_records import RECORDS, Records
+from gpx.linalg.step_records import BLOCK_ROWS, Records
 
 
 def test_rows_are_kept_whether_copied_or_written_into_the_room():
     records = Records(torch.zeros(3))
     value = torch.zeros(3)
-    for i in range(RECORDS + 5):
+    for i in range(BLOCK_ROWS + 5):
         if i % 2:
             torch.add(value, 1.0, out=records.room())
             records.append(records.room())
         else:
             records.append(value + 1.0)
         value += 1.0
-    assert len(records) == RECORDS + 5
+    assert len(records) == BLOCK_ROWS + 5
     kept = records.stacked()
-    assert torch.equal(kept[:, 0], torch.arange(1.0, RECORDS + 6.0))
+    assert torch.equal(kept[:, 0], torch.arange(1.0, BLOCK_ROWS + 6.0))
     records.truncate(2)
     records.append(value)
-    assert torch.equal(records.stacked()[:, 1], torch.tensor([1.0, 2.0, RECORDS + 5.0]))
+    assert torch.equal(records.stacked()[:, 1], torch.tensor([1.0, 2.0, BLOCK_ROWS + 5.0]))
 
 
 def test_the_room_is_not_kept_until_it_is_appended():

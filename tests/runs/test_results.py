@@ -58,6 +58,12 @@ def test_of_classes_it_says_how_calibrated_they_are():
         assert summary(of_task)[0] == f"test metrics ({said}; lower is better)"
 
 
+def test_a_recalibrated_model_says_what_its_intervals_hold():
+    before = {"uncalibrated.rmse": 0.5, "uncalibrated.mnlp": 0.1, "uncalibrated.coverage_95": 0.98}
+    lines = summary(METRICS | before | {"test.coverage_95": 0.951})
+    assert "95 % intervals hold 95.1 % of the test targets, 98.0 % before" in lines
+
+
 def test_a_baseline_that_predicts_better_is_named():
     boosting = {"baseline.boosting.rmse": 0.45, "baseline.boosting.seconds": 1.62}
     others = {"baseline.linear.rmse": 0.49, "baseline.mean.rmse": 1.0}

@@ -3,7 +3,7 @@ import itertools
 import torch
 
 from gpx.lazy_rows import LazyRows
-from gpx.sampling.batches import Batches, NearBatches, scattered_batches, some_rows
+from gpx.sampling.batches import Batches, ChunkedBatches, scattered_batches, some_rows
 from gpx.sampling.seeds import derive_seed, stream
 
 
@@ -46,62 +46,62 @@ def test_streams_are_reproducible_and_unrelated():
     assert not torch.equal(a, torch.rand(3, generator=stream(0, "b")))
 
 
-def near(steps, **options):
-    settings = {"num_data": 103, "batch_size": 7, "seed": 0, "near": 5, "together": 20}
-    batches = NearBatches(**(settings | options))
+def chunked(steps, **options):
+    settings = {"num_data": 103, "batch_size": 7, "seed": 0, "chunk_rows": 5, "buffer_rows": 20}
+    batches = ChunkedBatches(**(settings | options))
     return [batches.rows(step).tolist() for step in steps], batches
 
 
-def test_near_batches_of_an_epoch_are_full_and_of_distinct_rows():
-    _, batches = near([])
-    epoch, _ = near(range(batches.per_epoch))
+def test_chunked_batches_of_an_epoch_are_full_and_of_distinct_rows():
+    _, batches = chunked([])
+    epoch, _ = chunked(range(batches.per_epoch))
     assert all(len(batch) == 7 for batch in epoch)
-    # 20 pieces in 5 buffers of 20 rows, each with two batches
+    # 20 chunks in 5 buffers of 20 rows, each with two batches
     assert batches.per_epoch == 10
     assert len({row for batch in epoch for row in batch}) == 70
     assert {row for batch in epoch for row in batch} <= set(range(103))
 
 
-def test_near_batches_depend_on_seed_and_step_alone():
-    assert near([15, 0, 3])[0] == [near([step])[0][0] for step in (15, 0, 3)]
-    assert near(range(6))[0] != near(range(6), seed=1)[0]
+def test_chunked_batches_depend_on_seed_and_step_alone():
+    assert chunked([15, 0, 3])[0] == [chunked([step])[0][0] for step in (15, 0, 3)]
+    assert chunked(range(6))[0] != chunked(range(6), seed=1)[0]
 
 
-def test_near_batches_keep_to_few_places():
+def test_chunked_batches_keep_to_few_places():
     for step in range(10):
-        (rows,), batches = near([step])
+        (rows,), batches = chunked([step])
         pieces = {(row - batches._start) % 103 // 5 for row in rows}
         assert len(pieces) <= 4
 
 
-def test_every_row_is_equally_likely_in_every_near_batch():
+def test_every_row_is_equally_likely_in_every_chunked_batch():
     counts = torch.zeros(103)
     repeats = 4000
     for seed in range(repeats):
-        counts[near([9], seed=seed)[0][0]] += 1
+        counts[chunked([9], seed=seed)[0][0]] += 1
     share = 7 / 103
     deviation = (repeats * share * (1 - share)) ** 0.5
     # 5 sigma over 103 rows: false alarm below 1e-4
     assert (counts - repeats * share).abs().max() < 5 * deviation
 
 
-def test_near_batches_within_one_buffer_are_a_permutation():
-    epoch, batches = near(range(14), together=200)
+def test_chunked_batches_within_one_buffer_are_a_permutation():
+    epoch, batches = chunked(range(14), buffer_rows=200)
     assert batches.per_epoch == 14
     assert len({row for batch in epoch for row in batch}) == 98
     places = [abs(a - b) for batch in epoch for a, b in itertools.pairwise(batch)]
     assert sorted(places)[len(places) // 2] > 10  # not in runs
 
 
-def test_near_batches_of_all_rows():
-    (rows,), _ = near([3], batch_size=500)
+def test_chunked_batches_of_all_rows():
+    (rows,), _ = chunked([3], batch_size=500)
     assert sorted(rows) == list(range(103))
 
 
 class Numbers(LazyRows):
     def __init__(self, size):
         self.shape, self.dtype = torch.Size((size, 1)), torch.float64
-        self.device, self.near, self.together = torch.device("cpu"), 8, 64
+        self.device, self.chunk_rows, self.buffer_rows = torch.device("cpu"), 8, 64
 
     def __getitem__(self, rows):
         raise AssertionError("no row is read")

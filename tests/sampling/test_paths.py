@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpx.kernels import RBF, Matern32
-from gpx.sampling import Frequencies, each_at_its_own, prior_functions
+from gpx.sampling import Frequencies, evaluate_each, prior_functions
 
 DIFFERENTIABLE = (
     "ExactGP",
@@ -45,7 +45,7 @@ def test_functions_at_inputs_of_their_own(name):
     paths = model.condition(x, y).sample_paths(3, generator=generator())
     x = inputs(3, 4)
     want = torch.stack([paths(x[k])[k] for k in range(3)])
-    torch.testing.assert_close(each_at_its_own(paths, x), want, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(evaluate_each(paths, x), want, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

@@ -72,7 +72,7 @@ def test_the_stated_error_is_that_of_the_frequencies():
     generator = torch.Generator().manual_seed(0)
     squares = []
     for _ in range(200):
-        waves = _Waves.drawn(kernel, 1, 2, frequencies.count, generator)
+        waves = _Waves.draw(kernel, 1, 2, frequencies.count, generator)
         phase = waves.frequencies @ (far[0] - far[1])
         covariance_of_call = float((waves.scales.square() * phase.cos()).sum())
         squares.append((covariance_of_call - want) ** 2)

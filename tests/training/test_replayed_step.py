@@ -20,7 +20,7 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import cholesky
 from gpx.linalg.cholesky import checks_deferred
-from gpx.linalg.replayed import EAGER_STEPS, MOST_FAILURES, recorded
+from gpx.linalg.replayed import EAGER_STEPS, MAX_FAILURES, record_cuda_graph
 from gpx.means import Constant, Zero
 from gpx.methods.base.batch import Batch
 from gpx.models import QSGP, SVGP
@@ -127,7 +127,7 @@ def test_a_failed_factorisation_is_evaluated_again_and_its_gradient_never_used()
     assert evaluate.replays == replays + 1  # the recording serves again
     with pytest.raises(NotPositiveDefinite):
         evaluate(x, torch.ones(1).double())
-    for _ in range(MOST_FAILURES):
+    for _ in range(MAX_FAILURES):
         evaluate(x, bad)
     assert "need jitter" in evaluate.given_up
 
@@ -273,7 +273,7 @@ def test_a_recording_on_a_gpu_trains_as_steps_that_run_as_they_are():
             evidence = objective.evidence(model, x, y)
             return -evidence.value / 60, evidence.parts
 
-        evaluate = ReplayedStep(loss_of, parameters, recorded if recording else None)
+        evaluate = ReplayedStep(loss_of, parameters, record_cuda_graph if recording else None)
         optimiser = torch.optim.Adam(parameters, lr=0.05)
         found = []
         for step in range(steps):

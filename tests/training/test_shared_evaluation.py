@@ -20,10 +20,10 @@ class Second(Processes):
     count: int = 2
     sent: list = field(default_factory=list)
 
-    def add_up(self, *tensors):
+    def all_sum(self, *tensors):
         self.sent.append([tensor.clone() for tensor in tensors])
 
-    def from_first(self, values):
+    def broadcast(self, values):
         self.sent.append([value.clone() for value in values])
 
 

@@ -17,7 +17,7 @@ from gpx.training.watched_start import WatchedStart
 class Second(Processes):
     """The second of two; the first was asked to stop."""
 
-    def agreed(self, *values):
+    def all_max(self, *values):
         return [max(value, other) for value, other in zip(values, (0.0, 15.0), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels can run on a device, and in one sentence why not."""
+"""Whether the Triton kernels can run on a device, and if not, why."""
 
 from __future__ import annotations
 
@@ -15,77 +15,75 @@ from torch import Tensor
 
 from gpx.backends.entries import Entries
 from gpx.backends.radial_parts import RadialPart, RadialProfile
-from gpx.backends.triton.engine import MOST_COORDINATES, radial_parts, tried
+from gpx.backends.triton.engine import MAX_COORDINATES, radial_parts, trial_error
 
 logger = logging.getLogger(__name__)
 
-OLDEST = (3, 6)
+MIN_VERSION = (3, 6)
 """The oldest Triton that the kernels were compiled with."""
-FIRST_GENERATION = (8, 0)
-"""Compute capability of the first devices whose tensor cores take halves of float32 numbers."""
-MOST_FOURIER_INPUTS = 64
+MIN_CAPABILITY = (8, 0)
+"""Compute capability of the first devices whose tensor cores take tf32."""
+MAX_FOURIER_INPUTS = 64
 """Inputs up to which the passes over Fourier features keep tiles in registers."""
 HALF_RATE_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
-"""Compute capabilities of devices with half the rate of float32 in float64; others have a
-sixty-fourth or so."""
+"""Compute capabilities of devices with half the float32 rate in float64; others have about 1/64."""
 
 
 def triton_installed() -> bool:
-    """Whether the optional package can be found; it is not imported."""
+    """Whether the optional package is installed; it is not imported."""
     return find_spec("triton") is not None
 
 
 def interpreted() -> bool:
-    """Whether Triton was asked to run its kernels in NumPy on CPU tensors, for tests."""
+    """Whether Triton is set to run its kernels in NumPy on CPU tensors, for tests."""
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 
 
 def triton_refusal(entries: Entries) -> str | None:
-    """Why the kernels cannot run for this matrix, in one sentence; None where they can.
+    """Why the kernels cannot run for this matrix, in one sentence; None if they can.
 
-    What says no is asked from the cheapest to the dearest; at last one small product and its
-    gradient are compiled and run for every part (seconds, once, then kept on disk by Triton).
+    Checks run from the cheapest to the most expensive; the last compiles and runs a small product
+    and its gradient for every part (seconds, once; Triton keeps them on disk).
     """
     device, dtype = entries.x1.device, entries.x1.dtype
-    refusal = _without_package() or _of_device(device)
+    refusal = _package_refusal() or _device_refusal(device)
     if refusal is None and not entries.kernel.radial_profiles:
         refusal = "the kernel is no sum of RBF, Matern and rational quadratic ones"
-    if refusal is None and dtype not in (torch.float32, torch.float64):
-        refusal = f"the Triton kernels take float32 and float64, not {dtype}"
+    refusal = refusal or _dtype_refusal(dtype)
     if refusal is not None:
         return refusal
     parts = radial_parts(replace(entries, x1=entries.x1[:1], x2=entries.x1[:1], square=True))
     kinds = dict.fromkeys((part.profile, part.z1.shape[1]) for part in parts)
-    return next(filter(None, (_of_trial(device, dtype, *kind) for kind in kinds)), None)
+    return next(filter(None, (_profile_refusal(device, dtype, *kind) for kind in kinds)), None)
 
 
 def triton_fourier(x: Tensor) -> bool:
-    """Whether passes over Fourier features of x (n, d) run in Triton: on a CUDA device that can.
+    """Whether passes over Fourier features of x (n, d) run in Triton: on CUDA devices that can.
 
-    The first call for a dtype and width compiles and tries something small (seconds, once); why
-    not is logged once.
+    The first call for a dtype and width compiles and runs a small test (seconds, once); a failure
+    is logged once.
     """
-    if not x.is_cuda or interpreted() or x.shape[-1] > MOST_FOURIER_INPUTS:
+    if not x.is_cuda or interpreted() or x.shape[-1] > MAX_FOURIER_INPUTS:
         return False
     return _pass_refusal("Fourier features", x.device, x.dtype, x.shape[-1]) is None
 
 
 def triton_normals(rows: Tensor) -> bool:
-    """Whether normals by address are made in Triton, on the device of their rows."""
+    """Whether counter-based normals are generated in Triton, on the device of their rows."""
     if not rows.is_cuda or interpreted():
         return False
     return _pass_refusal("Fourier features", rows.device, torch.float64, 1) is None
 
 
 def triton_tree(root: Tensor) -> bool:
-    """Whether products of eigenfunctions are formed in Triton, on the device of their root (n,)."""
+    """Whether products of eigenfunctions are computed in Triton, on the device of root (n,)."""
     if not root.is_cuda or interpreted():
         return False
     return _pass_refusal("products of eigenfunctions", root.device, root.dtype, 1) is None
 
 
 def slow_float64(device: torch.device) -> str | None:
-    """A sentence on devices that are much slower in float64; None on others."""
+    """A warning for devices that are much slower in float64; None for others."""
     if device.type != "cuda" or not torch.cuda.is_available() or torch.version.hip:
         return None
     capability = torch.cuda.get_device_capability(device)
@@ -97,20 +95,26 @@ def slow_float64(device: torch.device) -> str | None:
     )
 
 
-def _without_package() -> str | None:
+def _package_refusal() -> str | None:
     if not triton_installed():
         return "triton is not installed (pip install 'gpx-torch[triton]')"
     try:
         found = metadata.version("triton")
     except metadata.PackageNotFoundError:
         return "triton cannot be used: it has no version"
-    if tuple(int(p) for p in found.split(".")[:2] if p.isdigit()) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+    if tuple(int(p) for p in found.split(".")[:2] if p.isdigit()) < MIN_VERSION:
+        oldest = ".".join(map(str, MIN_VERSION))
         return f"triton {found} is older than {oldest}; a newer torch brings a newer one"
     return None
 
 
-def _of_device(device: torch.device) -> str | None:
+def _dtype_refusal(dtype: torch.dtype) -> str | None:
+    if dtype in (torch.float32, torch.float64):
+        return None
+    return f"the Triton kernels take float32 and float64, not {dtype}"
+
+
+def _device_refusal(device: torch.device) -> str | None:
     if device.type == "cpu":
         return None if interpreted() else "Triton kernels run on CUDA devices and x is on the CPU"
     if device.type != "cuda" or torch.version.hip:
@@ -119,8 +123,8 @@ def _of_device(device: torch.device) -> str | None:
         return "TRITON_INTERPRET is set, with which Triton runs on CPU tensors only; unset it"
     if not torch.cuda.is_available():
         return "Triton needs a CUDA device and torch finds none"
-    if torch.cuda.get_device_capability(device) < FIRST_GENERATION:
-        oldest = ".".join(map(str, FIRST_GENERATION))
+    if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
+        oldest = ".".join(map(str, MIN_CAPABILITY))
         return (
             f"the Triton kernels need tensor cores of compute capability {oldest} or newer, and "
             f"this is {_named(device)}"
@@ -135,24 +139,22 @@ def _named(device: torch.device) -> str:
 
 @lru_cache(maxsize=64)
 def _pass_refusal(what: str, device: torch.device, dtype: torch.dtype, inputs: int) -> str | None:
-    refusal = _without_package() or _of_device(device)
-    if refusal is None and dtype not in (torch.float32, torch.float64):
-        refusal = f"the Triton kernels take float32 and float64, not {dtype}"
+    refusal = _package_refusal() or _device_refusal(device) or _dtype_refusal(dtype)
     if refusal is None:
-        trial = tried_fourier if what == "Fourier features" else tried_tree
-        refusal = _tried(lambda: trial(device, dtype, inputs), what)
+        trial = fourier_trial_error if what == "Fourier features" else tree_trial_error
+        refusal = _trial_refusal(lambda: trial(device, dtype, inputs), what)
     if refusal is not None:
         logger.info("%s run as torch operations: %s", what, refusal)
     return refusal
 
 
 @lru_cache(maxsize=256)
-def _of_trial(
+def _profile_refusal(
     device: torch.device, dtype: torch.dtype, profile: RadialProfile, coordinates: int
 ) -> str | None:
-    if coordinates > MOST_COORDINATES:
+    if coordinates > MAX_COORDINATES:
         return (
-            f"{coordinates} coordinates are more than the {MOST_COORDINATES} for which the Triton "
+            f"{coordinates} coordinates are more than the {MAX_COORDINATES} for which the Triton "
             "kernels keep tiles in registers"
         )
 
@@ -161,32 +163,32 @@ def _of_trial(
         one = torch.ones((), dtype=dtype, device=device)
         shape = one if profile == "rational_quadratic" else None
         right = torch.tensor([[1.0], [2.0]], dtype=dtype, device=device)
-        return tried(RadialPart(profile, z, z, one, shape), right)
+        return trial_error(RadialPart(profile, z, z, one, shape), right)
 
-    return _tried(trial, profile)
+    return _trial_refusal(trial, profile)
 
 
-def _tried(trial: Callable[[], float], what: str) -> str | None:
-    """Why what was tried cannot be used; None where its error is rounding."""
+def _trial_refusal(trial: Callable[[], float], what: str) -> str | None:
+    """Why a tested kernel cannot be used; None if its error is rounding."""
     try:
         error = trial()
     except Exception as failure:  # a compiler may fail in any way
-        words = " ".join(str(failure).split()) or "no reason given"
+        reason = " ".join(str(failure).split()) or "no reason given"
         return (
             f"the Triton kernel for {what} does not run here ({type(failure).__name__}: "
-            f"{words[:200]})"
+            f"{reason[:200]})"
         )
     return None if error < 1e-5 else f"the Triton kernel for {what} is wrong here by {error:.1e}"
 
 
-def tried_fourier(device: torch.device, dtype: torch.dtype, inputs: int) -> float:
-    """Largest error of a small product and its transpose against their twins in torch."""
+def fourier_trial_error(device: torch.device, dtype: torch.dtype, inputs: int) -> float:
+    """Largest error of a small product and its transpose against their versions in torch."""
     from gpx.backends.triton import fourier
 
-    made = fourier.MadeFrequencies(
+    seeded = fourier.SeededFrequencies(
         1, torch.arange(3, device=device), torch.ones(inputs, dtype=dtype, device=device)
     )
-    frequencies = made.stored()
+    frequencies = seeded.materialise()
     x = torch.linspace(-1.0, 1.0, 2 * inputs, dtype=dtype, device=device).view(2, inputs)
     weights, directions = torch.ones_like(frequencies[None, :, :1]).expand(2, -1, -1), x[:, :1]
     pairs = (
@@ -194,12 +196,13 @@ def tried_fourier(device: torch.device, dtype: torch.dtype, inputs: int) -> floa
         (fourier.fourier_moments, fourier.plain_moments, directions),
     )
     errors = [
-        (ours(x, frequencies, v) - twin(x, frequencies, v)).abs().max() for ours, twin, v in pairs
+        (kernel(x, frequencies, v) - plain(x, frequencies, v)).abs().max()
+        for kernel, plain, v in pairs
     ]
     return float(torch.stack(errors).max())
 
 
-def tried_tree(device: torch.device, dtype: torch.dtype, inputs: int) -> float:
+def tree_trial_error(device: torch.device, dtype: torch.dtype, inputs: int) -> float:
     """Largest error of a small tree of products and its gradient; ``inputs`` ratios."""
     from gpx.backends.triton.tree import plain_tree, tree, tree_gradients
 

@@ -1,7 +1,7 @@
-"""Sizes of the tiles that a Triton program works on, and how the columns are shared out.
+"""Tile sizes of Triton programs, and the number of programs that share the columns of a strip.
 
-Every kernel is launched with ``enable_fp_fusion=True``: products and sums become fused
-multiply-adds, with one rounding for two. Triton 3.10 no longer does so unless asked.
+Every kernel is launched with ``enable_fp_fusion=True``, so that products and sums become fused
+multiply-adds with a single rounding; from Triton 3.10 on this is not the default.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 PROGRAMS_PER_PROCESSOR = 4
-"""Programs that keep one multiprocessor busy while others of it wait for memory."""
+"""Programs per multiprocessor, so that some run while others wait for memory."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Shape of a tile and how it is worked on.
+    """Shape of a tile and launch parameters.
 
     Attributes:
-        rows, columns: entries of the kernel matrix in a tile; powers of two from 16 on.
-        warps: groups of 32 threads of a program.
+        rows, columns: of the kernel matrix in a tile; powers of two, at least 16.
+        warps: groups of 32 threads per program.
         stages: tiles of the columns that are loaded ahead.
         splits: programs that share the columns of one strip of rows; None fills the device.
     """
@@ -33,8 +33,8 @@ class Blocks:
     splits: int | None = None
 
 
-def shares(blocks: Blocks, strips: int, tiles: int, like: Tensor) -> int:
-    """Programs among which the tiles of one strip are shared, for ``strips`` strips in all."""
+def num_splits(blocks: Blocks, strips: int, tiles: int, like: Tensor) -> int:
+    """Programs that share the ``tiles`` tiles of one strip, for ``strips`` strips in total."""
     wanted = blocks.splits
     if wanted is None:
         wanted = 1

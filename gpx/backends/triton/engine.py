@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from gpx.backends.triton.factors import Precision
     from gpx.backends.triton.product import Product
 
-MOST_COORDINATES = 40
-"""Coordinates up to which the tiles fit the registers; with more, the matrix product of the chunked
-backend does most of the work, and no kernel gains on that."""
+MAX_COORDINATES = 40
+"""Coordinates up to which the tiles fit into registers; with more, most of the work is the matrix
+product, and the chunked backend is as fast."""
 
 
 class Triton:
     """Products and their gradients by Triton kernels; the kernel must have ``radial_parts``.
 
-    A square matrix has an exact diagonal. Results are the same from call to call on one device:
-    sums over columns that several programs share are added in order.
+    A square matrix has an exact diagonal. Results on one device are reproducible: partial sums of
+    several programs are added in order.
 
     Args:
         precision: of matrix products in float32. "tf32x3": three products of eleven-bit halves on
-            tensor cores, as good as float32 (about 4e-7 of a product's size). "ieee": float32
-            itself, three times the instructions. float64 inputs are always computed in float64.
-        blocks: tiles; None for those that suit the device.
+            tensor cores, as accurate as float32 (errors of about 4e-7). "ieee": float32 itself,
+            three times the instructions. float64 inputs are always computed in float64.
+        blocks: tiles; None for the defaults.
 
-    Cost: O(n1 n2 (d + c)) time, with one exponential a pair for every 64 columns (a gradient: one);
-    O((n1 + n2)(d + c)) memory. Distances are prepared once and kept while no tensor changes.
+    Cost: O(n1 n2 (d + c)) time, with one exponential per pair for every 64 columns (gradient: one);
+    O((n1 + n2)(d + c)) memory. Distance factors are prepared once and kept until a tensor changes.
     """
 
     def __init__(self, precision: Precision = "tf32x3", blocks: Blocks | None = None) -> None:
@@ -52,7 +52,7 @@ class Triton:
         self, entries: Entries, left: Tensor, right: Tensor
     ) -> tuple[Tensor | None, ...]:
         """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
-        from gpx.backends.triton.gradient import gradients as of_part
+        from gpx.backends.triton.gradient import gradients as part_gradients
 
         leaves = entries.leaves()
         with torch.enable_grad():
@@ -62,7 +62,7 @@ class Triton:
         for part in parts:
             coordinates = part.z1.requires_grad or part.z2.requires_grad
             with torch.no_grad():
-                found = of_part(
+                found = part_gradients(
                     part,
                     left,
                     right,
@@ -99,8 +99,8 @@ def radial_parts(entries: Entries) -> list[RadialPart]:
     return found
 
 
-def tried(part: RadialPart, right: Tensor) -> float:
-    """Largest relative error of a small product and its gradients against the twins in torch.
+def trial_error(part: RadialPart, right: Tensor) -> float:
+    """Largest relative error of a small product and its gradients against those in torch.
 
     Compiles the kernels for this profile, dtype and number of coordinates.
     """
@@ -111,9 +111,9 @@ def tried(part: RadialPart, right: Tensor) -> float:
     found = [Product(part, precision)(right), *gradients(part, right, right, precision)]
     known = [plain_product(part, right), *plain_gradients(part, right, right)]
     errors = [
-        (ours - reference).abs().max() / reference.abs().max().clamp(min=1.0)
-        for ours, reference in zip(found, known, strict=True)
-        if ours is not None and reference is not None
+        (result - reference).abs().max() / reference.abs().max().clamp(min=1.0)
+        for result, reference in zip(found, known, strict=True)
+        if result is not None and reference is not None
     ]
     return float(torch.stack(errors).max())
 

@@ -1,9 +1,9 @@
-"""Thin matrices that the Triton kernels multiply on tensor cores, split where that needs it.
+"""Thin matrices that the Triton kernels multiply on tensor cores, split into halves for tf32.
 
-Tensor cores read eleven bits of each float32 factor ("tf32"). A number written as the sum of two
-such halves keeps 22, and three products of halves (the fourth is below float32 rounding) make a
-product as good as one in float32: "tf32x3". Splits of everything thin are made here once; only the
-kernel matrix itself is split inside the kernels. "ieee" means products in the dtype itself.
+Tensor cores read eleven bits of each float32 factor ("tf32"). The sum of two such halves has 22
+bits, and three products of halves (the fourth is below float32 rounding) are as accurate as a
+float32 product: "tf32x3". Thin matrices are split here once; only the kernel matrix itself is split
+inside the kernels. "ieee" means products in the dtype itself.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _KEPT = -(1 << 13)  # the bits of a float32 that tf32 keeps
 
 
 def halves(values: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 values as high and low, eleven bits each: their sum is right to 2^-22."""
+    """float32 values as high and low, eleven bits each: their sum is accurate to 2^-22."""
     high = _rounded(values)
     return high, _rounded(values - high)
 
 
 def _rounded(values: Tensor) -> Tensor:
-    """To eleven bits; infinities and NaN stay."""
+    """Rounded to eleven bits; infinities and NaN are kept."""
     bits = values.contiguous().view(torch.int32)
     rounded = ((bits + (1 << 12)) & _KEPT).view(torch.float32)
     return torch.where(values.isfinite(), rounded, values)
 
 
 def packed(values: Tensor, precision: Precision, *, left: bool) -> Tensor:
-    """(n, k) so that rows of a left and a right one multiply to the product: (n, k) or (n, 3 k)."""
+    """Factor (n, k) or (n, 3 k) such that left_i . right_j is the product of the original rows."""
     if precision == "ieee":
         return values
     high, low = halves(values)
@@ -44,9 +44,9 @@ def distance_factors(
 ) -> tuple[Tensor, Tensor]:
     """left (n1, k) and right (n2, k): left_i . right_j is ``factor`` times |z1_i - z2_j|^2.
 
-    Norms are shrunk by a few times the rounding of the product, so that coincident rows come out
-    at or below zero (see ``gpx.kernels.fused``); with "tf32x3" they are sums of three halves,
-    which are exact.
+    Norms are shrunk by a few times the rounding of the product, so that coincident rows get a
+    distance of at most zero (see ``gpx.kernels.fused``); with "tf32x3" they are exact sums of three
+    eleven-bit parts.
     """
     shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
     norms = [z.double().square().sum(1, keepdim=True) * shrink * factor for z in (z1, z2)]
@@ -63,7 +63,7 @@ def distance_factors(
 
 
 def distance_width(coordinates: int, precision: Precision) -> int:
-    """Padded width of the factors of distances in so many coordinates."""
+    """Padded width of the distance factors for so many coordinates."""
     return width((coordinates + 2) * (3 if precision == "tf32x3" else 1))
 
 
@@ -78,13 +78,13 @@ def _thirds(values: Tensor) -> list[Tensor]:
 
 
 def padded(values: Tensor, rows: int, columns: int) -> Tensor:
-    """Zeros to the right and below, up to multiples of so many rows and columns; contiguous."""
+    """Padded with zeros to multiples of ``rows`` and ``columns``; contiguous."""
     n, k = values.shape
     return torch.nn.functional.pad(values, (0, -k % columns, 0, -n % rows)).contiguous()
 
 
 def width(columns: int) -> int:
-    """Power of two from 16 on that holds so many columns, as tiles need."""
+    """Tile width for so many columns: the next power of two, at least 16."""
     return max(16, 1 << (columns - 1).bit_length())
 
 
@@ -95,7 +95,7 @@ def scaled_halves(vectors: Tensor, lift: float) -> tuple[Tensor, Tensor, Tensor]
     entry (or of 2^-100): a lift of 2048 keeps as many bits of small entries.
     """
     largest = vectors.abs().amax(0) if vectors.shape[0] else vectors.new_zeros(vectors.shape[1])
-    scale = largest.clamp(min=2.0**-100) * 2.0**-14  # of columns of zeros and subnormal numbers
-    whole = vectors / scale
-    high = whole.half()
-    return high, ((whole - high) * lift).half(), scale
+    scale = largest.clamp(min=2.0**-100) * 2.0**-14  # the clamp is for zero and subnormal columns
+    scaled = vectors / scale
+    high = scaled.half()
+    return high, ((scaled - high) * lift).half(), scale

@@ -1,16 +1,16 @@
 """Products with random Fourier features, which are evaluated and used in registers (Triton).
 
-Two passes serve everything that a model asks of features cos and sin of the angles ``x . w_r``:
+Two passes cover all uses of the features cos and sin of the angles ``x . w_r``:
 
 - ``fourier_product``: sum_r weights[0, r] cos + weights[1, r] sin at every row of x. With weights
   times frequencies it is also the derivative with respect to x.
 - ``fourier_moments``: sums over the rows of directions times cosines, and times sines, for every
-  frequency; the transposed product. With directions u and u x they hold the derivatives with
+  frequency; the transposed product. With directions u and u x it gives the derivatives with
   respect to weights and to frequencies.
 
-Frequencies are given, or made by the program that needs them from a seed (``MadeFrequencies``):
-then nothing of their size is stored. Float32 products are what ``trainer.matmul`` asks for
-(``gpx.linalg.matmul``), unless a caller says otherwise.
+Frequencies are given as an array or generated inside the program from a seed
+(``SeededFrequencies``), so that they are never stored. Float32 products have the precision of
+``trainer.matmul`` (``gpx.linalg.matmul``) unless a caller chooses another.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.backends.triton.blocks import Blocks, shares
+from gpx.backends.triton.blocks import Blocks, num_splits
 from gpx.backends.triton.factors import Precision, padded, scaled_halves, width
 from gpx.backends.triton.fourier_kernels import fourier_moments_kernel, fourier_product_kernel
-from gpx.backends.triton.frequencies import MadeFrequencies, Source, parts
+from gpx.backends.triton.frequencies import SeededFrequencies, Source, parts
 from gpx.linalg.matmul import kernel_precision
 
-WIDEST = 32
-"""Columns of weights or directions that one program multiplies at most."""
+MAX_VECTORS = 32
+"""Largest number of columns of weights or directions per program."""
 
 
 def plain_product(x: Tensor, frequencies: Tensor, weights: Tensor) -> Tensor:
-    """The twin of ``fourier_product`` in torch."""
+    """``fourier_product`` in torch."""
     angles = x @ frequencies.T
     return angles.cos() @ weights[0] + angles.sin() @ weights[1]
 
 
 def plain_moments(x: Tensor, frequencies: Tensor, directions: Tensor) -> Tensor:
-    """The twin of ``fourier_moments`` in torch."""
+    """``fourier_moments`` in torch."""
     angles = frequencies @ x.T
     return torch.stack((angles.cos() @ directions, angles.sin() @ directions))
 
 
 def fourier_blocks(
-    dtype: torch.dtype, precision: Precision, wide: int, *, made: bool = False
+    dtype: torch.dtype, precision: Precision, wide: int, *, seeded: bool = False
 ) -> Blocks:
-    """Rows and frequencies of a tile that were counted to fit sm_90 (``scripts/triton_counts.py``).
+    """Rows and frequencies per tile that fit the registers of sm_90 (``scripts/triton_counts.py``).
 
-    The first side is that of the program, the second that of its loop. A product that makes its
-    frequencies does so for every strip of rows: the strips are high.
+    The first side is that of the program, the second that of its loop. With seeded frequencies,
+    which are generated again for every strip of rows, strips are higher.
     """
     if dtype == torch.float64:
-        return Blocks(128 if made else 64, 16, 4, 2)
+        return Blocks(128 if seeded else 64, 16, 4, 2)
     if precision == "ieee":
         return Blocks(64, 32, 4, 2)
-    if made:
+    if seeded:
         return Blocks(256, 32, 4, 2)
     return Blocks(128, 32 if wide <= 32 else 16, 4, 2)
 
 
 def fourier_product(
     x: Tensor,
-    frequencies: Tensor | MadeFrequencies,
+    frequencies: Tensor | SeededFrequencies,
     weights: Tensor,
     precision: Precision | None = None,
     blocks: Blocks | None = None,
@@ -70,11 +70,10 @@ def fourier_product(
 
     Args:
         x (n, d), frequencies (R, d), weights (2, R, k): of one dtype and device.
-        precision: of the matrix products in float32, None: what the run asked for; float64 is
-            always computed in float64. Frequencies to be made are made inside for one column of
-            weights; for several they are made once and stored, which then takes fewer
-            instructions.
-        blocks: rows and frequencies of a tile; None for what suits the device.
+        precision: of the matrix products in float32; None for that of the run. float64 is always
+            computed in float64. Seeded frequencies are generated inside the program for one column
+            of weights; for several they are stored once, which takes fewer instructions.
+        blocks: rows and frequencies of a tile; None for the defaults.
 
     Cost: n R pairs of cosine and sine, O(n R (d + k)) multiply-adds; memory O((n + R)(d + k)).
     """
@@ -82,13 +81,13 @@ def fourier_product(
     if n == 0 or count == 0 or k == 0:
         return x.new_zeros(n, k)
     precision, single = _precision(x, precision), k == 1
-    if isinstance(frequencies, MadeFrequencies) and not single:
-        frequencies = frequencies.stored()
-    made = isinstance(frequencies, MadeFrequencies)
-    blocks = blocks or fourier_blocks(x.dtype, precision, width(d), made=made)
+    if isinstance(frequencies, SeededFrequencies) and not single:
+        frequencies = frequencies.materialise()
+    seeded = isinstance(frequencies, SeededFrequencies)
+    blocks = blocks or fourier_blocks(x.dtype, precision, width(d), seeded=seeded)
     split = precision == "tf32x3"
-    source = Source.of(x, frequencies, blocks.columns, split)
-    vectors = 16 if single else min(WIDEST, width(k))
+    source = Source.create(x, frequencies, blocks.columns, split)
+    vectors = 16 if single else min(MAX_VECTORS, width(k))
     high, low, scale = weights, weights, None
     if split and not single:
         high, low, scale = scaled_halves(weights.reshape(2 * count, k), 1.0)
@@ -111,7 +110,7 @@ def fourier_product(
 
 def fourier_moments(
     x: Tensor,
-    frequencies: Tensor | MadeFrequencies,
+    frequencies: Tensor | SeededFrequencies,
     directions: Tensor,
     precision: Precision | None = None,
     blocks: Blocks | None = None,
@@ -130,8 +129,8 @@ def fourier_moments(
     precision = _precision(x, precision)
     blocks = blocks or fourier_blocks(x.dtype, precision, width(d))
     split = precision == "tf32x3"
-    source = Source.of(x, frequencies, blocks.rows, split)
-    vectors = min(WIDEST, width(k))
+    source = Source.create(x, frequencies, blocks.rows, split)
+    vectors = min(MAX_VECTORS, width(k))
     high, low, scale = scaled_halves(directions, 1.0) if split else (directions, directions, None)
     high, low = (padded(v, blocks.columns, vectors) for v in (high, low))
     tiles, stride = high.shape[0] // blocks.columns, high.shape[1]
@@ -147,10 +146,10 @@ def fourier_moments(
     return found if scale is None else found * scale
 
 
-def _precision(x: Tensor, asked: Precision | None) -> Precision:
+def _precision(x: Tensor, requested: Precision | None) -> Precision:
     if x.dtype == torch.float64:
         return "ieee"
-    return kernel_precision() if asked is None else asked
+    return kernel_precision() if requested is None else requested
 
 
 def _run(
@@ -168,25 +167,25 @@ def _run(
     vectors: int,
     **constants: Any,
 ) -> Tensor:
-    """What a pass leaves for every share of its loop: (shares, *shape).
+    """The partial result of every split of the loop: (splits, *shape).
 
     Args:
         source: frequencies.
-        split: whether float32 factors are taken in halves.
-        block_rows: of x, to a tile.
+        split: whether float32 factors are split into halves.
+        block_rows: rows of x per tile.
         columns: high and low parts of weights or directions.
-        sizes: of the output's rows, of tiles of the loop, and columns of the output.
+        sizes: rows of the output, tiles of the loop, and columns of the output.
         strips, across: programs over rows or frequencies, and over blocks of ``vectors`` columns.
-        constants: of the kernel, beside those that both have.
+        constants: constants of the kernel besides those that both have.
     """
     inputs = [padded(part, block_rows, source.wide) for part in parts(x, split)]
-    shared = shares(blocks, strips * across, sizes[1], x)
-    out = x.new_empty(shared, *shape)
+    splits = num_splits(blocks, strips * across, sizes[1], x)
+    out = x.new_empty(splits, *shape)
     with torch.cuda.device_of(x):
-        kernel[(strips, shared, across)](
+        kernel[(strips, splits, across)](
             *(*inputs, *source.arrays, source.key, *columns, out),
-            *(*source.sizes, *sizes, -(-sizes[1] // shared)),
-            MADE=source.made,
+            *(*source.sizes, *sizes, -(-sizes[1] // splits)),
+            SEEDED=source.seeded,
             FREEDOM=source.freedom,
             HALVES=split,
             WIDTH=source.wide,

@@ -1,8 +1,8 @@
-"""Triton: the two passes over random Fourier features, as programs of a GPU.
+"""Triton kernels of the two passes over random Fourier features.
 
-``fourier_product_kernel`` takes a strip of rows and walks over frequencies,
-``fourier_moments_kernel`` takes some frequencies and walks over rows. Angles and waves never leave
-the registers.
+A program of ``fourier_product_kernel`` has a strip of rows and loops over frequencies, one of
+``fourier_moments_kernel`` has some frequencies and loops over rows. Angles, cosines and sines stay
+in registers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _angles(a, a_low, b, b_low, HALVES: tl.constexpr):
 
 @triton.jit
 def _times(wave, v, v_low, total, HALVES: tl.constexpr):
-    """total + wave @ v; the rest of a wave in float16 is right to 2^-25 beside its size of one."""
+    """total + wave @ v; in halves, the two float16 parts of a wave are accurate to 2^-25."""
     if HALVES:
         high = wave.to(tl.float16)
         low = (wave - high.to(tl.float32)).to(tl.float16)
@@ -58,7 +58,7 @@ def fourier_product_kernel(
     total_tiles,
     stride,
     tiles_each,
-    MADE: tl.constexpr,
+    SEEDED: tl.constexpr,
     FREEDOM: tl.constexpr,
     HALVES: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -67,11 +67,11 @@ def fourier_product_kernel(
     FREQUENCIES: tl.constexpr,
     VECTORS: tl.constexpr,
 ):
-    """out[share, rows] = sum over the frequencies of this share of weights times waves.
+    """out[split, rows] = sum over the frequencies of this split of weights times waves.
 
-    inputs_high, inputs_low (total_rows, WIDTH); high, low (total_tiles * FREQUENCIES, WIDTH) where
-    frequencies are not MADE; weights (2, total_tiles * FREQUENCIES, stride), zero beyond the
-    frequencies. With SINGLE there is one column. Grid: strips, shares, blocks of VECTORS.
+    inputs_high, inputs_low (total_rows, WIDTH); high, low (total_tiles * FREQUENCIES, WIDTH) unless
+    SEEDED; weights (2, total_tiles * FREQUENCIES, stride), zero beyond the frequencies. SINGLE: one
+    column. Grid: strips, splits, blocks of VECTORS.
     """
     number: tl.constexpr = inputs_high.dtype.element_ty
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -88,7 +88,7 @@ def fourier_product_kernel(
         some = tile * FREQUENCIES + tl.arange(0, FREQUENCIES)
         w, w_low = frequencies_tile(
             *(high, low, addresses, inverse, key, number_of, inputs, some),
-            *(MADE, FREEDOM, HALVES, WIDTH),
+            *(SEEDED, FREEDOM, HALVES, WIDTH),
         )
         angle = _angles(x, x_low, tl.trans(w), tl.trans(w_low), HALVES)
         cosine, sine = cosine_sine(angle)
@@ -127,7 +127,7 @@ def fourier_moments_kernel(
     total_tiles,
     stride,
     tiles_each,
-    MADE: tl.constexpr,
+    SEEDED: tl.constexpr,
     FREEDOM: tl.constexpr,
     HALVES: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -135,11 +135,11 @@ def fourier_moments_kernel(
     FREQUENCIES: tl.constexpr,
     VECTORS: tl.constexpr,
 ):
-    """out[share, part, frequencies] = sum over the rows of this share of waves times directions.
+    """out[split, part, frequencies] = sum over the rows of this split of waves times directions.
 
-    Part 0 has cosines, part 1 sines. inputs_high, inputs_low (total_tiles * ROWS, WIDTH);
+    Part 0 is for cosines, part 1 for sines. inputs_high, inputs_low (total_tiles * ROWS, WIDTH);
     directions (total_tiles * ROWS, stride), zero beyond the rows; frequencies as in
-    ``fourier_product_kernel``. Grid: blocks of frequencies, shares, blocks of VECTORS.
+    ``fourier_product_kernel``. Grid: blocks of frequencies, splits, blocks of VECTORS.
     """
     number: tl.constexpr = inputs_high.dtype.element_ty
     some = tl.program_id(0) * FREQUENCIES + tl.arange(0, FREQUENCIES)
@@ -148,7 +148,7 @@ def fourier_moments_kernel(
     end = tl.minimum(start + tiles_each, total_tiles)
     w, w_low = frequencies_tile(
         *(high, low, addresses, inverse, key, number_of, inputs, some),
-        *(MADE, FREEDOM, HALVES, WIDTH),
+        *(SEEDED, FREEDOM, HALVES, WIDTH),
     )
     column = tl.arange(0, WIDTH)
     cosines = tl.zeros((FREQUENCIES, VECTORS), number)

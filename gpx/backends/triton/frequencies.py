@@ -1,4 +1,4 @@
-"""Triton: frequencies of random Fourier features, given or made by the program that needs them."""
+"""Triton: frequencies of random Fourier features, given or generated from a seed in the kernel."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ KEPT = tl.constexpr(-(1 << 13))
 
 
 @dataclass(frozen=True)
-class MadeFrequencies:
-    """Frequencies (r, d) as functions of a seed: normals over lengthscales, stretched for Matern.
+class SeededFrequencies:
+    """Frequencies (r, d) generated from a seed: normals over lengthscales, or Student t for Matern.
 
     Attributes:
         seed: of the normals (``gpx.bases.counter_random``).
         addresses (r,): rows of the stream, int64.
         inverse_lengthscales (d,): their device is used.
-        freedom: normals beyond d whose squares make the denominator, 2 nu; 0 for RBF.
+        freedom: degrees of freedom 2 nu of Student t, as extra normals for its denominator; 0 for
+            RBF.
     """
 
     seed: int
@@ -37,8 +38,8 @@ class MadeFrequencies:
         """(r, d)."""
         return self.addresses.shape[0], self.inverse_lengthscales.shape[0]
 
-    def stored(self) -> Tensor:
-        """The frequencies (r, d) as an array; what the passes make inside."""
+    def materialise(self) -> Tensor:
+        """The frequencies (r, d) as an array, equal to those generated in the kernels."""
         inverse, inputs = self.inverse_lengthscales, self.shape[1]
         normals = standard_normals(self.seed, self.addresses, inputs + self.freedom, inverse.dtype)
         if self.freedom:
@@ -49,18 +50,18 @@ class MadeFrequencies:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a program gets its frequencies, in whole blocks.
+    """The frequencies of a program, in whole blocks.
 
     Attributes:
-        made: whether it makes them.
+        seeded: whether the program generates them.
         arrays: high parts, low parts, addresses, inverse lengthscales; some of them unused.
-        key: the seed as a signed number.
-        sizes: how many frequencies and inputs there are.
-        freedom: of ``MadeFrequencies``.
+        key: the seed as a signed integer.
+        sizes: numbers of frequencies and of inputs.
+        freedom: of ``SeededFrequencies``.
         wide: columns to which inputs are padded.
     """
 
-    made: bool
+    seeded: bool
     arrays: tuple[Tensor, Tensor, Tensor, Tensor]
     key: int
     sizes: tuple[int, int]
@@ -68,12 +69,12 @@ class Source:
     wide: int
 
     @classmethod
-    def of(
-        cls, x: Tensor, frequencies: Tensor | MadeFrequencies, block: int, split: bool
+    def create(
+        cls, x: Tensor, frequencies: Tensor | SeededFrequencies, block: int, split: bool
     ) -> Source:
-        """For inputs like x (n, d), in blocks of so many frequencies; in halves with ``split``."""
+        """For inputs x (n, d), in blocks of ``block`` frequencies, in halves with ``split``."""
         count, inputs = frequencies.shape
-        if isinstance(frequencies, MadeFrequencies):
+        if isinstance(frequencies, SeededFrequencies):
             wide = width(inputs + frequencies.freedom)
             inverse = frequencies.inverse_lengthscales.contiguous()
             arrays = x, x, frequencies.addresses.to(torch.int64).contiguous(), inverse
@@ -85,7 +86,7 @@ class Source:
 
 
 def parts(values: Tensor, split: bool) -> tuple[Tensor, Tensor]:
-    """High and low halves of values with ``split``; else the values twice."""
+    """High and low halves of values with ``split``, otherwise the values twice."""
     if not split:
         return values, values
     high, low = halves(values)
@@ -93,8 +94,8 @@ def parts(values: Tensor, split: bool) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _tf32(values):
-    """Rounded to the eleven bits that tensor cores read of a float32."""
+def tf32(values):
+    """Rounded to the eleven bits of a float32 that tensor cores read."""
     bits = (values.to(tl.int32, bitcast=True) + HALF_A_BIT) & KEPT
     return bits.to(tl.float32, bitcast=True)
 
@@ -109,14 +110,14 @@ def frequencies_tile(
     number_of,
     inputs,
     some,
-    MADE: tl.constexpr,
+    SEEDED: tl.constexpr,
     FREEDOM: tl.constexpr,
     HALVES: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     """Frequencies ``some`` (F,) as (F, WIDTH) high and low parts, zeros beyond the inputs."""
     column = tl.arange(0, WIDTH)[None, :]
-    if MADE:
+    if SEEDED:
         address = tl.load(addresses + some, mask=some < number_of, other=0)
         normals = normals_tile(address, key, WIDTH // 4)
         scale = tl.load(inverse + column, mask=column < inputs, other=0.0)
@@ -127,7 +128,7 @@ def frequencies_tile(
         first = normals.to(scale.dtype) * scale
         second = first
         if HALVES:
-            first = _tf32(second)
+            first = tf32(second)
             second -= first
     else:
         place = some.to(tl.int64)[:, None] * WIDTH + column

@@ -1,9 +1,10 @@
 """Triton: derivatives of ``sum_c left_c^T K right_c`` with respect to everything K is made of.
 
-The derivative with respect to entry (i, j) of K is the weight ``left_i . right_j``, which one more
-thin product gives tile by tile. Weight times slope of the profile, times the coordinates of the
-columns, is the derivative of the row's coordinates; a column of ones under them gives the sum that
-multiplies the row's own. Lengthscales follow from coordinates in torch, at a cost linear in n.
+The derivative with respect to entry (i, j) of K is the weight ``left_i . right_j``, computed tile
+by tile as one more thin product. Weight times the slope of the profile, times the coordinates of
+the columns, is the derivative with respect to the row's coordinates; a column of ones beside them
+gives the factor of the row's own coordinates. Derivatives with respect to lengthscales follow from
+those in torch, at a cost linear in n.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpx.backends.radial_parts import RadialPart
-from gpx.backends.triton.blocks import Blocks, shares
+from gpx.backends.triton.blocks import Blocks, num_splits
 from gpx.backends.triton.factors import (
     Precision,
     distance_factors,
@@ -24,18 +25,16 @@ from gpx.backends.triton.factors import (
     padded,
     width,
 )
+from gpx.backends.triton.frequencies import tf32
 from gpx.backends.triton.product import plain_product
 from gpx.backends.triton.profiles import factor, radial_slopes
 
-WEIGHTS_AT_ONCE = 32
+WEIGHTS_BLOCK = 32
 """Columns of the factors of the weights that are multiplied at a time."""
-
-KEPT = tl.constexpr(-(1 << 13))
-HALF_A_BIT = tl.constexpr(1 << 12)
 
 
 class PartGradients(NamedTuple):
-    """Derivatives for z1, z2 (None for a square matrix: z1 has both), scale and shape."""
+    """Derivatives for z1, z2 (None for a square matrix, where z1 has both), scale and shape."""
 
     z1: Tensor | None
     z2: Tensor | None
@@ -44,12 +43,12 @@ class PartGradients(NamedTuple):
 
 
 def plain_gradients(part: RadialPart, left: Tensor, right: Tensor) -> PartGradients:
-    """The twin in torch: autograd through the stored matrix."""
+    """The same in torch: autograd through the stored matrix."""
     leaves = [t.detach().requires_grad_() for t in part.tensors]
     z1, z2, scale, *shape = leaves
-    again = RadialPart(part.profile, z1, z1 if part.square else z2, scale, *shape)
+    copy = RadialPart(part.profile, z1, z1 if part.square else z2, scale, *shape)
     with torch.enable_grad():
-        value = (left * plain_product(again, right)).sum()
+        value = (left * plain_product(copy, right)).sum()
     wanted = [z1, scale, *shape, *([] if part.square else [z2])]
     by_z1, by_scale, *others = torch.autograd.grad(value, wanted)
     by_shape = others.pop(0) if shape else None
@@ -83,14 +82,14 @@ def gradient_kernel(
     COLUMNS: tl.constexpr,
     WEIGHTS: tl.constexpr,
 ):
-    """Sums over the tiles of this share, with s = weight * slope of the profile:
+    """Sums over the tiles of this split, with s = weight * slope of the profile:
 
-    moments[share, rows] = sum_j s_ij points_j (POINTS columns, one of them of ones), values =
+    moments[split, rows] = sum_j s_ij points_j (POINTS columns, one of them of ones), values =
     sum_j weight_ij phi_ij, by_shapes = sum_j weight_ij dphi_ij / dshape.
 
     left (total_rows, WIDTH), right: factors of the distances; weights_left (total_rows,
-    weights_width), weights_right: factors of the weights; points, points_low (..., POINTS). All
-    padded with zeros to whole tiles: a padded row or column has weight zero. Grid: strips, shares.
+    weights_width), weights_right: factors of the weights; points, points_low (..., POINTS). All are
+    padded with zeros to whole tiles: a padded row or column has weight zero. Grid: strips, splits.
     """
     number: tl.constexpr = left.dtype.element_ty
     precision: tl.constexpr = "tf32" if HALVES else "ieee"
@@ -131,8 +130,7 @@ def gradient_kernel(
                 s = tl.where(diagonal, 0.0, s)
             p = tl.load(points + at[:, None] * POINTS + point[None, :])
             if HALVES:
-                bits = (s.to(tl.int32, bitcast=True) + HALF_A_BIT) & KEPT
-                high = bits.to(tl.float32, bitcast=True)
+                high = tf32(s)
                 p_low = tl.load(points_low + at[:, None] * POINTS + point[None, :])
                 moment = tl.dot(high, p, moment, input_precision="tf32")
                 moment = tl.dot(high, p_low, moment, input_precision="tf32")
@@ -148,7 +146,7 @@ def gradient_kernel(
 
 
 def gradient_blocks(dtype: torch.dtype, precision: Precision, wide: int) -> Blocks:
-    """Tiles that were counted to fit the registers of sm_90 (``scripts/triton_counts.py``)."""
+    """Tiles that fit the registers of sm_90 (``scripts/triton_counts.py``)."""
     if dtype == torch.float64:
         return Blocks(64, 16, 4, 3)
     if precision == "ieee":
@@ -170,31 +168,31 @@ def gradients(
     Args:
         part: contiguous coordinates on the device of the vectors, of their dtype.
         left (n1, c), right (n2, c): vectors.
-        precision: of the matrix products; "tf32x3" of float32 only.
-        coordinates: whether z1 and z2 are wanted; else None.
-        blocks: tiles; None for those that suit the device.
+        precision: of the matrix products; "tf32x3" for float32 only.
+        coordinates: whether to compute those of z1 and z2, otherwise None.
+        blocks: tiles; None for the defaults.
 
-    At coincident points the derivative with respect to coordinates is zero, which is exact where
-    the profile is differentiable and a subgradient where it is not (Matern 1/2).
+    At coincident points the derivative with respect to coordinates is zero, which is exact if the
+    profile is differentiable there and otherwise a subgradient (Matern 1/2).
 
-    Cost: n1 n2 (6 q + 9 + 3 c) multiply-adds and one exponential a pair in "tf32x3"; twice that for
-    a rectangular matrix, whose rows and columns are swept one after the other.
+    Cost: n1 n2 (6 q + 9 + 3 c) multiply-adds and one exponential per pair in "tf32x3"; twice that
+    for a rectangular matrix, with one pass for rows and one for columns.
     """
     if blocks is None:
         wide = distance_width(part.z1.shape[1], precision)
         blocks = gradient_blocks(left.dtype, precision, wide)
-    if part.square:  # row i of the coordinates is row i and column i of the matrix
+    if part.square:  # coordinates i belong to row i and to column i of the matrix
         left, right = torch.cat((left, right), 1), torch.cat((right, left), 1)
-    moments, value, shape = _swept(part, left, right, precision, coordinates, blocks)
-    other = None
+    moments, value, shape = _row_sums(part, left, right, precision, coordinates, blocks)
+    column_moments = None
     if coordinates and not part.square:
-        other = _swept(part.transposed(), right, left, precision, True, blocks)[0]
-    share = 0.5 if part.square else 1.0
+        column_moments = _row_sums(part.transposed(), right, left, precision, True, blocks)[0]
+    half = 0.5 if part.square else 1.0  # a square matrix counts every pair twice
     return PartGradients(
         _by_coordinates(part.z1, moments, part.scale),
-        _by_coordinates(part.z2, other, part.scale),
-        (share * value).to(left.dtype),
-        None if part.shape is None else (share * shape * part.scale).to(left.dtype),
+        _by_coordinates(part.z2, column_moments, part.scale),
+        (half * value).to(left.dtype),
+        None if part.shape is None else (half * shape * part.scale).to(left.dtype),
     )
 
 
@@ -206,7 +204,7 @@ def _by_coordinates(z: Tensor, moments: Tensor | None, scale: Tensor) -> Tensor 
     return (z * moments[:, q : q + 1] - moments[:, :q]) * (2.0 * scale)
 
 
-def _swept(
+def _row_sums(
     part: RadialPart,
     left: Tensor,
     right: Tensor,
@@ -223,21 +221,21 @@ def _swept(
     first, second = distance_factors(part.z1, part.z2, factor(part), precision)
     wide, many = width(first.shape[1]), width(q + 1)
     first, second = padded(first, blocks.rows, wide), padded(second, blocks.columns, wide)
-    u = padded(packed(left, precision, left=True), blocks.rows, WEIGHTS_AT_ONCE)
-    v = padded(packed(right, precision, left=False), blocks.columns, WEIGHTS_AT_ONCE)
+    u = padded(packed(left, precision, left=True), blocks.rows, WEIGHTS_BLOCK)
+    v = padded(packed(right, precision, left=False), blocks.columns, WEIGHTS_BLOCK)
     ones = like.new_ones(n2, 1)
     points = padded(torch.cat((part.z2, ones), 1), blocks.columns, many)
     points, points_low = halves(points) if split else (points, points)
     strips, tiles = first.shape[0] // blocks.rows, second.shape[0] // blocks.columns
-    shared = shares(blocks, strips, tiles, like)
-    moments = like.new_empty(shared, first.shape[0], many) if coordinates else like
-    values = like.new_empty(shared, first.shape[0])
+    splits = num_splits(blocks, strips, tiles, like)
+    moments = like.new_empty(splits, first.shape[0], many) if coordinates else like
+    values = like.new_empty(splits, first.shape[0])
     by_shapes = torch.zeros_like(values)
     shape = like.new_zeros(()) if part.shape is None else part.shape
     with torch.cuda.device_of(like):
-        gradient_kernel[(strips, shared)](
+        gradient_kernel[(strips, splits)](
             *(first, second, u, v, points, points_low, shape, moments, values, by_shapes),
-            *(first.shape[0], tiles, u.shape[1], -(-tiles // shared)),
+            *(first.shape[0], tiles, u.shape[1], -(-tiles // splits)),
             PROFILE=part.profile,
             SQUARE=part.square,
             HALVES=split,
@@ -247,10 +245,10 @@ def _swept(
             POINTS=many,
             ROWS=blocks.rows,
             COLUMNS=blocks.columns,
-            WEIGHTS=WEIGHTS_AT_ONCE,
+            WEIGHTS=WEIGHTS_BLOCK,
             num_warps=blocks.warps,
             enable_fp_fusion=True,
             num_stages=blocks.stages,
         )
-    swept = moments.sum(0)[:n1, : q + 1] if coordinates else None
-    return swept, values.double().sum(), by_shapes.double().sum()
+    total = moments.sum(0)[:n1, : q + 1] if coordinates else None
+    return total, values.double().sum(), by_shapes.double().sum()

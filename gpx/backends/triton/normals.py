@@ -1,7 +1,7 @@
-"""Triton: standard normals by address, the same as ``gpx.bases.counter_random`` makes.
+"""Triton: counter-based standard normals, equal to those of ``gpx.bases.counter_random``.
 
-Words are those of Philox4x32-10, bit for bit. Box-Muller runs in float64; its cosine and sine are
-polynomials of an angle that is reduced exactly, since it is a word over 2^32 of a turn.
+The random words are those of Philox4x32-10, bit for bit. Box-Muller runs in float64; its cosine and
+sine are polynomials of an angle whose reduction is exact, since it is a word over 2^32 of a turn.
 """
 
 import torch
@@ -35,7 +35,7 @@ def normals_tile(rows, key, QUADS: tl.constexpr):
     none = tl.zeros_like(quad) + tl.zeros_like(rows)[:, None].to(tl.int32)
     low = rows.to(tl.uint32)[:, None] + none.to(tl.uint32)
     high = (rows >> 32).to(tl.uint32)[:, None] + none.to(tl.uint32)
-    wide = none.to(tl.int64) + key  # a small seed arrives as a narrower integer
+    wide = none.to(tl.int64) + key  # Triton passes a small seed as a narrower integer
     column = (quad + none).to(tl.uint32)
     a, b, c, d = philox_impl(
         low, high, column, none.to(tl.uint32), wide.to(tl.uint32), (wide >> 32).to(tl.uint32)
@@ -65,7 +65,7 @@ def signed(seed: int) -> int:
 
 
 def standard_normals(seed: int, rows: Tensor, num_columns: int, dtype: torch.dtype) -> Tensor:
-    """Normals (r, num_columns) of addresses rows (r,); see ``gpx.bases.counter_random``, its twin.
+    """Normals (r, num_columns) of addresses rows (r,), as in ``gpx.bases.counter_random``.
 
     Cost: one launch; 10 rounds of Philox for every four normals, memory the result.
     """

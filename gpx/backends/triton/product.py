@@ -1,12 +1,12 @@
 """Triton: the product of a stationary kernel matrix with a block of vectors.
 
-One program takes a strip of rows, walks over tiles of columns, and turns each at once into its part
-of the result: distances by one thin matrix product, the profile in registers, the product with the
-vectors by another. The kernel matrix never leaves the registers.
+Each program has a strip of rows and loops over tiles of columns: it computes distances by one thin
+matrix product, the profile in registers, and the product with the vectors by another. The kernel
+matrix never leaves the registers.
 
 In "tf32x3" the tile of kernel values (between 0 and 1) and the vectors (scaled) are pairs of
-float16: eleven bits each as tf32 has them, and tensor cores take them as they lie in registers,
-where tf32 would have to be shuffled between threads first (six more instructions a pair).
+float16, with eleven bits each as in tf32. Tensor cores read float16 directly from the registers;
+tf32 would first have to be shuffled between threads (six more instructions per pair).
 """
 
 import torch
@@ -15,18 +15,18 @@ import triton.language as tl
 from torch import Tensor
 
 from gpx.backends.radial_parts import RadialPart
-from gpx.backends.triton.blocks import Blocks, shares
+from gpx.backends.triton.blocks import Blocks, num_splits
 from gpx.backends.triton.factors import Precision, distance_factors, padded, scaled_halves, width
 from gpx.backends.triton.profiles import factor, plain_profile, radial
 
-WIDEST = 64
-"""Columns of vectors that one program multiplies at most."""
+MAX_VECTORS = 64
+"""Largest number of columns of vectors per program."""
 LIFT = tl.constexpr(2.0**15)
-"""Kernel values are multiplied by this before they become float16, so that small ones keep bits."""
+"""Factor of kernel values before they are rounded to float16, so that small ones keep bits."""
 
 
 def plain_product(part: RadialPart, right: Tensor) -> Tensor:
-    """The twin in torch: K @ right with the matrix stored, distances from differences."""
+    """K @ right in torch, with the matrix stored and distances from differences."""
     r2 = (part.z1[:, None] - part.z2[None]).square().sum(-1)
     value = plain_profile(part, r2.masked_fill(r2 == 0, 1.0))
     return part.scale * torch.where(r2 == 0, torch.ones_like(value), value) @ right
@@ -52,11 +52,11 @@ def product_kernel(
     COLUMNS: tl.constexpr,
     VECTORS: tl.constexpr,
 ):
-    """out[share, rows] = sum over the tiles of this share of phi(distances) @ vectors.
+    """out[split, rows] = sum over the tiles of this split of phi(distances) @ vectors.
 
     left (total_rows, WIDTH), right (total_tiles * COLUMNS, WIDTH): factors of the distances. high,
-    low (..., stride): vectors; low is read with HALVES only. All padded with zeros to whole tiles:
-    a padded column meets vectors of zero. Grid: strips, shares, blocks of VECTORS.
+    low (..., stride): vectors; low is read with HALVES only. All are padded with zeros to whole
+    tiles: a padded column is multiplied by zero. Grid: strips, splits, blocks of VECTORS.
     """
     number: tl.constexpr = left.dtype.element_ty
     strip = tl.program_id(0)
@@ -105,7 +105,7 @@ def product_kernel(
 
 
 def product_blocks(dtype: torch.dtype, precision: Precision, wide: int) -> Blocks:
-    """Tiles that were counted to fit the registers of sm_90 (``scripts/triton_counts.py``)."""
+    """Tiles that fit the registers of sm_90 (``scripts/triton_counts.py``)."""
     if dtype == torch.float64:
         return Blocks(64, 32, 4, 2)
     if precision == "ieee":
@@ -114,15 +114,15 @@ def product_blocks(dtype: torch.dtype, precision: Precision, wide: int) -> Block
 
 
 class Product:
-    """phi(distances) times any vectors, its distances prepared once; not differentiable.
+    """phi(distances) times vectors, with prepared distance factors; not differentiable.
 
     Args:
-        part: coordinates on the device of the vectors, of their dtype.
-        precision: of the matrix products; "tf32x3" of float32 only.
-        blocks: tiles; None for those that suit the device.
+        part: coordinates with device and dtype of the vectors.
+        precision: of the matrix products; "tf32x3" for float32 only.
+        blocks: tiles; None for the defaults.
 
     Cost of a call with right (n2, c): n1 n2 (3 q + 6 + 3 c) multiply-adds on tensor cores and one
-    exponential a pair in "tf32x3"; memory O((n1 + n2)(q + c)).
+    exponential per pair in "tf32x3"; memory O((n1 + n2)(q + c)).
     """
 
     def __init__(
@@ -142,25 +142,25 @@ class Product:
         (n1, n2), count, blocks = self.shape, vectors.shape[1], self.blocks
         if n1 == 0 or n2 == 0 or count == 0:
             return vectors.new_zeros(n1, count)
-        split, at_once = self.precision == "tf32x3", min(WIDEST, width(count))
+        split, block = self.precision == "tf32x3", min(MAX_VECTORS, width(count))
         high, low, scale = scaled_halves(vectors, 2048.0) if split else (vectors, None, None)
-        high = padded(high, blocks.columns, at_once)
-        low = high if low is None else padded(low, blocks.columns, at_once)
+        high = padded(high, blocks.columns, block)
+        low = high if low is None else padded(low, blocks.columns, block)
         rows, stride = self.left.shape[0], high.shape[1]
         strips, tiles = rows // blocks.rows, self.right.shape[0] // blocks.columns
-        shared = shares(blocks, strips * (stride // at_once), tiles, vectors)
-        out = self.left.new_empty(shared, rows, stride)
+        splits = num_splits(blocks, strips * (stride // block), tiles, vectors)
+        out = self.left.new_empty(splits, rows, stride)
         with torch.cuda.device_of(out):
-            product_kernel[(strips, shared, stride // at_once)](
+            product_kernel[(strips, splits, stride // block)](
                 *(self.left, self.right, high, low, self.parameter, out),
-                *(rows, tiles, stride, -(-tiles // shared)),
+                *(rows, tiles, stride, -(-tiles // splits)),
                 PROFILE=self.part.profile,
                 SQUARE=self.part.square,
                 HALVES=split,
                 WIDTH=self.width,
                 ROWS=blocks.rows,
                 COLUMNS=blocks.columns,
-                VECTORS=at_once,
+                VECTORS=block,
                 num_warps=blocks.warps,
                 enable_fp_fusion=True,
                 num_stages=blocks.stages,

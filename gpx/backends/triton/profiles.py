@@ -1,8 +1,8 @@
 """Triton: the stationary profiles and their derivatives, elementwise on a tile.
 
-Every profile gets the squared distance multiplied by a factor of its own (``factor``), which costs
-nothing because it goes into the matrix product that makes the distances: exponentials are then
-powers of two, which a GPU has an instruction for.
+The squared distance arrives multiplied by a factor that depends on the profile (``factor``), at no
+cost, because it is part of the matrix product that computes the distances. Exponentials then become
+powers of two, for which GPUs have an instruction.
 """
 
 import math
@@ -31,7 +31,7 @@ LOG2E = tl.constexpr(math.log2(math.e))
 
 
 def factor(part: RadialPart) -> float | Tensor:
-    """What the squared distance of this profile arrives multiplied by; 0-d for a tensor."""
+    """Factor of the squared distance for this profile; 0-d if a tensor."""
     if part.profile == "rational_quadratic":
         assert part.shape is not None
         return 0.5 / part.shape
@@ -42,7 +42,7 @@ def factor(part: RadialPart) -> float | Tensor:
 
 
 def plain_profile(part: RadialPart, r2: Tensor) -> Tensor:
-    """The twin of ``radial`` in torch: phi(r2), differentiable where r2 > 0."""
+    """``radial`` in torch: phi(r2), differentiable for r2 > 0."""
     if part.profile == "rbf":
         return torch.exp(-0.5 * r2)
     if part.profile == "rational_quadratic":
@@ -59,14 +59,14 @@ def plain_profile(part: RadialPart, r2: Tensor) -> Tensor:
 
 @triton.jit
 def within(t, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """t clamped; NaN stays NaN, where the usual minimum of a GPU drops it."""
+    """t clamped; NaN stays NaN, unlike with the default minimum of a GPU."""
     ALL: tl.constexpr = tl.PropagateNan.ALL
     return tl.minimum(tl.maximum(t, LOW, propagate_nan=ALL), HIGH, propagate_nan=ALL)
 
 
 @triton.jit
 def _root(t):
-    """sqrt(t), t clamped: one instruction and a product in float32, there 1e-15 for zero."""
+    """sqrt(t) of clamped t; in float32 one instruction and a product, with 1e-15 for zero."""
     if t.dtype == tl.float64:
         root = tl.sqrt(within(t, 0.0, FARTHEST))
     else:
@@ -77,7 +77,7 @@ def _root(t):
 
 @triton.jit
 def _log2(x):
-    """log2 in float32 by the GPU's instruction, right to 2e-7 absolutely near one."""
+    """log2, in float32 by the GPU's instruction, with absolute error 2e-7 near one."""
     if NATIVE and x.dtype == tl.float32:
         found = tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -89,7 +89,7 @@ def _log2(x):
 
 @triton.jit
 def radial(t, shape, PROFILE: tl.constexpr):
-    """phi of a tile of ``factor * r2``; rounding below zero is clamped away, and exponents too."""
+    """phi of a tile of ``factor * r2``; negative rounding errors and exponents are clamped."""
     if PROFILE == "rbf":
         value = tl.exp2(within(t, LOWEST, 0.0))
     elif PROFILE == "rational_quadratic":

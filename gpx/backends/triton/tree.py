@@ -1,10 +1,10 @@
 """Triton: products of one function per input, each from a shorter product by one multiplication.
 
 Node j is node ``parent[j]`` times ratio ``which[j]``, node 0 the root (see
-``gpx.bases.grid_eigenfunctions.products``). Every point goes down the tree on its own, so one
-program takes some points and all nodes, in order: one launch in place of three for every level.
-A thread has one point, and so reads only what it wrote itself: no other distribution of points
-over threads exists that a compiler could choose for a part of the loads.
+``gpx.bases.grid_eigenfunctions.products``). Points are independent, so each program has some points
+and computes all nodes in order: one launch instead of three for every level. A thread has exactly
+one point, so it only reads values that it wrote itself; there is no other assignment of points to
+threads that the compiler could choose for some of the loads.
 """
 
 import torch
@@ -18,7 +18,7 @@ POINTS = 32 * WARPS
 
 
 def plain_tree(root: Tensor, ratio: Tensor, parent: Tensor, which: Tensor) -> Tensor:
-    """The twin of ``tree`` in torch, differentiable; a Python loop over nodes, for tests."""
+    """``tree`` in torch, differentiable; a Python loop over nodes, for tests."""
     nodes = [root]
     for above, here in zip(parent[1:].tolist(), which[1:].tolist(), strict=True):
         nodes.append(nodes[above] * ratio[here])
@@ -59,9 +59,9 @@ def tree_gradient_kernel(
 
 
 def tree(root: Tensor, ratio: Tensor, parent: Tensor, which: Tensor, block: int = POINTS) -> Tensor:
-    """Nodes (p, n) of root (n,), ratio (r, n), parent (p,) and which (p,) int32 on one device.
+    """Nodes (p, n) from root (n,), ratio (r, n), and int32 parent (p,) and which (p,).
 
-    Not differentiable. Cost: p n multiplications, one write and two reads of memory each.
+    Not differentiable. Cost: p n multiplications, each with one write and two reads of memory.
     """
     (n,), total = root.shape, parent.shape[0]
     nodes = root.new_empty(total, n)
@@ -72,7 +72,7 @@ def tree(root: Tensor, ratio: Tensor, parent: Tensor, which: Tensor, block: int 
                 POINTS=block,
                 num_warps=WARPS,
                 enable_fp_fusion=True,
-                num_stages=1,  # a load ahead of time would miss what was just stored
+                num_stages=1,  # a load ahead of time would miss the last store
             )
     return nodes
 

@@ -1,7 +1,7 @@
 """Triton: cosine and sine together, by the two polynomials of ``gpx/bases/fourier/fourier.c``.
 
-Triton's own cosine and sine reduce their arguments separately, with a way for huge ones that spills
-registers. Here one reduction by multiples of pi / 2 serves both.
+Triton's own cosine and sine each reduce their argument, with a branch for huge ones that spills
+registers. Here one reduction by multiples of pi / 2 is used for both.
 """
 
 import triton
@@ -15,7 +15,7 @@ HALF_PI_REST = tl.constexpr(6.123233995736766e-17)
 HALF_PI_32 = tl.constexpr(1.57079637050628662109375)
 HALF_PI_REST_32 = tl.constexpr(-4.37113900018624283e-8)
 ROUNDER_32 = tl.constexpr(12582912.0)
-"""Adding this to a float32 rounds it to a whole number; the sum ends in the bits of that."""
+"""Adding this to a float32 rounds it to an integer, whose bits are the last bits of the sum."""
 ROUNDER = tl.constexpr(6755399441055744.0)
 """The same for float64."""
 
@@ -39,7 +39,7 @@ def _polynomials(r):
 
 @triton.jit
 def _turned(quarter, cosine, sine):
-    """Cosine and sine of an angle ``quarter`` right angles farther on."""
+    """Cosine and sine of the angle plus ``quarter`` right angles."""
     odd = (quarter & 1) != 0
     first = tl.where(odd, sine, cosine)
     second = tl.where(odd, cosine, sine)
@@ -51,8 +51,8 @@ def _turned(quarter, cosine, sine):
 
 @triton.jit
 def cosine_sine(angle):
-    """cos and sin; error below 1.5 units in the last place of one while |angle| < 1e4 (1e6 in
-    float64), bounded by one beyond; NaN and infinity give NaN.
+    """cos and sin, with an error below 1.5 units in the last place of one for |angle| < 1e4 (1e6 in
+    float64) and values bounded by one beyond; NaN and infinity give NaN.
     """
     if angle.dtype == tl.float64:
         shifted = angle * TWO_OVER_PI + ROUNDER

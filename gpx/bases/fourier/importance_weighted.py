@@ -1,4 +1,4 @@
-"""Random Fourier features drawn for one kernel and weighted to stand for another."""
+"""Random Fourier features drawn for one kernel and re-weighted to approximate another."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from gpx.bases.closed_forms import Waves
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
-from gpx.kernels.families import family_of
+from gpx.kernels.families import resolve_family
 from gpx.kernels.stationary import Stationary
 
-FEW = 0.1
-"""A warning is given when fewer than this share of the frequencies carry the prior variance."""
+MIN_EFFECTIVE_SHARE = 0.1
+"""A warning is given when the effective number of frequencies is below this share."""
 
-LEAST_LOG_RATIO = -700.0
-"""Smaller logarithms of weights are raised to this: their inverses, which are prior precisions, are
-numbers in float64."""
+MIN_LOG_RATIO = -700.0
+"""Logarithms of weights are clamped to this: prior precisions must not overflow in float64."""
 
 
 class ImportanceWeights(NamedTuple):
@@ -34,7 +33,7 @@ class ImportanceWeights(NamedTuple):
     Attributes:
         log_variances (m,): log g of every column, in the order of the basis; differentiable in the
             kernel's parameters. Zero for the kernel that the frequencies were drawn for.
-        effective (): frequencies that count, (sum w)^2 / sum w^2 of m / 2, detached.
+        effective (): effective number of the m / 2 frequencies, (sum w)^2 / sum w^2, detached.
     """
 
     log_variances: Tensor
@@ -44,20 +43,19 @@ class ImportanceWeights(NamedTuple):
 def importance_weights(
     basis: RandomFourier, kernel: Kernel, num_inputs: int, *, normalise: bool = False
 ) -> ImportanceWeights:
-    """Weights with which the features of one stationary kernel stand for another, ``kernel``.
+    """Weights with which the features of the basis' kernel approximate another one, ``kernel``.
 
     k(x, z) = lim phi(x)^T diag(g) phi(z) with g_r = S(w_r) / S_basis(w_r), the ratio of the
-    spectral densities (outputscales included) at the frequency of a column. The basis stays, so
-    that every value of the kernel's hyperparameters is an evidence from the same statistics.
+    spectral densities (outputscales included) at the frequency of a column. The features do not
+    change, so that evidences at all hyperparameters use the same statistics.
 
-    The variance of the estimate is finite only where no lengthscale of ``kernel`` is below
-    1/sqrt(2) of the basis' (squared exponential): draw the frequencies for the shortest plausible
-    lengthscales and lengthen them. The frequencies that count fall geometrically with the number
-    of inputs.
+    For squared exponentials the variance of the estimate is finite only if no lengthscale of
+    ``kernel`` is below 1/sqrt(2) of the basis': draw the frequencies for the shortest plausible
+    lengthscales. The effective number of frequencies falls geometrically with the number of inputs.
 
     Args:
-        basis: at the hyperparameters that its frequencies were drawn for.
-        kernel: with a spectral density that is positive where the basis' is.
+        basis: at the hyperparameters for which its frequencies were drawn.
+        kernel: its spectral density must be positive where the basis' is.
         num_inputs: d.
         normalise: divide the ratios by their mean, so that k(x, x) is exact; biased by O(1 / m),
             of smaller variance.
@@ -65,7 +63,7 @@ def importance_weights(
     Raises:
         ConfigError: the basis is not of independent random frequencies.
 
-    Cost: O(m d). Whether enough frequencies count ``warn_of_few`` says.
+    Cost: O(m d). See ``warn_of_few`` for whether the frequencies suffice.
     Source: Evans thesis, chapter 5 (importance-weighted random Fourier features).
     """
     if type(basis) is not RandomFourier or basis.spread != (1.0,):
@@ -94,17 +92,17 @@ def log_ratios(basis: RandomFourier, kernel: Kernel, indices: Tensor, num_inputs
     with torch.no_grad():
         omega = basis.frequencies(indices, num_inputs, torch.float64) / (2.0 * math.pi)
         drawn = basis.kernel.log_spectral_density(omega).double()
-    return (kernel.log_spectral_density(omega).double() - drawn).clamp_min(LEAST_LOG_RATIO)
+    return (kernel.log_spectral_density(omega).double() - drawn).clamp_min(MIN_LOG_RATIO)
 
 
 def warn_of_few(effective: Tensor, num_basis: int) -> bool:
-    """Warn where fewer than a tenth of m / 2 frequencies count; returns whether it did."""
+    """Warn if ``effective`` is below a tenth of m / 2; returns whether it did."""
     count = num_basis // 2
-    few = float(effective) < FEW * count
+    few = float(effective) < MIN_EFFECTIVE_SHARE * count
     if few:
         warnings.warn(
-            f"only {float(effective):.0f} of {count} frequencies count after re-weighting: the "
-            "kernel is too far from the one they were drawn for; draw them for shorter "
+            f"only {float(effective):.0f} of {count} frequencies are effective after re-weighting: "
+            "the kernel is too far from the one they were drawn for; draw them for shorter "
             "lengthscales or heavier tails (proposal), or take more (num_basis)",
             stacklevel=2,
         )
@@ -113,18 +111,18 @@ def warn_of_few(effective: Tensor, num_basis: int) -> bool:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The kernel that frequencies are drawn for, in terms of the one they are to stand for.
+    """The kernel for which frequencies are drawn, relative to the one to approximate.
 
-    Weights vary least where the two agree; their variance is finite where the spectrum of the
-    proposal has the heavier tails: shorter lengthscales, or a rougher family.
+    Weights vary least where the two agree; their variance is finite if the spectrum of the proposal
+    has heavier tails: shorter lengthscales, or a rougher family.
 
     Args:
         family: of kernels; ``same`` as the kernel's, rbf, matern12, matern32, matern52, or a
             subclass of ``Stationary``.
         lengthscale: factor on the kernel's initial lengthscales. A squared exponential may shrink
-            to 1/sqrt(2) of the proposal's lengthscales, and grow at a price geometric in the
-            number of inputs: a share lengthscale sqrt(2 - lengthscale^2) of the frequencies per
-            input counts at the start, 0.93 at 0.8.
+            to 1/sqrt(2) of the proposal's lengthscales; longer ones lower the effective share of
+            frequencies geometrically in the number of inputs: initially lengthscale
+            sqrt(2 - lengthscale^2) per input, 0.93 at 0.8.
         normalise: divide the weights by their mean, so that k(x, x) is exact; biased by O(1 / m).
 
     Raises:
@@ -138,7 +136,7 @@ class Proposal:
     def __post_init__(self) -> None:
         """Check ranges."""
         if self.family != "same":
-            family_of(self.family, "same")
+            resolve_family(self.family, "same")
         if not 0.0 < self.lengthscale < float("inf"):
             raise ConfigError(
                 f"proposal.lengthscale={self.lengthscale} is a factor on lengthscales and "
@@ -147,10 +145,10 @@ class Proposal:
 
     @torch.no_grad()
     def of(self, kernel: Kernel) -> Kernel:
-        """The proposal for ``kernel`` as it is now; not trainable.
+        """The proposal for the current ``kernel``; not trainable.
 
         Raises:
-            ConfigError: the kernel has no lengthscales to start from.
+            ConfigError: the kernel is not stationary.
         """
         if not isinstance(kernel, Stationary):
             raise ConfigError(
@@ -161,7 +159,7 @@ class Proposal:
         if self.family == "same":
             found: Stationary = copy.deepcopy(kernel)
         else:
-            found = family_of(self.family)(kernel.ard_num_dims)
+            found = resolve_family(self.family)(kernel.ard_num_dims)
             found = found.to(kernel.lengthscale)
             found.outputscale = kernel.outputscale
         found.lengthscale = self.lengthscale * kernel.lengthscale
@@ -169,18 +167,17 @@ class Proposal:
 
 
 class ImportanceWeightedFourier(Basis):
-    """Random Fourier features of a proposal with weights that make them stand for ``kernel``.
+    """Random Fourier features of a proposal, with prior variances g that make them fit ``kernel``.
 
-    k(x, z) ~= phi(x)^T diag(g) phi(z), g the ratio of the spectral densities at the frequencies:
-    a change of the kernel's hyperparameters moves g and leaves phi, and whatever was summed of
-    phi over the data, as they are.
+    k(x, z) ~= phi(x)^T diag(g) phi(z), g the ratio of the spectral densities at the frequencies.
+    The kernel's hyperparameters change g only, not phi and its sums over the data.
 
     Args:
         kernel: stationary with lengthscales and a spectral density; stays trainable.
         num_basis: m, even.
         num_inputs: d.
         seed: of the frequencies.
-        proposal: how the kernel that they are drawn for follows from ``kernel``.
+        proposal: the kernel for which they are drawn, relative to ``kernel``.
 
     Raises:
         ConfigError: m is odd, or the kernel does not fit.
@@ -209,14 +206,14 @@ class ImportanceWeightedFourier(Basis):
         self.features = RandomFourier(self.proposal.of(kernel), num_basis, seed)
         self.num_basis, self.block_size = self.features.num_basis, self.features.block_size
         self.num_inputs = num_inputs
-        _ = self.weights()  # a kernel without a spectral density says so now, not later
+        _ = self.weights()  # raises now for a kernel without a spectral density
 
     def draw(self) -> None:
-        """Draw the frequencies anew, for the kernel as it is now; the same random numbers."""
+        """Draw the frequencies for the current kernel, from the same random numbers."""
         self.features.kernel = self.proposal.of(self.kernel)
 
     def weights(self) -> ImportanceWeights:
-        """log g (m,), differentiable in the kernel, and how many frequencies count."""
+        """log g (m,), differentiable in the kernel, and the effective number of frequencies."""
         return importance_weights(
             self.features, self.kernel, self.num_inputs, normalise=self.proposal.normalise
         )
@@ -230,7 +227,7 @@ class ImportanceWeightedFourier(Basis):
         generator: torch.Generator,
         spent: Spent = never,
     ) -> str:
-        """Draw the frequencies for the kernel as it is now; ``generator`` is not used."""
+        """Draw the frequencies for the current kernel; ``generator`` is not used."""
         self.draw()
         return super().start(x, residual, noise, generator=generator, spent=spent)
 
@@ -243,15 +240,15 @@ class ImportanceWeightedFourier(Basis):
         return self.features.mean_column_square()
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """How many frequencies count."""
+        """The effective number of frequencies."""
         return {"effective_frequencies": float(self.weights().effective)}
 
     def warn_of_few(self) -> bool:
-        """As in ``Basis``: frequencies whose weight is next to nothing do not count."""
+        """As in ``Basis``, judged by the effective number of frequencies."""
         return warn_of_few(self.weights().effective, self.num_basis)
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
-        """As in ``Basis``; nothing of it depends on ``kernel``."""
+        """As in ``Basis``; independent of ``kernel``."""
         return cast(Tensor, self.features(x, columns))
 
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
@@ -267,7 +264,7 @@ class ImportanceWeightedFourier(Basis):
         return self.features.closed_form(num_inputs)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
-        """1 / g, float64; normalised ones are known only together."""
+        """1 / g, float64; with ``normalise`` all of them are computed."""
         if columns is None or self.proposal.normalise:
             precision = (-self.log_variances()).exp()
             return precision if columns is None else precision[columns]

@@ -1,4 +1,4 @@
-"""Fourier features and their products by a compiled pass (``fourier.c``), where it can be had."""
+"""Fourier features and their products by a compiled pass (``fourier.c``), where available."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("fourier.c")
 DEFINES = {torch.float32: (), torch.float64: ("DOUBLE",)}
-MOST_INPUTS = 16
+MAX_INPUTS = 16
 """Largest number of inputs for which the compiled pass computes the angles itself; with more, a
 matrix product is faster."""
 _SIZE, _ARRAY = ctypes.c_long, ctypes.c_void_p
@@ -27,8 +27,7 @@ class FourierPass:
     """The compiled pass for one dtype.
 
     Exactness: that of torch's cosine and sine (last places differ) for angles up to 1e4 in float32
-    and 1e6 in float64, where an angle itself is uncertain in its fourth and tenth digit. Sums run
-    in an order that depends on the number of threads alone.
+    and 1e6 in float64. The order of summation depends only on the number of threads.
     """
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
@@ -53,16 +52,16 @@ class FourierPass:
         cosines: Tensor | None = None,
         sines: Tensor | None = None,
     ) -> Tensor | None:
-        """Products with scale * [cos, sin] of angles; each part where its arguments are given.
+        """Products with scale * [cos, sin] of angles; computes the parts whose arguments are given.
 
         Args:
             frequencies (R, d), inputs (d, n): contiguous.
-            angles (R, n): their product, where it is known; ``sines`` may be the same memory.
+            angles (R, n): their product, if known; ``sines`` may be the same memory.
             scale: factor of the features.
             weights (2, R): for the product over cosines and sines.
-            directions (k, n), gradient (k, 2, R): takes the products of features with each of at
-                most ``MOST_INPUTS + 1`` directions.
-            cosines, sines (R, n): take the features.
+            directions (k, n), gradient (k, 2, R): ``gradient`` receives the products of the
+                features with each of at most ``MAX_INPUTS + 1`` directions.
+            cosines, sines (R, n): receive the features.
 
         Returns:
             (n,) with weights, else None.
@@ -75,10 +74,10 @@ class FourierPass:
         threads = torch.get_num_threads()
         partial = None if weights is None else inputs.new_zeros(threads, n)
         count = 0 if directions is None else directions.shape[0]
-        if count > MOST_INPUTS + 1:
-            raise ShapeError(f"Fourier features: {count} directions, at most {MOST_INPUTS + 1}")
+        if count > MAX_INPUTS + 1:
+            raise ShapeError(f"Fourier features: {count} directions, at most {MAX_INPUTS + 1}")
         if n == 0 and gradient is not None:
-            gradient.zero_()  # the pass writes at its first strip of rows, and there is none
+            gradient.zero_()  # without rows the pass writes nothing
 
         def of(array: Tensor | None, size: int) -> int | None:
             if array is None:
@@ -99,7 +98,7 @@ class FourierPass:
 
 @cache
 def _checked(dtype: torch.dtype) -> FourierPass | None:
-    """The pass, once it has reproduced torch's own cosines and sines."""
+    """The compiled pass, checked once against torch's cosines and sines; None if not usable."""
     library = native_library(SOURCE, DEFINES[dtype])
     if library is None:
         return None
@@ -118,7 +117,7 @@ def _checked(dtype: torch.dtype) -> FourierPass | None:
 
 
 def fourier_pass(like: Tensor) -> FourierPass | None:
-    """The compiled pass for arrays like this one; None where torch operations have to do."""
+    """The compiled pass for arrays like this one; None where torch operations are used."""
     if not has_memory(like) or like.dtype not in DEFINES:
         return None
     return _checked(like.dtype)

@@ -9,20 +9,20 @@ from torch import Tensor
 
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier.random_fourier import RandomFourier
-from gpx.bases.random_directions import ROWS, Directions, padded
+from gpx.bases.random_directions import ROWS, Directions, next_power_of_two
 
 
 class _TiedFourier(RandomFourier):
-    """Random Fourier features whose directions come in groups.
+    """Random Fourier features whose directions are drawn in groups.
 
-    Only the first d normals of a frequency are changed; the denominators of Matern frequencies stay
-    independent of each other.
+    Only the first d normals of a frequency are affected; the denominators of Matern frequencies
+    stay independent.
     """
 
     directions: ClassVar[Directions]
 
     def first_denominator(self, num_inputs: int) -> int:
-        """Number of the first normal of a frequency that is no part of its direction and length."""
+        """Index of a frequency's first normal that does not determine its direction and length."""
         return num_inputs
 
     def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
@@ -38,8 +38,8 @@ class OrthogonalFourier(_TiedFourier):
     """Orthogonal random features: frequencies of a group of d have orthogonal directions.
 
     Every frequency still has exactly the spectral distribution: the kernel approximation is
-    unbiased and has lower variance than independent frequencies at every lag that matters (up to
-    about a lengthscale). Arguments as ``RandomFourier``.
+    unbiased and has lower variance than with independent frequencies at lags up to about a
+    lengthscale. Arguments as ``RandomFourier``.
 
     Cost and source: ``orthogonal_rows``.
     """
@@ -50,10 +50,10 @@ class OrthogonalFourier(_TiedFourier):
 class StructuredOrthogonalFourier(_TiedFourier):
     """Structured orthogonal features: rows of H D1 H D2 H D3 instead of a Gram-Schmidt process.
 
-    No O(d^3) work and no stored matrix, for many inputs (images); slightly biased, by O(1 / sqrt D)
-    with D the next power of two from d on, so for few inputs ``OrthogonalFourier`` is the better
-    choice. With Matern kernels a d that is no power of two adds to the bias: lengths and
-    denominators then share normals, which stored runs rely on. Arguments as ``RandomFourier``.
+    For many inputs (images): no O(d^3) work and no stored matrix. Slightly biased, by O(1 / sqrt D)
+    with D the next power of two; for few inputs ``OrthogonalFourier`` is better. With Matern
+    kernels a d that is not a power of two adds to the bias, since lengths and denominators share
+    normals (kept for the sake of stored runs). Arguments as ``RandomFourier``.
 
     Cost and source: ``structured_rows``.
     """
@@ -64,9 +64,9 @@ class StructuredOrthogonalFourier(_TiedFourier):
 class FastfoodFourier(_TiedFourier):
     """Fastfood: frequencies that cost O(log d) an entry, each with exactly the right distribution.
 
-    Unbiased, at an error above that of independent frequencies (at d = 64 and 4 d frequencies 1.7
-    times the mean square), where structured orthogonal features of the same cost are below it: for
-    comparisons. Arguments as ``RandomFourier``.
+    For comparisons: unbiased, but with a larger error than independent frequencies (1.7 times the
+    mean square at d = 64 and 4 d frequencies), unlike structured orthogonal features of the same
+    cost. Arguments as ``RandomFourier``.
 
     Cost and source: ``fastfood_rows``.
     """
@@ -75,4 +75,4 @@ class FastfoodFourier(_TiedFourier):
 
     def first_denominator(self, num_inputs: int) -> int:
         """Lengths take the normals of the padded dimension."""
-        return padded(num_inputs)
+        return next_power_of_two(num_inputs)

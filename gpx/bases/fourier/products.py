@@ -11,21 +11,22 @@ import torch
 from torch import Tensor
 
 from gpx.backends.triton import triton_fourier
-from gpx.bases.fourier.native import MOST_INPUTS, fourier_pass
+from gpx.bases.fourier.native import MAX_INPUTS, fourier_pass
 from gpx.bases.fourier.sweep import Gradients, sweep, tiles
 from gpx.linalg.known_gradient import first_derivative_only
 
 
 def _keeps_features(x: Tensor) -> bool:
-    """Whether features of x are kept for a backward pass: no compiled pass evaluates them again."""
+    """Whether features of x are kept for the backward pass: where no compiled pass re-evaluates
+    them."""
     return fourier_pass(x) is None and not triton_fourier(x)
 
 
 class FourierProducts(torch.autograd.Function):
     """scale * Phi w for x (n, d), frequencies (R, d), scale () and weights (2, R, k): (n, k).
 
-    The gradient of the product is known only later: the features are evaluated again where that is
-    compiled, else kept (2, R, n). ``keep`` (2, R, n) is filled with them in any case.
+    For the backward pass the features are re-evaluated where that is compiled, else kept
+    (2, R, n). ``keep`` (2, R, n) receives them in any case.
     """
 
     @staticmethod
@@ -70,9 +71,9 @@ class FourierProducts(torch.autograd.Function):
 class FourierForm(torch.autograd.Function):
     """sum(u * scale * Phi w), 0-d, and scale * Phi w (n, k), the second without gradient.
 
-    For x (n, d), frequencies (R, d), scale (), weights w (2, R, k) and directions u (n, k). The
-    directions being known, all gradients are taken in the pass that evaluates the features, which
-    are kept nowhere (but in ``keep`` (2, R, n) where the caller gives one).
+    For x (n, d), frequencies (R, d), scale (), weights w (2, R, k) and directions u (n, k). Since
+    the directions are known, all gradients are computed in the pass that evaluates the features,
+    which are stored only in ``keep`` (2, R, n), if given.
     """
 
     @staticmethod
@@ -115,7 +116,7 @@ class FourierForm(torch.autograd.Function):
 class FourierSquares(torch.autograd.Function):
     """Sums over the rows of x of squared features (2, R), from frequencies (R, d) and scale ().
 
-    cos^2 = (1 + cos 2a) / 2 and sin^2 = 1 - cos^2: one cosine per pair, held at or above zero.
+    cos^2 = (1 + cos 2a) / 2 and sin^2 = 1 - cos^2: one cosine per pair; sums are clamped at zero.
     """
 
     @staticmethod
@@ -125,7 +126,7 @@ class FourierSquares(torch.autograd.Function):
         count, moments = frequencies.shape[0], None
         need_x, need_frequencies, _ = ctx.needs_input_grad
         compiled = triton_fourier(x)
-        native = fourier_pass(x) if x.shape[1] <= MOST_INPUTS else None
+        native = fourier_pass(x) if x.shape[1] <= MAX_INPUTS else None
         if compiled or native is not None:
             directions = torch.ones_like(inputs[:1])
             if need_frequencies and not need_x:
@@ -144,7 +145,7 @@ class FourierSquares(torch.autograd.Function):
                 torch.sum((frequencies[some] @ inputs).cos_(), 1, out=half[some])
         half = 0.5 * half
         sums = torch.stack((0.5 * x.shape[0] + half, 0.5 * x.shape[0] - half)).clamp_min_(0.0)
-        # sums of sin(2 angle) x over the rows (d, R), where they are known already
+        # sums of sin(2 angle) x over the rows (d, R), if already computed
         waves = moments[1:, 1] if moments is not None and moments.shape[0] > 1 else None
         ctx.save_for_backward(x, frequencies, scale, sums, waves)
         return sums * scale.square()

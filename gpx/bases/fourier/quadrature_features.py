@@ -19,9 +19,9 @@ from gpx.kernels.rbf import RBF
 
 SHIFT_STREAM = 0x48414C54
 INDEX_BITS = 40
-"""Halton indices are below 2^40; more digits would only cost time."""
+"""Halton indices are below 2^40."""
 MAX_NODES = 64
-"""Nodes per input above which Gauss-Hermite weights underflow and add nothing."""
+"""Largest number of nodes per input; with more, Gauss-Hermite weights underflow."""
 
 
 def primes(count: int) -> list[int]:
@@ -38,7 +38,7 @@ def primes(count: int) -> list[int]:
 def halton(indices: Tensor, count: int) -> Tensor:
     """Halton points ``indices`` (r,) >= 0 in ``count`` dimensions: (r, count) float64 in (0, 1).
 
-    The radical inverse of index + 1 in the first primes; any point on its own, O(count log index).
+    The radical inverse of index + 1 in the first primes; O(count log index) per point.
     """
     columns = []
     for base in primes(count):
@@ -54,11 +54,11 @@ def halton(indices: Tensor, count: int) -> Tensor:
 class QuasiMonteCarloFourier(RandomFourier):
     """Fourier features at randomly shifted Halton points of the spectral distribution.
 
-    Normals come from points that fill the cube evenly instead of independently; a random shift
-    modulo one (from ``seed``) keeps every single frequency exactly distributed, hence the kernel
-    approximation unbiased, with an error nearer m^-1 than m^-1/2 in few dimensions. Beyond about
-    15 normals per frequency the large primes need many points to be even: use orthogonal features.
-    Nothing is stored, any subset costs only itself. Arguments as ``RandomFourier``.
+    Normals come from points that fill the cube evenly; a random shift modulo one (from ``seed``)
+    gives every single frequency its exact distribution, so that the kernel approximation is
+    unbiased. Its error is nearer m^-1 than m^-1/2 in few dimensions. Beyond about 15 normals per
+    frequency the points are uneven unless very many: use orthogonal features. Nothing is stored,
+    any subset costs only itself. Arguments as ``RandomFourier``.
 
     Source: Avron et al., "Quasi-Monte Carlo feature maps for shift-invariant kernels", JMLR 2016;
     Cranley and Patterson 1976 for the shift.
@@ -78,9 +78,9 @@ class GaussHermiteFourier(InDoublePrecision, RandomFourier):
 
     With q nodes per input (even) the rule has q^d frequencies, of which one of each pair (w, -w) is
     kept: m = q^d columns scaled by the square root of their weight, prior N(0, I). It is exact for
-    polynomials of the frequency of degree 2 q - 1 in each input, so the kernel error falls faster
-    than exponentially in q at lags below about sqrt(q) lengthscales, and grows beyond: features
-    are periodic-like there.
+    polynomials of the frequency of degree 2 q - 1 in each input: the kernel error falls faster than
+    exponentially in q at lags below about sqrt(q) lengthscales; at larger lags the features repeat
+    and the error is large.
 
     Args:
         kernel: RBF with ``ard_num_dims`` (it fixes d).
@@ -88,7 +88,7 @@ class GaussHermiteFourier(InDoublePrecision, RandomFourier):
         seed, block_frequencies: as ``RandomFourier``; nodes have no spread.
 
     Raises:
-        ConfigError: another kernel, an unknown d, or m that is no such power.
+        ConfigError: another kernel, an unknown d, or another m.
 
     Source: Dao, De Sa and Re, "Gaussian quadrature for kernel features", NeurIPS 2017.
     """
@@ -144,11 +144,11 @@ class GaussHermiteFourier(InDoublePrecision, RandomFourier):
         return self.points[self._digits(indices)].to(dtype)
 
     def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
-        """As Basis; features carry weights of their own, so that products are taken after them."""
+        """As in ``Basis``, without products on the fly: features have individual weights."""
         return SelectedBlocks(self, blocks)
 
     def _relative(self, indices: Tensor, dtype: torch.dtype) -> Tensor:
-        """sqrt(weight / mean weight) of frequencies, by which the common scale is off."""
+        """sqrt(weight / mean weight) of frequencies: their factor relative to the common scale."""
         return (self.frequency_weights(indices) * (self.num_basis / 2)).sqrt().to(dtype)
 
     def _heights(self, indices: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class GaussHermiteFourier(InDoublePrecision, RandomFourier):
         return super().block_features(x, blocks) * self.by_column(relative)
 
     def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
-        """As Basis; frequencies are read from a table of nodes, nothing is kept."""
+        """As in ``Basis``; frequencies are read from the table of nodes, nothing is kept."""
         return lambda x: self.block_features(x, blocks)
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSqua
 from gpx.bases.fourier.spread import (
     check_spreadable,
     drawn_spreads,
-    spread_of,
+    resolve_spread,
     spread_weights,
     warn_of_wide_spread,
 )
@@ -25,11 +25,11 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 
-PIECE = 1 << 20
-"""Entries of the frequencies whose prior variances are evaluated at once."""
+CHUNK_ENTRIES = 1 << 20
+"""Entries of frequencies whose prior variances are evaluated at once."""
 
-SAMPLED = 4096
-"""Number of functions from which it is estimated how many of all carry the prior variance."""
+SAMPLED_FUNCTIONS = 4096
+"""Number of functions from which the effective share of all of them is estimated."""
 
 
 class RandomFourier(Basis):
@@ -50,13 +50,13 @@ class RandomFourier(Basis):
         num_basis: m, even.
         seed: of the frequencies.
         block_frequencies: upper limit of F; num_basis / 2 needs a divisor of about that size.
-        spread: factors by which frequencies are drawn farther out than the spectral density has
-            them, each for an equal share; prior variances 1 / S of the weights make up for it
-            (``spread_weights``), so that the kernel stays unbiased, and k(x, x) varies a little.
-            ``auto``: factors from the kind of kernel (``automatic_spread``).
-            Data of small noise tell apart more functions at high frequencies than the prior has
-            there: a posterior is as good with fewer functions. Of RBF and Matern kernels that know
-            their inputs, alone or scaled.
+        spread: factors by which frequencies are stretched beyond the spectral density, each for an
+            equal share of them; the prior variances 1 / S of the weights compensate
+            (``spread_weights``), so that the kernel stays unbiased, while k(x, x) varies a little.
+            ``auto``: factors by the kind of kernel (``automatic_spread``). Useful for data of small
+            noise, which determine more functions of high frequency than the prior contains: fewer
+            functions then give the same posterior. For RBF and Matern kernels with
+            ``ard_num_dims``, alone or scaled.
 
     Raises:
         ConfigError: m is odd or below 2 or would make blocks of one frequency, the kernel has no
@@ -101,11 +101,11 @@ class RandomFourier(Basis):
                 f"{block_frequencies}; choose a num_basis with one, such as a round number"
             )
         self._known = KnownRows()
-        self.spread = spread_of(spread, kernel)
-        self.kernel.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
+        self.spread = resolve_spread(spread, kernel)
+        self.kernel.num_spectral_normals(1)  # raises now for a kernel without a sampler
         if self.spread != (1.0,):
             check_spreadable(kernel)
-            columns = torch.arange(min(num_basis, SAMPLED))
+            columns = torch.arange(min(num_basis, SAMPLED_FUNCTIONS))
             variances = self.precision_diagonal(columns).double().reciprocal()
             warn_of_wide_spread(self.spread, variances, num_basis)
 
@@ -119,22 +119,22 @@ class RandomFourier(Basis):
         return standard_normals(self.seed, indices, count, dtype=dtype)
 
     def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """``draws`` with directions as long as their spreads say: (r, q); no hyperparameters.
+        """``draws`` stretched by the factors of ``spread``: (r, q); independent of hyperparameters.
 
-        On a GPU they are read from a table of all frequencies where that fits: making them anew is
-        a hundred launches.
+        On a GPU they are read from a table of all frequencies if it fits: generating them takes a
+        hundred launches.
         """
         if indices.is_cuda:
             shape = self.num_basis // 2, self.kernel.num_spectral_normals(num_inputs)
             table = self._known.of(
-                shape, dtype, indices.device, lambda rows: self._made(rows, num_inputs, dtype)
+                shape, dtype, indices.device, lambda rows: self._generate(rows, num_inputs, dtype)
             )
             if table is not None:
                 return table[indices]
-        return self._made(indices, num_inputs, dtype)
+        return self._generate(indices, num_inputs, dtype)
 
-    def _made(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """``normals`` from the generator."""
+    def _generate(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """``normals``, generated."""
         draws = self.draws(indices, num_inputs, dtype)
         if self.spread == (1.0,):
             return draws
@@ -151,16 +151,16 @@ class RandomFourier(Basis):
         return (blocks[:, None] * self.per_block + within).reshape(-1)
 
     def waves_of(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """The frequency of each of ``columns`` (r,), and its place in its block, cosines first."""
+        """For ``columns`` (r,) the indices of their frequencies, and their places in the blocks."""
         block, within = columns // self.block_size, columns % self.block_size
         return block * self.per_block + within % self.per_block, within
 
     def by_column(self, values: Tensor) -> Tensor:
-        """Values (L F,) of the frequencies of L blocks, one for every column: (2 L F,)."""
+        """Values (L F,) per frequency of L blocks as values per column: (2 L F,)."""
         return values.view(-1, 1, self.per_block).expand(-1, 2, -1).reshape(-1)
 
     def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
-        """As Basis; frequencies are generated once, products taken tile by tile."""
+        """As in ``Basis``; frequencies are generated once, products computed tile by tile."""
         check_inputs(x, "RandomFourier")
         indices = self._frequency_indices(blocks)
         return SelectedFrequencies(self, blocks, self.normals(indices, x.shape[1], x.dtype))
@@ -183,7 +183,7 @@ class RandomFourier(Basis):
         return frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
 
     def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
-        """As Basis; frequencies are generated once for every dtype, L F d numbers."""
+        """As in ``Basis``; frequencies are generated once for every dtype, L F d numbers."""
         known: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor]] = {}
 
         def features(x: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ class RandomFourier(Basis):
         return waves * self.scale(x.dtype)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
-        """S: ones (the features carry the prior scale) over the weights of ``spread``."""
+        """S: one (the features carry the prior scale) divided by the weights of ``spread``."""
         like = next(self.parameters())
         count = self.num_basis if columns is None else columns.shape[0]
         if self.spread == (1.0,):
@@ -223,7 +223,7 @@ class RandomFourier(Basis):
         return variances.reciprocal().to(like)
 
     def block_precision(self, blocks: Tensor) -> Tensor:
-        """As Basis; ones need no column numbers."""
+        """As in ``Basis``; ones need no column numbers."""
         if self.spread != (1.0,):
             return super().block_precision(blocks)
         like = next(self.parameters())
@@ -237,7 +237,7 @@ class RandomFourier(Basis):
         inputs = self.kernel.spectral_frequencies(one).shape[1]
         pieces = [
             spread_weights(self.kernel, self.frequencies(piece, inputs, torch.float64), self.spread)
-            for piece in indices.split(max(1, PIECE // inputs))
+            for piece in indices.split(max(1, CHUNK_ENTRIES // inputs))
         ]
         return torch.cat(pieces)
 
@@ -260,16 +260,16 @@ class RandomFourier(Basis):
 
 
 class SelectedFrequencies(SelectedBlocks):
-    """Blocks (L,) of cosines and sines that share one generation of their frequencies.
+    """Blocks (L,) of cosines and sines whose frequencies are generated once.
 
-    The standard normals behind the frequencies do not depend on hyperparameters: ``split`` and
-    ``of`` use them again. The feature matrix is evaluated in tiles that stay in the cache.
+    The standard normals of the frequencies do not depend on hyperparameters: ``split`` and ``of``
+    reuse them. The feature matrix is evaluated in tiles that stay in the cache.
 
     Args:
         basis: its owner.
         blocks (L,): block numbers.
         normals (L F, q): of their frequencies.
-        known: frequencies (L F, d) and scale () where they have been evaluated.
+        known: frequencies (L F, d) and scale (), if already evaluated.
     """
 
     basis: RandomFourier
@@ -311,34 +311,34 @@ class SelectedFrequencies(SelectedBlocks):
         return ordered.reshape(2, blocks * per_block, weights.shape[1])
 
     def _room(self, x: Tensor, keep: list[Tensor] | None) -> Tensor | None:
-        """Memory (2, L F, n) for features that are kept."""
+        """Memory (2, L F, n) for the features, appended to ``keep``; None without it."""
         if keep is None:
             return None
         keep.append(x.new_empty(2, self.frequencies.shape[0], x.shape[0]))
         return keep[-1]
 
     def products(self, x: Tensor, weights: Tensor, keep: list[Tensor] | None = None) -> Tensor:
-        """As SelectedBlocks; O(n L F (d + k)) time, the features kept until the backward pass."""
+        """As in ``SelectedBlocks``; O(n L F (d + k)) time; see ``FourierProducts``."""
         room = self._room(x, keep)
         return FourierProducts.apply(x, self.frequencies, self.scale, self._by_wave(weights), room)
 
     def form(
         self, x: Tensor, weights: Tensor, direction: Tensor, keep: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As SelectedBlocks; one pass for value and gradients, features never leave the cache."""
+        """As in ``SelectedBlocks``, with value and gradients in one pass; see ``FourierForm``."""
         room = self._room(x, keep)
         return FourierForm.apply(
             x, self.frequencies, self.scale, self._by_wave(weights), direction, room
         )
 
     def column_squares(self, x: Tensor) -> Tensor:
-        """As SelectedBlocks; one cosine per frequency and row."""
+        """As in ``SelectedBlocks``; one cosine per frequency and row."""
         sums = FourierSquares.apply(x, self.frequencies, self.scale)
         ordered = sums.view(2, self.blocks.shape[0], self.basis.per_block).transpose(0, 1)
         return ordered.reshape(-1)
 
     @torch.no_grad()
     def carry(self, total: Tensor, kept: Tensor, change: Tensor) -> None:
-        """As SelectedBlocks."""
+        """As in ``SelectedBlocks``."""
         scaled = self._by_wave(change) * self.scale
         total += kept.flatten(0, 1).T @ scaled.flatten(0, 1)

@@ -1,15 +1,14 @@
-"""Products with Fourier features, taken while the features are in the cache.
+"""Products with Fourier features, computed while the features are in the cache.
 
 A step of a sampled bound needs Phi w, Phi^T u and sums of squares, never Phi. Frequencies are
-worked off in tiles: their angles, cosines and sines, and at once all products in which these take
-part. On a CPU with a compiler one pass does it in registers (``fourier.native``) and nothing is
-kept; torch operations on tiles keep features only where a later product needs a result of an
-earlier one. On a CUDA device with Triton two passes on tensor cores do what the compiled one does
-on a CPU, for any number of columns.
+processed in tiles: angles, cosines and sines of a tile, then all products with them. On a CPU with
+a compiler one pass does this in registers (``fourier.native``) and nothing is stored; torch
+operations store features only where a later product needs the result of an earlier one. On a CUDA
+device with Triton two passes on tensor cores do the same for any number of columns.
 
 Arrays hold all cosines, then all sines: weights (2, R, k) and kept features (2, R, n) for R
-frequencies. Gradients are written by hand: with G = u w^T the gradient of a product with respect to
-Phi, that of an angle is G_sin cos - G_cos sin, a product with the inputs away from that of its
+frequencies. Gradients are written by hand: with G = u w^T the gradient with respect to Phi, the
+gradient with respect to an angle is G_sin cos - G_cos sin; times the inputs it gives that of the
 frequency.
 """
 
@@ -22,16 +21,15 @@ import torch
 from torch import Tensor
 
 from gpx.backends.triton import triton_fourier
-from gpx.bases.fourier.native import MOST_INPUTS, FourierPass, fourier_pass
+from gpx.bases.fourier.native import MAX_INPUTS, FourierPass, fourier_pass
 
-TILE = 2**17
-"""Number of angles worked on at once on a CPU: their cosines and sines fill one megabyte in
-float32."""
+TILE_ANGLES = 2**17
+"""Number of angles per tile on a CPU: their cosines and sines fill one megabyte in float32."""
 
 
 def tiles(num_frequencies: int, x: Tensor) -> Iterator[slice]:
-    """Frequencies that are worked off together for inputs x (n, d): equal parts, all on a GPU."""
-    most = max(1, TILE // max(1, x.shape[0])) if x.device.type == "cpu" else num_frequencies
+    """Slices of frequencies, equally large, for inputs x (n, d); a single one on a GPU."""
+    most = max(1, TILE_ANGLES // max(1, x.shape[0])) if x.device.type == "cpu" else num_frequencies
     parts = -(-num_frequencies // max(1, most))
     size = max(1, -(-num_frequencies // max(1, parts)))
     for start in range(0, num_frequencies, size):
@@ -51,9 +49,9 @@ def waves(
     Args:
         frequencies, inputs, cosines, sines: all contiguous.
         native: the compiled pass for them, or None.
-        scale: factor; the compiled pass takes it at no cost.
+        scale: factor; free in the compiled pass.
     """
-    if native is not None and inputs.shape[0] <= MOST_INPUTS:
+    if native is not None and inputs.shape[0] <= MAX_INPUTS:
         native(frequencies, inputs, cosines=cosines, sines=sines, scale=scale)
         return
     torch.mm(frequencies, inputs, out=sines)
@@ -68,7 +66,7 @@ def waves(
 
 
 class Gradients(NamedTuple):
-    """Arrays that a sweep fills or adds to; None where a gradient is not wanted."""
+    """Arrays that a sweep fills or adds to; None where a gradient is not needed."""
 
     x: Tensor | None
     frequencies: Tensor | None
@@ -118,21 +116,22 @@ def sweep(
     gradients: Gradients | None = None,
     keep: Tensor | None = None,
 ) -> Tensor:
-    """Phi w as (k, n), with gradients of sum(u * (Phi w)) on the way.
+    """Phi w as (k, n), and gradients of sum(u * (Phi w)) in the same pass.
 
     Args:
         x (n, d), frequencies (R, d), weights (2, R, k): w.
-        direction (n, k), gradients: u, and what to fill; both or none.
-        keep (2, R, n): takes the features.
+        direction (n, k): u.
+        gradients: arrays that receive the gradients; given together with ``direction``.
+        keep (2, R, n): receives the features.
     """
     if keep is None and triton_fourier(x):
         return _triton_sweep(x, frequencies, weights, direction, gradients)
-    # only loops over memory need rows in one piece
+    # the CPU loops need contiguous rows
     inputs, frequencies = x.T if x.is_cuda else x.T.contiguous(), frequencies.contiguous()
     native = fourier_pass(x)
     if native is not None and weights.shape[2] == 1:
         by_angle = gradients is not None and gradients.frequencies is not None
-        few = not by_angle or x.shape[1] <= MOST_INPUTS
+        few = not by_angle or x.shape[1] <= MAX_INPUTS
         if few and (gradients is None or gradients.x is None):
             weights = weights.contiguous()
             return _native_sweep(native, inputs, frequencies, weights, direction, gradients, keep)
@@ -170,10 +169,10 @@ def _native_sweep(
     """``sweep`` for one column of weights, compiled; no gradient of x.
 
     With one column the gradient of frequency r is the sum over rows of u x (w_sin cos - w_cos sin):
-    products of the features with directions u and u x, all taken in one pass.
+    products of the features with directions u and u x, computed in one pass.
     """
     (d, n), count = inputs.shape, frequencies.shape[0]
-    few = d <= MOST_INPUTS or count == 0
+    few = d <= MAX_INPUTS or count == 0
     slices = [slice(0, count)] if few else list(tiles(count, inputs.T))
     total = inputs.new_zeros(1, n)
     scratch = None if few or keep is not None else inputs.new_empty(slices[0].stop, n)

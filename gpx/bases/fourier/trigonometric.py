@@ -11,10 +11,10 @@ from gpx.bases.fourier.native import fourier_pass
 from gpx.bases.fourier.sweep import waves
 from gpx.linalg.known_gradient import first_derivative_only
 
-SLAB = 2**18
-"""Number of angles that are turned into features at once on a CPU."""
-WORTH_A_CALL = 2**12
-"""Number of angles of a block from which on calling the compiled pass for it is worth while."""
+SLAB_ANGLES = 2**18
+"""Number of angles processed at once on a CPU."""
+MIN_COMPILED_ANGLES = 2**12
+"""Fewest angles per block for which the compiled pass is used."""
 
 
 class Trigonometric(torch.autograd.Function):
@@ -36,7 +36,7 @@ class Trigonometric(torch.autograd.Function):
         n = x.shape[0]
         out = x.new_empty(num_blocks, 2, per_block, n)
         native = fourier_pass(x)
-        if native is not None and per_block * n >= WORTH_A_CALL:
+        if native is not None and per_block * n >= MIN_COMPILED_ANGLES:
             inputs, factor = x.T.contiguous(), float(scale)
             for rows, pair in zip(frequencies.contiguous(), out, strict=True):
                 waves(rows, inputs, pair[0], pair[1], native, factor)
@@ -44,7 +44,7 @@ class Trigonometric(torch.autograd.Function):
         # on a CPU in slabs that stay in its cache; elsewhere all at once
         slab = num_blocks
         if x.device.type == "cpu":
-            slab = max(1, SLAB // max(1, per_block * n))
+            slab = max(1, SLAB_ANGLES // max(1, per_block * n))
         for start in range(0, num_blocks, slab):
             some, rows = out[start : start + slab], frequencies[start : start + slab]
             angles = (rows.flatten(0, 1) @ x.T).view(len(rows), per_block, n)
@@ -89,7 +89,7 @@ class Trigonometric(torch.autograd.Function):
 
 
 def out_of_place(x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
-    """What ``Trigonometric`` gives, of any batch (...): for programs that are traced, and batches.
+    """The result of ``Trigonometric`` for any batch (...), for traced programs and ``vmap``.
 
     Args:
         x (..., n, d), frequencies (..., L, F, d), scale (...): as for ``trigonometric_features``.
@@ -115,7 +115,7 @@ def trigonometric_features(x: Tensor, frequencies: Tensor, scale: Tensor) -> Ten
 
     Cost: n L F (d + 2 trigonometric functions) time, 2 n L F numbers kept for the backward pass.
     """
-    if torch.compiler.is_exporting():  # a program has no use for writes in place, nor torch a way
+    if torch.compiler.is_exporting():  # in-place writes cannot be exported
         out = out_of_place(x, frequencies, scale)
     else:
         out = Trigonometric.apply(x, frequencies, scale)

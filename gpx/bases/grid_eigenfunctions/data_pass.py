@@ -12,21 +12,21 @@ from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, Gri
 from gpx.bases.grid_eigenfunctions.native import EigenfunctionLoops, eigenfunction_loops
 from gpx.bases.grid_eigenfunctions.polynomials import ColumnPolynomials, column_polynomials
 from gpx.bases.grid_eigenfunctions.products import tree_products
-from gpx.bases.sufficient_statistics import SufficientStatistics, block_bytes, summed
+from gpx.bases.sufficient_statistics import SufficientStatistics, accumulate_statistics, block_bytes
 
 PAGE = 4096
-"""Bytes of a memory page. Rows of a block that lie a multiple of it apart share a few lines of the
-first-level cache and evict one another, so blocks avoid such lengths."""
+"""Bytes of a memory page. Rows whose length is a multiple of it map to the same few lines of the
+first-level cache, so blocks avoid such lengths."""
 
 
 class EigenfunctionPass:
     """Unit eigenfunctions at x, block by block, and the gradient of weighted sums of them.
 
-    Between the smallest and the largest value of the data the one-dimensional functions of a
-    squared exponential are Chebyshev series (``column_polynomials``), which compiled loops evaluate
-    together with their products, without an exponential and whatever the number of nodes. Without a
-    compiler, on a device, for other kernels or where a product underflows, torch operations do it,
-    from the series where these are shorter than the axes.
+    On the range of the data the one-dimensional functions of a squared exponential are Chebyshev
+    series (``column_polynomials``), which compiled loops evaluate together with their products,
+    without exponentials and whatever the number of nodes. Torch operations are used without a
+    compiler, on a GPU, for other kernels, or where a product underflows; they use the series if
+    these have fewer terms than the axes have nodes.
 
     Args:
         basis: its grid is placed.
@@ -35,8 +35,8 @@ class EigenfunctionPass:
         gradient: whether ``add`` and ``gradients`` will be called.
 
     Attributes:
-        parameters: those of the kernel that the eigenfunctions may depend on.
-        x_gradient (n, d): of what was added, where ``gradient`` and x requires one; else None.
+        parameters: kernel parameters that the eigenfunctions may depend on.
+        x_gradient (n, d): accumulated by ``add``, if ``gradient`` and x requires one; else None.
 
     Cost: n (p + d terms c) multiply-adds, three times that with the gradient; memory of a block or
     three beside the data.
@@ -51,13 +51,13 @@ class EigenfunctionPass:
         wanted = gradient and x.requires_grad
         self.x_gradient = torch.zeros_like(self.x) if wanted else None
         polynomials = None
-        if not torch.compiler.is_exporting():  # whose programs do not know the range of the inputs
+        if not torch.compiler.is_exporting():  # the range of the inputs is not known then
             with torch.set_grad_enabled(gradient):
                 polynomials = column_polynomials(
                     basis.factors, basis.nodes, basis.sizes == 1, modes.transforms, self.x
                 )
         loops = None
-        if polynomials is not None and not wanted:  # the loops have no slopes in the inputs
+        if polynomials is not None and not wanted:  # the loops have no gradient in the inputs
             loops = eigenfunction_loops(self.x)
         d, m, c = modes.transforms.shape
         terms = m if polynomials is None else polynomials.series.shape[2]
@@ -70,7 +70,7 @@ class EigenfunctionPass:
             self._compiled = loops, polynomials.in_dtype(x.dtype)
         else:
             row = max(row, d * (terms + c))
-        self._step = _step(row * x.element_size(), x)
+        self._block_rows = _block_rows(row * x.element_size(), x)
         # features depend on the series alone, or on the transforms and the kernel's parameters
         self._table = modes.transforms if polynomials is None else polynomials.series
         self._targets: list[Tensor] = []
@@ -88,8 +88,8 @@ class EigenfunctionPass:
         self._inputs = self.x[:0]
 
     def blocks(self) -> Iterator[slice]:
-        """Slices of rows whose features keep to ``block_bytes``."""
-        yield from row_slices(self.x.shape[0], self._step)
+        """Slices of rows whose features fit ``block_bytes``."""
+        yield from row_slices(self.x.shape[0], self._block_rows)
 
     def __call__(self, rows: slice) -> Tensor:
         """Features (p, b) of one of the blocks, in plan order; valid until the next call."""
@@ -97,7 +97,7 @@ class EigenfunctionPass:
         self._rows, self._graph = rows, None
         if self._compiled is not None:
             loops, polynomials = self._compiled
-            self._products, products = _room(self._products, plan.num_nodes, x)
+            self._products, products = _reuse_buffer(self._products, plan.num_nodes, x)
             if loops.values(x, polynomials, plan, products):
                 return products if plan.kept is None else products.index_select(0, plan.kept)
         if not self._targets:
@@ -114,9 +114,9 @@ class EigenfunctionPass:
         return tree_products(self._polynomials._replace(series=table).evaluate(x), self.modes.plan)
 
     def weights(self) -> Tensor:
-        """Memory (p, b) for what ``add`` takes for the last block; valid until the next call."""
+        """Memory (p, b) for the argument of ``add``, for the last block, until the next call."""
         count = len(self.modes.plan.index)
-        self._weights, found = _room(self._weights, count, self.x[self._rows])
+        self._weights, found = _reuse_buffer(self._weights, count, self.x[self._rows])
         return found
 
     def add(self, weight: Tensor) -> None:
@@ -135,16 +135,16 @@ class EigenfunctionPass:
             return
         assert self._compiled is not None
         (loops, polynomials), plan, x = self._compiled, self.modes.plan, self.x[self._rows]
-        products = _room(self._products, plan.num_nodes, x)[1]
+        products = _reuse_buffer(self._products, plan.num_nodes, x)[1]
         if plan.kept is not None:
             weight = torch.zeros_like(products).index_copy_(0, plan.kept, weight)
         loops.add_slopes(x, polynomials, plan, products, weight.contiguous(), self._threads)
 
     def gradients(self) -> list[Tensor]:
-        """Gradients of all that was added, in ``parameters``."""
+        """The accumulated gradients, in the order of ``parameters``."""
         table = self._totals[0] + self._threads.sum(0)
         through: tuple[Tensor | None, ...] = (None,) * len(self.parameters)
-        if self._table.requires_grad:  # not where no parameter moves it: a constant kernel
+        if self._table.requires_grad:  # not for a constant kernel
             through = torch.autograd.grad(
                 self._table,
                 self.parameters,
@@ -174,7 +174,7 @@ def feature_sums(
     Args:
         basis, modes: the eigenfunctions.
         x (n, d), residual (n,): inputs and y - m(x).
-        noise, outputscale (): rows are weighted by the precision of ``point_noise``; None: not.
+        noise, outputscale (): weight rows by the precision of ``point_noise``; None: no weights.
 
     Cost: n p^2 / 2 + O(n (p + d m c)) multiply-adds, memory O(p^2 + block).
     """
@@ -187,13 +187,13 @@ def feature_sums(
                 d = point_noise(block, noise.to(x.dtype), outputscale.to(x.dtype))
             yield block, residual[rows], d
 
-    return summed(blocks(), len(modes.plan.index), x)
+    return accumulate_statistics(blocks(), len(modes.plan.index), x)
 
 
 def point_noise(block: Tensor, noise: Tensor, outputscale: Tensor) -> Tensor:
     """noise + outputscale (1 - |f_i|^2) for features (p, b): (b,), never below the noise.
 
-    The second term is the prior variance that the eigenfunctions miss at point i.
+    The second term is the prior variance missing from the eigenfunctions at point i.
     """
     return noise + outputscale * (1.0 - block.square().sum(0)).clamp(min=0.0)
 
@@ -201,12 +201,12 @@ def point_noise(block: Tensor, noise: Tensor, outputscale: Tensor) -> Tensor:
 def eigenfunction_gradient(
     basis: GridEigenfunctions, x: Tensor, weight: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """d sum_ij W_ij phi_j(x_i), for a chosen set of functions on a grid that stays.
+    """Gradient of sum_ij W_ij phi_j(x_i) for selected functions on a fixed grid.
 
     Args:
-        basis: ``select`` has been called; differentiated in those parameters of its kernel that
-            require a gradient, outputscale included.
-        x (n, d): inputs; their gradient is gathered when they require one.
+        basis: after ``select``; differentiated in those parameters of its kernel that require a
+            gradient, outputscale included.
+        x (n, d): inputs; their gradient is computed if they require one.
         weight (n, p): W, columns in the order of ``basis.modes().plan``.
 
     Returns:
@@ -241,7 +241,7 @@ def unit_parameters(basis: GridEigenfunctions) -> list[nn.Parameter]:
     return [p for p in basis.kernel.parameters() if p.requires_grad]
 
 
-def _step(row_bytes: int, x: Tensor) -> int:
+def _block_rows(row_bytes: int, x: Tensor) -> int:
     """Number of rows per block."""
     step = max(1, block_bytes(x.device) // row_bytes)
     if step * x.element_size() % PAGE == 0:
@@ -249,11 +249,8 @@ def _step(row_bytes: int, x: Tensor) -> int:
     return step
 
 
-def _room(buffer: Tensor, rows: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """A buffer kept between blocks, grown if need be, and a view (rows, len(x)) of it.
-
-    Fresh memory for every block would cost page faults.
-    """
+def _reuse_buffer(buffer: Tensor, rows: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The buffer, enlarged if necessary, and a view (rows, len(x)) of it; avoids page faults."""
     count = rows * len(x)
     if buffer.numel() < count:
         buffer = x.new_empty(count)

@@ -23,8 +23,8 @@ from gpx.linalg.stable_eigh import stable_eigh
 EIGENVALUE_FLOOR = 1e-12
 """Floor of each axis' eigenvalues, relative to the largest: rounding makes small ones negative."""
 
-BEYOND = 0.25
-"""Share of a grid's width by which the closed form of its functions reaches beyond it."""
+CLOSED_FORM_MARGIN = 0.25
+"""The closed form is valid up to this share of the grid's width beyond it."""
 
 
 class GridModes(NamedTuple):
@@ -50,22 +50,21 @@ class GridEigenfunctions(InDoublePrecision, Basis):
     k~(x, z) = phi(x)^T phi(z), is the Nystrom kernel of U cut to rank p; k - k~ is positive
     semi-definite.
 
-    Features are differentiable in the kernel's parameters. Which products are the largest is
-    piecewise constant in them, and what an optimiser sees jumps wherever that changes: ``select``
-    fixes the choice made at the current parameters until it is called again. Without it every call
-    chooses anew.
+    Features are differentiable in the kernel's parameters. The choice of the p largest products is
+    piecewise constant in them, with jumps where it changes: ``select`` fixes the choice at the
+    current parameters until it is called again. Without it every call chooses anew.
 
     Args:
         kernel: one that factors over the columns, see ``ProductFactors``.
         num_inputs: d.
-        num_basis: p, at most; never more than the grid has points.
+        num_basis: largest p; at most the number of grid points.
         grid: how ``place`` builds the grid.
         factor_jitter: added to the diagonal of every one-dimensional covariance.
 
     Attributes:
         nodes (d, m): nodes along each column, the last one repeated; zero until ``place``.
-        sizes (d,): how many of them count.
-        index (p, d): the choice of ``select``, largest first; (0, d) without one.
+        sizes (d,): number of nodes along each column, without the padding.
+        index (p, d): the choice of ``select``, largest first; (0, d) before it.
 
     Cost: O(sum_i m_i^3) for the eigenpairs, O(d m p) for the selection, O(n (p + d m c)) for
     features at n points; nothing depends on the number of grid points prod_i m_i.
@@ -108,7 +107,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         self._plan: ProductPlan | None = None
 
     def place(self, x: Tensor) -> None:
-        """Build the grid for inputs x (n, d); forgets a choice. Cost: O(n log n d)."""
+        """Build the grid for inputs x (n, d), without a choice. Cost: O(n log n d)."""
         check_inputs(x, "a grid of eigenfunctions")
         padded, sizes = pad_axes(inducing_axes(x, self.options))
         self.nodes, self.sizes = padded.to(self.nodes.device), sizes.to(self.sizes.device)
@@ -116,10 +115,10 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         self.index, self._plan = self.index[:0], None
 
     def raise_lengthscales(self, x: Tensor) -> list[int]:
-        """Raise lengthscales below the distance of the data to the nearest node.
+        """Raise lengthscales that the spacing of the nodes cannot resolve.
 
-        Between nodes further apart than about a lengthscale the Nystrom eigenfunctions vanish, and
-        the data there cannot be explained by any of them.
+        Between nodes further apart than about a lengthscale the Nystrom eigenfunctions vanish, so
+        that they cannot explain the data there.
 
         Args:
             x (n, d): training inputs. A column whose values are all nodes allows any lengthscale.
@@ -145,7 +144,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
 
     @torch.no_grad()
     def select(self) -> int:
-        """Choose the p largest products at the current parameters, and keep to them.
+        """Choose the p largest products at the current parameters, and fix this choice.
 
         Returns:
             how many of them are new; p at the first call.
@@ -159,7 +158,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         return new
 
     def choose(self, index: Tensor) -> None:
-        """Keep to the eigenfunctions with these multi-indices (p, d), a former choice."""
+        """Fix the choice to the eigenfunctions with these multi-indices (p, d)."""
         self.index, self._plan = index, ProductPlan(index)
 
     def under(self, kernel: Kernel) -> GridEigenfunctions:
@@ -182,7 +181,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         return float(self.sizes.double().log().sum()) / math.log(10.0)
 
     def modes(self) -> GridModes:
-        """Eigenpairs at the kernel's current parameters, and which p products are the largest.
+        """Eigenpairs at the kernel's current parameters, and the plan of the p products.
 
         Cost: O(sum_i m_i^3 + d m p).
         """
@@ -193,7 +192,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         return self._modes(*self.eigenpairs(), self._plan)
 
     def leading_modes(self) -> GridModes:
-        """As ``modes``, but with the choice made anew whatever ``select`` has fixed."""
+        """As ``modes``, with a new choice, ignoring that of ``select``."""
         values, vectors = self.eigenpairs()
         return self._modes(values, vectors, ProductPlan(self._largest(values).index))
 
@@ -212,7 +211,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         inside = torch.arange(m, device=self.nodes.device) < self.sizes[:, None]
         square = inside[:, :, None] & inside[:, None, :]
         gram = self.factors.evaluate(self.nodes, self.nodes.mT).to(torch.float64)
-        # -1 on the rest of the diagonal sorts it behind everything else, unmixed
+        # -1 on the padded diagonal sorts the padding last and separates it from the rest
         rest = torch.diag_embed(torch.where(inside, self.factor_jitter, -1.0).to(gram.dtype))
         values, vectors = stable_eigh(torch.where(square, gram, 0.0) + rest)
         return torch.where(inside, values, 0.0), torch.where(square, vectors, 0.0)
@@ -226,7 +225,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
     def one_dimensional(self, x: Tensor, transforms: Tensor) -> Tensor:
         """Scaled eigenfunctions of every axis at x (n, d): (d, c, n). Cost: O(n d m c)."""
         cross = self.factors.evaluate(self.nodes.to(x.dtype), x)
-        single = (self.sizes == 1)[:, None, None]  # such an axis has no part in the model
+        single = (self.sizes == 1)[:, None, None]  # such an axis is ignored
         if torch.compiler.is_exporting() or bool(single.any()):
             cross = torch.where(single, 1.0, cross)
         return transforms.mT.to(x.dtype) @ cross
@@ -241,10 +240,10 @@ class GridEigenfunctions(InDoublePrecision, Basis):
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """phi(x), outputscale included: (n, p), or (n, len(columns)).
 
-        Column j belongs to the j-th largest eigenvalue, of the parameters at which ``select`` was
-        called, where it was. In chunks of rows.
+        Column j belongs to the j-th largest eigenvalue at the parameters at which ``select`` was
+        called, or at the current ones. Computed in chunks of rows.
 
-        Cost: O(n p) beside the eigenproblems; columns are picked before the products are formed.
+        Cost: O(n p) beside the eigenproblems; only the requested columns are formed.
         """
         check_inputs(x, "a grid of eigenfunctions")
         modes = self.modes()
@@ -266,7 +265,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         """As in ``Basis``, on the grid and a quarter of its width beyond."""
         modes = self.modes()
         last = self.nodes.gather(1, (self.sizes - 1).unsqueeze(1)).squeeze(1)
-        beyond = BEYOND * (last - self.nodes[:, 0])
+        beyond = CLOSED_FORM_MARGIN * (last - self.nodes[:, 0])
         height = self.factors.outputscale.double().sqrt().expand(self.num_basis)
         return AxisProducts(
             lambda at: self.one_dimensional(at, modes.transforms),
@@ -282,7 +281,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         return torch.ones(count, dtype=self.factors.outputscale.dtype, device=self.nodes.device)
 
     def mean_column_square(self) -> Tensor:
-        """outputscale / m, 0-d: the mean over columns of phi_j(x)^2 where nothing is missed."""
+        """outputscale / m, 0-d: the mean over columns of phi_j(x)^2 where the basis is exact."""
         return self.factors.outputscale / self.num_basis
 
     def facts(self) -> dict[str, bool | int | float | str]:

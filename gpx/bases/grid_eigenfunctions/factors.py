@@ -23,18 +23,17 @@ from gpx.linalg.known_gradient import first_derivative_only
 
 
 class ProductFactors:
-    """k(x, z) = outputscale prod_i k_i(x_i, z_i) with k_i(0) = 1, read off a kernel.
+    """The factors of a product kernel k(x, z) = outputscale prod_i k_i(x_i, z_i), k_i(0) = 1.
 
-    Holds the kernel's parts, not copies: values are differentiable in their parameters.
+    Refers to the kernel's parts, so that values are differentiable in their parameters.
 
     Args:
         kernel: a squared exponential over any columns, any other stationary kernel over one
-            column, or products and multiples of those. Columns that no part looks at have k_i = 1.
+            column, or products and multiples of those. Unused columns have k_i = 1.
         num_inputs: d.
 
     Raises:
-        ConfigError: the kernel does not factor. A radial Matern over several columns does not: it
-            differs from the product of one-dimensional ones, so that nothing is swapped in silence.
+        ConfigError: the kernel does not factor, such as a radial Matern over several columns.
 
     Source: Evans thesis, section 2.2.
     """
@@ -83,7 +82,7 @@ class ProductFactors:
 
     @torch.no_grad()
     def set_outputscale(self, value: Tensor) -> None:
-        """Move the product of all scales to ``value``, by the first that is learned, if any is."""
+        """Set the product of all scales to ``value`` through the first learned one, if any."""
         for kernel, name in self._scales:
             if is_parametrized(kernel, name):
                 current = cast(Tensor, getattr(kernel, name))
@@ -98,7 +97,7 @@ class ProductFactors:
 
     @torch.no_grad()
     def raise_lengthscales(self, least: Tensor) -> list[int]:
-        """Raise lengthscales to at least ``least`` (d,), one shared by columns to their smallest.
+        """Raise lengthscales to at least ``least`` (d,); a shared one to its columns' smallest.
 
         Returns:
             the columns whose lengthscale was raised.
@@ -164,7 +163,7 @@ def _profile(part: Stationary, nodes: Tensor, points: Tensor) -> Tensor:
     square = ((nodes / lengthscale).unsqueeze(2) - (points / lengthscale).unsqueeze(1)).square()
     if isinstance(part, RBF):
         return part.of_squared_distance(square)
-    # a square root has an infinite slope at zero: those entries are one, without a graph
+    # a square root has an infinite slope at zero: these entries are one, without a graph
     zero = square == 0
     value = part.of_squared_distance(square.masked_fill(zero, 1.0))
     return torch.where(zero, torch.ones_like(value), value)
@@ -176,45 +175,48 @@ def _per_column(value: Tensor, nodes: Tensor, points: Tensor) -> Tensor:
 
 
 def _has_profile_of_rbf(part: Stationary) -> bool:
-    """Whether the kernel is RBF itself, and not one derived from it with another profile."""
+    """Whether the kernel has RBF's own profile."""
     return type(part).of_squared_distance is RBF.of_squared_distance and isinstance(part, RBF)
 
 
-ROUNDED = 8.0
-"""Largest deviation from even spacing that counts as rounding, in units of the nodes' last
-place."""
+SPACING_TOLERANCE = 8.0
+"""Nodes whose spacing deviates by at most this many rounding units count as evenly spaced."""
 
-FEW_NODES = 4
-"""Number of nodes per axis up to which one exponential per node is as cheap as the recurrence."""
+MIN_RECURRENCE_NODES = 4
+"""Fewest nodes per axis for which the recurrence is used instead of one exponential per node."""
 
-FARTHEST = 12.0
-"""Distance of a point to the first or last node, in lengthscales, up to which ``_by_steps`` works:
-exp(-12^2 / 2) is 1e-31, far from the smallest number of either dtype."""
+MAX_DISTANCE = 12.0
+"""Largest distance of a point to the first or last node, in lengthscales, for ``_by_recurrence``:
+exp(-12^2 / 2) = 1e-31 is far above the smallest number of either dtype."""
 
 
-def _step(nodes: Tensor, points: Tensor, lengthscale: Tensor) -> Tensor | None:
-    """Distance of the nodes (q, m) on each axis in lengthscales, (q, 1), if one; CPU only.
+def _even_step(nodes: Tensor, points: Tensor, lengthscale: Tensor) -> Tensor | None:
+    """Spacing (q, 1) of evenly spaced nodes (q, m) in lengthscales, for ``_by_recurrence``.
 
-    None where nodes are unevenly spaced, or points (q, n) so far away that exponentials vanish; on
-    a device the comparison would stall the stream, and exponentials are free beside memory.
+    None where nodes are unevenly spaced or points (q, n) too far away; and on a GPU, where the
+    check would synchronise and exponentials cost nothing beside memory.
     """
-    if torch.compiler.is_exporting():  # for inputs that are not known yet
+    if torch.compiler.is_exporting():  # the inputs are not known
         return None
-    if not nodes.is_cpu or nodes.shape[1] < FEW_NODES or points.shape[1] < nodes.shape[1]:
+    if (
+        not nodes.is_cpu
+        or nodes.shape[1] < MIN_RECURRENCE_NODES
+        or points.shape[1] < nodes.shape[1]
+    ):
         return None
     gaps = nodes.diff(dim=1)
     step = gaps.mean(1, keepdim=True)
-    rounded = ROUNDED * torch.finfo(nodes.dtype).eps * nodes.abs().amax(1, keepdim=True)
+    rounded = SPACING_TOLERANCE * torch.finfo(nodes.dtype).eps * nodes.abs().amax(1, keepdim=True)
     if not bool(((gaps - step).abs() <= rounded).all()):
         return None
     low = torch.minimum(nodes[:, 0], points.amin(1))
     high = torch.maximum(nodes[:, -1], points.amax(1))
-    if not bool(((high - low).unsqueeze(1) <= FARTHEST * lengthscale).all()):
+    if not bool(((high - low).unsqueeze(1) <= MAX_DISTANCE * lengthscale).all()):
         return None
     return step / lengthscale
 
 
-def _by_steps(nodes: Tensor, points: Tensor, lengthscale: Tensor, step: Tensor) -> Tensor:
+def _by_recurrence(nodes: Tensor, points: Tensor, lengthscale: Tensor, step: Tensor) -> Tensor:
     """exp(-((u - x) / l)^2 / 2) at evenly spaced nodes (q, m): two exponentials a point, not m.
 
     With t = (x - u_0) / l and h = step: e_0 = exp(-t^2 / 2), e_{k+1} = e_k r exp(-k h^2) with
@@ -235,14 +237,14 @@ def _by_steps(nodes: Tensor, points: Tensor, lengthscale: Tensor, step: Tensor) 
 class _SquaredExponential(torch.autograd.Function):
     """exp(-((u - x) / l)^2 / 2) of nodes (q, m), points (q, n): one buffer, gradient in l (q, 1).
 
-    Many axes or many nodes make these entries, not their products, the price of features.
+    With many axes or nodes these entries, not their products, dominate the cost of features.
     """
 
     @staticmethod
     def forward(ctx: Any, nodes: Tensor, points: Tensor, lengthscale: Tensor) -> Tensor:
-        step = _step(nodes, points, lengthscale)
+        step = _even_step(nodes, points, lengthscale)
         if step is not None:
-            out = _by_steps(nodes, points, lengthscale, step)
+            out = _by_recurrence(nodes, points, lengthscale, step)
         else:
             scale = math.sqrt(0.5) / lengthscale
             out = (nodes * scale).unsqueeze(2) - (points * scale).unsqueeze(1)

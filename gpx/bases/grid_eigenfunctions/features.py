@@ -1,4 +1,4 @@
-"""Eigenfunctions of a grid in the form that weight-space and re-weighted models take."""
+"""Eigenfunctions of a grid as a basis of weight-space and re-weighted models."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gpx.kernels.base import Kernel
 class GridFeatures(GridEigenfunctions):
     """``GridEigenfunctions`` chosen once, at the start, and evaluated in blocks.
 
-    The choice of eigenfunctions then stays, so that weight j belongs to one function for good.
+    The choice is then fixed, so that weight j always belongs to the same function.
 
     Args:
         kernel, num_basis, num_inputs, grid, factor_jitter: as for ``GridEigenfunctions``.
-        block_columns: blocks have at most so many columns.
-        noise_first: before that choice, raise lengthscales that the grid cannot resolve and search
-            for better ones; models that can take outputscale and noise variance of largest evidence
-            (``fit_scales``).
-        search_sweeps: of that search, see ``search_lengthscales``; 0 for none.
+        block_columns: largest number of columns per block.
+        noise_first: before the choice, raise lengthscales that the grid cannot resolve and search
+            for better ones; after it, set outputscale and noise variance to those of largest
+            evidence (``fit_scales``), with models that support it.
+        search_sweeps: of the search, see ``search_lengthscales``; 0: no search.
 
     Raises:
         ConfigError: the kernel does not factor, or an option out of range.
@@ -58,7 +58,7 @@ class GridFeatures(GridEigenfunctions):
         self._divide()
 
     def _divide(self) -> None:
-        """Divide the functions that there are into blocks."""
+        """Divide the functions into blocks."""
         self.block_size = largest_divisor(self.num_basis, self.block_columns)
 
     def place(self, x: Tensor) -> None:

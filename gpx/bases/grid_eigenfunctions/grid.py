@@ -16,7 +16,7 @@ from gpx.linalg import running_sum
 
 GridKind = Literal["equispaced", "quantile", "kmeans"]
 LLOYD_STEPS = 50
-SPACING = 1e-9
+MIN_RELATIVE_SPACING = 1e-9
 """Nodes closer than this share of the column's range are merged into one."""
 
 
@@ -25,11 +25,11 @@ class GridOptions:
     """How an inducing grid is built.
 
     Attributes:
-        points_per_dim: most nodes along a column; a column with fewer distinct values gets those.
+        points_per_dim: number of nodes along a column; fewer distinct values are all nodes.
         kind: "equispaced" over the range of the data and its margin, "quantile" (equal shares of
             the data between nodes), or "kmeans" (one-dimensional, with the extremes added).
-        margin: share of the range by which equispaced nodes reach beyond it on either side.
-        axes: explicit nodes, one list per column; the other options are then not used.
+        margin: extends equispaced nodes by this share of the range on either side.
+        axes: explicit nodes, one list per column; the other options are then unused.
 
     Source: Evans thesis, section 4.3 (footnote on the choice of the grid).
     """
@@ -65,7 +65,7 @@ class GridOptions:
 def inducing_axes(x: Tensor, options: GridOptions) -> list[Tensor]:
     """Nodes along each column of x (n, d): ascending and distinct, float64.
 
-    A column that is constant over the data gets a single node, and its factor no part in the model.
+    A column that is constant over the data gets a single node and is ignored by the model.
 
     Raises:
         DataError: inputs that are not finite.
@@ -87,7 +87,7 @@ def inducing_axes(x: Tensor, options: GridOptions) -> list[Tensor]:
 def _axis(values: Tensor, options: GridOptions) -> Tensor:
     count, distinct = options.points_per_dim, values.unique()
     if distinct.shape[0] <= count:
-        return _apart(distinct)
+        return _merge_close(distinct)
     low, high = distinct[0], distinct[-1]
     if options.kind == "equispaced":
         beyond = options.margin * (high - low)
@@ -98,8 +98,8 @@ def _axis(values: Tensor, options: GridOptions) -> Tensor:
     left = place.floor().long().clamp_(max=ordered.shape[0] - 2)
     quantiles = torch.lerp(ordered[left], ordered[left + 1], place - left)
     if options.kind == "quantile":
-        return _apart(quantiles)
-    return _apart(_lloyd(ordered, quantiles))
+        return _merge_close(quantiles)
+    return _merge_close(_lloyd(ordered, quantiles))
 
 
 def _lloyd(ordered: Tensor, start: Tensor) -> Tensor:
@@ -118,10 +118,10 @@ def _lloyd(ordered: Tensor, start: Tensor) -> Tensor:
     return torch.cat([ends[:1], inner, ends[1:]])
 
 
-def _apart(nodes: Tensor) -> Tensor:
-    """Ascending nodes without repetitions: none within rounding of the one before."""
+def _merge_close(nodes: Tensor) -> Tensor:
+    """Ascending nodes; those within ``MIN_RELATIVE_SPACING`` of the one before are dropped."""
     ordered = nodes.sort().values
-    least = SPACING * (ordered[-1] - ordered[0])
+    least = MIN_RELATIVE_SPACING * (ordered[-1] - ordered[0])
     keep = torch.ones_like(ordered, dtype=torch.bool)
     keep[1:] = ordered.diff() > least
     return ordered[keep]

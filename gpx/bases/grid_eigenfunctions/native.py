@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpx.backends.native import address, has_memory, native_library
 from gpx.bases.grid_eigenfunctions.polynomials import ColumnPolynomials
-from gpx.bases.grid_eigenfunctions.products import SMALLEST, ProductPlan, tree_products
+from gpx.bases.grid_eigenfunctions.products import MIN_GROUND_PRODUCT, ProductPlan, tree_products
 from gpx.errors import ShapeError
 
 logger = logging.getLogger(__name__)
@@ -44,17 +44,17 @@ class EigenfunctionLoops:
         """Write all nodes' products at x (n, d) to ``out`` (num_nodes, n).
 
         Args:
-            x: in one piece, within the range of the polynomials.
+            x: contiguous, within the range of the polynomials.
             polynomials: in the dtype of x.
             plan: the products.
 
         Returns:
-            whether they can be used: false where the product of the leading functions of all axes
-            comes near underflow.
+            whether the result is usable: false where the product of the leading functions of all
+            axes is close to underflow.
         """
         small = self._values(
             *self._basis(x, polynomials, plan),
-            *(self._address(out, plan.num_nodes * x.shape[0]), SMALLEST[self.dtype]),
+            *(self._address(out, plan.num_nodes * x.shape[0]), MIN_GROUND_PRODUCT[self.dtype]),
             torch.get_num_threads(),
         )
         return not small
@@ -72,8 +72,8 @@ class EigenfunctionLoops:
 
         Args:
             x, polynomials, plan: as in ``values``.
-            products (num_nodes, n): of them.
-            weight (num_nodes, n): see above.
+            products (num_nodes, n): from ``values``.
+            weight (num_nodes, n): of the sum.
             totals (threads, d, c, terms): float64.
         """
         count = plan.num_nodes * x.shape[0]
@@ -111,7 +111,7 @@ class EigenfunctionLoops:
 @cache
 @torch.enable_grad()
 def _checked(dtype: torch.dtype) -> EigenfunctionLoops | None:
-    """The loops, once they have reproduced the torch operations and their gradient."""
+    """The loops, checked once against torch operations and their gradient; None if not usable."""
     library = native_library(SOURCE, DEFINES[dtype])
     if library is None:
         return None
@@ -139,7 +139,7 @@ def _checked(dtype: torch.dtype) -> EigenfunctionLoops | None:
 
 
 def eigenfunction_loops(like: Tensor) -> EigenfunctionLoops | None:
-    """The compiled loops for arrays like this one; None where torch operations must do it."""
+    """The compiled loops for arrays like this one; None where torch operations are used."""
     if not has_memory(like) or like.dtype not in DEFINES:
         return None
     return _checked(like.dtype)

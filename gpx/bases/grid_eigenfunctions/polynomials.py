@@ -11,13 +11,13 @@ from torch import Tensor
 from gpx.bases.grid_eigenfunctions.factors import ProductFactors
 
 TRUNCATION = 1e-17
-"""Error of the kernel's values that the series leave out: below rounding in float64."""
+"""Truncation error of the kernel's values: below rounding in float64."""
 
-MOST_TERMS = 400
-"""Terms of a series beyond which the exponentials of the kernel itself are cheaper."""
+MAX_TERMS = 400
+"""Largest number of terms of a series; beyond it the kernel's exponentials are cheaper."""
 
-LARGEST_RADIUS = 6.0
-"""Logarithm of the radius of the largest Bernstein ellipse that ``number_of_terms`` tries."""
+MAX_LOG_RADIUS = 6.0
+"""Logarithm of the radius of the largest Bernstein ellipse in ``number_of_terms``."""
 
 
 class ColumnPolynomials(NamedTuple):
@@ -36,7 +36,7 @@ class ColumnPolynomials(NamedTuple):
     inverse: Tensor
 
     def in_dtype(self, dtype: torch.dtype) -> ColumnPolynomials:
-        """The same without a graph, in the dtype of the data, each array in one piece."""
+        """The same without a graph, in the dtype of the data, contiguous."""
         series, middle, inverse = (
             value.detach().to(dtype).contiguous()
             for value in (self.series, self.middle, self.inverse)
@@ -53,11 +53,11 @@ class ColumnPolynomials(NamedTuple):
 
 
 def number_of_terms(ratio: Tensor, error: float) -> Tensor:
-    """Terms with which exp(-(t - u)^2 ratio^2 / 2), any u, is interpolated on [-1, 1]: int64.
+    """Number of Chebyshev terms for exp(-(t - u)^2 ratio^2 / 2), any u, on [-1, 1]: int64.
 
-    On an ellipse of Bernstein of radius rho an analytic function below M is interpolated in N
-    Chebyshev points to 4 M rho^(1 - N) / (rho - 1); here M = exp(ratio^2 (rho - 1 / rho)^2 / 8).
-    The best rho of a list is taken.
+    A function that is analytic and below M on the Bernstein ellipse of radius rho is interpolated
+    in N Chebyshev points with error 4 M rho^(1 - N) / (rho - 1); here
+    M = exp(ratio^2 (rho - 1 / rho)^2 / 8), and the best rho of a list is taken.
 
     Args:
         ratio (...): half the range over the lengthscale.
@@ -65,7 +65,7 @@ def number_of_terms(ratio: Tensor, error: float) -> Tensor:
 
     Source: Trefethen, Approximation Theory and Approximation Practice, theorem 8.2.
     """
-    log_rho = torch.linspace(0.02, LARGEST_RADIUS, 300, dtype=torch.float64, device=ratio.device)
+    log_rho = torch.linspace(0.02, MAX_LOG_RADIUS, 300, dtype=torch.float64, device=ratio.device)
     rho = log_rho.exp()
     height = (ratio.double().unsqueeze(-1) * (rho - 1.0 / rho)).square() / 8.0
     needed = 1.0 + (height - (rho - 1.0).log() + math.log(4.0 / error)) / log_rho
@@ -75,18 +75,18 @@ def number_of_terms(ratio: Tensor, error: float) -> Tensor:
 def column_polynomials(
     factors: ProductFactors, nodes: Tensor, single: Tensor, transforms: Tensor, x: Tensor
 ) -> ColumnPolynomials | None:
-    """Series of transforms^T k_i(nodes, x) on the range of x, or None where there are none.
+    """Series of transforms^T k_i(nodes, x) on the range of x, or None where they do not apply.
 
-    A smooth kernel that varies over a lengthscale has a series of a few dozen terms between the
-    smallest and the largest value of the data, whatever the number of nodes, with an error below
-    rounding. Only its coefficients depend on the kernel's parameters and on the nodes.
+    On the range of the data a smooth kernel has a series of a few dozen terms, whatever the number
+    of nodes, with an error below rounding. Only its coefficients depend on the kernel's parameters
+    and on the nodes.
 
     Args:
-        factors: of the kernel; None unless all are squared exponentials.
+        factors: of the kernel; the result is None unless all are squared exponentials.
         nodes (d, m): of the grid.
-        single (d,): axes with one node, that have no part in the model.
+        single (d,): axes with one node, which are ignored.
         transforms (d, m, c): see ``GridModes``.
-        x (n, d): all inputs that they will be evaluated at.
+        x (n, d): all inputs at which the series will be evaluated.
 
     Cost: O(n d) for the range, O(d m terms c) for the coefficients.
     Source: ours.
@@ -95,14 +95,14 @@ def column_polynomials(
     if precision is None or not x.shape[0]:
         return None
     low, high = x.detach().amin(0).double(), x.detach().amax(0).double()
-    middle = (0.5 * (low + high)).to(x.dtype).double()  # rounded once, here
+    middle = (0.5 * (low + high)).to(x.dtype).double()  # exactly representable in the data's dtype
     half = torch.maximum(high - middle, middle - low)
     ratio = torch.where(single, 0.0, half * precision.detach().double().sqrt())
-    if not bool((ratio < MOST_TERMS).all()):  # far too many terms, or NaN
+    if not bool((ratio < MAX_TERMS).all()):  # far too many terms, or NaN
         return None
     degrees = number_of_terms(ratio, TRUNCATION).cpu()
     terms = int(degrees.max())
-    if terms > MOST_TERMS:
+    if terms > MAX_TERMS:
         return None
     place = torch.arange(terms, dtype=torch.float64, device=x.device)
     angle = (place + 0.5) * (math.pi / terms)

@@ -1,4 +1,4 @@
-"""Products of one entry per factor, many at once: each from a shorter one by one multiplication."""
+"""Many products of one entry per factor, each formed from a shorter one by one multiplication."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from gpx.backends.triton import triton_tree
 from gpx.linalg.khatri_rao import khatri_rao_columns
 from gpx.linalg.known_gradient import first_derivative_only
 
-SMALLEST = {torch.float64: 1e-174, torch.float32: 1e-17}
-"""Where a product of ground entries is below this, logarithms are summed instead. It is half of the
-dtype's range of exponents."""
+MIN_GROUND_PRODUCT = {torch.float64: 1e-174, torch.float32: 1e-17}
+"""If a product of ground entries is below this, about half of the dtype's range of exponents,
+logarithms are summed instead."""
 
 
 class ProductPlan:
     """Order in which the products of p multi-indices are formed.
 
     Entry 0 of a factor is its largest, the ground entry. The p largest products of factors in
-    descending order are a lower set: with a multi-index they contain every smaller one. The parent
+    descending order form a lower set: with a multi-index it contains every smaller one. The parent
     of a multi-index has its last nonzero entry set to zero, so that a product is its parent's times
-    one ratio (entry over ground entry of that factor), whatever d. Parents that ties or rounding
-    left out are added.
+    one ratio (entry over ground entry of that factor), whatever d. Parents missing because of ties
+    or rounding are added.
 
     Args:
         index (p, d): entry of each factor, int64.
 
     Attributes:
         index (p, d): the multi-indices in the order of the products: by number of nonzero entries.
-        order (p,): where in that order the multi-indices given stand.
-        width: entries of each factor that occur, the ground entry included.
-        num_nodes: products formed, those of added parents included.
-        parent (num_nodes,), ratio (num_nodes,): the product of which each is made, and the ratio
-            i (width - 1) + a - 1 of entry a of factor i; int32 on the CPU, zero for the ground.
+        order (p,): positions of the given multi-indices in that order.
+        width: number of entries of each factor in use, the ground entry included.
+        num_nodes: number of products formed, with those of added parents.
+        parent (num_nodes,), ratio (num_nodes,): for each product its parent, and the number
+            i (width - 1) + a - 1 of the ratio for entry a of factor i; int32 on the CPU, zero for
+            the product of ground entries.
 
     Cost: O(p d log p), once per choice of index.
     """
@@ -98,12 +99,12 @@ def _parents(index: Tensor) -> Tensor:
 def tree_products(factors: Tensor, plan: ProductPlan) -> Tensor:
     """prod_i factors[i, index[j, i]] for every multi-index j of a plan, in its order: (p, n).
 
-    Where the product of the ground entries comes near the smallest number of the dtype, logarithms
-    and signs are summed instead (``khatri_rao_columns``), at d times the cost: the ground entries
-    of 100 factors may underflow together although other products do not.
+    Where the product of the ground entries is close to underflow, logarithms and signs are summed
+    instead (``khatri_rao_columns``), at d times the cost: the product of 100 ground entries may
+    underflow although other products do not.
 
     Args:
-        factors (d, c, n): entries of each factor, at least those that occur; ground entries first.
+        factors (d, c, n): entries of each factor, at least those in use; ground entries first.
         plan: of the multi-indices.
 
     Returns:
@@ -115,8 +116,8 @@ def tree_products(factors: Tensor, plan: ProductPlan) -> Tensor:
     """
     ground = factors[:, 0]
     root = ground.prod(0)
-    low = SMALLEST.get(factors.dtype, 1e-17)
-    # a program of torch.export takes the way that is right for all inputs
+    low = MIN_GROUND_PRODUCT.get(factors.dtype, 1e-17)
+    # exported programs use the form that is valid for all inputs
     if torch.compiler.is_exporting() or (
         root.numel() and not bool(root.detach().abs().amin() > low)
     ):
@@ -143,7 +144,7 @@ class _Tree(torch.autograd.Function):
         largest = max((len(which) for _, _, which in plan.levels), default=0)
         scratch = torch.empty_like(products[:largest])
         for rows, parent, which in plan.levels:
-            # gathers into memory at hand: fresh memory costs more than the products
+            # gathers into existing memory: allocating it would cost more than the products
             here, gathered = products[rows], scratch[: len(which)]
             torch.index_select(ratio, 0, which, out=here)
             torch.index_select(products, 0, parent, out=gathered)

@@ -18,39 +18,39 @@ from gpx.errors import NotPositiveDefinite
 NOISE_GRID = 400
 """Number of ratios of noise to outputscale that ``best_scales`` compares."""
 
-LARGEST_SCALE = 1e4
-"""Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
+MAX_OUTPUTSCALE = 1e4
+"""Largest outputscale in ``best_scales``, in mean squares of the residuals."""
 
 ROWS_PER_FUNCTION = 8
-"""Rows per eigenfunction on which the search computes evidences: with fewer rows, smoother
-functions win than with all of the data."""
+"""Rows per eigenfunction on which the search computes evidences; fewer rows would favour functions
+that are smoother than those best for all data."""
 
-LEAST_ROWS = 1000
-"""Least number of these rows, however few eigenfunctions there are."""
+MIN_ROWS = 1000
+"""Smallest number of these rows."""
 
-LONGEST = 1e3
-"""Longest lengthscale tried, in ranges of the column's nodes."""
+MAX_LENGTHSCALE = 1e3
+"""Longest lengthscale tried, relative to the range of the column's nodes."""
 
-SHORTEST = 1e-3
+MIN_LENGTHSCALE = 1e-3
 """Shortest lengthscale tried, in the same unit, where all values of a column are nodes."""
 
-NEGLIGIBLE_MOVE = 1e-4
-"""A move that gains less than this, in nats per point, is not made."""
+MIN_MOVE_GAIN = 1e-4
+"""A move that gains less than this, in nats per row, is rejected."""
 
-MOST_EVALUATIONS = 300
-"""No further sweep begins after so many evidences, each of one set of eigenfunctions."""
+MAX_EVALUATIONS = 300
+"""No further sweep begins after this many evaluations of the evidence."""
 
-NEGLIGIBLE_SWEEP = 1e-3
-"""The search ends after a sweep that gains less than this, nats per point."""
+MIN_SWEEP_GAIN = 1e-3
+"""The search ends after a sweep that gains less than this, in nats per row."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """Result of ``search_lengthscales``.
 
     Attributes:
-        gain: of the evidence over that of the start, nats per row used.
-        evaluations: evidences computed, each of a set of eigenfunctions.
-        rows: used.
+        gain: increase of the evidence, in nats per row used.
+        evaluations: number of evidences computed.
+        rows: number of rows used.
     """
 
     gain: float
@@ -68,34 +68,34 @@ def search_lengthscales(
     *,
     generator: torch.Generator,
     spent: Spent = never,
-) -> Found:
-    """Double and halve lengthscales as long as the evidence of the p leading functions rises.
+) -> SearchResult:
+    """Double and halve lengthscales while the evidence of the p leading functions rises.
 
     With the lengthscales of an exact process, p functions are often too few: some of them vary
-    along inputs that explain little of the targets. Gradients do not lead away from there, because
-    the evidence jumps where the set of the p leading functions changes. So the search chooses the
+    along inputs that explain little of the targets. Gradients do not help, because the evidence
+    jumps where the set of the p leading functions changes. The search therefore chooses the
     functions anew at every move. A sweep moves all lengthscales together, then each by itself; a
-    move that helps is repeated with twice its exponent. The first sweep also tries to raise every
-    shorter lengthscale to the range of its nodes at once: where an input has a few values far
-    apart, doubling its lengthscale changes nothing until it is near their distance. Every evidence
-    is that of the best outputscale, and the ratio of noise to outputscale follows in powers of two.
+    successful move is repeated with twice its exponent. The first sweep also tries to raise every
+    shorter lengthscale to the range of its nodes at once: if an input has a few values far apart,
+    doubling its lengthscale has no effect until it is near their distance. Every evidence is at the
+    best outputscale, and the ratio of noise to outputscale is adapted in powers of two.
 
     Args:
-        basis: its grid is placed; its kernel's learned lengthscales are moved.
-        x (n, d), residual (n,): inputs and y - m(x); 8 p random rows of them are used.
+        basis: its grid is placed; its kernel's learned lengthscales are changed.
+        x (n, d), residual (n,): inputs and y - m(x); max(1000, 8 p) random rows are used.
         ratio: initial noise variance over outputscale.
-        sweeps: over the inputs, at most; none begins after 300 evidences.
+        sweeps: largest number of sweeps; none begins after ``MAX_EVALUATIONS``.
         generator: draws the rows.
-        spent: asked before every evidence; the search then ends at the best so far.
+        spent: asked before every evaluation whether to stop at the best so far.
 
-    Cost: 5 p^3 + O(d m p) multiply-adds per evidence, about 3 d of them in a sweep, whatever n.
-    None where no lengthscale is learned.
+    Cost: 5 p^3 + O(d m p) multiply-adds per evidence, about 3 d of them in a sweep, whatever n;
+    nothing if no lengthscale is learned.
     Source: ours; the evidence is that of Evans thesis, algorithm 4.2.
     """
     parts = basis.factors.learned_lengthscales
     if not parts or sweeps < 1:
-        return Found(0.0, 0, 0)
-    most = max(LEAST_ROWS, ROWS_PER_FUNCTION * basis.num_basis)
+        return SearchResult(0.0, 0, 0)
+    most = max(MIN_ROWS, ROWS_PER_FUNCTION * basis.num_basis)
     rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
     least, longest = _limits(basis, x)
     start = torch.cat([part.lengthscale.detach().reshape(-1) for part, _ in parts]).double()
@@ -104,33 +104,33 @@ def search_lengthscales(
     before = first
     for count in range(sweeps):
         search.sweep(jump=count == 0)
-        little = search.value - before < NEGLIGIBLE_SWEEP * len(rows)
-        if little or search.ended or search.evaluations >= MOST_EVALUATIONS:
+        little = search.value - before < MIN_SWEEP_GAIN * len(rows)
+        if little or search.ended or search.evaluations >= MAX_EVALUATIONS:
             break
         before = search.value
     search.assign(search.best)
     gain = (search.value - first) / len(rows)
-    return Found(gain if math.isfinite(gain) else 0.0, search.evaluations, len(rows))
+    return SearchResult(gain if math.isfinite(gain) else 0.0, search.evaluations, len(rows))
 
 
 def _limits(basis: GridEigenfunctions, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Shortest and longest of every learned lengthscale, flat."""
+    """Smallest and largest value allowed for every learned lengthscale, flattened."""
     span = basis.nodes.amax(1) - basis.nodes.amin(1)
     span = torch.where(span > 0.0, span, 1.0)
-    shortest = torch.maximum(basis.resolved_lengthscales(x), SHORTEST * span)
+    shortest = torch.maximum(basis.resolved_lengthscales(x), MIN_LENGTHSCALE * span)
     least, longest = [], []
     for part, columns in basis.factors.learned_lengthscales:
         if part.lengthscale.ndim:
             least.append(shortest[columns])
-            longest.append(LONGEST * span[columns])
+            longest.append(MAX_LENGTHSCALE * span[columns])
         else:
             least.append(shortest[columns].min()[None])
-            longest.append(LONGEST * span[columns].max()[None])
+            longest.append(MAX_LENGTHSCALE * span[columns].max()[None])
     return torch.cat(least), torch.cat(longest)
 
 
 class _Search:
-    """The best lengthscales so far, their evidence, and their ratio of noise to outputscale."""
+    """State of the search: the best lengthscales, their evidence and ratio of noise."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Search:
         self.evaluations, self.spent, self.ended = 0, spent, False
 
     def begin(self, start: Tensor, ratio: float) -> float:
-        """Start there; returns its evidence."""
+        """Set the start; returns its evidence."""
         self.best, self.ratio = start, ratio
         self.value, self.ratio = self._evaluate(start)
         return self.value
@@ -164,7 +164,7 @@ class _Search:
                 self._move(single)
 
     def assign(self, values: Tensor) -> None:
-        """Give the kernel these lengthscales."""
+        """Set the kernel's learned lengthscales."""
         done = 0
         for part, _ in self.basis.factors.learned_lengthscales:
             like = part.lengthscale
@@ -172,24 +172,24 @@ class _Search:
             done += like.numel()
 
     def _jump(self, which: Tensor) -> None:
-        """Try the first power of two at which a lengthscale reaches the range of its nodes."""
-        exponent = torch.log2(self.longest / LONGEST / self.best).ceil()
-        if bool((exponent[which] > 1.0).all()):  # nearer ones are for ``_move``
-            self._take(torch.where(which, self.best * 2.0**exponent, self.best))
+        """Try to raise a lengthscale at once, by a power of two, to the range of its nodes."""
+        exponent = torch.log2(self.longest / MAX_LENGTHSCALE / self.best).ceil()
+        if bool((exponent[which] > 1.0).all()):  # a factor of two is tried by ``_move``
+            self._try(torch.where(which, self.best * 2.0**exponent, self.best))
 
-    def _take(self, trial: Tensor) -> bool:
-        """Move there if that gains enough; returns whether it did."""
+    def _try(self, trial: Tensor) -> bool:
+        """Accept the trial if it gains enough; returns whether it did."""
         self.ended = self.ended or self.spent()
         if self.ended:
             return False
         value, ratio = self._evaluate(trial)
-        if not value > self.value + NEGLIGIBLE_MOVE * len(self.x):
+        if not value > self.value + MIN_MOVE_GAIN * len(self.x):
             return False
         self.best, self.value, self.ratio = trial, value, ratio
         return True
 
     def _move(self, which: Tensor) -> None:
-        """Double these lengthscales while that gains, or else halve them."""
+        """Double these lengthscales while that gains, else halve them."""
         for sign in (1, -1):
             exponent, moved = 1, False
             while True:
@@ -197,7 +197,7 @@ class _Search:
                 inside = (trial <= self.longest) if sign > 0 else (trial >= self.least)
                 if not bool(inside[which].all()):
                     break
-                if not self._take(trial):
+                if not self._try(trial):
                     break
                 moved, exponent = True, 2 * exponent
             if moved:
@@ -231,7 +231,7 @@ def evidence_at_ratio(sums: SufficientStatistics, ratio: float) -> float:
     n, wide = sums.num_data, sums.squared.new_tensor(ratio)
     try:
         found = FittedWeights(sums, torch.ones_like(sums.projected), wide)
-    except NotPositiveDefinite:  # so little noise that the sums are singular to rounding
+    except NotPositiveDefinite:  # singular to rounding at so little noise
         return -math.inf
     outputscale = float(found.fit) / n
     if not outputscale > 0.0:
@@ -267,7 +267,7 @@ def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
     logs = n * ratios.log() + (values / ratio).log1p().sum(1)
     outputscale = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
     loss = n * outputscale.log() + logs
-    # where the features all but vanish at the data, larger outputscales are always better
-    loss[outputscale > LARGEST_SCALE * sums.squared / n] = torch.inf
+    # exclude ratios at which vanishing features would ask for an ever larger outputscale
+    loss[outputscale > MAX_OUTPUTSCALE * sums.squared / n] = torch.inf
     best = torch.argmin(loss)
     return outputscale[best], outputscale[best] * ratios[best]

@@ -1,4 +1,4 @@
-"""Choice of the grid and its eigenfunctions before training, and their outputscale and noise."""
+"""Initial choice of the grid, its eigenfunctions, outputscale and noise."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gpx.linalg import require_memory
 SQUARE_ARRAYS = 8
 """Number of p x p arrays that training holds at once."""
 
-ALL_NOISE = 0.99
-"""A noise variance above this times the mean square of the targets means that the functions explain
+ALL_NOISE_SHARE = 0.99
+"""If the noise variance is above this share of the targets' mean square, the functions explain
 nothing."""
 
-LEAST_NOISE = 2e-6
-"""Twice the floor of a noise variance, so that a start never sits on it."""
+MIN_NOISE = 2e-6
+"""Smallest initial noise variance: twice the floor of the parameter."""
 
 
 class Chosen(NamedTuple):
-    """What ``choose_eigenfunctions`` did.
+    """Result of ``choose_eigenfunctions``.
 
     Attributes:
-        note: the size of the grid and what moved, for the log.
-        gain: of the search for lengthscales, nats over the rows that it used.
+        note: log message with the size of the grid and the changes.
+        gain: of the search for lengthscales, in nats over the rows that it used.
     """
 
     note: str
@@ -41,9 +41,9 @@ def require_sums(option: str, functions: int, device: torch.device) -> None:
     """Raise ConfigError where sums of p x p do not fit into memory.
 
     Args:
-        option: that sets p, for the message.
+        option: name of the option for p, for the message.
         functions: p.
-        device: where the sums will be.
+        device: of the sums.
     """
 
     def fewer(free: int) -> str:
@@ -65,16 +65,16 @@ def choose_eigenfunctions(
     generator: torch.Generator,
     spent: Spent = never,
 ) -> Chosen:
-    """Place the grid and select the eigenfunctions of the kernel, or of one that suits them better.
+    """Place the grid and select eigenfunctions, after a search for lengthscales with ``fit``.
 
     Args:
-        basis: to place; the lengthscales of its kernel move with ``fit``.
+        basis: changed in place; with ``fit`` also the lengthscales of its kernel.
         x (n, d), residual (n,): inputs and y - m(x).
         ratio: noise variance over outputscale.
         fit: whether to raise lengthscales that the grid cannot resolve, and to search.
-        sweeps: of that search, see ``search_lengthscales``.
-        generator: of its rows.
-        spent: whether the search is to end where it is.
+        sweeps: of the search, see ``search_lengthscales``.
+        generator: draws its rows.
+        spent: asked during the search whether to stop.
     """
     basis.place(x)
     raised = basis.raise_lengthscales(x) if fit else []
@@ -97,7 +97,7 @@ def choose_eigenfunctions(
 
 
 def scales_for(sums: SufficientStatistics, inputs: int) -> tuple[Tensor, Tensor, str]:
-    """Outputscale and noise variance of largest evidence, with a remark where that is all noise.
+    """Outputscale and noise variance of largest evidence, with a remark if it is all noise.
 
     Args:
         sums: of rows without weights.
@@ -108,9 +108,9 @@ def scales_for(sums: SufficientStatistics, inputs: int) -> tuple[Tensor, Tensor,
     """
     outputscale, noise = best_scales(sums)
     remark = ""
-    if noise > ALL_NOISE * sums.squared / sums.num_data:
+    if noise > ALL_NOISE_SHARE * sums.squared / sums.num_data:
         remark = (
             "; they explain nothing of the targets: start from longer lengthscales, "
             f"lengthscale={math.sqrt(inputs):.1f}"
         )
-    return outputscale, noise.clamp_min(LEAST_NOISE), remark
+    return outputscale, noise.clamp_min(MIN_NOISE), remark

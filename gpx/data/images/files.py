@@ -1,4 +1,4 @@
-"""Images in files: the digits of the package, IDX files and NumPy archives."""
+"""Images in files: the digits of the package, pictures, IDX files and NumPy archives."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gpx.data.columns.numbers import Floats, Mask
 from gpx.data.folders import checksums, find, under
 from gpx.data.images.idx import read_idx
 from gpx.data.images.mnist import PARTS
+from gpx.data.images.pictures import has_pictures, read_pictures
 from gpx.data.images.pixels import channels_first, pixel_names
 from gpx.data.images.source import ImageSource
 from gpx.data.table import Table
@@ -55,13 +56,15 @@ class _Part(NamedTuple):
 
 
 class ImageFiles(ImageSource):
-    """Images of the user: a NumPy archive, or a folder of IDX files named as in MNIST.
+    """Images of the user: a folder of pictures, a NumPy archive, or IDX files named as in MNIST.
 
     An archive has arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``,
     which are divided into folds; x is (n, h, w), (n, h, w, c) or (n, c, h, w) with one or three
-    channels. A folder has ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, and the same
-    with ``t10k`` for the test part, possibly gzipped; for example Fashion-MNIST, KMNIST or
-    NOT-MNIST.
+    channels. A folder of pictures has a folder for each class (``cats/1.png``, ``dogs/1.jpg``),
+    divided into folds, or folders ``train`` and ``test`` with those; all pictures are of one size,
+    in grey or in colour. A folder of IDX files has ``train-images-idx3-ubyte`` and
+    ``train-labels-idx1-ubyte``, and the same with ``t10k`` for the test part, possibly gzipped; for
+    example Fashion-MNIST, KMNIST or NOT-MNIST.
 
     Args:
         path: folder or .npz file, relative to ``root`` if that is given.
@@ -94,8 +97,17 @@ class ImageFiles(ImageSource):
         """
         path = under(self.root, self.path)
         if not path.exists():
-            raise DataError(f"{path} does not exist; path= is a folder of IDX files or a .npz file")
-        parts, used = _folder(path) if path.is_dir() else (_archive(path), [path])
+            raise DataError(
+                f"{path} does not exist; path= is a folder of pictures or of IDX files, or a .npz "
+                "file"
+            )
+        names: tuple[str, ...] = ()
+        if path.is_dir() and has_pictures(path):
+            found, names, checksum = read_pictures(path)
+            parts, sums = [_Part(*part) for part in found], {path.name: checksum}
+        else:
+            parts, used = _folder(path) if path.is_dir() else (_archive(path), [path])
+            sums = checksums(used)
         shapes = {part.pixels.shape[1:] for part in parts}
         if len(shapes) != 1:
             raise DataError(
@@ -119,8 +131,9 @@ class ImageFiles(ImageSource):
             test_masks=masks,
             notes=f"{' x '.join(map(str, pixels.shape[1:]))} pixels / {unit:g}",
             origin=str(path),
-            checksums=checksums(used),
+            checksums=sums,
             input_unit=unit,
+            class_names=names,
         )
 
 
@@ -162,7 +175,8 @@ def _folder(path: Path) -> tuple[list[_Part], list[Path]]:
         if images is None or labels is None:
             raise DataError(
                 f"{path} has no {part.images[0] if images is None else part.labels[0]} (gzipped "
-                "or not); a folder of images has the four IDX files by MNIST's names"
+                "or not); a folder of images has a folder of pictures for each class, or the four "
+                "IDX files by MNIST's names"
             )
         pixels, classes = read_idx(images, 3), read_idx(labels, 1)
         parts.append(_checked(pixels.astype(np.float64), classes.astype(np.float64), str(images)))

@@ -159,9 +159,9 @@ class StreamedRows(LazyRows):
         width = () if isinstance(columns, int) else (columns.stop - columns.start,)
         self.shape = torch.Size((cache.num_rows, *width))
         self.dtype, self.device = cache.dtype, torch.device(device)
-        self.near = NEAR_BLOCKS * cache.block_rows
-        # ``near`` rows may extend over one more block
-        self.together = max(1, cache.room // (NEAR_BLOCKS + 1)) * self.near
+        self.chunk_rows = NEAR_BLOCKS * cache.block_rows
+        # ``chunk_rows`` rows may extend over one more block
+        self.buffer_rows = max(1, cache.room // (NEAR_BLOCKS + 1)) * self.chunk_rows
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> StreamedRows:
         """The same rows on another device or in another dtype; nothing is read."""

@@ -23,7 +23,7 @@ from gpx.data.stream.rows import NEAR_BLOCKS, BlockCache, NumberCoding, Streamed
 from gpx.data.stream.survey import Survey, survey
 from gpx.data.table import Table
 from gpx.errors import DataError
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 from gpx.tensor_checks import check_at_least
 
 logger = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ class Stream(DataSource):
         scaler.input_scale.copy_(torch.from_numpy(std[:d]))
         scaler.target_mean.copy_(torch.from_numpy(mean[d:]).view_as(scaler.target_mean))
         scaler.target_scale.copy_(torch.from_numpy(std[d:]).view_as(scaler.target_scale))
-        if not of_classes(task):
+        if not is_classification(task):
             return NumberCoding(mean, std), scaler, ()
         values = Table(
             name=str(self.path),

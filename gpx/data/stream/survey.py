@@ -19,7 +19,7 @@ from gpx.data.labels import Task, misfits
 from gpx.data.standardiser import EPS, SAFE
 from gpx.data.stream.parts import Parts
 from gpx.errors import DataError
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 
 CHUNK_BYTES = 2**22
 """Bytes of the files that are read at a time."""
@@ -88,7 +88,7 @@ def survey(
         digest.update(np.ascontiguousarray(raw).data)
         rows = raw.astype(np.float64)
         _check(parts, rows, start, task)
-        if of_classes(task):
+        if is_classification(task):
             values = np.union1d(values, rows[:, parts.num_inputs :])
             if len(values) > MAX_LABELS:
                 raise DataError(

@@ -17,8 +17,7 @@ from gpx.linalg.cholesky import noted_checks
 class WhitenedGaussian(nn.Module, ABC):
     """q(v) = prod over p latent functions of N(mean_p, S_p S_p^T), starting at the prior N(0, I).
 
-    A family is made without sizes, with options of its own; the model that takes it says how many
-    inducing variables and latent functions there are.
+    A family is constructed from its options; the model that uses it sets the sizes by ``start``.
 
     Attributes:
         mean (p, M): a parameter, from ``start`` on.
@@ -27,9 +26,9 @@ class WhitenedGaussian(nn.Module, ABC):
     mean: nn.Parameter
 
     def start(self, num_inducing: int, num_latents: int = 1) -> WhitenedGaussian:
-        """Parameters of the prior over M variables of p latent functions each; returns itself.
+        """Set q to the prior over M variables of p latent functions each; returns itself.
 
-        What was there before is dropped. A subclass adds its own parameters in ``_start``.
+        Existing parameters are replaced. A subclass adds its own parameters in ``_start``.
 
         Raises:
             ConfigError: no variable or no latent function.
@@ -46,7 +45,7 @@ class WhitenedGaussian(nn.Module, ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Make the covariance's parameters, at the prior, to the size and dtype of ``mean``."""
+        """Create the covariance's parameters at the prior, of the size and dtype of ``mean``."""
 
     @abstractmethod
     def root(self) -> Tensor:
@@ -61,7 +60,7 @@ class WhitenedGaussian(nn.Module, ABC):
         """KL(q || N(0, I)) in nats, summed over the latent functions; ()."""
 
     def terms(self, projection: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``moments`` for A (M, B), and ``kl``, made together."""
+        """``moments`` for A (M, B), and ``kl``."""
         root = self.root()
         return *self.moments(projection, root), self.kl(root)
 
@@ -84,28 +83,28 @@ class WhitenedGaussian(nn.Module, ABC):
         longest: float = math.inf,
         gradients: Sequence[Tensor | None] | None = None,
     ) -> None:
-        """Move along the natural gradient of a loss whose gradients are in the parameters.
+        """Step along the natural gradient of a loss, given the gradients of the parameters.
 
         The natural parameters of q take a step along the gradient in its moments m and S + m m^T:
         the precision P = (S S^T)^{-1} becomes P + 2 rate dloss/d(S S^T), and the mean m - rate
         P^{-1} dloss/dm with the new P. Where that P is not positive definite (the likelihood is not
-        log-concave) it has rate^2 / 2 of the step's square in addition, which makes it so.
+        log-concave) rate^2 / 2 times the step's square is added, which makes it so.
 
         Args:
-            rate: in units of one over the loss: of minus the bound itself at most one, which for
-                Gaussian noise and all data leads to the optimum at once.
-            longest: a longer step of the mean of a latent function is shortened to this length. In
-                v one is a prior standard deviation: no value of the function moves by more.
-            gradients: of the parameters in their order, where they are not those held there.
+            rate: step size. For minus the bound as loss at most one, which with Gaussian noise and
+                all data reaches the optimum in one step.
+            longest: longest step of the mean of a latent function, in prior standard deviations; no
+                value of the function moves by more.
+            gradients: of the parameters in their order; None: their ``grad``.
 
-        Inside ``checks_deferred`` nobody asks whether the first P is positive definite: where it is
-        not, that is noted and q stays as it is, for the step to be made again outside.
+        Inside ``checks_deferred`` an indefinite first P is only noted and q stays unchanged, for
+        the step to be repeated outside.
 
         Raises:
             NotAvailable: the family has no such step.
 
-        Source: Hensman, Fusi and Lawrence 2013; Salimbeni, Eleftheriadis and Hensman 2018; for what
-            keeps P positive definite Lin, Schmidt and Khan 2020.
+        Source: Hensman, Fusi and Lawrence 2013; Salimbeni, Eleftheriadis and Hensman 2018; for the
+            added square Lin, Schmidt and Khan 2020.
         """
         raise NotAvailable(f"{class_name(self)} has no natural gradient step")
 
@@ -210,9 +209,9 @@ class MeanField(WhitenedGaussian):
         return gaussian_kl(self.mean, root, self.log_scale)
 
     def assign(self, mean: Tensor, factor: Tensor) -> None:
-        """Keep the mean and, of the covariance, the inverse of the precision's diagonal.
+        """Set q to the diagonal Gaussian closest in KL(q || N(mean, factor factor^T)).
 
-        That is the diagonal Gaussian closest in KL(q || N(mean, factor factor^T)).
+        Its variances are the inverse of the precision's diagonal.
         """
         self._check(mean, factor)
         with torch.no_grad():
@@ -240,7 +239,7 @@ class MeanField(WhitenedGaussian):
 def _gradients(
     parameters: Sequence[nn.Parameter], given: Sequence[Tensor | None] | None
 ) -> list[Tensor]:
-    """Those given, or of what was differentiated last, in float64."""
+    """The given gradients, or the parameters' ``grad``, in float64; None counts as zero."""
     found = [parameter.grad for parameter in parameters] if given is None else given
     return [
         torch.zeros_like(p, dtype=torch.float64) if g is None else g.double()
@@ -249,15 +248,17 @@ def _gradients(
 
 
 def _shortened(step: Tensor, longest: float) -> Tensor:
-    """Steps (p, M), each of at most that length."""
+    """Steps (p, M), shortened to at most length ``longest``."""
     length = torch.linalg.vector_norm(step, dim=-1, keepdim=True)
     return step * (longest / length).clamp_max(1.0)
 
 
 def _upper_root(change: Tensor) -> tuple[Tensor, Tensor | None]:
-    """U (p, M, M), upper triangular, with U U^T = I + E, or I + E + E^2 / 2 where that is not
-    positive definite, for symmetric E = ``change``; inside ``checks_deferred`` always the first,
-    and whether one of them () is none."""
+    """Upper triangular U (p, M, M) with U U^T = I + E for symmetric E = ``change``.
+
+    U U^T = I + E + E^2 / 2 where I + E is not positive definite. Inside ``checks_deferred`` always
+    the first form, and whether a factorisation failed ().
+    """
     identity = torch.eye(change.shape[-1], dtype=change.dtype, device=change.device)
     lower, info = torch.linalg.cholesky_ex((identity + change).flip(-2, -1))
     noted = noted_checks()

@@ -1,9 +1,8 @@
-"""The two hot products of sparse variational inference, with hand-written gradients.
+"""The two main products of sparse variational inference, with hand-written gradients.
 
 A step of stochastic variational inference spends its time in A = L^{-1} K_zx and in the moments of
-S^T A. Automatic differentiation through a Cholesky factorisation and a triangular solve costs
-several times what these need: here every product is one call per panel, nothing triangular is
-masked twice, and the factorisation is differentiated in closed form.
+S^T A. Automatic differentiation through a Cholesky factorisation and a triangular solve would be
+several times slower; here the factorisation is differentiated in closed form.
 
 Notation: M inducing points, B data points, p latent functions. L = chol(K_zz), A (M, B).
 """
@@ -49,7 +48,7 @@ class _Project(torch.autograd.Function):
             phi.diagonal().mul_(0.5)
             grad_zz = lower_transpose_matmul(inverse, lower_lower_matmul(phi, inverse))
             grad_zz = grad_zz.to(ctx.dtype)
-            if ctx.jitter:  # it follows the mean diagonal
+            if ctx.jitter:  # the jitter is proportional to the mean diagonal
                 diagonal = grad_zz.diagonal()
                 diagonal.add_(diagonal.sum(), alpha=ctx.jitter / len(diagonal))
         return grad_zz, grad_zx, None, None
@@ -70,7 +69,7 @@ def project(k_zz: Tensor, k_zx: Tensor, inverse: Tensor, jitter: float = 0.0) ->
 
 
 class _FactorTerms(torch.autograd.Function):
-    """A^T m, diag(A^T (S S^T - I) A) and KL(N(m, S S^T) || N(0, I)), S by its logarithmic form."""
+    """A^T m, diag(A^T (S S^T - I) A) and KL(N(m, S S^T) || N(0, I)); S has a log diagonal."""
 
     @staticmethod
     def forward(
@@ -86,7 +85,7 @@ class _FactorTerms(torch.autograd.Function):
         ctx.save_for_backward(projection, mean, factor, rooted, raw)
         squares = rooted.square().view(latents, size, -1)
         excess = squares.addcmul_(projection, projection, value=-1.0).sum(1)
-        # the divergence as one sum: what is not a square of S goes where such squares are
+        # the divergence as one sum: the other terms are added to entries of the squares of S
         summands = factor.square()
         summands.diagonal(dim1=-2, dim2=-1).sub_(raw.diagonal(dim1=-2, dim2=-1), alpha=2.0)
         summands[..., 0].addcmul_(mean, mean)
@@ -100,7 +99,7 @@ class _FactorTerms(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         projection, mean, factor, rooted, _ = ctx.saved_tensors
         latents, size, _ = factor.shape
-        # half of what comes through the excess variance, doubled where it meets the rest
+        # half the gradient through the excess variance; doubled when the other part is added
         weighted = (rooted.view(latents, size, -1) * grad_excess.unsqueeze(1)).view_as(rooted)
         if latents == 1:
             grad = lower_matmul(factor[0], weighted)
@@ -123,13 +122,13 @@ class _FactorTerms(torch.autograd.Function):
 
 
 def factor_terms(projection: Tensor, mean: Tensor, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What a bound asks of v ~ N(m, S S^T): A^T v, and the divergence from N(0, I).
+    """Moments of A^T v for v ~ N(m, S S^T), and its divergence from N(0, I).
 
     Args:
         projection (M, B): A.
         mean (p, M): m, one row per latent function.
-        raw (p, M, M): strict lower triangle of S, and the logarithms of its diagonal; what is above
-            is not read.
+        raw (p, M, M): strict lower triangle of S, and the logarithms of its diagonal; entries above
+            the diagonal are not read.
 
     Returns:
         mean (p, B) of A^T v, its excess variance diag(A^T (S S^T - I) A) (p, B) over the prior's,

@@ -22,21 +22,21 @@ GAUSSIAN = (Gaussian, GaussianOutputs)
 """Likelihoods whose optimal q(v) has a closed form."""
 
 OPTIMAL = (*GAUSSIAN, MixedOutputs)
-"""Likelihoods whose optimal q(v), with a Gaussian of each latent function, is known."""
+"""Likelihoods whose optimal q(v), independent over the latent functions, is known."""
 
-TOLERANCE, MOST_STEPS = 1e-8, 2000
-"""Relative residual and step limit of the linear system for the means of mixed outputs; it warns
-where the limit is reached first."""
+TOLERANCE, MAX_STEPS = 1e-8, 2000
+"""Relative residual and step limit (with a warning) of the linear system for the means of mixed
+outputs."""
 
 SUMS_CHUNK = 2**16
-"""Rows whose residuals are in memory together while sums over all data are taken."""
+"""Rows whose residuals are in memory at once while sums over all data are computed."""
 
 
 def row_scale(noise: RowNoise | None, likelihood: Gaussian | NoisyOutputs) -> Tensor | None:
-    """Factors (n,) that give rows the noise variance of the likelihood; None: they have it.
+    """Factors (n,) that scale each row to the likelihood's noise variance; None: no scaling.
 
     Args:
-        noise: what is known of the noise of each; of several outputs weights alone.
+        noise: known noise of each row; with several outputs only its weights are used.
     """
     if noise is None:
         return None
@@ -54,14 +54,14 @@ def whitened_sums(
     scale: Tensor | None = None,
     mean_shares: Tensor | None = None,
 ) -> NystromSums:
-    """What the optimal q(v) depends on, in float64: O(n M^2), memory free of n.
+    """The sums that the optimal q(v) depends on, in float64: O(n M^2), memory independent of n.
 
     Args:
         variables: u at the current hyperparameters.
         mean: prior mean of f.
         x (n, d), y (n,) or (n, p).
         scale (n,): factors of rows, ``row_scale``; None: ones.
-        mean_shares (p,) or (): how many times an output has the prior mean; None: once.
+        mean_shares (p,) or (): multiples of the prior mean in each output; None: one.
     """
     whitener, found = variables.whitener(), None
     start = 0
@@ -73,7 +73,7 @@ def whitened_sums(
         prior = mean(rows).view(column)
         residual = targets - (prior if mean_shares is None else prior * mean_shares)
         part = nystrom_sums(store, residual if own is None else residual * own.view(column))
-        found = part if found is None else found.with_sums_of(part)
+        found = part if found is None else found.plus(part)
     assert found is not None  # there are rows
     return found
 
@@ -140,10 +140,10 @@ def raise_noise(
     num_data: int | list[int],
     likelihood: Gaussian | NoisyOutputs,
 ) -> None:
-    """Set the noise variance to that of highest collapsed bound of every output, if larger.
+    """Raise the noise variance of every output to the maximiser of its collapsed bound, if larger.
 
-    Hyperparameters fitted to a subset leave the noise too low for a sparse model, which must count
-    as noise what its inducing points cannot explain.
+    Hyperparameters fitted to a subset have too little noise for a sparse model, whose noise also
+    covers the variance that the inducing points cannot explain.
     """
     current = likelihood.noise_variance
     noises = current.double().view(-1)
@@ -156,10 +156,10 @@ def raise_noise(
     )
 
 
-def best_variational(
+def optimal_variational(
     sums: OutputSums, likelihood: Gaussian | GaussianOutputs | MixedOutputs
 ) -> tuple[Tensor, Tensor]:
-    """``mixed_optimum`` or, of outputs with a function each, ``whitened_optimum``."""
+    """``mixed_optimum`` for mixed outputs, else ``whitened_optimum``."""
     if isinstance(likelihood, MixedOutputs):
         return mixed_optimum(sums, likelihood)
     return whitened_optimum(sums, likelihood)
@@ -174,7 +174,7 @@ def mixed_optimum(sums: OutputSums, likelihood: MixedOutputs) -> tuple[Tensor, T
     m_l + sum_j W_jl / s_j G_j sum_k W_jk m_k = sum_j W_jl / s_j b_j together, s_j the noise.
 
     Args:
-        sums: of each output, residuals around what it has of the prior mean (``mean_shares``).
+        sums: of each output, of residuals around its multiple of the prior mean (``mean_shares``).
 
     Cost: O(q M^3), and p M^2 a step of conjugate gradients.
     """
@@ -204,19 +204,19 @@ def mixed_optimum(sums: OutputSums, likelihood: MixedOutputs) -> tuple[Tensor, T
         right.reshape(-1, 1),
         preconditioner=blocks,
         stop=RelativeResidual(TOLERANCE),
-        max_iterations=MOST_STEPS,
+        max_iterations=MAX_STEPS,
         on_failure="warn",
     )
     return found.solution.view(shape), torch.stack([each.inverse_root() for each in own])
 
 
 def mean_shares(likelihood: Likelihood) -> Tensor | None:
-    """How many times each output has the latents' prior mean, (p,); None: once."""
+    """Multiples of the latents' prior mean in each output, (p,); None: one."""
     return likelihood.mixing.detach().sum(1) if isinstance(likelihood, MixedOutputs) else None
 
 
-def apart(sums: OutputSums, likelihood: Likelihood) -> OutputSums:
-    """Sums of each output as of a function of its own, of the prior variance that it has."""
+def per_output_sums(sums: OutputSums, likelihood: Likelihood) -> OutputSums:
+    """Sums of each output as if it were one function of its total prior variance."""
     if not isinstance(likelihood, MixedOutputs):
         return sums
     variances = likelihood.mixing.detach().double().square().sum(1)

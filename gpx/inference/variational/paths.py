@@ -1,4 +1,4 @@
-"""Sampled functions of q(u): prior functions, corrected at the inducing points."""
+"""Sampled functions of q(u): prior functions corrected at the inducing points."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def conditioned_paths(
 ) -> ConditionedFunctions:
     """Functions f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)), u ~ q: x (n, d) -> (num p, n).
 
-    The p latent functions of one draw follow each other; without a mean function.
-
-    Exact in the mean; the variance away from Z is that of the random features of the prior.
+    The p latent functions of one draw are consecutive; no mean function is added. The mean is
+    exact; the variance away from Z is that of the prior's random features.
 
     Args:
         kernel: with random Fourier features.
@@ -34,7 +33,7 @@ def conditioned_paths(
         mean (p, M), factor (p, M, M): of q(v), u = L v.
         num: draws of all p functions.
         generator: on the kernel's device.
-        frequencies: how many, whether paths share them, and with which error.
+        frequencies: of the random features: their number, and whether paths share them.
 
     Raises:
         ConfigError: the kernel has no random Fourier features.

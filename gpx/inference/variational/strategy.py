@@ -1,4 +1,4 @@
-"""Strategies: which variables q is a distribution of, and how it is carried to the function."""
+"""Strategies: the variables that q is over, and the marginals of the function that follow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Whitening(NamedTuple):
     Attributes:
         k_zz (M, M): covariance in float64, with its gradient graph.
         cholesky (M, M): factor L of covariance plus jitter in float64, without a gradient graph.
-        report: jitter used: a share of the mean diagonal, which follows the kernel's parameters.
+        report: jitter used, relative to the mean diagonal.
     """
 
     k_zz: Tensor
@@ -38,10 +38,10 @@ class InducingVariables:
 
     Attributes:
         kernel: shared by the p latent functions.
-        z (M, q): inducing inputs, or what else ``features`` needs; shared as well.
+        z (M, q): inducing inputs, or the parameters of other ``features``; shared as well.
         jitter: smallest jitter on the covariance of u, relative to its mean diagonal; larger ones
             are tried on failure, and reported.
-        features: what z stands for.
+        features: the inducing features that z defines.
     """
 
     kernel: Kernel
@@ -52,9 +52,9 @@ class InducingVariables:
     def whitening(self) -> Whitening:
         """Evaluate and factorise cov(u, u) in float64, whatever the dtype of the model.
 
-        K_zz has no noise on its diagonal: rounding its entries to float32 alone moves eigenvalues
-        by more than a useful jitter. One evaluation and one factorisation of M x M in float64 cost
-        a few milliseconds at M = 512 and make every step succeed at the first attempt.
+        K_zz has no noise on its diagonal, so that rounding its entries to float32 would change
+        eigenvalues by more than a useful jitter. In float64 the evaluation and factorisation take
+        a few milliseconds at M = 512, and the first attempt succeeds.
 
         Raises:
             NotPositiveDefinite: no jitter was enough.
@@ -69,13 +69,13 @@ class InducingVariables:
         return self.features.cross_rows(self.kernel, self.z, x)
 
     def whitener(self) -> Whitener:
-        """L as the streamed sums over the data use it; no gradients."""
+        """L for streamed sums over the data; no gradients."""
         with torch.no_grad():
             return Whitener(self.kernel, self.z, self.whitening().cholesky, self.features)
 
 
 class StrategyTerms(NamedTuple):
-    """The zero-mean latent functions at B inputs under q, and what q costs.
+    """Marginals of the zero-mean latent functions at B inputs under q, and the KL of q.
 
     Attributes:
         mean (p, B), variance (p, B): differentiable in everything. Rounding can make variances
@@ -91,10 +91,10 @@ class StrategyTerms(NamedTuple):
 
 
 class Strategy(ABC):
-    """Which variables q is over, as a linear image of v = L^{-1} (u - mean(u)), L L^T = K_zz.
+    """The variables that q is over, a linear image of v = L^{-1} (u - mean(u)), L L^T = K_zz.
 
-    The prior of v is N(0, I). The optimum for Gaussian noise is known for v, and posteriors are
-    kept in v, so that a strategy also says how to go from v to its own variables and back.
+    The prior of v is N(0, I). The optimum for Gaussian noise and stored posteriors are in terms of
+    v, so that a strategy also converts between v and its own variables.
     """
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Strategy(ABC):
     def from_whitened(
         self, q: WhitenedGaussian, mean: Tensor, factor: Tensor, cholesky: Tensor
     ) -> None:
-        """Set q to where v is N(mean, factor factor^T), or to the nearest member of its family."""
+        """Set q such that v is N(mean, factor factor^T), or nearest to it within the family."""
 
 
 class Whitened(Strategy):
@@ -136,26 +136,26 @@ class Whitened(Strategy):
         return StrategyTerms(mean, variance, kl, white.report)
 
     def kl(self, u: InducingVariables, q: WhitenedGaussian) -> Tensor:
-        """As in ``Strategy``; neither kernel nor u matter."""
+        """As in ``Strategy``; depends on q alone."""
         return q.kl(q.root())
 
     def to_whitened(self, q: WhitenedGaussian, cholesky: Tensor) -> tuple[Tensor, Tensor]:
-        """As they are."""
+        """Mean and factor of q itself."""
         return q.mean, q.factor()
 
     def from_whitened(
         self, q: WhitenedGaussian, mean: Tensor, factor: Tensor, cholesky: Tensor
     ) -> None:
-        """As they are."""
+        """Assign both unchanged."""
         q.assign(mean, factor)
 
 
 class Unwhitened(Strategy):
-    """q is over w = u - mean(u) = L v, values of the function at the inducing points themselves.
+    """q is over w = u - mean(u) = L v, the values of the function at the inducing points.
 
-    Where the data say much about u, q hardly depends on the kernel, and the kernel's gradient does
-    not have to push q along; where they say little, ``Whitened`` is ahead. Marginals and divergence
-    are those of v = L^{-1} w, with L^{-1} as a function of the kernel, in float64.
+    Where the data determine u well, q hardly depends on the kernel, and optimisation is faster than
+    with ``Whitened``; where they do not, ``Whitened`` is faster. Marginals and divergence are those
+    of v = L^{-1} w, with L^{-1} as a function of the kernel, in float64.
 
     Cost: O(p M^3 + p M^2 B) time, O(p M^2 + p M B) memory.
     Source: Burt thesis, sections 2.1 and 2.2.

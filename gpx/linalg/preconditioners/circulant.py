@@ -16,7 +16,7 @@ class CirculantPreconditioner(Preconditioner):
 
     Args:
         generator (n_1, ..., n_D): first column, on the grid.
-        name: of the approximation, for the message.
+        name: of the approximation, for the error message.
 
     Raises:
         NotPositiveDefinite: an eigenvalue that is not positive (one host synchronisation).

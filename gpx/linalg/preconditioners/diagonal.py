@@ -12,12 +12,12 @@ from gpx.linalg.preconditioners.base import Preconditioner
 class Jacobi(Preconditioner):
     """Q = diag(q); the root is symmetric.
 
-    Worth its price only when the diagonal varies (non-constant noise, non-stationary kernels): for
-    a stationary kernel with constant noise it is a multiple of the identity.
+    Useful only when the diagonal varies (non-constant noise, non-stationary kernels): for a
+    stationary kernel with constant noise it is a multiple of the identity.
 
     Args:
-        diagonal (n,): positive; diag(K) for Jacobi's, or sigma^2 everywhere for the identity whose
-            r^T Q^{-1} r is Gibbs' and MacKay's criterion (pass ``below_kernel=True`` for that one).
+        diagonal (n,): positive; diag(K), or sigma^2 everywhere for Gibbs' and MacKay's criterion
+            r^T Q^{-1} r (with ``below_kernel=True``).
         below_kernel: whether diag(q) <= K is known.
 
     Raises:

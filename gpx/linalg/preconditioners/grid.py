@@ -78,15 +78,15 @@ def missing_grid_preconditioner(
     """Smallest eigenpairs with a spectral shift, for the matrix F of the "fill the gaps" system.
 
     F = V (K + sigma^2 I)^{-1} V^T at the missing points is near C C^T + zeta I with
-    C = V Q S_p^T (1 / (lambda + sigma^2) - zeta)^{1/2} over the p smallest lambda. The published
-    experience is that it seldom pays: F's spectrum decays slowly.
+    C = V Q S_p^T (1 / (lambda + sigma^2) - zeta)^{1/2} over the p smallest lambda. According to the
+    source it seldom pays, since F's spectrum decays slowly.
 
     Args:
         eigenvectors, eigenvalues, form: as for ``observed_grid_preconditioner``.
         missing (L, d) or (L,): grid index of each gap.
         rank: p.
         noise: sigma^2, scalar.
-        shift: zeta in (0, 1 / (largest kept lambda + sigma^2)); default half of that end.
+        shift: zeta in (0, 1 / (largest kept lambda + sigma^2)); default half of the upper limit.
 
     Raises:
         ConfigError: ``shift`` outside its range.

@@ -14,7 +14,7 @@ from gpx.linalg.kronecker import flatten_index, kronecker_matmul, split_index
 from gpx.linalg.preconditioners.low_rank import Capacitance, Woodbury
 
 BLOCK_BYTES = 1 << 28
-"""Most bytes of one buffer over several columns or rows; more are taken in turns."""
+"""Largest buffer in bytes over several columns or rows; more are processed in blocks."""
 
 
 class GridLowRankPlusNoise(Woodbury):
@@ -26,20 +26,19 @@ class GridLowRankPlusNoise(Woodbury):
 
     The Gram matrix B^T D^{-1} B is a contraction of the grid of inverse noises with the factors'
     pairs of columns, [Q_l]_{x a} [Q_l]_{x b}, hence one rectangular Kronecker product with c_l^2
-    columns for c_l columns in use per axis; where that would not fit the memory of a few grids, the
-    rows of W Q S^T are formed in blocks instead, over the cells with or without data, whichever are
-    fewer.
+    columns for c_l columns in use per axis. Where its intermediates would exceed a few grids, the
+    rows of W Q S^T are formed in blocks instead, over the cells with data or, for constant noise
+    and if they are fewer, over those without.
 
     Args:
-        factors (m_l, m_l'): Q_l; orthonormal columns if ``orthonormal``.
+        factors (m_l, m_l'): Q_l, with orthonormal columns.
         cells (n,): flat index of each row, row-major; duplicates are allowed.
         columns (p, d): which column of each factor.
         weights (p,): w.
         noise: D as sigma^2 or (n,).
         below_kernel: see ``Preconditioner``.
-        orthonormal: whether Q_l^T Q_l = I, so that the sum over all cells is known.
 
-    Cost: an application 2 c (M sum_l c_l) operations at most and O(M c + p^2) memory, in turns of
+    Cost: an application 2 c (M sum_l c_l) operations at most and O(M c + p^2) memory, in blocks of
     columns; the build M sum_l c_l^2 (times the growth of the box) or 2 min(n, M - n) p^2.
     Source: Evans thesis, section 3.3.4 (the Kronecker form of the applications).
     """
@@ -53,7 +52,6 @@ class GridLowRankPlusNoise(Woodbury):
         noise: Tensor | float,
         *,
         below_kernel: bool = False,
-        orthonormal: bool = True,
     ) -> None:
         if cells.ndim != 1 or columns.ndim != 2 or columns.shape[1] != len(factors):
             raise ShapeError(
@@ -81,11 +79,11 @@ class GridLowRankPlusNoise(Woodbury):
         self._weights = weights.detach()
         self._box = [f.shape[1] for f in self._factors]
         self._place = flatten_index(self._columns.unbind(1), self._box)
-        self.capacitance = Capacitance(self._gram_matrix(orthonormal))
+        self.capacitance = Capacitance(self._gram_matrix())
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors."""
-        return self._in_turns(self._project_block, vectors)
+        return self._in_column_blocks(self._project_block, vectors)
 
     def _project_block(self, block: Tensor) -> Tensor:
         grid = block.new_zeros(self._size, block.shape[-1])
@@ -95,7 +93,7 @@ class GridLowRankPlusNoise(Woodbury):
 
     def _expand(self, low: Tensor) -> Tensor:
         """A^T times low."""
-        return self._in_turns(self._expand_block, low)
+        return self._in_column_blocks(self._expand_block, low)
 
     def _expand_block(self, low: Tensor) -> Tensor:
         box = low.new_zeros(math.prod(self._box), low.shape[-1])
@@ -103,14 +101,14 @@ class GridLowRankPlusNoise(Woodbury):
         grid = kronecker_matmul(self._factors, box)
         return grid[self._cells].mul_(self._inverse_root.unsqueeze(-1))
 
-    def _in_turns(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
+    def _in_column_blocks(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
         block = vectors.unsqueeze(-1) if vectors.ndim == 1 else vectors
         step = max(1, BLOCK_BYTES // (block.element_size() * self._size))
         parts = [function(part) for part in block.split(step, -1)]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return out.squeeze(-1) if vectors.ndim == 1 else out
 
-    def _gram_matrix(self, orthonormal: bool) -> Tensor:
+    def _gram_matrix(self) -> Tensor:
         inverse = self._diagonal.double().reciprocal()
         density = inverse.new_zeros(self._size)  # sum of 1 / noise over the data of each cell
         density.index_add_(0, self._cells, inverse.expand(self.shape[0]).contiguous())
@@ -118,7 +116,7 @@ class GridLowRankPlusNoise(Woodbury):
         if self._pairs_fit():
             gram = self._gram_by_pairs(factors, density)
         else:
-            gram = self._gram_by_rows(factors, density, orthonormal)
+            gram = self._gram_by_rows(factors, density)
         weights = self._weights.double()
         return gram * weights * weights.unsqueeze(-1)
 
@@ -145,20 +143,19 @@ class GridLowRankPlusNoise(Woodbury):
         assert isinstance(index, Tensor)
         return table[index]
 
-    def _gram_by_rows(self, factors: list[Tensor], density: Tensor, orthonormal: bool) -> Tensor:
+    def _gram_by_rows(self, factors: list[Tensor], density: Tensor) -> Tensor:
         p = len(self._weights)
         top = density.max() if density.numel() else density.sum()
-        # with constant noise the sum over the cells without data says the same, if they are fewer
-        complement = (
-            orthonormal
-            and 2 * int((density > 0.0).sum()) > self._size
-            and bool(((density == 0.0) | (density == top)).all())
+        # orthonormal columns: the sum over all cells is I, so that with constant noise the cells
+        # without data can be subtracted instead, if they are fewer
+        complement = 2 * int((density > 0.0).sum()) > self._size and bool(
+            ((density == 0.0) | (density == top)).all()
         )
         gram = torch.eye(p, dtype=density.dtype, device=density.device) * (
             top if complement else 0.0
         )
         chosen = ((density == 0.0) if complement else (density > 0.0)).nonzero().squeeze(-1)
-        # a block is at most as large as a grid or the Gram matrix
+        # a block is no larger than a grid or the Gram matrix
         step = max(1, min(max(self._size // p, p), BLOCK_BYTES // (density.element_size() * p)))
         for part in chosen.split(step):
             place = split_index(part, self._grid)

@@ -27,8 +27,8 @@ class Capacitance:
     identity, matrix determinant lemma).
 
     Args:
-        gram (..., m, m): A A^T in float64; of a batch the factorisation reads the lower triangle.
-        name, hint: of the matrix in an error.
+        gram (..., m, m): A A^T in float64.
+        name, hint: for ``cholesky``'s error message.
 
     Attributes:
         gram: A A^T.
@@ -65,7 +65,7 @@ class Capacitance:
 
     @property
     def complement(self) -> Tensor:
-        """I - B^{-1} = B^{-1} A A^T, without the cancellation; symmetric. Kept once it is known."""
+        """I - B^{-1} = B^{-1} A A^T, without the cancellation; symmetric, computed once."""
         if self._complement is None:
             found = torch.cholesky_solve(self.gram, self.factor)
             self._complement = 0.5 * (found + found.mT)
@@ -73,7 +73,7 @@ class Capacitance:
 
     @property
     def spectrum(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (m,), ascending, and eigenvectors of A A^T; its rank at once, kept."""
+        """Eigenvalues (m,), ascending, and eigenvectors of A A^T; computed once."""
         if self._spectrum is None:
             self._spectrum = torch.linalg.eigh(self.gram)
         return self._spectrum
@@ -132,7 +132,7 @@ class Woodbury(Preconditioner):
                 f"the noise {what}; a low-rank matrix is only invertible with a positive, finite "
                 "diagonal, raise the noise variance"
             )
-        # a constant stays a scalar, which costs nothing to keep or to apply
+        # a constant stays a scalar
         self._diagonal = diagonal.reshape(()) if diagonal.numel() == 1 else diagonal
         self._inverse_root = self._diagonal.rsqrt()
         super().__init__(rows, dtype, device, below_kernel=below_kernel)
@@ -151,7 +151,7 @@ class Woodbury(Preconditioner):
     def solve(self, vectors: Tensor) -> Tensor:
         """Q^{-1} times vectors."""
         self._check(vectors)
-        constant = self._diagonal.ndim == 0  # which commutes with everything
+        constant = self._diagonal.ndim == 0
         scaled = vectors if constant else columns_times(self._inverse_root, vectors)
         carried = self._expand(_on_small(self.capacitance.solve, self._project(scaled)))
         rest = torch.sub(scaled, carried, out=carried)
@@ -160,11 +160,11 @@ class Woodbury(Preconditioner):
         return columns_times(self._inverse_root, rest)
 
     def quadratic_form(self, vectors: Tensor) -> Tensor:
-        """As in ``Preconditioner``: half a solve."""
+        """As in ``Preconditioner``, at the cost of half a solve."""
         self._check(vectors)
         scaled = columns_times(self._inverse_root, vectors)
-        seen = _on_small(self.capacitance.half_solve, self._project(scaled))
-        return _squared(scaled) - _squared(seen)
+        explained = _on_small(self.capacitance.half_solve, self._project(scaled))
+        return _squared(scaled) - _squared(explained)
 
     def logdet(self) -> Tensor:
         """log det Q."""
@@ -294,14 +294,14 @@ class ProductsPlusNoise(Woodbury):
     def draws(self, xi: Tensor) -> Tensor:
         """w (n, c) with covariance Q from xi (n + m, c) with covariance I: sigma xi_1 + F^T xi_2.
 
-        For probes of Q: no eigendecomposition, unlike a square root of Q.
+        Unlike ``root_matmul``, it needs no eigendecomposition.
         """
         first, second = xi.tensor_split([self.shape[0]])
         found = first * self._diagonal.sqrt()
         return found + self._factor_transpose(second) if len(second) else found
 
     def solve(self, vectors: Tensor) -> Tensor:
-        """Q^{-1} times vectors: as in ``Woodbury``, with no more passes over them than it takes."""
+        """Q^{-1} times vectors: as in ``Woodbury``, with fewer passes over them."""
         self._check(vectors)
         low = _on_small(self.capacitance.solve, _on_block(self._factor, vectors))
         carried = _on_block(self._factor_transpose, low / self._diagonal)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, class_name
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.base import Likelihood, of_classes
+from gpx.likelihoods.base import Likelihood, is_classification
 from gpx.linalg import require_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -182,7 +182,7 @@ def require_targets(likelihood: Likelihood, y: Tensor) -> None:
     """Raise DataError unless y (n,) is coded as ``likelihood.task`` requires."""
     if likelihood.task == "binary":
         fits, expected = (y == 1.0) | (y == -1.0), "the classes -1 and 1"
-    elif of_classes(likelihood.task):
+    elif is_classification(likelihood.task):
         last = likelihood.num_classes - 1
         fits = (y >= 0.0) & (y <= last) & (y == y.round())
         expected = f"the classes 0, 1, ..., {last}"

@@ -189,7 +189,7 @@ class InducingLayer(OutputLayer):
         sums = None
         for x, y, scale in parts:
             part = whitened_sums(self.variables, self.mean, x, y, scale)
-            sums = part if sums is None else sums.with_sums_of(part)
+            sums = part if sums is None else sums.plus(part)
         assert sums is not None
         if noise:
             raise_noise(sums, num_data, likelihood)

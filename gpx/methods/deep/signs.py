@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gpx.bases.counter_random import standard_normals
-from gpx.bases.random_directions import hadamard_transform, padded, random_signs
+from gpx.bases.random_directions import hadamard_transform, next_power_of_two, random_signs
 from gpx.errors import ConfigError
 from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.weights import check_keep
@@ -61,7 +61,7 @@ class SignFrequencies(RandomLayer):
             raise ConfigError(f"deviation={deviation} must be above 0")
         self.num_inputs, self.num_outputs = num_inputs, num_outputs
         self.keep, self.deviation = check_keep(keep), deviation
-        self.size = padded(max(num_inputs, num_outputs))
+        self.size = next_power_of_two(max(num_inputs, num_outputs))
         signs = random_signs(seed, torch.zeros(1, dtype=torch.long), 3, self.size)[0]
         self.register_buffer("signs", signs.to(torch.get_default_dtype()), persistent=False)
         self.deviations: nn.Parameter | None = None

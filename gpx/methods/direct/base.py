@@ -173,14 +173,14 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
         self.likelihood.noise_variance = start.noise.to(noise)
         self.note = start.note
         self.set_prior_scale()
-        self.statistics = start.statistics.of_standardised(self.scale)
+        self.statistics = start.statistics.standardised(self.scale)
         if self.noise is not None:
             self.note += f", noise variances of {len(self.noise)}"
 
     def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
         """As in ``SummedRegression``, for the functions scaled by sd_i and the targets y - m(x)."""
         sums = sufficient_statistics(self.basis, x, y - self.mean(x))
-        return sums.of_standardised(self.scale)
+        return sums.standardised(self.scale)
 
     @torch.no_grad()
     def annealed_logits(self, levels: int) -> Tensor:

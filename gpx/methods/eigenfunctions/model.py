@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
-from gpx.bases.grid_eigenfunctions.search import LEAST_ROWS, ROWS_PER_FUNCTION
+from gpx.bases.grid_eigenfunctions.search import MIN_ROWS, ROWS_PER_FUNCTION
 from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, require_sums
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
@@ -175,7 +175,7 @@ class GRIEF(Model):
         without_search()
         if all(torch.equal(found[k], v) for k, v in self.kernel.state_dict().items()):
             return  # the search changed nothing
-        most = max(LEAST_ROWS, ROWS_PER_FUNCTION * self.basis.num_basis)
+        most = max(MIN_ROWS, ROWS_PER_FUNCTION * self.basis.num_basis)
         rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
         cheap = CHEAP_FUNCTIONS / self.basis.num_basis
         evaluations = round(self.trial_evaluations * min(5.0, max(1.0, cheap)))

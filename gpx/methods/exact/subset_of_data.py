@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import InformativeVectors, Selector, Uniform
-from gpx.inducing.base import filled_up, settled_size
+from gpx.inducing.base import describe_num_inducing, fill_with_random_rows
 from gpx.inducing.kmeans import distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -75,7 +75,7 @@ class SubsetOfData(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if more rows were asked for than there are."""
-        found = settled_size(self._asked, self.num_points)
+        found = describe_num_inducing(self._asked, self.num_points)
         return {"num_points": found["num_inducing"]} if found else {}
 
     @torch.no_grad()
@@ -101,7 +101,7 @@ class SubsetOfData(Model):
             unit = distance_unit(x, self.kernel)
             rows = nearest_centre(selection.points / unit, x / unit).unique()
         # two centres may have the same nearest row
-        self.rows = filled_up(rows, self.num_points, x, generator)
+        self.rows = fill_with_random_rows(rows, self.num_points, x, generator)
 
     def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:
         """Posterior given the chosen rows of x (n, d) and y (n,).

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import ClusterBlocks, ColumnBlocks, Partition, require_partition
-from gpx.inducing.partition import settled_blocks
+from gpx.inducing.partition import choose_num_blocks
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -93,7 +93,7 @@ class Committee(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: sets the number of experts."""
-        count, reason = settled_blocks(
+        count, reason = choose_num_blocks(
             self.num_experts, self.partition, x, ROWS_PER_EXPERT, "num_experts"
         )
         self.num_experts = count

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import Blocks, ClusterBlocks, Partition, require_partition
-from gpx.inducing.partition import Regions, require_regions, settled_blocks
+from gpx.inducing.partition import Regions, choose_num_blocks, require_regions
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -106,7 +106,7 @@ class LocalExperts(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: sets the number of experts."""
         per_expert = self.points_per_expert or ROWS_PER_EXPERT
-        count, reason = settled_blocks(
+        count, reason = choose_num_blocks(
             self.num_experts, self.partition, x, per_expert, "num_experts"
         )
         self.num_experts = count

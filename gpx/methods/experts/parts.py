@@ -14,8 +14,8 @@ from gpx.data_sized import DataSized
 from gpx.inference.batched_covariance import (
     batched_covariances,
     coordinates,
+    covariances_from_coordinates,
     fused_profile,
-    of_coordinates,
 )
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -117,7 +117,7 @@ class ExpertParts(NamedTuple):
             z1 = scale_inputs(values, left)
             z2 = None if right is None else scale_inputs(values, right)
             scale = torch.vmap(outputscale)(values).view(-1, 1, 1)
-            return of_coordinates(self.kernel, z1, z2, scale)
+            return covariances_from_coordinates(self.kernel, z1, z2, scale)
 
         def one(held: dict[str, Tensor], a: Tensor, b: Tensor | None) -> Tensor:
             def matrix(kernel: Kernel) -> Tensor:

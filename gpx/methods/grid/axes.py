@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels.over_axes import groups_of
+from gpx.kernels.over_axes import checked_groups
 from gpx.linalg import allowed_memory, flatten_index, split_index
-from gpx.methods.grid.circle import continue_axis
+from gpx.methods.grid.circle import extend_to_circle
 
 GRID_VECTORS = 25
 """Upper bound on the vectors over the whole grid held when finding it, in solves and gradients."""
@@ -31,7 +31,7 @@ class CartesianGrid:
     Attributes:
         axes: per axis the points (m_l, d_l), in ascending (lexicographic) order.
         groups: per axis the input columns its points live in; together all columns once.
-        inner: per axis 0 or, for an axis extended to a circle (``continue_axis``), its original
+        inner: per axis 0 or, for an axis extended to a circle (``extend_to_circle``), its original
             number of points. Empty: there are no circles.
     """
 
@@ -140,7 +140,7 @@ def column_groups(
     """
     if axes is None:
         return tuple((i,) for i in range(num_inputs))
-    groups = tuple(tuple(group) for group in groups_of(axes, "axes"))
+    groups = tuple(tuple(group) for group in checked_groups(axes, "axes"))
     if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
         raise ConfigError(
             f"axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "
@@ -152,7 +152,7 @@ def column_groups(
 def find_grid(
     x: Tensor,
     axes: Sequence[Sequence[int]] | None = None,
-    continued: Callable[[int, int], bool] | None = None,
+    extend_axis: Callable[[int, int], bool] | None = None,
     times: int = 2,
     memory_budget: int | str | None = None,
 ) -> GriddedRows:
@@ -164,9 +164,9 @@ def find_grid(
     Args:
         x (n, d): inputs.
         axes: groups of columns, see ``column_groups``.
-        continued: (axis, number of points) -> whether to extend that axis to a circle, if it is
+        extend_axis: (axis, number of points) -> whether to extend that axis to a circle, if it is
             regular; None: never.
-        times: see ``continue_axis``.
+        times: see ``extend_to_circle``.
         memory_budget: of vectors over the grid; None: all free memory.
 
     Raises:
@@ -188,8 +188,8 @@ def find_grid(
         else:
             found, inverse = torch.unique(column, dim=0, return_inverse=True)
         closed = None
-        if len(group) == 1 and continued is not None and continued(axis, found.shape[0]):
-            closed = continue_axis(found.squeeze(1), times)
+        if len(group) == 1 and extend_axis is not None and extend_axis(axis, found.shape[0]):
+            closed = extend_to_circle(found.squeeze(1), times)
         if closed is not None:
             found, inverse = closed.points.unsqueeze(1), closed.place[inverse]
         points.append(found)
@@ -198,13 +198,13 @@ def find_grid(
     grid = CartesianGrid(tuple(points), groups, tuple(inner) if any(inner) else ())
     require_memory(grid, x, memory_budget)
     cells = flatten_index(index, grid.shape)
-    gaps = unobserved(cells, grid.size)
+    gaps = unobserved_cells(cells, grid.size)
     if grid.size - gaps.shape[0] != x.shape[0]:
-        _refuse_duplicates(cells, x)
+        _raise_for_duplicates(cells, x)
     return GriddedRows(grid, cells, gaps)
 
 
-def widened(rows: GriddedRows, memory_budget: int | str | None = None) -> GriddedRows:
+def widen_circles(rows: GriddedRows, memory_budget: int | str | None = None) -> GriddedRows:
     """The same rows on a grid whose circles are at least twice as long.
 
     For predictions beyond the data: points up to (a - m) steps beyond an axis of m points on a
@@ -223,17 +223,17 @@ def widened(rows: GriddedRows, memory_budget: int | str | None = None) -> Gridde
         size, inner = points.shape[0], grid.inner[axis]
         first = (size - inner) // 2
         own = points[first : first + inner].squeeze(1)
-        circle = continue_axis(own, -(-2 * size // inner))
+        circle = extend_to_circle(own, -(-2 * size // inner))
         assert circle is not None  # it was regular before
         axes[axis] = circle.points.unsqueeze(1)
         index[axis] = circle.place[index[axis] - first]
     wide = CartesianGrid(tuple(axes), grid.groups, grid.inner)
     require_memory(wide, rows.grid.axes[0], memory_budget)
     cells = flatten_index(index, wide.shape)
-    return GriddedRows(wide, cells, unobserved(cells, wide.size))
+    return GriddedRows(wide, cells, unobserved_cells(cells, wide.size))
 
 
-def unobserved(cells: Tensor, size: int) -> Tensor:
+def unobserved_cells(cells: Tensor, size: int) -> Tensor:
     """The cells (L,) of ``size`` that are not among ``cells`` (n,), ascending."""
     observed = torch.zeros(size, dtype=torch.bool, device=cells.device)
     observed[cells] = True
@@ -264,7 +264,7 @@ def require_memory(
     )
 
 
-def _refuse_duplicates(cells: Tensor, x: Tensor) -> None:
+def _raise_for_duplicates(cells: Tensor, x: Tensor) -> None:
     order = torch.sort(cells, stable=True)
     repeat = (order.values[1:] == order.values[:-1]).nonzero().squeeze(1)
     first, second = (int(order.indices[repeat[0] + k]) for k in (0, 1))

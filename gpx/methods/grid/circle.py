@@ -31,7 +31,7 @@ class Circle(NamedTuple):
     inner: int
 
 
-def regular_places(points: Tensor) -> tuple[Tensor, float] | None:
+def regular_positions(points: Tensor) -> tuple[Tensor, float] | None:
     """Positions (m,) of ascending points in whole steps, and the step; None if irregular."""
     exact = points.double()
     if exact.shape[0] < 2:
@@ -50,7 +50,7 @@ def regular_places(points: Tensor) -> tuple[Tensor, float] | None:
     return place.long(), step
 
 
-def continue_axis(points: Tensor, times: int = 2) -> Circle | None:
+def extend_to_circle(points: Tensor, times: int = 2) -> Circle | None:
     """Extend ascending points (m,) to a circle of a >= 2 m points; None if they are irregular.
 
     The additional points are cells without data, so covariances of the given points do not change.
@@ -60,7 +60,7 @@ def continue_axis(points: Tensor, times: int = 2) -> Circle | None:
     Args:
         times: smallest ratio of the points of the circle to those of the axis, at least 2.
     """
-    found = regular_places(points)
+    found = regular_positions(points)
     if found is None:
         return None
     place, step = found
@@ -84,6 +84,6 @@ def circle_lags(points: Tensor, size: int) -> Tensor:
     return lags.to(points.dtype)
 
 
-def around_circle(half: Tensor, size: int) -> Tensor:
+def circulant_column(half: Tensor, size: int) -> Tensor:
     """First column (a,) of the circulant with covariances (a / 2 + 1,) at ``circle_lags``."""
     return torch.cat([half, half[1 : (size + 1) // 2].flip(0)])

@@ -19,7 +19,7 @@ from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.fft_products import fast_length
 from gpx.methods.grid.axes import CartesianGrid
-from gpx.methods.grid.circle import around_circle, circle_lags
+from gpx.methods.grid.circle import circle_lags, circulant_column
 
 
 @dataclass
@@ -87,9 +87,11 @@ class AxisKernels:
         """
         points = grid.axes[axis].squeeze(1)
         size = points.shape[0] if times is None else fast_length(times * grid.inner[axis])
-        return around_circle(self.at_lags(grid, axis, circle_lags(points, size)), size)
+        return circulant_column(
+            self.covariance_at_lags(grid, axis, circle_lags(points, size)), size
+        )
 
-    def at_lags(self, grid: CartesianGrid, axis: int, lags: Tensor) -> Tensor:
+    def covariance_at_lags(self, grid: CartesianGrid, axis: int, lags: Tensor) -> Tensor:
         """k_l at distances (k,) along a stationary axis of one column, without the scale."""
         ends = grid.embedded(axis, lags.unsqueeze(1))
         start = torch.zeros_like(ends)

@@ -136,7 +136,7 @@ class LongGaps:
                 long |= _runs(~observed, shape, axis, min(LONG_GAP_CELLS, outside))
         self.inside = long[system.rows.gaps].nonzero().squeeze(1)
         cells = system.rows.gaps[self.inside]
-        self.covariance = Selection(system.kronecker, rows=cells, columns=cells).bare_product()
+        self.covariance = Selection(system.kronecker, rows=cells, columns=cells).unchecked_product()
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """The approximate inverse times vectors (L,) or (L, c)."""

@@ -249,7 +249,7 @@ def _penalize(
         return weights * v if v.ndim == 1 else weights.unsqueeze(1) * v
 
     found = options.conjugate_gradients(
-        KroneckerPlusDiagonal(system.kronecker, diagonal).bare_product(),
+        KroneckerPlusDiagonal(system.kronecker, diagonal).unchecked_product(),
         system.on_grid(target),
         preconditioner,
         start=start,

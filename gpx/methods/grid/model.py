@@ -138,11 +138,11 @@ class GridGP(Model):
             self.options = dataclasses.replace(self.options, tolerance=FLOAT32_TOLERANCE)
             reason = f"solves in float32 do not reach {asked:g}; dtype=float64 does"
             settled["solver.tolerance"] = (FLOAT32_TOLERANCE, reason)
-        settled |= self._fit_samples(rows, x)
+        settled |= self._limit_samples(rows, x)
         if self.options.gaps == "auto":
             chosen, reason = choose_gaps(self.options, rows)
             self.options = dataclasses.replace(self.options, gaps=chosen)
-            self._fit_warm(rows)
+            self._resize_warm(rows)
             if rows.gap_share > MAX_GAP_SHARE_OF_A_GRID:
                 reason += (
                     "; so few rows are hardly a grid: round coordinates that differ by noise only, "
@@ -168,7 +168,7 @@ class GridGP(Model):
             settled["solver.gaps"] = (chosen, f"grid of {rows.grid.describe()}; {reason}")
         return settled
 
-    def _fit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
+    def _limit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
         """Reduce the number of samples for predictive variances to what fits into memory."""
         allowed, limit = allowed_memory(self.options.memory_budget, x.device)
         counts = x.shape[0], rows.gaps.shape[0]
@@ -198,13 +198,13 @@ class GridGP(Model):
         # raises for a kernel that does not factor, before rows are sorted
         kernels = split_kernel(self.kernel, column_groups(x.shape[1], self.axes))
 
-        def continued(axis: int, points: int) -> bool:
+        def extend_axis(axis: int, points: int) -> bool:
             long = self.fft_points is not None and points >= self.fft_points
             return long and self.options.gaps != "full" and kernels.stationary(axis)
 
         budget = self.options.memory_budget
         rows = self._prepared.get(
-            "rows", [x], lambda: find_grid(x, self.axes, continued, memory_budget=budget)
+            "rows", [x], lambda: find_grid(x, self.axes, extend_axis, memory_budget=budget)
         )
         times = self._circle(rows.grid, kernels)
         if times > CIRCLE_FACTORS[0]:
@@ -212,9 +212,9 @@ class GridGP(Model):
                 rows = self._prepared.get(
                     f"rows, {times} times",
                     [x],
-                    lambda: find_grid(x, self.axes, continued, times, budget),
+                    lambda: find_grid(x, self.axes, extend_axis, times, budget),
                 )
-        self._fit_warm(rows)
+        self._resize_warm(rows)
         return rows
 
     @torch.no_grad()
@@ -299,7 +299,7 @@ class GridGP(Model):
             self.warm.copy_(found.state)
         return found
 
-    def _fit_warm(self, rows: GriddedRows) -> None:
+    def _resize_warm(self, rows: GriddedRows) -> None:
         gaps, _ = choose_gaps(self.options, rows)
         sizes = {
             "full": 0,

@@ -172,7 +172,7 @@ class CircleRows:
         width = min(2 * int(alive) + 5, size)  # one more on both sides, for points between cells
         self._near = torch.arange(width, device=axis.device) - width // 2
         lags = torch.cat([points.new_zeros(1), nearest_end.clamp_(min=0.0)])
-        near = kernels.at_lags(grid, number, lags)
+        near = kernels.covariance_at_lags(grid, number, lags)
         self.reached = ~(near[1:].abs() <= NEGLIGIBLE_CORRELATION * near[0])
         self.on = self.within & ((points - axis[self.place]).abs() <= MAX_STEP_DEVIATION * step)
 
@@ -183,7 +183,9 @@ class CircleRows:
         lags = (points - self.axis[cells]).abs_()
         shorter = torch.minimum(lags, (self._around - lags).abs())
         lags = torch.where(self.within[index].unsqueeze(1), shorter, lags)
-        near = self._kernels.at_lags(self._grid, self._number, lags.reshape(-1)).view(lags.shape)
+        near = self._kernels.covariance_at_lags(self._grid, self._number, lags.reshape(-1)).view(
+            lags.shape
+        )
         found = near.new_zeros(len(points), size).scatter_(1, cells, near)
         return found if self._scale is None else self._scale * found
 
@@ -234,7 +236,7 @@ class SquaredCircleRows:
 
     def _of_rows(self, rows: Tensor) -> Tensor:
         half = torch.fft.rfft(rows, norm="ortho")
-        return self._vectors.doubled(half.real.square() + half.imag.square())
+        return self._vectors.per_eigenvector(half.real.square() + half.imag.square())
 
 
 CrossFactor: TypeAlias = Tensor | CircleRows | SquaredCircleRows

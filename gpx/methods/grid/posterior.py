@@ -16,7 +16,13 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, allowed_memory
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
-from gpx.methods.grid.axes import GRID_VECTORS, CartesianGrid, GriddedRows, unobserved, widened
+from gpx.methods.grid.axes import (
+    GRID_VECTORS,
+    CartesianGrid,
+    GriddedRows,
+    unobserved_cells,
+    widen_circles,
+)
 from gpx.methods.grid.factors import AxisKernels, split_kernel
 from gpx.methods.grid.gaps import Bracket, GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
@@ -28,8 +34,8 @@ from gpx.methods.grid.variance import (
     choose_variance,
     full_variance,
     rank_reduced_variance,
-    solved_variance,
     variance_bracket,
+    variance_by_solves,
 )
 
 
@@ -125,13 +131,13 @@ class GridPosterior(Posterior):
         """K + sigma^2 I; cached.
 
         Args:
-            wide: with circles twice as long (``widened``).
+            wide: with circles twice as long (``widen_circles``).
         """
         self._systems = self._systems or {}
         if wide not in self._systems:
             grid = self.grid
-            rows = GriddedRows(grid, self.cells, unobserved(self.cells, grid.size))
-            rows = widened(rows, self.options.memory_budget) if wide else rows
+            rows = GriddedRows(grid, self.cells, unobserved_cells(self.cells, grid.size))
+            rows = widen_circles(rows, self.options.memory_budget) if wide else rows
             factors = self.axis_kernels().matrices(rows.grid)
             self._systems[wide] = GridSystem(factors, self.likelihood.noise_variance, rows)
         return self._systems[wide]
@@ -177,7 +183,7 @@ class GridPosterior(Posterior):
         counts = system.num_observed, system.num_gaps
         used = choose_variance(self.variance, gaps, x.shape[0], *counts)
         if used == "dense":
-            used = self._factorised(system)
+            used = self._try_dense_factor(system)
         self._used = {"variance": used}
         if used == "full":
             variance = full_variance(system, points)
@@ -189,10 +195,10 @@ class GridPosterior(Posterior):
         elif used == "rank_reduced":
             variance = rank_reduced_variance(system, points, self.variance.rank)
         else:
-            variance = solved_variance(system, points, self.options, used)  # type: ignore[arg-type]
+            variance = variance_by_solves(system, points, self.options, used)  # type: ignore[arg-type]
         return Marginals(mean, variance.clamp_(min=0.0))
 
-    def _factorised(self, system: GridSystem) -> str:
+    def _try_dense_factor(self, system: GridSystem) -> str:
         """Compute the dense factor; returns the rule to use, a solver if "auto" finds no factor."""
         if self._dense is None:
             try:
@@ -234,7 +240,7 @@ class GridPosterior(Posterior):
                 found[rows] = self._sample(on_wide, seen)
         if len(far):
             gaps: Literal["fill", "ignore"] = "ignore" if self.options.gaps == "ignore" else "fill"
-            found[far] = solved_variance(self.system(), self.at(x[far]), self.options, gaps)
+            found[far] = variance_by_solves(self.system(), self.at(x[far]), self.options, gaps)
         return found
 
     def _wide(self) -> GridSystem | None:

@@ -67,15 +67,15 @@ class SampledVariance:
     def block(self, number: int) -> Tensor:
         """Vectors (M, c) of one block; drawn once."""
         while len(self._blocks) <= number:
-            self._blocks.append(self._drawn(len(self._blocks)))
+            self._blocks.append(self._draw_block(len(self._blocks)))
         return self._blocks[number]
 
-    def _drawn(self, number: int) -> Tensor:
+    def _draw_block(self, number: int) -> Tensor:
         system, count = self.system, min(SAMPLE_BLOCK, self.most - number * SAMPLE_BLOCK)
         like = system.spectrum.shifted
         generator = torch.Generator(device=like.device).manual_seed(SEED + number)
         vectors = like.new_empty(system.size, count)
-        draw = self._filled if self.filling else self._ignored
+        draw = self._draw_with_filled_gaps if self.filling else self._draw_with_ignored_gaps
         for block in blocks(count, system.size):
             normals = torch.randn(
                 system.size,
@@ -87,7 +87,7 @@ class SampledVariance:
             vectors[:, block] = draw(normals, generator)
         return vectors
 
-    def _filled(self, normals: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw_with_filled_gaps(self, normals: Tensor, generator: torch.Generator) -> Tensor:
         system, options = self.system, self.solve_options
         solved = options.conjugate_gradients(
             system.missing,
@@ -97,7 +97,7 @@ class SampledVariance:
         )
         return system.inverse(system.rows.gaps, None, solved.solution)
 
-    def _ignored(self, normals: Tensor, generator: torch.Generator) -> Tensor:
+    def _draw_with_ignored_gaps(self, normals: Tensor, generator: torch.Generator) -> Tensor:
         system = self.system
         prior = system.root(normals)
         noise = torch.randn(
@@ -149,7 +149,7 @@ def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
 def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
     """Weights Q T^{+1/2} z (M, c) of prior functions that equal Q T^{1/2} z on the grid."""
     scaled = normals * _pseudo_inverse(system).sqrt().unsqueeze(1)
-    return system.eigenvectors.bare_product()(scaled)
+    return system.eigenvectors.unchecked_product()(scaled)
 
 
 def _pseudo_inverse(system: GridSystem) -> Tensor:

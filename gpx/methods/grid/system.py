@@ -105,24 +105,24 @@ class GridSystem:
 
     def covariance(self, source: Tensor | None, target: Tensor | None, vectors: Tensor) -> Tensor:
         """K[target, source] times vectors; None is the whole grid. Cost: one Kronecker product."""
-        return Selection(self.kronecker, rows=target, columns=source).bare_product()(vectors)
+        return Selection(self.kronecker, rows=target, columns=source).unchecked_product()(vectors)
 
     def inverse(self, source: Tensor | None, target: Tensor | None, vectors: Tensor) -> Tensor:
         """C[target, source] times vectors, C = (K + sigma^2 I)^{-1}; None is the whole grid.
 
         Cost: two Kronecker products.
         """
-        return Selection(self._inverse, rows=target, columns=source).bare_product()(vectors)
+        return Selection(self._inverse, rows=target, columns=source).unchecked_product()(vectors)
 
     def inverse_root(self, target: Tensor | None, vectors: Tensor) -> Tensor:
         """(Q (T + sigma^2)^{-1/2})[target] times vectors over the eigenvalue grid."""
-        scaled = _scaled(vectors, self.spectrum.shifted.rsqrt())
-        return Selection(self.eigenvectors, rows=target).bare_product()(scaled)
+        scaled = _scale_entries(vectors, self.spectrum.shifted.rsqrt())
+        return Selection(self.eigenvectors, rows=target).unchecked_product()(scaled)
 
     def root(self, vectors: Tensor) -> Tensor:
         """Q T^{1/2} times vectors over the eigenvalue grid: draws of N(0, K) from normals."""
         weights = (self.spectrum.shifted - self.noise).clamp_(min=0.0).sqrt_()
-        return self.eigenvectors.bare_product()(_scaled(vectors, weights))
+        return self.eigenvectors.unchecked_product()(_scale_entries(vectors, weights))
 
     @cached_property
     def eigenvectors(self) -> Kronecker:
@@ -136,13 +136,13 @@ class GridSystem:
     @cached_property
     def _observed(self) -> Callable[[Tensor], Tensor]:
         cells = self.rows.cells
-        return Selection(self.kronecker, rows=cells, columns=cells).bare_product()
+        return Selection(self.kronecker, rows=cells, columns=cells).unchecked_product()
 
     @cached_property
     def missing(self) -> Callable[[Tensor], Tensor]:
         """F times (L,) or (L, c), F = C[Z, Z], for "fill": two Kronecker products."""
         gaps = self.rows.gaps
-        return Selection(self._inverse, rows=gaps, columns=gaps).bare_product()
+        return Selection(self._inverse, rows=gaps, columns=gaps).unchecked_product()
 
     def observed(self, vectors: Tensor) -> Tensor:
         """(K_XX + sigma^2 I) times (N,) or (N, c), for "ignore": one Kronecker product."""
@@ -205,7 +205,7 @@ class FactorGradient:
     __rmul__ = __mul__
 
 
-def _scaled(vectors: Tensor, weights: Tensor) -> Tensor:
+def _scale_entries(vectors: Tensor, weights: Tensor) -> Tensor:
     return vectors * (weights if vectors.ndim == 1 else weights.unsqueeze(1))
 
 
@@ -243,10 +243,12 @@ def observed_covariance(factors: Sequence[Tensor], rows: GriddedRows) -> Tensor:
 
     Cost: d N^2 operations, and d N^2 numbers for a gradient.
     """
-    return reduce(operator.mul, map(_between, factors, split_index(rows.cells, rows.grid.shape)))
+    return reduce(
+        operator.mul, map(_entries_between, factors, split_index(rows.cells, rows.grid.shape))
+    )
 
 
-def _between(factor: Tensor, index: Tensor) -> Tensor:
+def _entries_between(factor: Tensor, index: Tensor) -> Tensor:
     """Entries of a factor, or of the circulant with that first column, between points."""
     if factor.ndim == 2:
         return factor[index][:, index]

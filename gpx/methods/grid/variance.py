@@ -97,7 +97,7 @@ def full_variance(system: GridSystem, points: GridPoints) -> Tensor:
     return points.prior - squared.contract(system.spectrum.shifted.reciprocal())
 
 
-def solved_variance(
+def variance_by_solves(
     system: GridSystem, points: GridPoints, options: GapOptions, gaps: Literal["fill", "ignore"]
 ) -> Tensor:
     """k_** - g^T (K_XX + sigma^2 I)^{-1} g (t,), by one solve per point.
@@ -110,12 +110,14 @@ def solved_variance(
     found = torch.empty_like(points.prior)
     for rows in blocks(len(found), system.size):
         cross = points.observed(rows, system.rows.cells).mT
-        explained = _explained(system, cross, points.prior[rows].double(), chosen)
+        explained = _explained_variance(system, cross, points.prior[rows].double(), chosen)
         found[rows] = points.prior[rows] - explained.to(found.dtype)
     return found
 
 
-def _explained(system: GridSystem, cross: Tensor, prior: Tensor, options: GapOptions) -> Tensor:
+def _explained_variance(
+    system: GridSystem, cross: Tensor, prior: Tensor, options: GapOptions
+) -> Tensor:
     """g^T (K_XX + sigma^2 I)^{-1} g (c,) for columns g, to ``MAX_VARIANCE_ERROR``.
 
     With small noise, the error left by the solver's tolerance may exceed the variance. So the
@@ -147,7 +149,7 @@ def _explained(system: GridSystem, cross: Tensor, prior: Tensor, options: GapOpt
 
 
 def variance_bracket(system: GridSystem, points: GridPoints, options: GapOptions) -> Bracket:
-    """Certified bounds of the latent variance at each point (t,), by ``solved_variance``.
+    """Certified bounds of the latent variance at each point (t,), by ``variance_by_solves``.
 
     Without gaps both are equal to the closed form.
     """
@@ -155,8 +157,8 @@ def variance_bracket(system: GridSystem, points: GridPoints, options: GapOptions
         both = full_variance(system, points)
         return Bracket(both, both)
     return Bracket(
-        solved_variance(system, points, options, "fill"),
-        solved_variance(system, points, options, "ignore"),
+        variance_by_solves(system, points, options, "fill"),
+        variance_by_solves(system, points, options, "ignore"),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from gpx.inference.neighbour_conditional import near_coordinates, near_rows
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
-from gpx.linalg.nearest import NearestSearch, least_columns
+from gpx.linalg.nearest import NearestSearch, smallest_columns
 
 Nearness = Literal["kernel", "correlation", "euclidean", "random"]
 """Largest covariance; largest correlation; smallest distance in lengthscales (a tree search; equal
@@ -37,7 +37,7 @@ def nearest_inducing(
     if nearness == "euclidean":
         return near_rows(kernel, z, x, count)
     if by_distance(kernel, nearness):
-        search = NearestSearch(near_coordinates(kernel, z), least_tree=len(z))
+        search = NearestSearch(near_coordinates(kernel, z), max_brute_force=len(z))
         return search(near_coordinates(kernel, x), count)
     found = []
     for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
@@ -50,5 +50,5 @@ def nearest_inducing(
             score = kernel.evaluate(rows, z)
             if nearness == "correlation":
                 score = score / kernel.diagonal(z).sqrt()
-        found.append(least_columns(-score, count))
+        found.append(smallest_columns(-score, count))
     return torch.cat(found)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.linalg.nearest import least_columns
+from gpx.linalg.nearest import smallest_columns
 
 CHUNK_DISTANCES = 1 << 23
 """Distances in memory at a time (64 MiB in float64)."""
@@ -129,7 +129,7 @@ def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
             gap = torch.addmm(half_norms[:last], centres[part], points[:last].mT, alpha=-1.0)
             later = place[:last] >= (ends - members)[part].unsqueeze(1)
             gap.masked_fill_(later, torch.inf)
-            columns = least_columns(gap, min(count, last))
+            columns = smallest_columns(gap, min(count, last))
             missing = gap.gather(1, columns).isinf()
             near[:, : columns.shape[1]] = flat[columns].masked_fill(missing, -1)
         found.append(near)

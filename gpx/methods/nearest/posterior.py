@@ -116,7 +116,7 @@ class NearestPosterior(Posterior):
     def _chunks(self, x: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         h, width = self.num_neighbours, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
         size = max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width)))
-        for rows in row_slices(x.shape[0], size, least_one=True):
+        for rows in row_slices(x.shape[0], size, at_least_one=True):
             yield x[rows], near[rows]
 
     @torch.no_grad()

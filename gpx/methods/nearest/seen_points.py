@@ -53,7 +53,7 @@ class SeenPoints:
             self.places = self.coordinates(z.double()) if radial else None
             if by_distance(own, rule):
                 self.search = NearestSearch(
-                    self.coordinates(z.double()).to(z), least_tree=MIN_TREE_POINTS
+                    self.coordinates(z.double()).to(z), max_brute_force=MIN_TREE_POINTS
                 )
 
     def coordinates(self, x: Tensor) -> Tensor:

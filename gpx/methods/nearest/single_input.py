@@ -175,9 +175,9 @@ class SingleInput:
             self._screening_tried = True
             self._screened = screened_search(self._places, self._count)
         if self._screened is not None:
-            found = self._screened.of_one(asked, self._count)
+            found = self._screened.search_one(asked, self._count)
             if found is not None:
                 return found
-        near = self._search.of_one(asked.astype(self._precision), self._count)
+        near = self._search.search_one(asked.astype(self._precision), self._count)
         gap = self._places[near] - asked
         return near, np.einsum("hd,hd->h", gap, gap)

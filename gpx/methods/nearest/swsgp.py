@@ -10,7 +10,7 @@ from torch.nn.functional import embedding
 
 from gpx.errors import ConfigError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
-from gpx.inducing.base import settled_size
+from gpx.inducing.base import describe_num_inducing
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.local_gaussian import half_log_determinant
 from gpx.inference.neighbour_conditional import LocalSystem, local_regression, local_system
@@ -151,7 +151,7 @@ class SWSGP(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M and H, if more were requested than there are data."""
         size = self.inducing.shape[0]
-        settled = settled_size(self._asked, size)
+        settled = describe_num_inducing(self._asked, size)
         if self.num_neighbours < self._asked_neighbours:
             settled["num_neighbours"] = (size, "all inducing points")
         return settled

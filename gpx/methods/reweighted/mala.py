@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.linalg.replayed import Record, Replayed, recorded
+from gpx.linalg.replayed import Record, Replayed, record_cuda_graph
 from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Session
@@ -82,7 +82,7 @@ class MALA(Chain[Reweighted]):
         self.latest: JointDensity | None = None
         self.here: JointDensity | None = None
         self.replay = False
-        self.record: Record | None = recorded
+        self.record: Record | None = record_cuda_graph
         self._recorded_form: object = None
         self.last = self.asked = burn_in + iterations
 
@@ -197,7 +197,7 @@ class MALA(Chain[Reweighted]):
             here, size = self._full_position(self.chain.position), self.latents
             redraw_latents(self.model, here, x, y, size=size, generator=generator)
             self.form = self.model.form
-            self.chain.renew()
+            self.chain.reevaluate()
             self.here = self.latest
         probability, moved = self.chain.step(generator=generator)
         if moved:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
-from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_sums
+from gpx.bases.grid_eigenfunctions.start import MIN_NOISE, require_sums
 from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
@@ -158,7 +158,7 @@ class Reweighted(ReweightedState, Model):
 
     @property
     def _least_noise(self) -> float:
-        return max(LEAST_NOISE, (1.0 + MARGIN) * self.noise_floor)
+        return max(MIN_NOISE, (1.0 + MARGIN) * self.noise_floor)
 
     @torch.no_grad()
     def set_position(self, position: Tensor) -> None:
@@ -323,7 +323,7 @@ class Reweighted(ReweightedState, Model):
             few = basis.subset(kept)
         if few is not None:
             basis = few
-            statistics = statistics.of_functions(kept)
+            statistics = statistics.select_functions(kept)
             samples, sums = (
                 torch.cat([of_all[:, :-1][:, kept], of_all[:, -1:]], 1) if len(of_all) else of_all
                 for of_all in (samples, sums)

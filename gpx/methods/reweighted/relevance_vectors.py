@@ -181,7 +181,7 @@ def active_weights(
     Cost: k^3 for k of them.
     """
     kept = variances.nonzero().squeeze(1)
-    form = CovarianceForm(statistics.of_functions(kept))
+    form = CovarianceForm(statistics.select_functions(kept))
     return form.weights(variances[kept].log(), noise.log())
 
 
@@ -200,7 +200,7 @@ def noise_update(
     Cost: 2 k^3 for k functions with g > 0.
     Source: MacKay 1992; Tipping 2001.
     """
-    part = statistics.of_functions(variances.nonzero().squeeze(1))
+    part = statistics.select_functions(variances.nonzero().squeeze(1))
     misfit = part.about(weights.mean()).squared.clamp_min(0.0)
     used = weights.variance_reduction.sum()
     slow = (misfit + noise * used) / statistics.num_data

@@ -125,7 +125,7 @@ class ReweightedState(InDoublePrecision):
 
     def set_targets(self, projected: Tensor, squared: Tensor) -> None:
         """Set other targets r of the same rows, by Phi^T r (m,) and |r|^2 ()."""
-        form = self.form.of_targets(projected, squared)
+        form = self.form.with_targets(projected, squared)
         self.projected = projected
         self.totals = torch.cat([squared[None], self.totals[1:]])
         self._form = form
@@ -135,7 +135,7 @@ class ReweightedState(InDoublePrecision):
         if not len(self.latent_sums):
             return self.form
         sums = self.latent_sums[number]
-        return self.form.of_targets(sums[:-1], sums[-1])
+        return self.form.with_targets(sums[:-1], sums[-1])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if self.structure != "householder":  # empty, and absent in older runs

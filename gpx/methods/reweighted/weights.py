@@ -105,13 +105,13 @@ class ReweightedForm(ABC):
     def weights(self, log_variances: Tensor, log_noise: Tensor) -> ReweightedWeights:
         """The posterior at log g (k,) and log s (), both float64."""
 
-    def of_targets(self, projected: Tensor, squared: Tensor) -> ReweightedForm:
+    def with_targets(self, projected: Tensor, squared: Tensor) -> ReweightedForm:
         """The form for the same rows with other targets r, by Phi^T r (m,) and |r|^2 ().
 
         Reuses everything that depends on the features only.
         """
         found = copy.copy(self)
-        found.sums = self.sums.of_targets(projected, squared)
+        found.sums = self.sums.with_targets(projected, squared)
         return found
 
     def prepare_features(self, features: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class CompressedStatistics:
         self.targets = (projected @ self.vectors) / self.values.sqrt()
         self.rest = (squared - self.targets.square().sum()).clamp_min(0.0)
 
-    def of_targets(self, projected: Tensor, squared: Tensor) -> CompressedStatistics:
+    def with_targets(self, projected: Tensor, squared: Tensor) -> CompressedStatistics:
         """The same rows with other targets r, by Phi^T r (m,) and |r|^2 (). Cost: O(m rank)."""
         found = copy.copy(self)
         found._set_targets(projected, squared)

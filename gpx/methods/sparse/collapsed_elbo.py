@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constants import LOG_TWO_PI
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient
@@ -106,7 +106,7 @@ def collapsed_elbo(
         store = BlockStore(whitener, x, memory_budget if gradient else 0, scale=scale)
         if kernel_gradient is not None:
             store.hold(kernel_gradient.hold_cross, memory_budget)
-        sums = nystrom_sums(store, own_residual).added_up(processes)
+        sums = nystrom_sums(store, own_residual).summed_over(processes)
         inner = InnerFactor(sums, s)
         terms = _terms(sums, inner, s, constant)
         if kernel_gradient is None:
@@ -114,12 +114,12 @@ def collapsed_elbo(
         own_gradient = nystrom_gradient(
             kernel_gradient, own_residual, store, sums, inner, s, None, report.relative
         )
-        residual_gradient = processes.put_together(own_gradient, n)
+        residual_gradient = processes.all_gather(own_gradient, n)
         if scale is None:
             noise_gradient = log_density_noise_gradient(sums, inner, s, n, sums.trace_error)
         else:
             by_row = row_noise_gradient(store, own_residual, own_gradient, sums, inner)
-            noise_gradient = processes.put_together(by_row, n)
+            noise_gradient = processes.all_gather(by_row, n)
     return terms, LogDensityGradient(residual_gradient, noise_gradient, kernel_gradient), report
 
 
@@ -258,7 +258,7 @@ def nystrom_gradient(
     processes = kernel_gradient.processes
     if processes.count > 1:
         correction = torch.zeros_like(sums.gram) if correction is None else correction
-        processes.add_up(correction)
+        processes.all_sum(correction)
         if processes.number:  # the rest does not depend on rows: the first process adds it
             return residual_gradient
 
@@ -326,7 +326,7 @@ class CollapsedELBO(Objective[SparseModel]):
         self.check(model)
         residual = y - model.mean(x)
         noise = training_noise(model, residual)
-        with values_made_once(x.device, model.kernel):
+        with cached_parameters(x.device, model.kernel):
             terms, gradient, report = collapsed_elbo(
                 model.kernel,
                 x,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import Selector
-from gpx.inducing.patches import MOST_PATCHES, Patches
+from gpx.inducing.patches import MAX_PATCHES, Patches
 from gpx.inference.variational import WhitenedGaussian
 from gpx.kernels.base import Kernel
 from gpx.kernels.convolutional import Convolutional
@@ -109,7 +109,7 @@ class ConvGP(SVGP):
     def _start_lengthscales(self, x: Tensor, generator: torch.Generator) -> None:
         kernel = self.kernel.patch_kernel
         assert isinstance(kernel, Stationary)
-        images = max(1, MOST_PATCHES // self.kernel.num_patches)
+        images = max(1, MAX_PATCHES // self.kernel.num_patches)
         order = torch.randperm(len(x), generator=generator, device=x.device)[:images]
         found = torch.unique(self.kernel.patches(x[order]).flatten(0, 1), dim=0)
         few = found[

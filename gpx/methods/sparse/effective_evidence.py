@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constants import LOG_TWO_PI
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
@@ -267,7 +267,7 @@ class EffectiveEvidence(Objective[EffectiveModel]):
             batch = min(batch, budget // (2 * ARRAYS_PER_BLOCK))
             budget -= max(self._block_memory(bounds, x), ARRAYS_PER_BLOCK * batch)
         noise = training_noise(model, residual)
-        with values_made_once(x.device, model.kernel):
+        with cached_parameters(x.device, model.kernel):
             terms, gradient, report = effective_evidence(
                 model.kernel,
                 x,

@@ -17,9 +17,9 @@ from gpx.inducing import (
     require_partition,
     require_selector,
 )
-from gpx.inducing.base import place_points, settled_size
+from gpx.inducing.base import describe_num_inducing, place_points
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inducing.partition import Regions, require_regions, settled_blocks
+from gpx.inducing.partition import Regions, choose_num_blocks, require_regions
 from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
 from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
@@ -195,10 +195,12 @@ class EffectivePrior(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if more points were asked for than there are rows, and K."""
         self.features.require(self.kernel)
-        settled = settled_size(self._asked, self.num_inducing)
+        settled = describe_num_inducing(self._asked, self.num_inducing)
         if self._has_partition:
             size = self.num_inducing if self.block_size is None else self.block_size
-            count, reason = settled_blocks(self.num_blocks, self.partition, x, size, "num_blocks")
+            count, reason = choose_num_blocks(
+                self.num_blocks, self.partition, x, size, "num_blocks"
+            )
             if reason:
                 settled["num_blocks"] = (count, reason)
             if self.block_size is not None:

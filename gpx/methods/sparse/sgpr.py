@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
-from gpx.inducing.base import place_points, settled_size
+from gpx.inducing.base import describe_num_inducing, place_points
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import BlockStore, Whitener, factorise, longest_prefix, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
@@ -135,7 +135,7 @@ class SGPR(Model):
             raise ConfigError(
                 "num_inducing=auto certifies in nats, which float32 cannot: set dtype=float64"
             )
-        return settled_size(self._asked, self.num_inducing)
+        return describe_num_inducing(self._asked, self.num_inducing)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters, then refit the noise variance.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
-from gpx.inducing.base import inducing_for, settled_size
+from gpx.inducing.base import default_num_inducing, describe_num_inducing
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.variational import (
@@ -21,10 +21,10 @@ from gpx.inference.variational import (
     Strategy,
     Whitened,
     WhitenedGaussian,
-    apart,
-    best_variational,
     mean_shares,
     observed_sums,
+    optimal_variational,
+    per_output_sums,
     raise_noise,
     row_scale,
 )
@@ -116,7 +116,7 @@ class SVGP(Model):
         super().__init__()
         check_not_negative(jitter=jitter)
         check_at_least(1, num_inputs=num_inputs, num_inducing=num_inducing, num_data=num_data)
-        wanted = inducing_for(num_data) if num_inducing is None else num_inducing
+        wanted = default_num_inducing(num_data) if num_inducing is None else num_inducing
         size = wanted if num_data is None else min(wanted, num_data)
         self._asked = num_inducing
         self.kernel = kernel
@@ -154,7 +154,7 @@ class SVGP(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if more points were asked for than there are rows."""
         self.features.require(self.kernel)
-        return settled_size(self._asked, self.inducing.shape[0])
+        return describe_num_inducing(self._asked, self.inducing.shape[0])
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Choose the inducing points; see ``warm_start``.
@@ -217,7 +217,7 @@ class SVGP(Model):
         """
         sums = self._sums(x, y)
         if self.row_noise is None:
-            raise_noise(apart(sums, likelihood), sums.counts, likelihood)
+            raise_noise(per_output_sums(sums, likelihood), sums.counts, likelihood)
         self._assign_optimum(self.q, sums)
 
     @torch.no_grad()
@@ -247,7 +247,7 @@ class SVGP(Model):
 
     def _assign_optimum(self, q: WhitenedGaussian, sums: OutputSums) -> None:
         assert isinstance(self.likelihood, OPTIMAL)
-        self._assign(q, *best_variational(sums, self.likelihood))
+        self._assign(q, *optimal_variational(sums, self.likelihood))
 
     def _assign(self, q: WhitenedGaussian, mean: Tensor, factor: Tensor) -> None:
         """Set q such that v ~ N(mean, factor factor^T)."""

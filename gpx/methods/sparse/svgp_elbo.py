@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
@@ -74,7 +74,7 @@ class SVGPELBO(Objective[Variational]):
         """
         noise = resolve_row_noise(model, noise, len(x), self.total)
         scale = self.total / x.shape[0]
-        with values_made_once(y.device, model):
+        with cached_parameters(y.device, model):
             terms = model.bound_terms(x)
             each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
             fit = each.sum() * scale

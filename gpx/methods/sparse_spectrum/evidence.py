@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics, block_bytes, summed
+from gpx.bases.sufficient_statistics import (
+    FittedWeights,
+    SufficientStatistics,
+    accumulate_statistics,
+    block_bytes,
+)
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.log_density import LogDensityTerms
 from gpx.likelihoods.base import Likelihood
@@ -41,7 +46,7 @@ def spectral_sums(spectrum: LearnedSpectrum, x: Tensor, residual: Tensor) -> Suf
                 own.add_(variance.double().sum(0))
             yield mean.mT, residual[rows], None
 
-    sums = summed(blocks(), m, x)
+    sums = accumulate_statistics(blocks(), m, x)
     return replace(sums, gram=sums.gram + torch.diag(own))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.bases.frozen import flat_parameters
 from gpx.constants import LOG_TWO_PI
-from gpx.constraints import values_made_once
+from gpx.constraints import cached_parameters
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
@@ -248,7 +248,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         self, model: WeightsOnBasis, batch: Batch, drawn: tuple[Tensor, ...]
     ) -> Evidence:
         """The estimate for given lists of blocks."""
-        with values_made_once(batch.y.device, model):
+        with cached_parameters(batch.y.device, model):
             return self.estimate(model, batch.x, batch.y, *drawn)
 
     @property

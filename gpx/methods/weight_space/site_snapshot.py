@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.bases.frozen import flat_parameters, frozen_basis, put_parameters
+from gpx.bases.frozen import flat_parameters, frozen_basis, set_parameters
 from gpx.data_sized import DataSized
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.posterior import Posterior
@@ -142,7 +142,7 @@ class SiteSnapshot(DataSized):
         model.family.mean.copy_(self.weights)
         if self.scales.numel():
             model.family.log_scale.copy_(self.scales)
-        put_parameters(model.basis, self.hyperparameters)
+        set_parameters(model.basis, self.hyperparameters)
         return False
 
     def change(

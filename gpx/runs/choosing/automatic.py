@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from gpx.data import Dataset, DataSource
 from gpx.errors import ConfigError, GPXError
 from gpx.kernels import Kernel
-from gpx.kernels.over_axes import groups_of
+from gpx.kernels.over_axes import checked_groups
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
 from gpx.methods.grid.factors import split_kernel
@@ -175,7 +175,7 @@ def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
 def _factors(kernel: Kernel, config: DictConfig, data: Dataset) -> bool:
     """Whether the kernel is a product of kernels over the axes of a grid."""
     axes = config.data.get("axes")
-    groups = [[i] for i in range(data.num_inputs)] if axes is None else groups_of(axes)
+    groups = [[i] for i in range(data.num_inputs)] if axes is None else checked_groups(axes)
     try:
         split_kernel(kernel, groups)
     except GPXError:

@@ -204,7 +204,7 @@ class _Clock:
     @property
     def left(self) -> bool:
         """Whether there is time left."""
-        (late,) = sharing().agreed(float(time.perf_counter() >= self.end))
+        (late,) = sharing().all_max(float(time.perf_counter() >= self.end))
         return not late
 
     def until(self, items: Sequence[Item]) -> Iterator[Item]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 from gpx.runs.prediction import Prediction
 from gpx.runs.predictor import Predictor
 
@@ -84,7 +84,7 @@ def require_numbers(predictor: Predictor, form: str) -> None:
         predictor: to be exported.
         form: value of ``format=``, for messages.
     """
-    if of_classes(predictor.likelihood.task):
+    if is_classification(predictor.likelihood.task):
         raise ConfigError(
             f"format={form} gives mean and standard deviation, and {predictor.target_name} is a "
             "class; train on a target that is a number"

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from gpx.data import Dataset
 from gpx.diagnostics.calibration import coverage_curve, pit
 from gpx.likelihoods import target_marginals
-from gpx.likelihoods.base import of_classes
+from gpx.likelihoods.base import is_classification
 from gpx.metrics import class_log_probabilities, ece, reliability
 from gpx.metrics.regression import observed_outputs
 
@@ -45,7 +45,7 @@ def calibration_figures(
     """
     if not data.num_test:
         return {}
-    if of_classes(data.task):
+    if is_classification(data.task):
         return {"reliability": _reliability(data, predictive, before)}
     try:
         found = _curves(data, predictive)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -12,6 +13,12 @@ Array = NDArray[np.float64]
 
 INK, BAND, TRUTH, BEFORE = "#1f4e79", "#9dc3e6", "#222222", "#c55a11"
 WAS = "before recalibration"
+FEW = 5
+"""Points of a bin of the reliability diagram whose accuracy says little."""
+
+
+MANY_BARS = 300
+"""Error bars beyond which they are drawn thin."""
 
 
 def predicted_against_observed(
@@ -38,14 +45,16 @@ def predicted_against_observed(
         markersize=3,
         color=INK,
         ecolor=BAND,
-        elinewidth=0.6,
+        elinewidth=0.6 if len(shown) > MANY_BARS else 1.2,
         alpha=0.7,
     )
     ends = [float(min(observed.min(), mean.min())), float(max(observed.max(), mean.max()))]
     axes.plot(ends, ends, color=TRUTH, linewidth=1.0)
     axes.set_xlabel(f"observed {target}")
     axes.set_ylabel(f"predicted {target}, 95 % interval")
-    axes.set_title(f"{len(observed)} test points, {100 * inside.mean():.1f} % inside the interval")
+    axes.set_title(
+        f"{len(observed):,} test points, {100 * inside.mean():.1f} % inside the interval"
+    )
     return figure
 
 
@@ -58,6 +67,8 @@ def reliability_diagram(
 ) -> Figure:
     """Accuracy over confidence with the diagonal of a calibrated model, and a histogram below.
 
+    Bins of few points are pale, and not drawn of what was before.
+
     Args:
         counts, accuracy, confidence (B,): of ``gpx.metrics.reliability``.
         error: the expected calibration error, for the title.
@@ -65,19 +76,42 @@ def reliability_diagram(
     """
     bins = len(counts)
     middle, width = (np.arange(bins) + 0.5) / bins, 1.0 / bins
-    filled = counts > 0
     figure = Figure(figsize=(4.5, 5.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    above.bar(middle[filled], accuracy[filled], width, color=BAND, edgecolor=INK, linewidth=0.6)
-    above.plot(confidence[filled], accuracy[filled], ".", color=INK)
+    filled = counts > 0
+    strength = np.where(counts[filled] < FEW, 0.3, 1.0)
+    above.bar(
+        middle[filled],
+        accuracy[filled],
+        width,
+        color=[to_rgba(BAND, alpha) for alpha in strength],
+        edgecolor=[to_rgba(INK, alpha) for alpha in strength],
+        linewidth=0.6,
+    )
+    low, high = _wilson(accuracy[filled], counts[filled])
+    above.errorbar(
+        confidence[filled],
+        accuracy[filled],
+        yerr=np.stack([accuracy[filled] - low, high - accuracy[filled]]).clip(min=0.0),
+        fmt=".",
+        color=INK,
+        elinewidth=0.8,
+    )
     above.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
-    above.set_ylabel("accuracy")
-    title = f"{int(counts.sum())} test points, calibration error {error:.3f}"
+    above.set_ylabel("accuracy, 95 % interval")
+    above.set_ylim(-0.03, 1.03)
+    title = f"{int(counts.sum()):,} test points, calibration error {error:.3f}"
     below.bar(middle, counts / counts.sum(), width, color=INK)
     if before is not None:
         old_counts, old_accuracy, old_confidence, old_error = before
-        seen = old_counts > 0
-        above.plot(old_confidence[seen], old_accuracy[seen], ".--", color=BEFORE, label=WAS)
+        seen = old_counts >= FEW  # fewer would scatter all over
+        above.plot(
+            *(old_confidence[seen], old_accuracy[seen], "D--"),
+            color=BEFORE,
+            markersize=4,
+            linewidth=0.8,
+            label=WAS,
+        )
         above.legend(loc="upper left", fontsize="small")
         edges = np.linspace(0.0, 1.0, bins + 1)
         below.stairs(old_counts / old_counts.sum(), edges, color=BEFORE, linestyle="--")
@@ -87,6 +121,14 @@ def reliability_diagram(
     below.set_xlabel("probability of the predicted class")
     below.set_xlim(0.0, 1.0)
     return figure
+
+
+def _wilson(share: Array, count: Array) -> tuple[Array, Array]:
+    """Ends of Wilson's 95 % interval of shares of so many each."""
+    spread = 1.96**2 / count
+    middle = (share + 0.5 * spread) / (1.0 + spread)
+    half = np.sqrt(spread * share * (1.0 - share) + 0.25 * spread**2) / (1.0 + spread)
+    return middle - half, middle + half
 
 
 def fitted_function(

@@ -137,10 +137,10 @@ def test_a_kernel_that_does_not_compile_or_is_wrong_is_passed_over(monkeypatch):
         (lambda *_: 0.5, "wrong here by 5.0e-01"),
         (lambda *_: float("nan"), "wrong here by nan"),
     ):
-        monkeypatch.setattr(availability, "tried", failing)
-        availability._of_trial.cache_clear()
+        monkeypatch.setattr(availability, "trial_error", failing)
+        availability._profile_refusal.cache_clear()
         refusal = triton_refusal(entries(RBF(3).double(), points(4, 3)))
         assert words in refusal
     monkeypatch.undo()
-    availability._of_trial.cache_clear()
+    availability._profile_refusal.cache_clear()
     assert triton_refusal(entries(RBF(3).double(), points(4, 3))) is None

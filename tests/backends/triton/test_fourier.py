@@ -16,7 +16,7 @@ from gpx.backends.triton.fourier import (  # noqa: E402
     plain_moments,
     plain_product,
 )
-from gpx.backends.triton.frequencies import MadeFrequencies  # noqa: E402
+from gpx.backends.triton.frequencies import SeededFrequencies  # noqa: E402
 from gpx.bases.counter_random import standard_normals  # noqa: E402
 from gpx.bases.fourier import products, sweep  # noqa: E402
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares  # noqa: E402
@@ -68,8 +68,8 @@ def test_frequencies_made_inside_are_those_of_the_kernel(kernel, dtype):
     freedom = kernel.num_spectral_normals(3) - 3
     indices = torch.arange(20) * 7 + 2**33
     frequencies = kernel.spectral_frequencies(standard_normals(9, indices, 3 + freedom)).detach()
-    made = MadeFrequencies(9, indices, 1.0 / kernel.lengthscale.detach().to(dtype), freedom)
-    assert error(made.stored(), frequencies) < 4 * torch.finfo(dtype).eps
+    made = SeededFrequencies(9, indices, 1.0 / kernel.lengthscale.detach().to(dtype), freedom)
+    assert error(made.materialise(), frequencies) < 4 * torch.finfo(dtype).eps
     x, _, weights, directions = problem(21, 20, 3, 1, dtype)
     x = x / frequencies.abs().max()  # Matern frequencies have heavy tails
     wide = [t.double() for t in (x, weights, directions)]
@@ -159,5 +159,5 @@ def test_features_are_not_kept_where_a_pass_makes_them_again(monkeypatch):
 
 
 def test_the_trial_passes_and_never_takes_a_cpu():
-    assert availability.tried_fourier(torch.device("cpu"), torch.float32, 3) < 1e-6
+    assert availability.fourier_trial_error(torch.device("cpu"), torch.float32, 3) < 1e-6
     assert not availability.triton_fourier(points(3, 2))

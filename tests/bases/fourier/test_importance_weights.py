@@ -115,7 +115,7 @@ def test_evidence_converges_to_that_of_the_exact_kernel():
 def test_too_few_that_count_are_a_warning_and_other_bases_are_refused():
     basis = RandomFourier(kernel(1.0, 4), 400).double()
     effective = importance_weights(basis, kernel(0.05, 4), 4).effective
-    with pytest.warns(UserWarning, match="of 200 frequencies count after re-weighting"):
+    with pytest.warns(UserWarning, match="of 200 frequencies are effective after re-weighting"):
         warn_of_few(effective, 400)
     other = OrthogonalFourier(kernel(1.0, 4), 400).double()
     spread = RandomFourier(kernel(1.0, 4), 400, spread=2.0).double()

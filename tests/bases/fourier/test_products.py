@@ -66,7 +66,7 @@ def test_arrays_that_do_not_fit_are_not_read(wrong):
         weights = weights[:, :4]
     else:
         omega = omega.to("meta")
-    with pytest.raises(GPXError, match="must fit each other"):
+    with pytest.raises(GPXError, match="must have matching sizes"):
         FourierProducts.apply(x, omega, scale, weights, keep)
 
 

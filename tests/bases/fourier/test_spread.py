@@ -7,7 +7,12 @@ import torch
 
 from gpx.bases import OrthogonalFourier, QuasiMonteCarloFourier, RandomFourier
 from gpx.bases.fourier import random_fourier
-from gpx.bases.fourier.spread import ROUGH_SPREADS, SECOND_MOMENT, automatic_spread, carrying_share
+from gpx.bases.fourier.spread import (
+    MATERN_SPREADS,
+    SECOND_MOMENT,
+    automatic_spread,
+    effective_share,
+)
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Cosine, Matern32, Matern52, Scale
 from gpx.likelihoods import Gaussian
@@ -30,7 +35,7 @@ def prior_variances(basis):
     ("kernel", "spread"),
     [
         (RBF(3, [0.7, 1.3, 2.0], 1.7), 1.4),
-        (Matern32(3, [0.7, 1.3, 2.0], 1.7), ROUGH_SPREADS),
+        (Matern32(3, [0.7, 1.3, 2.0], 1.7), MATERN_SPREADS),
         (Scale(Matern52(3, 0.9), 0.5), (1.0, 3.0)),
     ],
 )
@@ -69,7 +74,7 @@ def test_weights_do_not_move_with_hyperparameters_and_are_those_of_any_subset(mo
     torch.testing.assert_close(basis.precision_diagonal(chosen), before[chosen])
     kernel.lengthscale, kernel.outputscale = torch.tensor([0.2, 9.0]), torch.tensor(0.1)
     torch.testing.assert_close(basis.precision_diagonal(), before)
-    monkeypatch.setattr(random_fourier, "PIECE", 7)
+    monkeypatch.setattr(random_fourier, "CHUNK_ENTRIES", 7)
     torch.testing.assert_close(basis.precision_diagonal(), before)
     assert float(prior_variances(basis).max()) <= 2.0
 
@@ -82,7 +87,7 @@ def test_automatic_spread_has_the_mean_square_weight_it_promises(d):
     weights = prior_variances(RandomFourier(RBF(d, 0.5), 40_000, 0, 500, factor))
     assert float(weights.square().mean()) == pytest.approx(SECOND_MOMENT, rel=0.1)
     assert float(weights.mean()) == pytest.approx(1.0, abs=0.05)
-    assert automatic_spread(Matern32(d)) == ROUGH_SPREADS
+    assert automatic_spread(Matern32(d)) == MATERN_SPREADS
     assert automatic_spread(Cosine(d)) == (1.0,)
     assert automatic_spread(RBF(None)) == (1.0,)
 
@@ -149,6 +154,6 @@ def test_the_whole_posterior_of_a_spread_basis_has_the_evidence_of_its_kernel():
 def test_share_that_carries_the_prior():
     equal = torch.zeros(100, dtype=torch.float64)
     equal[:20] = 5.0
-    assert carrying_share(equal) == pytest.approx(0.2)
-    assert carrying_share(torch.ones(7)) == 1.0
-    assert carrying_share(torch.full((7,), 1e-8)) == pytest.approx(1e-8)
+    assert effective_share(equal) == pytest.approx(0.2)
+    assert effective_share(torch.ones(7)) == 1.0
+    assert effective_share(torch.full((7,), 1e-8)) == pytest.approx(1e-8)

@@ -4,7 +4,7 @@ import torch
 from draws import draw
 
 from gpx.bases.fourier.native import fourier_pass
-from gpx.bases.fourier.sweep import TILE, tiles, waves
+from gpx.bases.fourier.sweep import TILE_ANGLES, tiles, waves
 
 
 def test_tiles_cover_all_frequencies_once():
@@ -14,11 +14,11 @@ def test_tiles_cover_all_frequencies_once():
 
 
 def test_tiles_are_of_equal_size_and_fit_the_cache():
-    for count, n in ((64, 3000), (7, 2 * TILE), (1000, TILE // 300), (5, 0)):
+    for count, n in ((64, 3000), (7, 2 * TILE_ANGLES), (1000, TILE_ANGLES // 300), (5, 0)):
         sizes = [some.stop - some.start for some in tiles(count, torch.zeros(n, 2))]
-        assert sizes[0] * n <= TILE or sizes[0] == 1  # one frequency at least
+        assert sizes[0] * n <= TILE_ANGLES or sizes[0] == 1  # one frequency at least
         assert max(sizes[:-1], default=sizes[0]) == sizes[0] >= sizes[-1]
-        assert len(sizes) == max(1, -(-count // max(1, TILE // max(1, n))))
+        assert len(sizes) == max(1, -(-count // max(1, TILE_ANGLES // max(1, n))))
 
 
 def test_waves_are_scaled_cosines_and_sines_for_any_number_of_inputs(road):

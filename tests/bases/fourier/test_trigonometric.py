@@ -22,8 +22,8 @@ def plain(x, frequencies, scale):
 @pytest.mark.parametrize("slab", [1, 2**18])
 @pytest.mark.parametrize("worth", [0, 2**60])
 def test_features_are_the_cosines_then_the_sines_of_every_block(monkeypatch, slab, worth):
-    monkeypatch.setattr(trigonometric, "SLAB", slab)
-    monkeypatch.setattr(trigonometric, "WORTH_A_CALL", worth)
+    monkeypatch.setattr(trigonometric, "SLAB_ANGLES", slab)
+    monkeypatch.setattr(trigonometric, "MIN_COMPILED_ANGLES", worth)
     found = trigonometric_features(*problem(9))
     torch.testing.assert_close(found, plain(*problem(9)), rtol=0, atol=1e-14)
     assert found.mT.is_contiguous()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.bases.grid_eigenfunctions.factors import ProductFactors, _step
+from gpx.bases.grid_eigenfunctions.factors import ProductFactors, _even_step
 from gpx.kernels import RBF
 
 DOUBLE = torch.float64
@@ -42,7 +42,7 @@ def test_values_and_gradient_are_those_of_an_exponential_each(
 ):
     factors, kernel, nodes, x = problem(lengthscale, dtype=dtype, **options)
     with torch.no_grad():
-        step = _step(nodes, x.mT, kernel.lengthscale.unsqueeze(1))
+        step = _even_step(nodes, x.mT, kernel.lengthscale.unsqueeze(1))
     assert (step is not None) == (stepped or (dtype != DOUBLE and "uneven" in options))
     got, want = factors.evaluate(nodes, x), direct(kernel, nodes, x)
     # relative wherever exponentials are ordinary numbers, also far below one

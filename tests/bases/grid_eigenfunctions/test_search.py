@@ -200,7 +200,7 @@ def test_no_sweep_begins_after_the_most_evaluations(monkeypatch):
     single, free = basis_of(x, 20, **start), basis_of(x, 20, **start)
     one, several = run(single, x, y, 1), run(free, x, y, 9)
     assert several.evaluations > one.evaluations
-    monkeypatch.setattr(grief_search, "MOST_EVALUATIONS", one.evaluations)
+    monkeypatch.setattr(grief_search, "MAX_EVALUATIONS", one.evaluations)
     bounded = basis_of(x, 20, **start)
     assert run(bounded, x, y, 9) == one
     torch.testing.assert_close(bounded.kernel.lengthscale, single.kernel.lengthscale)

@@ -99,7 +99,7 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="has no t10k-labels-idx1-ubyte"):
         ImageFiles(str(tmp_path)).table()
-    with pytest.raises(DataError, match="does not exist; path= is a folder of IDX files"):
+    with pytest.raises(DataError, match="does not exist; path= is a folder of pictures"):
         ImageFiles("nowhere", root=str(tmp_path)).table()
 
 

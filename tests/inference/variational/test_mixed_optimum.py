@@ -5,10 +5,10 @@ import torch
 
 from gpx.inference.variational import (
     InducingVariables,
-    apart,
-    best_variational,
     mean_shares,
     observed_sums,
+    optimal_variational,
+    per_output_sums,
 )
 from gpx.kernels import RBF
 from gpx.likelihoods import GaussianOutputs, MixedOutputs
@@ -51,7 +51,7 @@ def test_means_and_factors_are_the_dense_ones(latents, y):
     variables = InducingVariables(made.kernel, made.inducing, made.jitter)
     shares = mean_shares(made.likelihood)
     sums = observed_sums(variables, made.mean, X, y, None, shares)
-    mean, factor = best_variational(sums, made.likelihood)
+    mean, factor = optimal_variational(sums, made.likelihood)
     with torch.no_grad():
         z = made.inducing
         root = torch.linalg.cholesky(made.kernel.evaluate(z) + 1.4e-6 * torch.eye(M).double())
@@ -104,9 +104,12 @@ def test_an_output_apart_has_a_function_of_its_own_variance():
     variance = MIXING[1].square().sum()
     scaled = RBF(2, 1.1, 1.4 * float(variance)).double()
     of_scaled = InducingVariables(scaled, made.inducing, made.jitter)
-    found, want = apart(sums, made.likelihood), observed_sums(of_scaled, made.mean, X, GAPS)
+    found, want = (
+        per_output_sums(sums, made.likelihood),
+        observed_sums(of_scaled, made.mean, X, GAPS),
+    )
     for name in ("gram", "projected", "trace_error", "squared_residual"):
         one, other = getattr(found.each[1], name), getattr(want.each[1], name)
         torch.testing.assert_close(one, other)
-    assert apart(sums, GaussianOutputs(3)) is sums
+    assert per_output_sums(sums, GaussianOutputs(3)) is sums
     assert mean_shares(GaussianOutputs(3)) is None

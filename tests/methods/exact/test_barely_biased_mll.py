@@ -6,7 +6,7 @@ from barely_biased_problem import problem
 
 from gpx.errors import ConfigError
 from gpx.linalg import UnconvergedWarning
-from gpx.methods.exact import barely_biased_mll as module
+from gpx.methods.exact import barely_biased_mll, iterative_mll
 from gpx.objectives import BarelyBiasedMLL, ExactMLL
 
 
@@ -44,7 +44,9 @@ def test_an_unreachable_bound_is_reported_with_the_one_that_holds():
 @pytest.mark.parametrize("rank", [1, 8, 60])
 def test_expected_gradient_is_exact_when_the_spaces_are_complete(monkeypatch, rank):
     monkeypatch.setattr(
-        module, "probe_vectors", lambda n, *_, **__: n**0.5 * torch.eye(n, dtype=torch.float64)
+        iterative_mll,
+        "probe_vectors",
+        lambda n, *_, **__: n**0.5 * torch.eye(n, dtype=torch.float64),
     )
     model, x, y = problem(rank, n=30)
     got = BarelyBiasedMLL(bias=1e-10).evidence(model, x, y)
@@ -106,13 +108,13 @@ def test_options_are_checked():
 
 def test_the_columns_reported_are_those_that_were_multiplied(monkeypatch):
     columns = []
-    product = module.PreconditionedKernel.matmul
+    product = barely_biased_mll.PreconditionedKernel.matmul
 
     def counted(self, vectors):
         columns.append(1 if vectors.ndim == 1 else vectors.shape[1])
         return product(self, vectors)
 
-    monkeypatch.setattr(module.PreconditionedKernel, "matmul", counted)
+    monkeypatch.setattr(barely_biased_mll.PreconditionedKernel, "matmul", counted)
     model, x, y = problem()
     with torch.no_grad():
         facts = BarelyBiasedMLL(bias=0.1, probes=3).evidence(model, x, y).facts

@@ -12,7 +12,7 @@ from gpx.kernels.over_axes import Coregionalisation
 from gpx.kernels.periodic import Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.grid.circle import continue_axis, regular_places
+from gpx.methods.grid.circle import extend_to_circle, regular_positions
 from gpx.methods.grid.gaps import GapOptions, bracket, solve_gaps
 from gpx.methods.grid.system import GridSystem
 from gpx.models import ExactGP, GridGP
@@ -46,24 +46,24 @@ def pair(family="matern32", lengthscale=0.1, **options):
 
 
 def test_regular_points_are_found_whatever_is_missing():
-    place, step = regular_places(TIMES[[0, 1, 5, 9]])
+    place, step = regular_positions(TIMES[[0, 1, 5, 9]])
     assert place.tolist() == [0, 1, 5, 9]
     assert step == pytest.approx(0.05)
-    circle = continue_axis(TIMES[[0, 1, 5, 9]])
+    circle = extend_to_circle(TIMES[[0, 1, 5, 9]])
     assert (circle.inner, len(circle.points)) == (10, 20)
     torch.testing.assert_close(circle.points[circle.place], TIMES[[0, 1, 5, 9]], rtol=0, atol=0)
     torch.testing.assert_close(circle.points.diff(), torch.full((19,), 0.05).double())
-    assert continue_axis(TIMES.square()) is None
-    assert continue_axis(TIMES[[0, 1, 59]]) is None  # one in twenty is no regular axis
-    assert continue_axis(TIMES[:1]) is None
-    assert continue_axis(TIMES.float()).inner == 60
+    assert extend_to_circle(TIMES.square()) is None
+    assert extend_to_circle(TIMES[[0, 1, 59]]) is None  # one in twenty is no regular axis
+    assert extend_to_circle(TIMES[:1]) is None
+    assert extend_to_circle(TIMES.float()).inner == 60
     long = torch.linspace(-1.73, 1.73, 100_000, dtype=torch.float64).float()
     seen = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) < 0.7
     seen[0] = seen[-1] = True
-    place, _ = regular_places(long[seen])
+    place, _ = regular_positions(long[seen])
     assert torch.equal(place, seen.nonzero().squeeze(1))
     jittered = TIMES + 1e-3 * torch.randn(60, generator=torch.Generator().manual_seed(0)).double()
-    assert continue_axis(jittered) is None
+    assert extend_to_circle(jittered) is None
 
 
 @pytest.mark.parametrize("family", ["rbf", "matern32", "matern12"])

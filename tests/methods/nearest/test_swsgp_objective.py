@@ -109,7 +109,7 @@ class InFiles(LazyRows):
             values.dtype,
             values.device,
         )
-        self.near, self.together = 4, 4
+        self.chunk_rows, self.buffer_rows = 4, 4
 
     def __getitem__(self, rows):
         return self.values[rows]
@@ -141,7 +141,7 @@ def test_the_error_of_an_estimate_is_right_where_rows_that_are_near_are_alike(mo
     y = torch.linspace(-2.0, 2.0, len(x), dtype=torch.float64)
     files = InFiles(x), InFiles(y)
     for rows in files:
-        rows.near, rows.together = 500, 2000
+        rows.chunk_rows, rows.buffer_rows = 500, 2000
     made, objective = model(), SWSGPObjective(len(x))
     whole = objective.full_evidence(made, x, y, batch_size=500).value
     for module in ("base.objective", "nearest.swsgp_objective"):

@@ -274,7 +274,7 @@ def test_importance_weights_learn_the_kernel_from_the_sums():
     assert "over-fit" not in model.note
     with torch.no_grad():
         model.kernel.lengthscale = torch.full((2,), 8.0, dtype=torch.float64)
-    with pytest.warns(UserWarning, match="frequencies count after re-weighting"):
+    with pytest.warns(UserWarning, match="frequencies are effective after re-weighting"):
         model.condition(x, y)
     model.condition(x, y)  # says it once, however often it is evaluated; here a warning is an error
 

@@ -112,7 +112,7 @@ def test_rest_is_what_no_function_reaches():
     residual = y - phi @ torch.linalg.lstsq(phi, y[:, None]).solution[:, 0]
     torch.testing.assert_close(found.rest, residual.square().sum())
     y = phi @ draw(7, seed=8)
-    inside = CompressedStatistics(statistics.of_targets(phi.mT @ y, y @ y))
+    inside = CompressedStatistics(statistics.with_targets(phi.mT @ y, y @ y))
     assert 0.0 <= float(inside.rest) < 1e-10
 
 

@@ -42,7 +42,7 @@ def test_the_bound_is_the_dense_one_and_below_the_evidence():
     made.fit_variational(x, y)
     found = SVGPELBO(20).evidence(made, x, y).value.detach()
     with torch.no_grad():
-        cross = made.kernel.with_points(x, made.inducing)
+        cross = made.kernel.cross_with_patches(x, made.inducing)
         gram = made.kernel.patch_kernel.evaluate(made.inducing)
         q = cross.mT @ torch.linalg.solve(gram, cross)
         dense = made.kernel.evaluate(x)
@@ -122,7 +122,7 @@ def test_classes_and_pieces(monkeypatch):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in made.parameters())
     posterior = made.condition(x, labels)
     found = posterior.predict(x)
-    monkeypatch.setattr("gpx.kernels.convolutional.MOST_ENTRIES", 1)
+    monkeypatch.setattr("gpx.kernels.convolutional.MAX_ENTRIES", 1)
     for one, other in zip(posterior.predict(x), found, strict=True):
         torch.testing.assert_close(one, other)
 

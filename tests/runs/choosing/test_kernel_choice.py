@@ -288,7 +288,7 @@ def test_fits_of_one_name_are_told_once():
 
 def test_processes_that_share_a_run_stop_looking_together():
     class Late(Processes):
-        def agreed(self, *values):
+        def all_max(self, *values):
             return [1.0 for _ in values]
 
     clock = _Clock(1e9)

@@ -1,6 +1,7 @@
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+import gpx
 from gpx.runs.figures import predictions as figures
 
 
@@ -42,7 +43,21 @@ def test_a_reliability_diagram_leaves_empty_bins_out(tmp_path):
     assert above.get_title() == "10 test points, calibration error 0.100"
     assert [bar.get_height() for bar in above.patches] == [0.4, 0.8]
     assert [bar.get_height() for bar in below.patches] == [0.0, 0.3, 0.0, 0.7]
+    pale, full = (bar.get_facecolor()[3] for bar in above.patches)
+    assert pale < full == 1.0  # three points say little
     assert draw(figure, tmp_path) > 1000
+
+
+def test_a_reliability_diagram_shows_how_sure_an_accuracy_is():
+    counts, accuracy = np.array([40.0, 2.0]), np.array([0.5, 1.0])
+    before = (np.array([1.0, 41.0]), np.array([0.0, 0.7]), np.array([0.1, 0.9]), 0.2)
+    figure = figures.reliability_diagram(counts, accuracy, accuracy, 0.1, before)
+    (bars,) = figure.axes[0].collections
+    ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
+    # Wilson's interval of 20 of 40, and of 2 of 2
+    np.testing.assert_allclose(ends, [[0.352, 0.648], [0.342, 1.0]], atol=1e-3)
+    old = next(line for line in figure.axes[0].lines if line.get_label() == figures.WAS)
+    assert old.get_ydata().tolist() == [0.7]  # one point alone is not drawn
 
 
 def test_lengthscales_stand_in_the_order_of_their_weight(tmp_path):
@@ -94,3 +109,22 @@ def test_sampled_functions_and_inducing_points(tmp_path):
     assert labels == {"training data", "inducing points"}
     assert len(figure.axes[0].lines) == 4
     assert draw(figure, tmp_path) > 1000
+
+
+def test_a_fitted_function_is_drawn_where_the_test_rows_are(monkeypatch):
+    grids = []
+    draw_function = figures.fitted_function
+
+    def kept(train, test, grid, *rest):
+        grids.append((test[0], grid))
+        return draw_function(train, test, grid, *rest)
+
+    monkeypatch.setattr(figures, "fitted_function", kept)
+    x = np.linspace(0, 1, 20)
+    test = (np.array([-1.0, 0.5, 3.0]), np.zeros(3))
+    options = ("approx=exact", "kernel=rbf", "trainer.max_steps=2", "trainer.baselines=false")
+    gpx.fit(x, np.sin(x), *options, test=test, quiet=True, keep=False)
+    ((seen, grid),) = grids
+    assert sorted(seen) == [-1.0, 0.5, 3.0]
+    assert grid.min() < -1.0
+    assert grid.max() > 3.0

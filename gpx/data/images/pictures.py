@@ -1,0 +1,109 @@
+"""Folders of pictures, one folder for each class."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from gpx.data.columns.numbers import Floats
+from gpx.errors import DataError
+
+ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"))
+GREY = frozenset(("1", "L", "LA", "I", "I;16", "I;16B", "F"))
+"""Pillow's modes of one channel."""
+
+
+def has_pictures(path: Path) -> bool:
+    """Whether the folder has a folder of pictures, or ``train`` with such folders."""
+    start = path / "train" if (path / "train").is_dir() else path
+    return any(_pictures(folder) for folder in _folders(start))
+
+
+def read_pictures(path: Path) -> tuple[list[tuple[Floats, Floats]], tuple[str, ...], str]:
+    """Pictures below ``path``: pixels and classes of each part, names of classes, and a checksum.
+
+    Args:
+        path: folder of one folder for each class, or of ``train`` and ``test`` with those.
+
+    Returns:
+        One part, or the training and the test part: pixels (n, h, w), or (n, 3, h, w) where any
+        picture is in colour, and classes (n,); classes are numbered by name. The checksum is of
+        all names and contents.
+
+    Raises:
+        DataError: no pictures, one that cannot be read, or pictures of different sizes.
+    """
+    parted = (path / "train").is_dir()
+    starts = [path / "train", path / "test"] if parted else [path]
+    if parted and not starts[1].is_dir():
+        raise DataError(f"{path} has a folder train and none of test; expected both, or neither")
+    names = sorted({folder.name for start in starts for folder in _folders(start)})
+    digest, read = hashlib.sha256(), []
+    for start in starts:
+        files = [
+            (file, names.index(folder.name))
+            for folder in _folders(start)
+            for file in _pictures(folder)
+        ]
+        if not files:
+            raise DataError(
+                f"{start} has no pictures; expected a folder for each class, with files "
+                f"{', '.join(sorted(ENDINGS))}"
+            )
+        read.append(files)
+    pictures = [[_read(file, path, digest) for file, _ in files] for files in read]
+    everything = [
+        (picture, file)
+        for part, files in zip(pictures, read, strict=True)
+        for picture, (file, _) in zip(part, files, strict=True)
+    ]
+    first, first_file = everything[0]
+    for picture, file in everything:
+        if picture.shape[:2] != first.shape[:2]:
+            raise DataError(
+                f"{path} has images of different sizes: {first_file.relative_to(path)} of "
+                f"{_size(first)} and {file.relative_to(path)} of {_size(picture)} pixels; "
+                "bring them to one size first"
+            )
+    colour = any(picture.ndim == 3 for picture, _ in everything)
+    parts = []
+    for part, files in zip(pictures, read, strict=True):
+        stacked = np.stack([_coloured(picture) if colour else picture for picture in part])
+        pixels = np.moveaxis(stacked, -1, 1) if colour else stacked
+        classes = np.array([number for _, number in files], dtype=np.float64)
+        parts.append((np.ascontiguousarray(pixels, np.float64), classes))
+    return parts, tuple(names), digest.hexdigest()
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS and p.is_file())
+
+
+def _read(file: Path, path: Path, digest: hashlib._Hash) -> NDArray[np.generic]:
+    """Pixels (h, w), or (h, w, 3) of a picture in colour."""
+    digest.update(f"{file.relative_to(path).as_posix()}\0".encode())
+    digest.update(file.read_bytes())
+    try:
+        with Image.open(file) as picture:
+            if picture.mode in GREY:
+                plain = picture.mode in ("1", "LA")
+                return np.asarray(picture.convert("L") if plain else picture)
+            return np.asarray(picture.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as a picture: {error}") from error
+
+
+def _coloured(picture: NDArray[np.generic]) -> NDArray[np.generic]:
+    return picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=2)
+
+
+def _size(picture: NDArray[np.generic]) -> str:
+    return " x ".join(map(str, picture.shape[:2]))

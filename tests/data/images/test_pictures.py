@@ -1,0 +1,107 @@
+"""Folders of pictures, one folder for each class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gpx.data import ImageFiles, load
+from gpx.errors import DataError
+
+DRAWS = np.random.default_rng(0)
+
+
+def pictures(folder: Path, count: int = 12, shape: tuple[int, ...] = (6, 5), first: int = 0):
+    """``count`` pictures as PNG files, and their pixels."""
+    folder.mkdir(parents=True)
+    pixels = DRAWS.integers(0, 256, (count, *shape), dtype=np.uint8)
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).save(folder / f"{first + number:03}.png")
+    return pixels
+
+
+def test_every_folder_is_a_class_in_the_order_of_their_names(tmp_path: Path) -> None:
+    dogs, cats = pictures(tmp_path / "dog"), pictures(tmp_path / "cat", 9)
+    (tmp_path / "cat" / "readme.txt").write_text("no picture")
+    (tmp_path / ".cache").mkdir()
+    table = ImageFiles(str(tmp_path)).table()
+    assert table.class_names == ("cat", "dog")
+    np.testing.assert_array_equal(table.y, [0.0] * 9 + [1.0] * 12)
+    np.testing.assert_array_equal(table.x, np.concatenate([cats, dogs]).reshape(21, 30))
+    assert table.input_names[:6] == (*(f"pixel0_{k}" for k in range(5)), "pixel1_0")
+    assert table.test_masks is None
+    data = load(ImageFiles(str(tmp_path)), task="binary")
+    assert data.labels == ("cat", "dog")
+    assert float(data.train_x.max()) <= 1.0
+
+
+def test_parts_for_training_and_for_tests(tmp_path: Path) -> None:
+    for part, count in (("train", 7), ("test", 3)):
+        for name in "ab":
+            pictures(tmp_path / part / name, count)
+    table = ImageFiles(str(tmp_path)).table()
+    assert table.test_masks is not None
+    np.testing.assert_array_equal(table.test_masks[:, 0], [False] * 14 + [True] * 6)
+
+
+def test_grey_pictures_among_coloured_ones_become_coloured(tmp_path: Path) -> None:
+    grey, coloured = pictures(tmp_path / "grey", 2), pictures(tmp_path / "red", 2, (6, 5, 3))
+    seen = pictures(tmp_path / "seen through", 2, (6, 5, 4))  # with opacity, which is left out
+    x = ImageFiles(str(tmp_path)).table().x.reshape(6, 3, 6, 5)
+    for channel in range(3):
+        np.testing.assert_array_equal(x[:2, channel], grey)
+        np.testing.assert_array_equal(x[2:4, channel], coloured[..., channel])
+        np.testing.assert_array_equal(x[4:, channel], seen[..., channel])
+
+
+def test_a_record_is_of_names_and_contents(tmp_path: Path) -> None:
+    pictures(tmp_path / "set" / "a", 3), pictures(tmp_path / "set" / "b", 3)
+    source = ImageFiles("set", root=str(tmp_path))
+    before = source.table().checksums
+    assert list(before) == ["set"]
+    assert source.table().checksums == before
+    (tmp_path / "set" / "a" / "000.png").rename(tmp_path / "set" / "b" / "100.png")
+    assert source.table().checksums != before
+
+
+def broken(folder: Path) -> None:
+    (folder / "a" / "000.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "a" / "000.png"
+    file.write_bytes(file.read_bytes()[:-30])
+
+
+def of_another_size(folder: Path) -> None:
+    Image.fromarray(np.zeros((6, 6), np.uint8)).save(folder / "b" / "000.png")
+
+
+def without_tests(folder: Path) -> None:
+    pictures(folder / "train" / "a")
+
+
+def with_an_empty_part(folder: Path) -> None:
+    without_tests(folder)
+    (folder / "test" / "a").mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (broken, "a/000.png cannot be read as a picture"),
+        (cut_short, "a/000.png cannot be read as a picture"),
+        (of_another_size, "a/000.png of 6 x 5 and b/000.png of 6 x 6 pixels; bring them to one"),
+        (without_tests, "has a folder train and none of test"),
+        (with_an_empty_part, "test has no pictures; expected a folder for each class"),
+    ],
+)
+def test_pictures_that_do_not_fit(tmp_path: Path, spoil, message: str) -> None:
+    for name in "ab":
+        pictures(tmp_path / name, 3)
+    spoil(tmp_path)
+    with pytest.raises(DataError, match=message):
+        ImageFiles(str(tmp_path)).table()
