@@ -208,9 +208,14 @@ def test_mistakes(problem):
     with pytest.raises(ValueError, match=r"only one class \(1.0\)"):
         GPXClassifier().fit(x, np.ones(60))
     few = {"approx": "svgp", "options": (*FROM_A_SUBSET, "approx.num_inducing=5")}
-    with pytest.raises(ConfigError, match="likelihood=poisson models numbers and cannot"):
+    with pytest.raises(
+        ConfigError, match="likelihood=poisson models numbers and cannot be used with GPXClassifier"
+    ):
         GPXClassifier(likelihood="poisson", **few).fit(x, y > 100)
-    with pytest.raises(ConfigError, match="likelihood=bernoulli models classes and cannot"):
+    with pytest.raises(
+        ConfigError,
+        match="likelihood=bernoulli models classes and cannot be used with GPXRegressor",
+    ):
         GPXRegressor(likelihood="bernoulli", **few).fit(x, (y > 100).astype(float))
     model = GPXRegressor("qsgp", options=(*QUICK, "approx.num_basis=40")).fit(x, y)
     with pytest.raises(NotAvailable, match="has no joint covariance"):
@@ -240,7 +245,7 @@ def test_a_kernel_may_be_a_module():
     kernel = Matern32(1) + Periodic(1, period=0.7)
     module = clone(GPXRegressor(kernel=kernel, **options)).fit(x, y)
     np.testing.assert_array_equal(module.predict(x), text.predict(x))
-    with pytest.raises(ConfigError, match="likelihood=Bernoulli models classes and cannot"):
+    with pytest.raises(ConfigError, match="likelihood=Bernoulli is of classes, and GPXRegressor"):
         GPXRegressor("laplace", likelihood=Bernoulli(), **options).fit(
             x, (x[:, 0] > 1.0).astype(float)
         )
