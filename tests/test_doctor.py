@@ -52,7 +52,7 @@ def test_a_device_that_raises_fails_and_the_rest_goes_on(monkeypatch):
 
 def test_a_data_folder_that_is_not_there_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("GPX_DATA", str(tmp_path / "nowhere"))
-    assert any("which is no folder" in f.text for f in doctor.machine())
+    assert any("which is not a folder" in f.text for f in doctor.machine())
 
 
 @pytest.mark.keops

@@ -201,16 +201,21 @@ def test_mistakes(problem):
     x, y = problem
     with pytest.raises(ConfigError, match="is not a list; give a list of options"):
         GPXRegressor(options="seed=1").fit(x, y)
-    with pytest.raises(ConfigError, match="options=None is no list"):
+    with pytest.raises(ConfigError, match="options=None is not a list"):
         GPXRegressor(options=None).fit(x, y)
     with pytest.raises(ConfigError, match="there is no kernel=rbff; did you mean rbf"):
         GPXRegressor(kernel="rbff").fit(x, y)
     with pytest.raises(ValueError, match=r"only one class \(1.0\)"):
         GPXClassifier().fit(x, np.ones(60))
     few = {"approx": "svgp", "options": (*FROM_A_SUBSET, "approx.num_inducing=5")}
-    with pytest.raises(ConfigError, match="likelihood=poisson is of numbers, and GPXClassifier"):
+    with pytest.raises(
+        ConfigError, match="likelihood=poisson models numbers and cannot be used with GPXClassifier"
+    ):
         GPXClassifier(likelihood="poisson", **few).fit(x, y > 100)
-    with pytest.raises(ConfigError, match="likelihood=bernoulli is of classes, and GPXRegressor"):
+    with pytest.raises(
+        ConfigError,
+        match="likelihood=bernoulli models classes and cannot be used with GPXRegressor",
+    ):
         GPXRegressor(likelihood="bernoulli", **few).fit(x, (y > 100).astype(float))
     model = GPXRegressor("qsgp", options=(*QUICK, "approx.num_basis=40")).fit(x, y)
     with pytest.raises(NotAvailable, match="has no joint covariance"):

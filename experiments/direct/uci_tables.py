@@ -6,12 +6,13 @@ import json
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from published import PUBLISHED, PUBLISHED_LARGE, PUBLISHED_MIXTURE, PUBLISHED_SAMPLED
 from record import Rows, tally, write
-from uci_notes import NOTES
+from uci_notes import NOTES, OUTSIDE
 
 HERE = Path(__file__).resolve().parent
 FOLDS = HERE / "uci_folds.jsonl"
@@ -205,6 +206,33 @@ def counted(what: str, found: dict[str, bool]) -> str:
     )
 
 
+def failed(found: dict[str, bool]) -> list[str]:
+    """Names that do not pass."""
+    return [name for name, fine in found.items() if not fine]
+
+
+def because(found: dict[str, bool], reasons: dict[str, str]) -> str:
+    """What is known of the sets that do not pass, to stand behind a check."""
+    known = [f"{name}: {reasons[name]}" for name in failed(found) if name in reasons]
+    return f"; {'; '.join(known)}" if known else ""
+
+
+def gaussian_weights(groups: Groups, names: Sequence[str]) -> dict[str, str]:
+    """Errors of the exact posterior on the same functions: what the discrete weights relax."""
+    errors = {name: mean_of(groups[name, "mean_field", "subset"], "gaussian") for name in names}
+    return {name: f"Gaussian weights {error:.4g}" for name, error in errors.items() if error}
+
+
+def lost_by_gaussian_weights(groups: Groups, outside: Sequence[str]) -> str:
+    """On how many of these sets the exact posterior on the same functions loses as well."""
+    lost = []
+    for name in outside:
+        folds = groups[name, "mean_field", "subset"]
+        simple = [mean_of(folds, key) or math.inf for key in ("linear", "neighbours", "trivial")]
+        lost += [name] if (mean_of(folds, "gaussian") or math.inf) > min(simple) else []
+    return f"; on {len(lost)} of these so are Gaussian weights on the same functions"
+
+
 def table() -> None:
     """Means over folds beside the published ones."""
     groups: Groups = defaultdict(list)
@@ -263,20 +291,27 @@ def table() -> None:
     error = "RMSE within max(15 %, one published standard deviation)"
     share = "zeros within 10 points, three quarters wanted,"
     checks: dict[str, bool | None] = {
-        counted(f"as published: {error}", judged["near"]): (share_passes(judged["near"], 1.0)),
-        counted(f"as published: {share}", judged["zeros"]): share_passes(judged["zeros"], 0.75),
-        counted(f"sampled entropies: {error}", judged["sampled"]): (
-            share_passes(judged["sampled"], 1.0)
+        counted(f"as published: {error}", judged["near"]) + because(judged["near"], OUTSIDE): (
+            share_passes(judged["near"], 1.0)
         ),
+        counted(f"as published: {share}", judged["zeros"]): share_passes(judged["zeros"], 0.75),
+        counted(f"sampled entropies: {error}", judged["sampled"])
+        + because(judged["sampled"], OUTSIDE): (share_passes(judged["sampled"], 1.0)),
         counted(f"sampled entropies: {share}", judged["sampled zeros"]): share_passes(
             judged["sampled zeros"], 0.75
         ),
-        counted(f"table 7.2: {error}", judged["mixture"]): (share_passes(judged["mixture"], 1.0)),
+        counted(f"table 7.2: {error}", judged["mixture"]) + because(judged["mixture"], OUTSIDE): (
+            share_passes(judged["mixture"], 1.0)
+        ),
         counted(f"table 7.2: {share}", judged["mixture zeros"]): share_passes(
             judged["mixture zeros"], 0.75
         ),
-        counted(f"kernels of training rows: {error}", judged["own"]): all(judged["own"].values()),
-        counted("kernels of training rows: no worse than a baseline", judged["baselines"]): all(
+        counted(f"kernels of training rows: {error}", judged["own"])
+        + because(judged["own"], gaussian_weights(groups, tuple(judged["own"]))): all(
+            judged["own"].values()
+        ),
+        counted("kernels of training rows: no worse than a baseline", judged["baselines"])
+        + lost_by_gaussian_weights(groups, failed(judged["baselines"])): all(
             judged["baselines"].values()
         ),
         counted("the annealed start ends within a nat of other bounds, or above", worse): all(

@@ -32,9 +32,7 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
     node = OmegaConf.select(config, group)
     if node is None:
         return None
-    target = target_of(node, group)
-    check_option_names(node, group, target)
-    check_option_types(node, group, target)
+    check_options(node, group)
     try:
         return hydra.utils.instantiate(node, **arguments)
     except hydra.errors.InstantiationException as error:
@@ -46,6 +44,27 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
             cause = cause.__cause__
         first = str(error.__cause__ or error).strip().splitlines()[0]
         raise ConfigError(f"cannot build {group}={node._target_}: {first}") from error
+
+
+def check_options(node: DictConfig, group: str) -> None:
+    """Check names and types of the options of a node, and of every node among them.
+
+    Args:
+        node: has ``_target_``.
+        group: dotted name of the node, for messages.
+
+    Raises:
+        ConfigError: a class without an option of that name, or a value that it cannot take; a
+            ``_target_`` that cannot be imported.
+    """
+    target = target_of(node, group)
+    if target is None:
+        raise ConfigError(f"cannot build {group}={node._target_}: nothing has that name")
+    check_option_names(node, group, target)
+    check_option_types(node, group, target)
+    for name, value in node.items():
+        if OmegaConf.is_dict(value) and value.get("_target_") is not None:
+            check_options(value, f"{group}.{name!s}")
 
 
 def target_of(node: DictConfig, group: str) -> Any:
@@ -102,7 +121,7 @@ def build_model(config: DictConfig) -> Model:
     for part in ("basis", "selector", "family"):
         if isinstance(config.approx.get(part), str):
             value = config.approx[part]
-            raise ConfigError(f"approx.{part}={value} is written {part}={value} now")
+            raise ConfigError(f"approx.{part}={value} is now {part}={value}")
     if OmegaConf.is_config(basis):
         parts["basis"] = build(config, "approx.basis", _partial_=True)
     return build(config, "approx", **parts)

@@ -14,17 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from omegaconf import DictConfig
 
 from gpx.constructed import Constructed
-from gpx.errors import ConfigError, GPXError, class_name
+from gpx.errors import ConfigError, DTypeError, GPXError, class_name
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
 from gpx.likelihoods.base import is_classification
 from gpx.means import Mean
 from gpx.options.composition import composed
 from gpx.options.module_node import chosen_modules, node_of
-from gpx.runs.arrays import real_array
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
-from gpx.runs.given_data import TARGETS, GivenData, given_data
+from gpx.runs.given_data import GivenData, given_data
 from gpx.runs.loading import finished_predictor
 from gpx.runs.prediction import ClassPrediction, Prediction
 from gpx.runs.predictor import Predictor
@@ -238,7 +237,12 @@ def _trained(
 
     config = compose([], [])
     if given.has_text_targets and not is_classification(likelihood_task(config)):
-        real_array(y, TARGETS)  # refuses texts
+        names = list(map(repr, np.unique(given.arrays["y"]).tolist()))
+        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        raise DTypeError(
+            f"targets must be an array of real numbers, and these are texts ({shown}); for classes "
+            f"choose likelihood={'bernoulli' if len(names) < 3 else 'softmax'}"
+        )
     config.data.update({"path": str(path), **given.options()})
     made = [parent for parent in path.parents if not parent.exists()]
     try:

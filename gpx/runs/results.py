@@ -84,7 +84,8 @@ def draw_results(
                 observed[there, place], mean, lower, upper, name
             )
     if data.num_inputs == 1:
-        low, high = float(data.train_x.min()), float(data.train_x.max())
+        seen = torch.cat([data.train_x, data.test_x])
+        low, high = float(seen.min()), float(seen.max())
         margin = 0.05 * (high - low)
         grid = torch.linspace(low - margin, high + margin, NUM_GRID_POINTS)[:, None]
         fitted = band(predictor.distribution(predictor.placed(grid)))

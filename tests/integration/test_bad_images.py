@@ -122,5 +122,7 @@ def test_images_that_are_not_square_keep_their_shape(tmp_path):
     np.savez(tmp_path / "new.npz", x=X[:1, :6])
     predict([f"run={folder.path}", f"input={tmp_path / 'new.npz'}", f"output={tmp_path / 'o.csv'}"])
     assert len((tmp_path / "o.csv").read_text().splitlines()) == 2
-    with pytest.raises(GPXError, match="of images of 6 x 8 pixels with 1 channel, got an array of"):
+    with pytest.raises(
+        GPXError, match="takes images of 6 x 8 pixels with 1 channel, got an array of"
+    ):
         model.predict_classes(np.ones((4, 6, 8, 3)))

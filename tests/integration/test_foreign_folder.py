@@ -229,10 +229,10 @@ def test_links_are_not_followed_when_writing(finished, stopped, changed, tmp_pat
         ({"trainer": 3}, "trainer"),
         ({"kernel__nu": 0.5}, "kernel.nu=0.5|RBF has no option nu"),
         ({"kernel___target_": "gpx.kernels.Matern32"}, "gpx.kernels.RBF"),
-        ({"kernel__lengthscale": 2.0}, r"says kernel.lengthscale=2.0, and its .* with 1.0: put"),
-        ({"approx__jitter": 1e-3}, r"says approx.jitter=0.001, and its .* with null: put"),
-        ({"seed": 5}, "says seed=5, and its checkpoint was trained with 0"),
-        ({"data__split": 3}, "says data.split=3, and its checkpoint was trained with 0"),
+        ({"kernel__lengthscale": 2.0}, r"has kernel.lengthscale=2.0, but its .* with 1.0: restore"),
+        ({"approx__jitter": 1e-3}, r"has approx.jitter=0.001, but its .* with null: restore"),
+        ({"seed": 5}, "has seed=5, but its checkpoint was trained with 0"),
+        ({"data__split": 3}, "has data.split=3, but its checkpoint was trained with 0"),
     ],
 )
 def test_config_and_checkpoint_belong_together(
@@ -299,7 +299,7 @@ def test_an_unchanged_run_goes_on_without_notes_and_moved_data_are_the_same_data
 ):
     folder = changed(stopped)
     resume(folder)
-    assert "from here on" not in capsys.readouterr().err
+    assert "from now on" not in capsys.readouterr().err
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gpx.load(folder)
@@ -412,7 +412,7 @@ def test_finished_training_is_evaluated_again_and_goes_no_further(tmp_path, caps
         assert again["train.stopped"] == before["train.stopped"]
         kept = load_checkpoint(folder.checkpoint)["model"]
         assert all(torch.equal(kept[name], weights[name]) for name in weights)
-    assert "training is finished" in "".join(capsys.readouterr())
+    assert "training had already finished" in "".join(capsys.readouterr())
     more = folder.config.read_text().replace("max_steps: 3", "max_steps: 6")
     folder.config.write_text(more)
     folder.metrics.unlink()

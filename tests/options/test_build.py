@@ -40,6 +40,34 @@ def test_a_model_says_what_it_is_built_from():
     assert parts_of(Rest) == {"kernel": False, "mean": False, "likelihood": False}
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("approx.weights.half_width=wide", r"approx\.weights\.half_width=wide: expected a number$"),
+        (
+            "approx.noise={_target_: gpx.models.NoiseGrid, lowest: low, highest: 1}",
+            r"approx\.noise\.lowest=low: expected a number$",
+        ),
+        (
+            "approx.noise={_target_: gpx.models.NoiseGrid, lowst: 1, highest: 1}",
+            r"approx\.noise\.lowst: NoiseGrid has no option lowst; did you mean lowest\?$",
+        ),
+        (
+            "approx.noise={_target_: gpx.models.NoiseGird}",
+            r"cannot build approx\.noise=gpx\.models\.NoiseGird: nothing has that name$",
+        ),
+        (
+            "approx.noise={_target_: gpx.nowhere.NoiseGrid}",
+            r"cannot build approx\.noise=gpx\.nowhere\.NoiseGrid: nothing has that name$",
+        ),
+    ],
+)
+def test_options_of_nodes_inside_a_node_are_checked_by_name(option, expected):
+    made = composed(["approx=direct", "data=toy1d", option])
+    with pytest.raises(ConfigError, match=expected):
+        build_model(made)
+
+
 def test_what_a_model_needs_must_be_chosen():
     made = composed(["approx=sgpr", "data=toy1d", "~mean"])
     with pytest.raises(ConfigError, match="mean= is not chosen"):

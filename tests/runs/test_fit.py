@@ -207,6 +207,12 @@ def test_classes_and_one_input(tmp_path):
     [
         ({"y": np.ones(59)}, ShapeError, r"\(60, 2\) and targets of shape \(59,\)"),
         ({"y": ["a"] * 60}, DTypeError, "an array of real numbers"),
+        (
+            {"y": ["no", "yes"] * 30},
+            DTypeError,
+            r"texts \('no', 'yes'\); for classes choose likelihood=bernoulli",
+        ),
+        ({"y": ["a", "b", "c"] * 20}, DTypeError, "for classes choose likelihood=softmax"),
         ({"y": np.full(60, np.nan)}, GPXError, "^the data set, data row 1, .* found nan"),
         ({"test": (np.ones((3, 5)), np.ones(3))}, ShapeError, "test inputs have 5 columns"),
         ({"options": ("aprox=sgpr",)}, ConfigError, "did you mean approx"),

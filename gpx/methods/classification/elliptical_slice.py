@@ -32,10 +32,10 @@ MAX_RHAT = 1.05
 class EllipticalSlice(Chain[SampledGP]):
     """Several chains over latents and hyperparameters u, in nearly standard normal coordinates.
 
-    f = m + L v with L L^T = K, and v = c + J^-T z in the ``Frame`` of Laplace's approximation at u,
-    so that z is nearly standard normal a posteriori. A step updates z by ``updates`` elliptical
+    f = m + L v with L L^T = K, and v = c + J^-T z in the ``Frame`` of an approximate posterior at
+    u, so that z is nearly standard normal a posteriori. A step updates z by ``updates`` elliptical
     slices given u, then u by slice sampling along a random line given z, where f follows u. Both
-    leave the exact posterior invariant, since Laplace's approximation only defines coordinates. The
+    leave the exact posterior invariant, since the approximation only defines coordinates. The
     directions of the lines have the covariance of u over all chains, learned in burn-in and fixed
     afterwards. Chains start at draws of the hyper-prior, so that R-hat is meaningful.
 

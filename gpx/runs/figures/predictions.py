@@ -17,6 +17,10 @@ FEW = 5
 """Points of a bin of the reliability diagram whose accuracy says little."""
 
 
+MANY_BARS = 300
+"""Error bars beyond which they are drawn thin."""
+
+
 def predicted_against_observed(
     observed: Array, mean: Array, lower: Array, upper: Array, target: str
 ) -> Figure:
@@ -41,7 +45,7 @@ def predicted_against_observed(
         markersize=3,
         color=INK,
         ecolor=BAND,
-        elinewidth=0.6,
+        elinewidth=0.6 if len(shown) > MANY_BARS else 1.2,
         alpha=0.7,
     )
     ends = [float(min(observed.min(), mean.min())), float(max(observed.max(), mean.max()))]

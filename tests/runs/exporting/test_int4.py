@@ -89,7 +89,7 @@ def test_the_command_writes_both_files_and_says_their_size(fitted, tmp_path, cap
     ("options", "words"),
     [
         (["format=int8", "output=m.c"], "expected int4"),
-        (["format=int4", "output=m.csv"], "ending .c"),
+        (["format=int4", "output=m.csv"], "must end in .c"),
         (["format=int4", "output=m.c", "samples=many"], "whole number"),
         (["format=int4", "output=m.c", "samples=0"], "at least 1"),
         (["format=int4"], "output= is missing"),

@@ -1,6 +1,7 @@
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+import gpx
 from gpx.runs.figures import predictions as figures
 
 
@@ -108,3 +109,22 @@ def test_sampled_functions_and_inducing_points(tmp_path):
     assert labels == {"training data", "inducing points"}
     assert len(figure.axes[0].lines) == 4
     assert draw(figure, tmp_path) > 1000
+
+
+def test_a_fitted_function_is_drawn_where_the_test_rows_are(monkeypatch):
+    grids = []
+    draw_function = figures.fitted_function
+
+    def kept(train, test, grid, *rest):
+        grids.append((test[0], grid))
+        return draw_function(train, test, grid, *rest)
+
+    monkeypatch.setattr(figures, "fitted_function", kept)
+    x = np.linspace(0, 1, 20)
+    test = (np.array([-1.0, 0.5, 3.0]), np.zeros(3))
+    options = ("approx=exact", "kernel=rbf", "trainer.max_steps=2", "trainer.baselines=false")
+    gpx.fit(x, np.sin(x), *options, test=test, quiet=True, keep=False)
+    ((seen, grid),) = grids
+    assert sorted(seen) == [-1.0, 0.5, 3.0]
+    assert grid.min() < -1.0
+    assert grid.max() > 3.0
