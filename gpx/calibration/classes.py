@@ -186,8 +186,8 @@ class Isotonic(Recalibration):
         """As in ``Recalibration``; warns of rows that are few for a step function."""
         if count < FEW:
             warnings.warn(
-                f"isotonic regression of {count} held-out rows: it takes a thousand or so, and "
-                "may predict worse than without; calibrate=temperature takes fewer",
+                f"isotonic regression on {count} held-out rows may make predictions worse, as it "
+                "needs about a thousand; calibration=Temperature() needs fewer",
                 stacklevel=2,
             )
 

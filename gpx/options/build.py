@@ -121,7 +121,7 @@ def build_model(config: DictConfig) -> Model:
     for part in ("basis", "selector", "family"):
         if isinstance(config.approx.get(part), str):
             value = config.approx[part]
-            raise ConfigError(f"approx.{part}={value} is written {part}={value} now")
+            raise ConfigError(f"approx.{part}={value} is now {part}={value}")
     if OmegaConf.is_config(basis):
         parts["basis"] = build(config, "approx.basis", _partial_=True)
     return build(config, "approx", **parts)

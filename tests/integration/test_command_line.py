@@ -198,7 +198,7 @@ def test_a_finished_run_goes_on_with_more_steps_and_with_nothing_else(train_py, 
     steps = before["train.steps"] + 2
     status, err = train_py("resume=out", f"trainer.max_steps={steps}", "optimizer.ftol=0")
     assert status == 0, err
-    assert f"note: trainer.max_steps={steps} from here on" in err
+    assert f"note: trainer.max_steps is {steps} from now on" in err
     assert json.loads(metrics.read_text())["train.steps"] == steps
     assert f"max_steps: {steps}" in config.read_text()
     assert train_py("resume=out")[0] == USAGE_ERROR  # finished again

@@ -299,7 +299,7 @@ def test_an_unchanged_run_goes_on_without_notes_and_moved_data_are_the_same_data
 ):
     folder = changed(stopped)
     resume(folder)
-    assert "from here on" not in capsys.readouterr().err
+    assert "from now on" not in capsys.readouterr().err
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gpx.load(folder)
