@@ -206,7 +206,7 @@ def test_other_targets_are_refused_in_a_sentence():
     x, y = grades(40)
     fits = {
         "expected a class label": y + 0.5,
-        "three classes or more, got 2": (y > 1.0).astype(float),
+        "must be three or more, got 2": (y > 1.0).astype(float),
         "which are already ordered": None,
         "no training row is of class 3": np.where(np.arange(40) == 0, 3.0, y),
     }

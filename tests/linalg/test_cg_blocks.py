@@ -220,7 +220,7 @@ def test_keops_refuses_a_recording(monkeypatch):
     entries = RBF(2)(torch.rand(5, 2)).entries
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(RuntimeError, match="KeOps launches its kernels by itself"):
+    with pytest.raises(RuntimeError, match="KeOps launches its kernels itself"):
         KeOps().product(entries, torch.ones(5, 1), transposed=False)
 
 
