@@ -137,7 +137,9 @@ def test_without_noise_and_with_repeated_inputs_the_certificate_is_wide_but_a_nu
 
 def test_a_cache_that_is_too_small_says_so():
     model, x, y = problem(rank=2, variance_steps=0)
-    with pytest.warns(UnconvergedWarning, match="certified to .* of themselves only, not to 0.01"):
+    with pytest.warns(
+        UnconvergedWarning, match="certified to a relative error of .* only, not 0.01"
+    ):
         model.condition(x, y).predict(x[:5] + 0.1)
 
 
