@@ -114,6 +114,7 @@ def main() -> None:
                     "Random fields beside the published figures (there) of CIFAR10 and CIFAR100,",
                     "which had all channels. One seed, 8,000 images to train on and 2,000 to test",
                     "on; ECE with the mean confidence of 20 bins, Brier score summed over classes.",
+                    "A row of 16 x 16 pixels takes five and a half minutes of a core.",
                 ],
                 rows,
                 judged(rows),

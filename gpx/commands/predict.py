@@ -45,7 +45,8 @@ OPTIONS
   input=FILE      table of inputs (text, .npz or .parquet), columns as in training, with or without
                   a header line; with a header, columns may be in any order and further ones are
                   ignored; the column of data.id= is copied to the output, and noise variances of
-                  data.noise= are added to those of the predictions
+                  data.noise= are added to those of the predictions; for images also a folder of
+                  pictures, which are read in the order of their names
   output=FILE     file to write, one row per input row: mean, standard deviation and 95 % interval
                   of each target, in the data's own units; for classes the most probable label and
                   the probability of each class

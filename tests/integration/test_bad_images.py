@@ -35,7 +35,7 @@ CASES = {
     "labels out of range": (
         {"x": X, "y": Y},
         ["likelihood.num_classes=2"],
-        "has 3 classes and the likelihood 2: give it likelihood.num_classes=3",
+        "has 3 classes and the likelihood 2: set likelihood.num_classes=3, or leave it out",
     ),
     "a class without rows": (
         parted(y=np.where(Y == 1, 0, Y)),

@@ -10,7 +10,7 @@ import torch
 from claimed_cuda import claimed_cuda
 from launches import Launches, most, steps_of
 
-from gpx.methods.direct.mean_field import swept
+from gpx.methods.direct.mean_field import logits_after_sweep
 
 DATA = ["data.num_points=1500", "trainer.max_steps=3"]
 CEILINGS = {
@@ -95,7 +95,7 @@ def test_weights_add_no_launches_to_a_sweep_of_coordinate_ascent():
         prior = torch.zeros(5, dtype=torch.float64).log_softmax(0)
         with Launches() as mode:
             sums = rows.mT @ rows, rows.sum(0)
-            swept(*sums, prior.expand(m, 5), values, prior, values[-1])
+            logits_after_sweep(*sums, prior.expand(m, 5), values, prior, values[-1])
         return mode.counts.total()
 
     assert launched(10) == launched(40) <= 20

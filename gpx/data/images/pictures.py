@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -56,20 +57,9 @@ def read_pictures(path: Path) -> tuple[list[tuple[Floats, Floats]], tuple[str, .
             )
         read.append(files)
     pictures = [[_read(file, path, digest) for file, _ in files] for files in read]
-    everything = [
-        (picture, file)
-        for part, files in zip(pictures, read, strict=True)
-        for picture, (file, _) in zip(part, files, strict=True)
-    ]
-    first, first_file = everything[0]
-    for picture, file in everything:
-        if picture.shape[:2] != first.shape[:2]:
-            raise DataError(
-                f"{path} has images of different sizes: {first_file.relative_to(path)} of "
-                f"{_size(first)} and {file.relative_to(path)} of {_size(picture)} pixels; "
-                "bring them to one size first"
-            )
-    colour = any(picture.ndim == 3 for picture, _ in everything)
+    everything = [picture for part in pictures for picture in part]
+    _require_one_size(path, everything, [file for files in read for file, _ in files])
+    colour = any(picture.ndim == 3 for picture in everything)
     parts = []
     for part, files in zip(pictures, read, strict=True):
         stacked = np.stack([_coloured(picture) if colour else picture for picture in part])
@@ -77,6 +67,45 @@ def read_pictures(path: Path) -> tuple[list[tuple[Floats, Floats]], tuple[str, .
         classes = np.array([number for _, number in files], dtype=np.float64)
         parts.append((np.ascontiguousarray(pixels, np.float64), classes))
     return parts, tuple(names), digest.hexdigest()
+
+
+def new_pictures(path: Path, coloured: bool) -> tuple[list[str], NDArray[np.generic]]:
+    """All pictures of a folder and of folders in it: names within ``path``, and pixels.
+
+    Args:
+        path: folder.
+        coloured: whether pixels are (n, 3, h, w); grey ones become coloured. Otherwise (n, h, w).
+
+    Raises:
+        DataError: no pictures, one that cannot be read or is in colour where grey is expected, or
+            pictures of different sizes.
+    """
+    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+    if not files:
+        raise DataError(f"{path} has no pictures; expected files {', '.join(sorted(ENDINGS))}")
+    digest, found = hashlib.sha256(), []
+    for file in files:
+        picture = _read(file, path, digest)
+        if picture.ndim == 3 and not coloured:
+            raise DataError(f"{file} is in colour, and the model is of images in grey")
+        found.append(_coloured(picture) if coloured else picture)
+    _require_one_size(path, found, files)
+    pixels = np.stack(found)
+    names = [file.relative_to(path).as_posix() for file in files]
+    return names, np.moveaxis(pixels, -1, 1) if coloured else pixels
+
+
+def _require_one_size(
+    path: Path, pictures: Sequence[NDArray[np.generic]], files: Sequence[Path]
+) -> None:
+    first = pictures[0]
+    for picture, file in zip(pictures, files, strict=True):
+        if picture.shape[:2] != first.shape[:2]:
+            raise DataError(
+                f"{path} has images of different sizes: {files[0].relative_to(path)} of "
+                f"{_size(first)} and {file.relative_to(path)} of {_size(picture)} pixels; "
+                "bring them to one size first"
+            )
 
 
 def _folders(path: Path) -> list[Path]:

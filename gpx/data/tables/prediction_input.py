@@ -23,7 +23,8 @@ from gpx.data.columns.frame import (
 )
 from gpx.data.columns.numbers import Floats
 from gpx.data.folders import existing_file
-from gpx.data.images.pixels import pixel_rows
+from gpx.data.images.pictures import new_pictures
+from gpx.data.images.pixels import pixel_rows, pixel_shape
 from gpx.data.tables.column_options import noise_variances
 from gpx.data.tables.parquet_file import parquet_frame, parquet_layout
 from gpx.errors import DataError, ShapeError
@@ -53,15 +54,18 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     target) are ignored. Without one there must be exactly d columns in the order of training.
     Columns named ``coding.identifier`` and ``coding.noise`` are read as names and noise variances
     if they exist. An archive must have an array ``x`` of rows or images, or an array for each
-    column.
+    column. All pictures in a folder are read, in the order of their names.
 
     Args:
-        path: delimited text, gzipped or not, .parquet or .npz.
+        path: delimited text, gzipped or not, .parquet or .npz; of images also a folder of pictures.
         coding: of the columns, as in training.
 
     Raises:
         DataError: missing columns, or rows of different lengths; cells are checked by ``coding``.
     """
+    shape = pixel_shape(coding.names)
+    if shape is not None and Path(path).is_dir():
+        return NewRows(_pictured(Path(path), coding, shape))
     found, names = existing_file(path), coding.names
     if found.suffix == ".npz":
         return NewRows(_archived(found, coding))
@@ -139,6 +143,16 @@ def _archived(path: Path, coding: Coding) -> Frame:
     if len(shapes) > 1 or len(columns[0].shape) != 1:
         raise DataError(f"{path}: the columns have shapes {sorted(shapes)}, expected (n,)")
     return Frame(tuple(names), columns, where, places(where, names, "data row"))
+
+
+def _pictured(path: Path, coding: Coding, shape: tuple[int, ...]) -> Frame:
+    """The pixels of all pictures in a folder."""
+    _, pixels = new_pictures(path, coloured=len(shape) == 3)
+    try:
+        rows = as_rows(pixel_rows(pixels.astype(float), coding.names), len(coding.names))
+    except ShapeError as error:
+        raise DataError(f"{path}: {error}") from error
+    return array_frame(rows, coding.names, str(path), "picture")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from gpx.data import ImageFiles, load
+from gpx.data.images.pixels import pixel_names
+from gpx.data.tables.prediction_input import read_inputs
 from gpx.errors import DataError
 
 DRAWS = np.random.default_rng(0)
@@ -65,6 +67,24 @@ def test_a_record_is_of_names_and_contents(tmp_path: Path) -> None:
     assert source.table().checksums == before
     (tmp_path / "set" / "a" / "000.png").rename(tmp_path / "set" / "b" / "100.png")
     assert source.table().checksums != before
+
+
+def test_pictures_to_predict(tmp_path: Path) -> None:
+    coloured = pictures(tmp_path / "in" / "more", 2, (6, 5, 3))
+    grey = pictures(tmp_path / "in" / "again", 1)
+    names = pixel_names((3, 6, 5))
+    x = read_inputs(tmp_path / "in", names).reshape(3, 3, 6, 5)
+    np.testing.assert_array_equal(x[0], np.repeat(grey, 3, 0))
+    np.testing.assert_array_equal(x[1:], np.moveaxis(coloured, -1, 1))
+    with pytest.raises(DataError, match=r"more/000\.png is in colour"):
+        read_inputs(tmp_path / "in", pixel_names((6, 5)))
+    with pytest.raises(DataError, match="images of 5 x 5 pixels with 3 channels"):
+        read_inputs(tmp_path / "in", pixel_names((3, 5, 5)))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="none has no pictures"):
+        read_inputs(tmp_path / "none", names)
+    with pytest.raises(DataError, match="is a folder, expected a file"):
+        read_inputs(tmp_path / "in", ["a", "b"])
 
 
 def broken(folder: Path) -> None:

@@ -120,7 +120,7 @@ def test_misfits_are_refused_in_one_sentence():
     with pytest.raises(ConfigError, match="max_centres=0"):
         QSRVM(kernel, Zero(), Gaussian(), 10, 1, max_centres=0)
     model = QSRVM(kernel, Zero(), Gaussian(), 10, 1)
-    with pytest.raises(ConfigError, match=r"10 kernel functions .* only 7 of them; set num_data=7"):
+    with pytest.raises(ConfigError, match=r"10 kernel functions .* only 7; set num_data=7"):
         model.initialise(torch.zeros(7, 1), torch.zeros(7), generator=torch.Generator())
     with pytest.raises(ShapeError, match="QSRVM: inputs have 2 columns, but it is made for 1"):
         model.condition(torch.zeros(10, 2), torch.zeros(10))
