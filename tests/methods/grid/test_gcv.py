@@ -3,7 +3,7 @@
 import grid_problems
 import pytest
 import torch
-from grid_problems import gradient, system_of
+from grid_problems import gradient, masked, scattered, system_of
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -155,6 +155,17 @@ def test_traces_estimate_the_dense_one(route):
     slack = 3.0 * float(error) if route == "hutchinson" else 0.2 * float(inverse.trace())
     assert abs(float(value - inverse.trace())) < slack
     assert float(slopes.noise) == pytest.approx(-float((inverse @ inverse).trace()), rel=0.25)
+
+
+def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
+    block = torch.ones(70, 70)
+    block[10:60, 10:59] = 0.0
+    objective = GCV()
+    assert objective._route(masked(torch.ones(60, 60))) == "full"
+    assert objective._route(masked(scattered(40, 40, 0.5))) == "dense"
+    assert objective._route(masked(scattered(70, 70, 0.5))) == "nystrom"
+    assert objective._route(masked(block)) == "hutchinson"
+    assert GCV("hutchinson")._route(masked(scattered(40, 40, 0.5))) == "hutchinson"
 
 
 def test_gcv_refuses_what_it_does_not_know():
