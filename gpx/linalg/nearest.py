@@ -139,7 +139,7 @@ def _in_tree(tree: cKDTree, asked: NDArray[Any], k: int, workers: int = 1) -> ND
         # SciPy refuses infinities and NaN, and gives row n where a distance overflows
         asked = np.nan_to_num(np.clip(asked, -FARTHEST, FARTHEST))
     _, rows = tree.query(asked, k=list(range(1, k + 1)), workers=workers)
-    return rows  # type: ignore[no-any-return]
+    return rows
 
 
 @torch.no_grad()
