@@ -141,7 +141,7 @@ def boosting(train_x: Array, train_y: Array, test_x: Array, test_y: Array) -> di
     """The cell of the baseline, on the same rows."""
     from gpx.data import load
     from gpx.metrics import evaluate
-    from gpx.metrics.boosting import boosted
+    from gpx.metrics.boosting import boosted_trees
 
     mask = np.repeat([False, True], [len(train_y), len(test_y)])[:, None]
     x, y = np.concatenate([train_x, test_x]), np.concatenate([train_y, test_y])
@@ -153,7 +153,7 @@ def boosting(train_x: Array, train_y: Array, test_x: Array, test_y: Array) -> di
 
     data = load(Rows(), task="regression")
     started = time.process_time()
-    law, _ = boosted(data)
+    law, _ = boosted_trees(data)
     seconds = time.process_time() - started
     scores = evaluate(data.task, law, data.test_y, data.scaler)
     return {

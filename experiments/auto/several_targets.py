@@ -30,7 +30,7 @@ from record import tally, write
 
 from gpx.data import UCI
 from gpx.data.folders import extra_file
-from gpx.data.sets.robot_arm import LINKS, hand_position
+from gpx.data.sets.robot_arm import NUM_LINKS, hand_position
 
 Array = NDArray[np.float64]
 HERE = Path(__file__).resolve().parent
@@ -64,7 +64,7 @@ def weather(every: int = 14) -> tuple[Array, Array]:
 def arm() -> tuple[Array, Array]:
     """Where the hand of the simulated arm is, with noise of 0.1 arm lengths; 450 rows."""
     draws = np.random.default_rng(0)
-    angles = draws.uniform(-np.pi / 2, np.pi / 2, size=(450, LINKS))
+    angles = draws.uniform(-np.pi / 2, np.pi / 2, size=(450, NUM_LINKS))
     return angles, hand_position(angles) + 0.1 * draws.standard_normal((450, 3))
 
 

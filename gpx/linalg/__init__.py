@@ -6,6 +6,7 @@ from gpx.linalg.cholesky import cholesky, cholesky_in_place, upper_solve
 from gpx.linalg.circulant_approximation import (
     chan,
     circulant_approximation,
+    circulant_logdet,
     enough_wraps,
     strang,
     tyrtyshnikov,
@@ -109,6 +110,7 @@ __all__ = [
     "cholesky",
     "cholesky_in_place",
     "circulant_approximation",
+    "circulant_logdet",
     "circulant_preconditioner",
     "conjugate_gradients",
     "cubic_weights",

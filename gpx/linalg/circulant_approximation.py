@@ -158,6 +158,18 @@ def circulant_approximation(column: Tensor, kind: Kind, levels: int = 1) -> Tens
     return column
 
 
+def circulant_logdet(column: Tensor, noise_variance: Tensor | float, levels: int = 1) -> Tensor:
+    """sum log(max(eigenvalue, 0) + noise) of the circulant with first column (..., *grid): (...).
+
+    An approximation of log |T + noise I|, neither an upper nor a lower bound; clipped eigenvalues
+    have no gradient. O(m log m).
+    """
+    dims = tuple(range(-levels, 0))
+    values = torch.fft.fftn(column, dim=dims).real.flatten(-levels)
+    noise = torch.as_tensor(noise_variance, dtype=values.dtype, device=values.device)
+    return (values.clamp(min=0.0) + noise.unsqueeze(-1)).log().sum(-1)
+
+
 def _reflected(column: Tensor) -> Tensor:
     """(k_0, k_{m-1}, ..., k_1)."""
     return column.flip(-1).roll(1, -1)

@@ -29,6 +29,8 @@ class Lanczos:
         matmul: (n, c) -> K times it.
         start (n,) or (n, c): one start vector per column; not zero.
         capacity: largest number of steps (storage is allocated at once); at most n.
+        check_every: steps between checks for an early end, which synchronise with the device;
+            default 1 on a CPU, else 10.
 
     Attributes:
         steps: t, steps made so far.
@@ -42,7 +44,14 @@ class Lanczos:
     Source: Burt thesis, section 4.1.4.
     """
 
-    def __init__(self, matmul: Callable[[Tensor], Tensor], start: Tensor, capacity: int) -> None:
+    def __init__(
+        self,
+        matmul: Callable[[Tensor], Tensor],
+        start: Tensor,
+        capacity: int,
+        *,
+        check_every: int | None = None,
+    ) -> None:
         if start.ndim not in (1, 2) or capacity < 1:
             raise ShapeError(
                 f"Lanczos takes start vectors (n,) or (n, c) and at least one step, got "
@@ -51,8 +60,7 @@ class Lanczos:
         block = start.detach().unsqueeze(-1) if start.ndim == 1 else start.detach()
         n, c = block.shape
         self._matmul = matmul
-        # steps between checks for an early end, which synchronise with the device
-        self._check_every = 1 if start.device.type == "cpu" else 10
+        self._check_every = check_every or (1 if start.device.type == "cpu" else 10)
         self.capacity = min(capacity, n)
         self.norms = torch.linalg.vector_norm(block, dim=0)
         self._storage = block.new_zeros(c, self.capacity, n)

@@ -43,6 +43,11 @@ class QuadratureEstimate:
     steps: int
     converged: bool
 
+    def interval(self, deviations: float = 2.0) -> tuple[Tensor, Tensor]:
+        """The bracket widened by ``deviations`` standard errors on both sides."""
+        margin = deviations * self.standard_error
+        return self.bracket[0] - margin, self.bracket[1] + margin
+
 
 def stochastic_lanczos_quadrature(
     matmul: Callable[[Tensor], Tensor],

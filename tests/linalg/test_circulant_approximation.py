@@ -11,6 +11,7 @@ from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg import (
     chan,
     circulant_approximation,
+    circulant_logdet,
     circulant_preconditioner,
     durbin,
     enough_wraps,
@@ -99,8 +100,12 @@ def test_gradients(kind):
     )
 
 
-def circulant_logdet(column, noise):
-    return scaled_logdet(torch.fft.fft(column).real, noise, len(column))
+def test_logdet_is_that_of_the_grid_spectrum_in_the_size_of_the_grid():
+    c = circulant_approximation(column(9), "chan")
+    want = scaled_logdet(torch.fft.fft(c).real, 0.5, len(c))
+    torch.testing.assert_close(circulant_logdet(c, 0.5), want)
+    dense = torch.logdet(circulant(c) + 0.5 * torch.eye(9).double())
+    torch.testing.assert_close(want, dense)
 
 
 def squared_exponential(scale):

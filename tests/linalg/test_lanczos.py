@@ -150,3 +150,13 @@ def test_values_that_are_not_finite_and_shapes():
         lanczos((matrix * torch.nan).matmul, draw(10), 3)
     with pytest.raises(ShapeError, match="at least one step"):
         lanczos(matrix.matmul, draw(10), 0)
+
+
+def test_an_early_end_is_noticed_at_the_steps_that_are_checked():
+    matrix = torch.diag(torch.tensor([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0], dtype=torch.float64))
+    start = torch.ones(8, dtype=torch.float64)  # two distinct eigenvalues: two Krylov vectors
+    for every, steps in ((1, 2), (5, 5)):
+        process = Lanczos(matrix.matmul, start, 8, check_every=every)
+        process.extend(8)
+        assert bool(process.exhausted.all())
+        assert process.steps == steps

@@ -31,12 +31,13 @@ class GridLowRankPlusNoise(Woodbury):
     and if they are fewer, over those without.
 
     Args:
-        factors (m_l, m_l'): Q_l, with orthonormal columns.
+        factors (m_l, m_l'): Q_l; orthonormal columns if ``orthonormal``.
         cells (n,): flat index of each row, row-major; duplicates are allowed.
         columns (p, d): which column of each factor.
         weights (p,): w.
         noise: D as sigma^2 or (n,).
         below_kernel: see ``Preconditioner``.
+        orthonormal: whether Q_l^T Q_l = I, so that the sum over all cells is known.
 
     Cost: an application 2 c (M sum_l c_l) operations at most and O(M c + p^2) memory, in blocks of
     columns; the build M sum_l c_l^2 (times the growth of the box) or 2 min(n, M - n) p^2.
@@ -52,6 +53,7 @@ class GridLowRankPlusNoise(Woodbury):
         noise: Tensor | float,
         *,
         below_kernel: bool = False,
+        orthonormal: bool = True,
     ) -> None:
         if cells.ndim != 1 or columns.ndim != 2 or columns.shape[1] != len(factors):
             raise ShapeError(
@@ -79,7 +81,7 @@ class GridLowRankPlusNoise(Woodbury):
         self._weights = weights.detach()
         self._box = [f.shape[1] for f in self._factors]
         self._place = flatten_index(self._columns.unbind(1), self._box)
-        self.capacitance = Capacitance(self._gram_matrix())
+        self.capacitance = Capacitance(self._gram_matrix(orthonormal))
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors."""
@@ -108,7 +110,7 @@ class GridLowRankPlusNoise(Woodbury):
         out = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return out.squeeze(-1) if vectors.ndim == 1 else out
 
-    def _gram_matrix(self) -> Tensor:
+    def _gram_matrix(self, orthonormal: bool) -> Tensor:
         inverse = self._diagonal.double().reciprocal()
         density = inverse.new_zeros(self._size)  # sum of 1 / noise over the data of each cell
         density.index_add_(0, self._cells, inverse.expand(self.shape[0]).contiguous())
@@ -116,7 +118,7 @@ class GridLowRankPlusNoise(Woodbury):
         if self._pairs_fit():
             gram = self._gram_by_pairs(factors, density)
         else:
-            gram = self._gram_by_rows(factors, density)
+            gram = self._gram_by_rows(factors, density, orthonormal)
         weights = self._weights.double()
         return gram * weights * weights.unsqueeze(-1)
 
@@ -143,13 +145,15 @@ class GridLowRankPlusNoise(Woodbury):
         assert isinstance(index, Tensor)
         return table[index]
 
-    def _gram_by_rows(self, factors: list[Tensor], density: Tensor) -> Tensor:
+    def _gram_by_rows(self, factors: list[Tensor], density: Tensor, orthonormal: bool) -> Tensor:
         p = len(self._weights)
         top = density.max() if density.numel() else density.sum()
         # orthonormal columns: the sum over all cells is I, so that with constant noise the cells
         # without data can be subtracted instead, if they are fewer
-        complement = 2 * int((density > 0.0).sum()) > self._size and bool(
-            ((density == 0.0) | (density == top)).all()
+        complement = (
+            orthonormal
+            and 2 * int((density > 0.0).sum()) > self._size
+            and bool(((density == 0.0) | (density == top)).all())
         )
         gram = torch.eye(p, dtype=density.dtype, device=density.device) * (
             top if complement else 0.0

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -103,6 +104,20 @@ def test_repeated_cells_add_up(by_rows, monkeypatch):
     dense = observed_grid_preconditioner(vectors, values, cells, 6, 0.2)
     assert isinstance(dense, LowRankPlusNoise)
     same(lean, dense, len(cells))
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_columns_that_are_not_orthonormal(by_rows, monkeypatch):
+    if by_rows:
+        monkeypatch.setattr(GridLowRankPlusNoise, "_pairs_fit", lambda self: False)
+    factors = [draw(5, 3), draw(4, 2, seed=1)]
+    cells = torch.arange(17)  # more cells with data than without
+    columns = torch.cartesian_prod(torch.arange(3), torch.arange(2))
+    weights = draw(6, seed=2).abs() + 0.1
+    lean = GridLowRankPlusNoise(factors, cells, columns, weights, 0.2, orthonormal=False)
+    low_rank = torch.kron(*factors)[:17] * weights
+    eye = torch.eye(17, dtype=torch.float64)
+    torch.testing.assert_close(lean.solve(low_rank @ low_rank.mT + 0.2 * eye), eye)
 
 
 def test_memory_is_that_of_a_few_grids():
