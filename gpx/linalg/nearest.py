@@ -19,6 +19,9 @@ TREE_DIMENSIONS = 32
 CHUNK_ENTRIES = 1 << 20
 """Distances held at a time when every pair is compared: 4 MiB in float32."""
 
+FARTHEST = 1e150
+"""Coordinates of queries are clipped to this in a tree: squared distances must not overflow."""
+
 MAX_SINGLE_PASS_SCORES = 1 << 13
 """Up to this many scores are ranked in one call; two stages take some ten calls."""
 
@@ -90,13 +93,15 @@ class NearestSearch:
         return self._tree is not None
 
     def __call__(self, queries: Tensor, k: int) -> Tensor:
-        """Rows (q, k) of the k nearest points, nearest first; k at most n."""
+        """Rows (q, k) of the k nearest points, nearest first; k at most n.
+
+        For a query with NaN the rows are arbitrary.
+        """
         if torch.compiler.is_exporting():
             return self._compare_all(queries, k)
         if self._tree is not None:
             asked, workers = queries.double().numpy(), torch.get_num_threads()
-            _, rows = self._tree.query(asked, k=list(range(1, k + 1)), workers=workers)
-            return torch.from_numpy(rows).long()
+            return torch.from_numpy(_in_tree(self._tree, asked, k, workers)).long()
         if len(queries) == 1 and queries.device.type == "cpu":
             return torch.from_numpy(self.search_one(queries.numpy()[0], k)[None])
         queries = queries - self._centre
@@ -120,13 +125,21 @@ class NearestSearch:
         In numpy, because the overhead of torch calls would dominate.
         """
         if self._tree is not None:
-            _, rows = self._tree.query(query, k=list(range(1, k + 1)))
-            return np.asarray(rows, dtype=np.int64)
+            return np.asarray(_in_tree(self._tree, query, k), dtype=np.int64)
         centre, points, half_norms = self._arrays
         scores = (query - centre) @ points
         scores += half_norms
         near = scores.argpartition(k - 1)[:k]
         return near[scores[near].argsort(kind="stable")]
+
+
+def _in_tree(tree: cKDTree, asked: NDArray[Any], k: int, workers: int = 1) -> NDArray[Any]:
+    """Rows of the k nearest points: (q, k), or (k,) for one query (d,)."""
+    if not np.abs(asked).max(initial=0.0) <= FARTHEST:
+        # SciPy refuses infinities and NaN, and gives row n where a distance overflows
+        asked = np.nan_to_num(np.clip(asked, -FARTHEST, FARTHEST))
+    _, rows = tree.query(asked, k=list(range(1, k + 1)), workers=workers)
+    return rows
 
 
 @torch.no_grad()

@@ -89,14 +89,19 @@ def _others(target: Any, options: list[str]) -> list[str]:
     )
 
 
-def _options(target: Any) -> dict[str, Any]:
-    """Parameters of a class or function; empty if it takes any keyword, or they are unknown."""
+def _parameters(target: Any) -> dict[str, inspect.Parameter]:
+    """Parameters of a class or function; empty if they are unknown."""
     if not callable(target):
         return {}
     try:
-        found = dict(inspect.signature(target).parameters)
+        return dict(inspect.signature(target).parameters)
     except (TypeError, ValueError):  # written in C
         return {}
+
+
+def _options(target: Any) -> dict[str, inspect.Parameter]:
+    """``_parameters``; empty if the class or function takes any keyword."""
+    found = _parameters(target)
     free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.values())
     return {} if free else found
 
@@ -106,16 +111,18 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
 
     Options are checked if their type hint consists of plain types and lists, or of classes of gpx
     and modules, which must be given as a node. Options without a hint are not checked, nor are
-    nodes with a ``_target_``.
+    nodes with a ``_target_``, nor null where it is the default (``size: int = None``).
 
     Args:
         node: options of the class, resolved.
         group: name of the node, for the message.
         target: class (or function) that will be called with the options.
     """
-    hints = _hints(target)
+    hints, parameters = _hints(target), _parameters(target)
     for name, value in node.items():
         hint = hints.get(str(name))
+        if value is None and str(name) in parameters and parameters[str(name)].default is None:
+            continue
         if OmegaConf.is_dict(value) and ("_target_" in value or _built(hint)):
             continue
         shown = "null" if value is None else str(value)

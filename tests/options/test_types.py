@@ -19,9 +19,10 @@ class Thing:
         flag: bool = False,
         scale: float | list[float] = 1.0,
         anything=None,
-        kernel: Kernel = None,
         warp: nn.Module | Kernel | None = None,
         either: Kernel | Callable[[], Kernel] = None,
+        *,
+        kernel: Kernel,
     ):
         pass
 
@@ -76,6 +77,18 @@ def test_names_the_option_and_what_it_takes(option, value, expected):
 )
 def test_accepts_what_fits_or_cannot_be_judged(option, value):
     check_option_types(OmegaConf.create({option: value}), "thing", Thing)
+
+
+@pytest.mark.parametrize("option", ["size", "kernel", "rest"])
+def test_null_is_accepted_where_it_is_the_default(option):
+    """Code of users often has ``size: int = None``, whose hint does not allow None."""
+
+    def thing(size: int = None, kernel: Kernel = None, *, rest: str = None, **more):  # noqa: RUF013
+        return size
+
+    check_option_types(OmegaConf.create({option: None}), "thing", thing)
+    with pytest.raises(ConfigError, match=f"thing.{option}"):
+        check_option_types(OmegaConf.create({option: [1]}), "thing", thing)
 
 
 def test_an_option_of_another_class_names_that_class():

@@ -16,6 +16,11 @@ from gpx.errors import DataError
 ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"))
 GREY = frozenset(("1", "L", "LA", "I", "I;16", "I;16B", "F"))
 """Pillow's modes of one channel."""
+UNREADABLE = (
+    *(UnidentifiedImageError, Image.DecompressionBombError),
+    *(OSError, SyntaxError, ValueError),
+)
+"""What Pillow raises for a damaged picture or one of too many pixels."""
 
 
 def has_pictures(path: Path) -> bool:
@@ -28,7 +33,8 @@ def read_pictures(path: Path) -> tuple[list[tuple[Floats, Floats]], tuple[str, .
     """Pictures below ``path``: pixels and classes of each part, names of classes, and a checksum.
 
     Args:
-        path: folder of one folder for each class, or of ``train`` and ``test`` with those.
+        path: folder of one folder for each class, or of ``train`` and ``test`` with those. Files
+            and folders whose names start with a dot are ignored.
 
     Returns:
         One part, or the training and the test part: pixels (n, h, w), or (n, 3, h, w) where any
@@ -36,7 +42,8 @@ def read_pictures(path: Path) -> tuple[list[tuple[Floats, Floats]], tuple[str, .
         all names and contents.
 
     Raises:
-        DataError: no pictures, one that cannot be read, or pictures of different sizes.
+        DataError: no pictures or a class without any, one that cannot be read, or pictures of
+            different sizes or depths.
     """
     parted = (path / "train").is_dir()
     starts = [path / "train", path / "test"] if parted else [path]
@@ -56,9 +63,15 @@ def read_pictures(path: Path) -> tuple[list[tuple[Floats, Floats]], tuple[str, .
                 f"{', '.join(sorted(ENDINGS))}"
             )
         read.append(files)
+    empty = set(range(len(names))) - {number for files in read for _, number in files}
+    if empty:
+        raise DataError(
+            f"{path}: class {names[min(empty)]!r} has no pictures; remove its folder, or add files "
+            f"{', '.join(sorted(ENDINGS))}"
+        )
     pictures = [[_read(file, path, digest) for file, _ in files] for files in read]
     everything = [picture for part in pictures for picture in part]
-    _require_one_size(path, everything, [file for files in read for file, _ in files])
+    _require_alike(path, everything, [file for files in read for file, _ in files])
     colour = any(picture.ndim == 3 for picture in everything)
     parts = []
     for part, files in zip(pictures, read, strict=True):
@@ -73,14 +86,18 @@ def new_pictures(path: Path, coloured: bool) -> tuple[list[str], NDArray[np.gene
     """All pictures of a folder and of folders in it: names within ``path``, and pixels.
 
     Args:
-        path: folder.
+        path: folder. Files and folders whose names start with a dot are ignored.
         coloured: whether pixels are (n, 3, h, w); grey ones become coloured. Otherwise (n, h, w).
 
     Raises:
         DataError: no pictures, one that cannot be read or is in colour where grey is expected, or
-            pictures of different sizes.
+            pictures of different sizes or depths.
     """
-    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+    files = sorted(
+        p
+        for p in path.rglob("*")
+        if _is_picture(p) and not any(name.startswith(".") for name in p.relative_to(path).parts)
+    )
     if not files:
         raise DataError(f"{path} has no pictures; expected files {', '.join(sorted(ENDINGS))}")
     digest, found = hashlib.sha256(), []
@@ -89,13 +106,13 @@ def new_pictures(path: Path, coloured: bool) -> tuple[list[str], NDArray[np.gene
         if picture.ndim == 3 and not coloured:
             raise DataError(f"{file} is in colour, and the model is of images in grey")
         found.append(_coloured(picture) if coloured else picture)
-    _require_one_size(path, found, files)
+    _require_alike(path, found, files)
     pixels = np.stack(found)
     names = [file.relative_to(path).as_posix() for file in files]
     return names, np.moveaxis(pixels, -1, 1) if coloured else pixels
 
 
-def _require_one_size(
+def _require_alike(
     path: Path, pictures: Sequence[NDArray[np.generic]], files: Sequence[Path]
 ) -> None:
     first = pictures[0]
@@ -106,6 +123,12 @@ def _require_one_size(
                 f"{_size(first)} and {file.relative_to(path)} of {_size(picture)} pixels; "
                 "bring them to one size first"
             )
+        if (picture.itemsize > 1) != (first.itemsize > 1):
+            raise DataError(
+                f"{path} has pixels of different ranges: {files[0].relative_to(path)} of "
+                f"{8 * first.itemsize} bits and {file.relative_to(path)} of "
+                f"{8 * picture.itemsize}; bring them to one depth first"
+            )
 
 
 def _folders(path: Path) -> list[Path]:
@@ -113,7 +136,12 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in ENDINGS and p.is_file())
+    return sorted(filter(_is_picture, folder.iterdir()))
+
+
+def _is_picture(path: Path) -> bool:
+    """By its name; macOS puts a file ``._cat.png`` with attributes beside ``cat.png``."""
+    return path.suffix.lower() in ENDINGS and not path.name.startswith(".") and path.is_file()
 
 
 def _read(file: Path, path: Path, digest: hashlib._Hash) -> NDArray[np.generic]:
@@ -126,7 +154,7 @@ def _read(file: Path, path: Path, digest: hashlib._Hash) -> NDArray[np.generic]:
                 plain = picture.mode in ("1", "LA")
                 return np.asarray(picture.convert("L") if plain else picture)
             return np.asarray(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{file} cannot be read as a picture: {error}") from error
 
 

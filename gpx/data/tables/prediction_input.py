@@ -147,7 +147,7 @@ def _archived(path: Path, coding: Coding) -> Frame:
 
 def _pictured(path: Path, coding: Coding, shape: tuple[int, ...]) -> Frame:
     """The pixels of all pictures in a folder."""
-    _, pixels = new_pictures(path, coloured=len(shape) == 3)
+    _, pixels = new_pictures(path, coloured=len(shape) == 3 and shape[0] == 3)
     try:
         rows = as_rows(pixel_rows(pixels.astype(float), coding.names), len(coding.names))
     except ShapeError as error:

@@ -78,11 +78,14 @@ class NearestPosterior(Posterior):
         points = SeenPoints(self.kernel, self.inducing, self.rule, self.jitter)
         kept = self.inducing, self.q_mean, self.q_root
         parts = [*kept, *self.kernel.parameters(), *self.kernel.buffers()]
-        self._prepared = points, parts, [part._version for part in parts]
-        self._single = None
+        versions = [part._version for part in parts]
+        single = None
         distances = points.stationary is not None and points.search is not None
         if distances and self.inducing.device.type == "cpu":
-            self._single = SingleInput(points, self.q_mean, self.q_root, self.num_neighbours)
+            single = SingleInput(points, self.q_mean, self.q_root, self.num_neighbours)
+        # in this order, and complete, for other threads that predict now
+        self._single = single
+        self._prepared = points, parts, versions
         return points
 
     def predict(self, x: Tensor) -> Marginals:
@@ -91,9 +94,10 @@ class NearestPosterior(Posterior):
         What all rows share, such as the search tree, is computed at the first call and cached.
         """
         points = self._points()
+        single = self._single  # another thread may replace it
         alone = x.shape[0] == 1 and not x.requires_grad and not torch.compiler.is_exporting()
-        if alone and self._single is not None:
-            found = self._single(x)
+        if alone and single is not None:
+            found = single(x)
             if found is not None:
                 mean, variance = found
                 return Marginals(mean + self.mean(x).detach(), variance)

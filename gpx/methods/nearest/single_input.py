@@ -126,6 +126,7 @@ class SingleInput:
         Cost: the search, and H (d H + H^2 / 3) operations.
         """
         compiled = self._compiled
+        x = x.resolve_neg()  # addresses below are of the numbers themselves
         if compiled is not None and x.shape[1] == compiled.num_inputs and x.is_contiguous():
             made, near = torch.empty(2, 1, dtype=torch.float64), None
             if compiled.searched:

@@ -29,6 +29,7 @@ def test_every_folder_is_a_class_in_the_order_of_their_names(tmp_path: Path) -> 
     dogs, cats = pictures(tmp_path / "dog"), pictures(tmp_path / "cat", 9)
     (tmp_path / "cat" / "readme.txt").write_text("no picture")
     (tmp_path / ".cache").mkdir()
+    (tmp_path / "cat" / "._000.png").write_bytes(b"attributes that macOS puts beside a file")
     table = ImageFiles(str(tmp_path)).table()
     assert table.class_names == ("cat", "dog")
     np.testing.assert_array_equal(table.y, [0.0] * 9 + [1.0] * 12)
@@ -73,6 +74,8 @@ def test_pictures_to_predict(tmp_path: Path) -> None:
     coloured = pictures(tmp_path / "in" / "more", 2, (6, 5, 3))
     grey = pictures(tmp_path / "in" / "again", 1)
     names = pixel_names((3, 6, 5))
+    (tmp_path / "in" / "more" / "._000.png").write_bytes(b"no picture")
+    pictures(tmp_path / "in" / ".cache", 1)
     x = read_inputs(tmp_path / "in", names).reshape(3, 3, 6, 5)
     np.testing.assert_array_equal(x[0], np.repeat(grey, 3, 0))
     np.testing.assert_array_equal(x[1:], np.moveaxis(coloured, -1, 1))
@@ -80,6 +83,8 @@ def test_pictures_to_predict(tmp_path: Path) -> None:
         read_inputs(tmp_path / "in", pixel_names((6, 5)))
     with pytest.raises(DataError, match="images of 5 x 5 pixels with 3 channels"):
         read_inputs(tmp_path / "in", pixel_names((3, 5, 5)))
+    one_channel = read_inputs(tmp_path / "in" / "again", pixel_names((1, 6, 5)))
+    np.testing.assert_array_equal(one_channel, grey.reshape(1, -1))
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none has no pictures"):
         read_inputs(tmp_path / "none", names)
@@ -94,6 +99,22 @@ def broken(folder: Path) -> None:
 def cut_short(folder: Path) -> None:
     file = folder / "a" / "000.png"
     file.write_bytes(file.read_bytes()[:-30])
+
+
+def of_too_many_pixels(folder: Path) -> None:
+    file = folder / "a" / "000.bmp"
+    Image.fromarray(np.zeros((6, 5), np.uint8)).save(file)
+    content = bytearray(file.read_bytes())
+    content[18:26] = np.array([20_000, 20_000], "<i4").tobytes()  # width and height
+    file.write_bytes(content)
+
+
+def of_another_depth(folder: Path) -> None:
+    Image.fromarray(np.zeros((6, 5), np.uint16)).save(folder / "b" / "000.png")
+
+
+def without_a_class(folder: Path) -> None:
+    (folder / "aa").mkdir()
 
 
 def of_another_size(folder: Path) -> None:
@@ -114,6 +135,9 @@ def with_an_empty_part(folder: Path) -> None:
     [
         (broken, "a/000.png cannot be read as a picture"),
         (cut_short, "a/000.png cannot be read as a picture"),
+        (of_too_many_pixels, "a/000.bmp cannot be read as a picture"),
+        (of_another_depth, "a/000.png of 8 bits and b/000.png of 16; bring them to one depth"),
+        (without_a_class, "class 'aa' has no pictures; remove its folder"),
         (of_another_size, "a/000.png of 6 x 5 and b/000.png of 6 x 6 pixels; bring them to one"),
         (without_tests, "has a folder train and none of test"),
         (with_an_empty_part, "test has no pictures; expected a folder for each class"),

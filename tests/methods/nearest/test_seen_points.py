@@ -10,6 +10,7 @@ from gpx.errors import NotPositiveDefinite
 from gpx.inference.neighbour_conditional import local_system
 from gpx.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52, Periodic, Wendland
 from gpx.means import Constant
+from gpx.methods.nearest import posterior as nearest_posterior
 from gpx.methods.nearest import single_input
 from gpx.methods.nearest.compiled_input import COARSE_NUMBERS, compiled_library
 from gpx.methods.nearest.nearness import nearest_inducing
@@ -107,6 +108,30 @@ def test_copies_take_nothing_prepared_along_and_leave_the_kernel_whole():
     assert isinstance(made.kernel.lengthscale, torch.Tensor)
     made.kernel.lengthscale = 0.5
     assert made.kernel.lengthscale.tolist() == pytest.approx([0.5] * 2)
+
+
+def test_another_thread_never_sees_half_of_what_is_prepared(monkeypatch):
+    made, x = posterior(), draws(1, 2, seed=5)
+    seen = []
+
+    class Watched(single_input.SingleInput):
+        def __init__(self, *arguments):
+            seen.append((made._prepared, made._single))
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(nearest_posterior, "SingleInput", Watched)
+    made.predict(x)
+    first = made._prepared, made._single
+    made.q_mean.add_(1.0)
+    made.predict(x)
+    assert seen == [(None, None), first]
+    assert made._single is not first[1]
+
+
+def test_one_row_of_negated_memory(compiled):
+    made = posterior()
+    row = draws(1, 2, seed=5)
+    assert torch.equal(made.predict(torch._neg_view(-row)).mean, made.predict(row).mean)
 
 
 @pytest.mark.parametrize("width", [1, 30])
@@ -230,17 +255,17 @@ def test_compiled_code_sees_the_nearest_and_solves_as_dense_formulas_do(name, m,
     assert made._single._compiled is not None
 
 
-@pytest.mark.parametrize("q", [3, 50])
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_one_input_that_is_not_finite_is_met_as_many_are(wrong, q, compiled):
-    z, x = draws(700, q), draws(2, q, seed=1)
+@pytest.mark.parametrize(("m", "q"), [(700, 3), (700, 50), (MIN_TREE_POINTS + 1, 3)])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1e200])
+def test_one_input_that_is_not_finite_is_met_as_many_are(wrong, m, q, compiled):
+    z, x = draws(m, q), draws(2, q, seed=1)
     x[:, 1] = wrong
     made = NearestPosterior(
         RBF(q), Constant(0.3), num_neighbours=4, rule="kernel", jitter=JITTER
     ).double()
     made.keep(z, inducing=z, q_mean=z.sum(1), q_root=z[:, 0].abs() + 0.1)
     for rows in (x, x[:1]):
-        if wrong == float("inf"):  # as far as can be: at the prior
+        if wrong == wrong:  # as far as can be: at the prior
             assert made.predict(rows).mean[0].item() == pytest.approx(0.3)
             assert made.predict(rows).variance[0].item() == pytest.approx(1.0)
             continue
