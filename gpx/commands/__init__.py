@@ -103,6 +103,7 @@ def _hydra_only() -> None:
 
     OmegaConf.register_new_resolver("gpx.command", command, replace=True)
     store = ConfigStore.instance()
+    typed = store.repo.get("trainer", {}).get("schema.yaml")
     store.store(group="trainer", name="schema", node={})  # without types
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
@@ -111,6 +112,8 @@ def _hydra_only() -> None:
         )()
     finally:
         GlobalHydra.instance().clear()
+        if typed is not None:  # a caller of this process composes configs with types
+            store.repo["trainer"]["schema.yaml"] = typed
 
 
 def _complete(arguments: list[str]) -> None:

@@ -110,3 +110,16 @@ def test_scripts_of_a_clone_call_the_command_of_their_name(name):
             env={**os.environ, "PYTHONPATH": str(script.parent)},
         )
         assert "input= is missing (python predict.py --help)" in done.stderr
+
+
+def test_help_keeps_the_types_of_options_for_later_runs(monkeypatch, capsys):
+    from hydra.core.config_store import ConfigStore
+
+    import gpx.options.config  # noqa: F401  it stores them
+
+    options = ConfigStore.instance().repo["trainer"]
+    typed = options["schema.yaml"]
+    monkeypatch.setattr(sys, "argv", ["gpx", "train", "aprox=exact", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert options["schema.yaml"] is typed

@@ -124,7 +124,7 @@ def test_the_default_takes_them(tmp_path):
     fitted = gpx.fit(X, Y, *QUICK[:3], *QUIET, *parts, folder=tmp_path / "run", quiet=True)
     assert fitted.metrics["model.name"] == "CoregionalGP"
     there = np.isfinite(Y).sum() - sum(fitted.metrics[f"data.test_targets.y{i}"] for i in (1, 2))
-    assert f"of which {there} are there" in fitted.metrics["model.choice"]
+    assert f"of which {there} are present" in fitted.metrics["model.choice"]
     assert np.isfinite(fitted.predict(X[:3]).mean).all()
 
 

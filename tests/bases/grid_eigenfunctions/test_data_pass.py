@@ -101,7 +101,7 @@ def test_compiled_loops_refuse_arrays_that_do_not_fit():
     series = series_of(basis, x).in_dtype(DOUBLE)
     out = torch.empty(modes.plan.num_nodes, 20, dtype=DOUBLE)
     assert loops.values(x, series, modes.plan, out)
-    with pytest.raises(ShapeError, match="where 160 numbers"):
+    with pytest.raises(ShapeError, match="where 160 contiguous numbers"):
         loops.values(x, series, modes.plan, out[:, :19])
     with pytest.raises(DTypeError, match="float32"):
         loops.values(x.float(), series, modes.plan, out)
