@@ -48,7 +48,7 @@ CEILINGS = {
         130,
         6,
     ),
-    "ski": (["approx=ski", "projection=unit", "approx.grid_size=40"], 1760, 64),
+    "ski": (["approx=ski", "projection=unit", "approx.grid_size=40"], 1760, 70),
     "deep_rf": (["approx=deep_rf", "approx.num_features=40"], 176, 0),
     "swsgp": (
         ["approx=swsgp", "approx.num_inducing=64", "approx.num_neighbours=6"],
