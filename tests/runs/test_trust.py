@@ -209,10 +209,10 @@ def test_options_of_numbers_take_no_class(config, option, name):
 )
 def test_words_that_steer_construction_are_refused(config, key, value):
     config.kernel[key] = value
-    refused(config, rf"says {key}=|not part of gpx")
+    refused(config, rf"has {key}=|not part of gpx")
     del config.kernel[key]
     config.approx.grid = {"_target_": "gpx.bases.GridOptions", key: value}
-    refused(config, rf"says {key}=|not part of gpx")
+    refused(config, rf"has {key}=|not part of gpx")
 
 
 @pytest.mark.usefixtures("nothing_runs")
