@@ -245,7 +245,7 @@ def test_a_kernel_may_be_a_module():
     kernel = Matern32(1) + Periodic(1, period=0.7)
     module = clone(GPXRegressor(kernel=kernel, **options)).fit(x, y)
     np.testing.assert_array_equal(module.predict(x), text.predict(x))
-    with pytest.raises(ConfigError, match="likelihood=Bernoulli is of classes, and GPXRegressor"):
+    with pytest.raises(ConfigError, match="likelihood=Bernoulli models classes and cannot be used"):
         GPXRegressor("laplace", likelihood=Bernoulli(), **options).fit(
             x, (x[:, 0] > 1.0).astype(float)
         )
