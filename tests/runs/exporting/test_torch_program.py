@@ -151,7 +151,7 @@ def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_pa
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["format=torch", "output=m.c"], "ending .pt2"),
+        (["format=torch", "output=m.c"], "must end in .pt2"),
         (["format=torch", "output=m.pt2", "samples=3"], "belongs to format=int4"),
         (["format=torch", "output=m.pt2", "input=new.csv"], "input= cannot be used with format="),
         (["format=c", "output=m.c"], "expected int4, torch or onnx"),
