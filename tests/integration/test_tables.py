@@ -243,8 +243,8 @@ def test_weights_by_row(train, noisy):
             "has one noise variance for all rows, .*noise= .*approx=",
         ),
         ((), ["approx.solver=iterative"], r"approx.solver=iterative takes one .*solver=cholesky"),
-        ((), ["calibrate=variance"], "calibrate= takes one noise variance for all rows"),
-        ((), ["trainer.certify=true"], "certify=true takes one noise variance for all rows"),
+        ((), ["calibrate=variance"], "calibrate= needs one noise variance for all rows"),
+        ((), ["trainer.certify=true"], "certify=true needs one noise variance for all rows"),
         (
             (),
             ["likelihood=student_t", "approx=svgp"],
