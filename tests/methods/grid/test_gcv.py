@@ -39,6 +39,9 @@ def test_gcv_equals_its_definition_and_gradient(share):
     residual = (eye - hat) @ (y - exact.mean(x))
     gcv = residual.square().mean() / ((eye - hat).trace() / n) ** 2
     assert found.facts["gcv"] == pytest.approx(float(gcv.detach()), rel=1e-10)
+    value = -0.5 * n * float(gcv.detach().log())
+    assert float(found.value.detach()) == pytest.approx(value, rel=1e-10)
+    assert sum(map(float, found.parts.values())) == pytest.approx(value, rel=1e-10)
     want = gradient(-0.5 * n * gcv.log(), exact)
     for ours, dense in zip(gradient(found.value, model), want, strict=True):
         torch.testing.assert_close(ours, dense, rtol=1e-6, atol=1e-8)
@@ -92,7 +95,8 @@ def test_predictions_under_gcv_have_the_scale_of_greatest_likelihood(fixed):
     _, x, y = grid_problems.draw(0.65)
     kernel = RBF(3, [0.3, 0.5, 0.4], None if fixed else 1.7)
     model, exact = grid_problems.pair(kernel=kernel)
-    GCV("dense").evidence(model, x, y)  # where the next solve starts is known
+    GCV("dense").evidence(model, x, y)
+    model.warm.mul_(0.9)  # where the next solve starts; a solve that is remembered would change it
     before = {name: value.clone() for name, value in model.state_dict().items()}
     scaled = GCV("dense").for_prediction(model, x, y)
     noise = float(exact.likelihood.noise_variance.detach())
@@ -155,6 +159,37 @@ def test_traces_estimate_the_dense_one(route):
     slack = 3.0 * float(error) if route == "hutchinson" else 0.2 * float(inverse.trace())
     assert abs(float(value - inverse.trace())) < slack
     assert float(slopes.noise) == pytest.approx(-float((inverse @ inverse).trace()), rel=0.25)
+
+
+def test_a_sampled_trace_without_gaps_needs_no_iterations():
+    system, matrix = system_of(1.0)
+    found = inverse_trace(
+        system, "hutchinson", OPTIONS, probes=300, generator=torch.Generator().manual_seed(0)
+    )
+    assert found.report is None
+    away = abs(float(found.value - torch.linalg.inv(matrix).trace()))
+    assert away < 3.0 * float(found.standard_error)
+
+
+def test_a_second_solve_is_for_a_gradient_alone():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    name = "gradient_solver_iterations"
+    assert name in GCV("dense").evidence(model, x, y).facts
+    with torch.no_grad():
+        assert name not in GCV("dense").evidence(model, x, y).facts
+
+
+@pytest.mark.parametrize(("trace", "share"), [("dense", 0.6), ("nystrom", 0.6), ("dense", 1.0)])
+def test_only_a_dense_trace_has_to_fit_into_memory(trace, share):
+    """Of 72 cells of 120 it takes seven matrices: refused where one number more is needed."""
+    _, x, y = grid_problems.draw(share)
+    model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8 - 1)
+    if trace == "dense" and share < 1.0:
+        with pytest.raises(ConfigError, match="trace=dense factorises 72 x 72"):
+            GCV(trace).prepare(model, x, y)
+        model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8)
+    GCV(trace).prepare(model, x, y)
 
 
 def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
