@@ -8,6 +8,7 @@ from grid_problems import gradient, masked, scattered, system_of
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.kernels.over_axes import MultiOutput
+from gpx.methods.grid import gcv
 from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.gcv import inverse_trace
 from gpx.objectives import GCV
@@ -15,14 +16,21 @@ from gpx.objectives import GCV
 OPTIONS = GapOptions(tolerance=1e-12)
 
 
-def test_gcv_on_record_has_an_error_too():
+def test_gcv_on_record_has_an_error_too(monkeypatch):
+    traces = []
+
+    def noting(*args, **options):
+        traces.append(inverse_trace(*args, **options))
+        return traces[-1]
+
+    monkeypatch.setattr(gcv, "inverse_trace", noting)
     _, x, y = grid_problems.draw(0.65)
     model, _ = grid_problems.pair()
     objective = GCV("nystrom", probes=20)
     assert "trace_standard_error" not in objective.evidence(model, x, y).facts
     found = objective.full_evidence(model, x, y, batch_size=1)
     assert found.facts["trace"] == "hutchinson"
-    assert found.facts["trace_standard_error"] > 0.0
+    assert found.facts["trace_standard_error"] == float(traces[-1].standard_error) > 0.0
     away = float(objective.evidence(model, x, y).value.detach() - found.value)
     assert found.facts["nystrom_error"] == pytest.approx(away, abs=1e-8)
 
@@ -37,12 +45,12 @@ def test_gcv_equals_its_definition_and_gradient(share):
     matrix = exact.kernel.evaluate(x) + exact.likelihood.noise_variance * eye
     hat = exact.kernel.evaluate(x) @ torch.linalg.inv(matrix)
     residual = (eye - hat) @ (y - exact.mean(x))
-    gcv = residual.square().mean() / ((eye - hat).trace() / n) ** 2
-    assert found.facts["gcv"] == pytest.approx(float(gcv.detach()), rel=1e-10)
-    value = -0.5 * n * float(gcv.detach().log())
+    ratio = residual.square().mean() / ((eye - hat).trace() / n) ** 2
+    assert found.facts["gcv"] == pytest.approx(float(ratio.detach()), rel=1e-10)
+    value = -0.5 * n * float(ratio.detach().log())
     assert float(found.value.detach()) == pytest.approx(value, rel=1e-10)
     assert sum(map(float, found.parts.values())) == pytest.approx(value, rel=1e-10)
-    want = gradient(-0.5 * n * gcv.log(), exact)
+    want = gradient(-0.5 * n * ratio.log(), exact)
     for ours, dense in zip(gradient(found.value, model), want, strict=True):
         torch.testing.assert_close(ours, dense, rtol=1e-6, atol=1e-8)
 
@@ -208,3 +216,8 @@ def test_gcv_refuses_what_it_does_not_know():
         GCV("exact")
     with pytest.raises(ConfigError, match="probes=0"):
         GCV(probes=0)
+    _, x, y = grid_problems.draw(0.65)
+    _, dense = grid_problems.pair()
+    for asked in (GCV().evidence, GCV().for_prediction):
+        with pytest.raises(ConfigError, match="objective GCV needs GridGP, or a model"):
+            asked(dense, x, y)
