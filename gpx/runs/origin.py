@@ -63,15 +63,12 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
         free = name.startswith("trainer.") and name != "trainer.dtype"
         if free or name in DATA_PATHS or _same(old.get(name), new.get(name)):
             continue
-        if name not in old:
-            raise CheckpointError(
-                f"{where} has {name}={new[name]}, which its checkpoint was trained without: remove "
-                "it, or start a new run"
-            )
         found = f"has {name}={new[name]}" if name in new else f"lacks {name}"
+        was = (
+            f"with {old[name]}: restore that value" if name in old else "without: restore the file"
+        )
         raise CheckpointError(
-            f"{where} {found}, but its checkpoint was trained with {old[name]}: restore that "
-            "value, or start a new run"
+            f"{where} {found}, but its checkpoint was trained {was}, or start a new run"
         )
 
 
