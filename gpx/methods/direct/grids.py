@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.tensor_checks import check_at_least
 
 Prior = Literal["gaussian", "uniform"]
@@ -205,7 +205,7 @@ def require_grid(given: object, kind: type[Grid], argument: str) -> None:
     """Raise ConfigError unless ``given`` is a grid of that kind or None."""
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
-            f"{argument}={given!r} is no {kind.__name__}; give a gpx.models.{kind.__name__} or None"
+            f"{argument}= is of class {class_name(given)}; give a gpx.models.{kind.__name__} or None"
         )
 
 
