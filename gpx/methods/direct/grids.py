@@ -204,8 +204,9 @@ class NoiseGrid(Grid):
 def require_grid(given: object, kind: type[Grid], argument: str) -> None:
     """Raise ConfigError unless ``given`` is a grid of that kind or None."""
     if given is not None and not isinstance(given, kind):
+        found = class_name(given)
         raise ConfigError(
-            f"{argument}= is of class {class_name(given)}; give a gpx.models.{kind.__name__} or None"
+            f"{argument}= is of class {found}; give a gpx.models.{kind.__name__} or None"
         )
 
 
