@@ -261,7 +261,7 @@ def test_mistakes():
         model.condition_on_observations(x[:2], y[:2])
     with pytest.raises(ConfigError, match=r"takes X, Y and noise, got weights"):
         model.condition_on_observations(x[:2], y[:2, None], weights=1)
-    with pytest.raises(ShapeError, match=r"outputs \[1\] were asked for"):
+    with pytest.raises(ShapeError, match=r"outputs \[1\] were requested"):
         model.posterior(x, output_indices=[1])
     with pytest.raises(ConfigError, match=r"takes the result of gpx.*, or a posterior"):
         GPXModel(ours())

@@ -47,7 +47,7 @@ def test_every_method_has_one_page_with_all_sections(method):
 def test_options_are_those_of_the_config_with_its_comments(pages):
     found = {option.name: option for option in pages.options_of("direct")}
     assert found["approx.weights.num_values"].default == "15"
-    assert found["approx.noise"].meaning.startswith("the noise variance stays as initialised")
+    assert found["approx.noise"].meaning.startswith("null: the noise variance stays as initialised")
     assert found["trainer.max_steps"].default == "1000"
     assert not any("_target_" in name or "defaults" in name for name in found)
     solver = {option.name: option.default for option in pages.options_of("cglb")}

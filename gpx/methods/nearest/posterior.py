@@ -82,7 +82,7 @@ class NearestPosterior(Posterior):
         single = None
         distances = points.stationary is not None and points.search is not None
         if distances and self.inducing.device.type == "cpu":
-            single = SingleInput(points, self.q_mean, self.q_root, self.num_neighbours)
+            single = SingleInput(points, self.q_mean, self.q_root, self._count)
         # in this order, and complete, for other threads that predict now
         self._single = single
         self._prepared = points, parts, versions
@@ -103,10 +103,15 @@ class NearestPosterior(Posterior):
                 return Marginals(mean + self.mean(x).detach(), variance)
         return self._predict_rows(points, x)
 
+    @property
+    def _count(self) -> int:
+        """Points that an input sees: H, or all if there are fewer."""
+        return min(self.num_neighbours, len(self.inducing))
+
     @torch.no_grad()
     def _predict_rows(self, points: SeenPoints, x: Tensor) -> Marginals:
         means, variances = [], []
-        near = points.nearest(x, self.num_neighbours)
+        near = points.nearest(x, self._count)
         for rows, seen in self._chunks(x, near):
             weights, rest = points.conditionals(rows, seen)
             root = self.q_root[seen].double()
@@ -118,7 +123,7 @@ class NearestPosterior(Posterior):
         return Marginals(torch.cat(means).to(x) + self.mean(x), torch.cat(variances).to(x))
 
     def _chunks(self, x: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        h, width = self.num_neighbours, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
+        h, width = self._count, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
         size = max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width)))
         for rows in row_slices(x.shape[0], size, at_least_one=True):
             yield x[rows], near[rows]
@@ -156,7 +161,7 @@ class NearestPosterior(Posterior):
         def paths(x: Tensor) -> Tensor:
             found = []
             points = self._points()
-            for rows, near in self._chunks(x, points.nearest(x, self.num_neighbours)):
+            for rows, near in self._chunks(x, points.nearest(x, self._count)):
                 weights, _ = points.conditionals(rows, near)
                 found.append((gap[:, near] * weights.to(x)).sum(2))
             return prior(x) + self.mean(x) + torch.cat(found, 1)

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
 from gpx.inducing.base import describe_num_inducing
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.local_gaussian import half_log_determinant
 from gpx.inference.neighbour_conditional import LocalSystem, local_regression, local_system
+from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
+from gpx.lazy_rows import LazyRows
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.row_noise import training_noise
 from gpx.means.base import Mean
@@ -22,6 +24,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.nearest.nearness import Nearness, nearest_inducing
+from gpx.methods.nearest.ordering import distinct_rows
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.tensor_checks import check_at_least, check_not_negative
 
@@ -55,7 +58,8 @@ class SWSGP(Model):
     q(u) = N(m, S) over the values u (minus the prior mean) at M inducing points Z. For an input x
     with nearest points I, q(f) = N(a^T m_I, k - a^T K_I a + a^T S_I a) with a = K_I^{-1} k_I(x).
     Nothing is M x M if S is diagonal, so that M may be 10^5. Values are not whitened, as that would
-    mix all M. Local systems are solved in float64.
+    mix all M; the mean is trained in units of what a value may deviate given its neighbours
+    (``unit``). Local systems are solved in float64.
 
     Args:
         kernel, mean, likelihood: parts of the model; any likelihood of one latent function.
@@ -71,7 +75,7 @@ class SWSGP(Model):
             (``SWSGPObjective``).
         warm_start: with a Gaussian likelihood, start q(u) at local regressions on the data near
             each inducing point, and raise the noise variance to the error that they leave.
-            Otherwise start at the prior, with a full S at N(0, K_zz).
+            Otherwise start at the prior: a full S at K_zz, a diagonal one as close as it can be.
         selector: initial inducing points; None: k-means up to 2,048 points, above that random rows.
         jitter: added to K_I, relative to the kernel's variance.
 
@@ -86,6 +90,7 @@ class SWSGP(Model):
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
+    unit: Tensor
 
     def __init__(
         self,
@@ -140,35 +145,78 @@ class SWSGP(Model):
         self._asked, self._asked_neighbours = num_inducing, num_neighbours
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs), requires_grad=learn_inducing)
         # columns, so that gradients can be sparse in the rows that a batch uses
-        self.q_mean = nn.Parameter(torch.zeros(size, 1))
+        self.q_scaled_mean = nn.Parameter(torch.zeros(size, 1))
         self.q_log_deviation: nn.Parameter | None = None
         self.q_factor: nn.Parameter | None = None
         if covariance == "full":
             self.q_factor = nn.Parameter(torch.eye(size))
         else:
             self.q_log_deviation = nn.Parameter(torch.zeros(size, 1))
+        self.register_buffer("unit", torch.ones(size, 1))
+
+    @property
+    def q_mean(self) -> Tensor:
+        """Mean m (M,) of q(u), of the values minus the prior mean."""
+        return (self.unit * self.q_scaled_mean).squeeze(1)
+
+    @torch.no_grad()
+    def set_q(self, mean: Tensor, root: Tensor, unit: Tensor | None = None) -> None:
+        """Set q(u) = N(mean, root root^T).
+
+        Args:
+            mean (M,).
+            root (M,): standard deviations; full S: (M, M), lower triangular.
+            unit (M,): in which the mean is trained, positive; None: as it is.
+        """
+        if unit is not None:
+            self.unit.copy_(unit.unsqueeze(1))
+        self.q_scaled_mean.copy_(mean.unsqueeze(1) / self.unit)
+        if self.q_factor is not None:
+            self.q_factor.copy_(root)
+        if self.q_log_deviation is not None:
+            self.q_log_deviation.copy_(root.log().unsqueeze(1))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: M and H, if more were requested than there are data."""
-        size = self.inducing.shape[0]
+        """As in ``Model``: M and H, if more were requested than there are distinct inputs."""
+        size = len(self.inducing)
         settled = describe_num_inducing(self._asked, size)
+        if not isinstance(x, LazyRows) and (distinct := len(x.unique(dim=0))) < size:
+            self._resize(distinct)
+            settled = {"num_inducing": (distinct, "one per distinct training input")}
         if self.num_neighbours < self._asked_neighbours:
-            settled["num_neighbours"] = (size, "all inducing points")
+            settled["num_neighbours"] = (self.num_neighbours, "all inducing points")
         return settled
 
+    @torch.no_grad()
+    def _resize(self, size: int) -> None:
+        """Reduce the number of inducing points."""
+        for parameter in (self.inducing, self.q_scaled_mean, self.q_log_deviation):
+            if parameter is not None:
+                parameter.data = parameter[:size].clone()
+        if self.q_factor is not None:
+            self.q_factor.data = self.q_factor[:size, :size].clone()
+        self.unit = self.unit[:size].clone()
+        self.num_neighbours = min(self.num_neighbours, size)
+
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Choose inducing points among the data, and start q(u).
+        """Choose inducing points among the distinct inputs, and start q(u).
 
         Raises:
             ConfigError: x does not have ``num_inputs`` columns.
-            DataError: fewer rows than inducing points, or targets that are not finite.
+            DataError: fewer distinct inputs than inducing points, or targets that are not finite.
         """
         size, width = self.inducing.shape
         if x.shape[1] != width:
             raise ConfigError(
                 f"the model was made for num_inputs={width}, the data have {x.shape[1]}"
             )
-        points = self.selector(x, self.kernel, size, generator=generator)
+        first, _ = distinct_rows(x)
+        if len(first) < size:
+            raise DataError(
+                f"{size} inducing points were asked for, and the {len(x)} training inputs have "
+                f"{len(first)} distinct values; set num_inducing={len(first)} or less"
+            )
+        points = self.selector(x[first], self.kernel, size, generator=generator)
         with torch.no_grad():
             self.inducing.copy_(points)
             self._start(x, y)
@@ -193,26 +241,59 @@ class SWSGP(Model):
         likelihood.noise_variance = noise.clamp_min(total / len(rows))
 
     def _start(self, x: Tensor, y: Tensor) -> None:
-        """Start q(u) at p(u), or at local regressions."""
-        deviation = self.kernel.diagonal(self.inducing).sqrt()
+        """Start q(u) at the mean field closest to the prior, or at local regressions.
+
+        The unit of the mean is the standard deviation of each value given its neighbours, which is
+        how far it may move at the cost of half a nat; but at least a tenth of the prior's, so that
+        1,000 steps of 0.01 can carry it through the prior.
+        """
+        prior = self.kernel.diagonal(self.inducing).sqrt()
+        deviation = self._closest_to_prior().sqrt()
+        unit = torch.maximum(deviation, 0.1 * prior)
+        mean = torch.zeros_like(prior)
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             noise, residual = training_noise(self, x), y - self.mean(x)
             require_finite(residual)
             local = local_regression(self.kernel, noise, x, residual, self.inducing)
-            self.q_mean.copy_(local.mean.unsqueeze(1))
-            smallest = self.jitter**0.5 * deviation
-            deviation = torch.maximum(local.variance.sqrt().to(deviation), smallest)
-            factor = deviation.diag() if self.q_factor is not None else None
+            mean = local.mean.to(mean)
+            deviation = torch.minimum(deviation, local.variance.sqrt().to(deviation))
+            deviation = torch.maximum(deviation, self.jitter**0.5 * prior)
+            root = deviation if self.q_factor is None else deviation.diag()
+        elif self.q_factor is None:
+            root = deviation
         else:
-            self.q_mean.zero_()
-            factor = None
-            if self.q_factor is not None:
-                system = self.system(torch.arange(len(self.inducing))[None].to(x.device), x[None])
-                factor = system.factor[0]
-        if self.q_factor is not None and factor is not None:
-            self.q_factor.copy_(factor)
-        if self.q_log_deviation is not None:
-            self.q_log_deviation.copy_(deviation.log().unsqueeze(1))
+            every = torch.arange(len(self.inducing), device=x.device)[None]
+            root = self.system(every, x[None]).factor[0].to(prior)
+        self.set_q(mean, root, unit)
+
+    def _closest_to_prior(self) -> Tensor:
+        """Variances (M,) of the diagonal S that is closest to the prior.
+
+        They minimise the mean over the inducing points of the divergence within each point's
+        neighbourhood I: 1 / S_jj is the mean of (K_I^{-1})_jj over the I that hold j. With the
+        variances of the prior itself that divergence would be up to H / jitter nats.
+
+        Cost: M H^3 operations.
+        """
+        count = len(self.inducing)
+        precision = torch.zeros(count, dtype=torch.float64, device=self.inducing.device)
+        times = torch.zeros_like(precision)
+        size = max(1, CHUNK_BYTES // (8 * self.num_neighbours**2))
+        for points in self.inducing.split(size):
+            near = self.nearest(points)
+            factor = self.system(near, points.unsqueeze(1)).factor
+            eye = torch.eye(near.shape[1]).to(factor).expand_as(factor)
+            inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+            precision.index_add_(0, near.flatten(), inverse.square().sum(1).flatten())
+            times.index_add_(0, near.flatten(), torch.ones_like(inverse[:, 0]).flatten())
+        prior = self.kernel.diagonal(self.inducing)
+        return torch.where(times > 0, (times / precision).to(prior), prior)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if (mean := state_dict.pop(f"{prefix}q_mean", None)) is not None:  # earlier versions
+            state_dict[f"{prefix}q_scaled_mean"] = mean
+            state_dict[f"{prefix}unit"] = torch.ones_like(mean)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # --- nearest inducing points -----------------------------------------------------------------
 
@@ -234,7 +315,8 @@ class SWSGP(Model):
         """
         asked = x.unsqueeze(0) if near.shape[0] == 1 else x.unsqueeze(1)
         system = self.system(near, asked)
-        mean = embedding(near, self.q_mean, sparse=self._sparse).double()  # (g, h, 1)
+        scaled = embedding(near, self.q_scaled_mean, sparse=self._sparse).double()
+        mean = scaled * self.unit[near].double()  # (g, h, 1)
         weights = system.weights
         if self.q_factor is None:
             assert self.q_log_deviation is not None
@@ -275,7 +357,7 @@ class SWSGP(Model):
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
         """The posterior process of the trained q; the data are not used."""
         posterior = self.new_posterior()
-        posterior.keep(self.inducing, inducing=self.inducing, q_mean=self.q_mean.squeeze(1))
+        posterior.keep(self.inducing, inducing=self.inducing, q_mean=self.q_mean)
         with torch.no_grad():
             posterior.keep(self.inducing, q_root=self._root())
         return posterior
@@ -293,7 +375,8 @@ class SWSGP(Model):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational`` (full S) or ``touched`` (diagonal S, sparse gradients), and the rest."""
         role = "touched" if self._sparse else "variational"
-        chosen = [p for p in (self.q_mean, self.q_log_deviation, self.q_factor) if p is not None]
+        q = self.q_scaled_mean, self.q_log_deviation, self.q_factor
+        chosen = [p for p in q if p is not None]
         taken = {id(p) for p in (*chosen, self.inducing)}
         inducing = {"inducing": [self.inducing]} if self.inducing.requires_grad else {}
         rest = [p for p in self.parameters() if id(p) not in taken]

@@ -7,6 +7,7 @@ from gpx.errors import ConfigError, DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant
+from gpx.methods.deep.feature_body import Standardised
 from gpx.models import DKL, SVGP
 from gpx.objectives import SVGPELBO, SampledELBO
 
@@ -158,6 +159,17 @@ def test_latent_functions_with_tied_parameters_are_tied():
         made.layer.q.mean.copy_(made.layer.q.mean[:1].normal_(generator=draws(1)).expand(3, -1))
     for part in made.network.marginals(x):
         torch.testing.assert_close(part, part[:, :1].expand(-1, 3))
+
+
+def test_features_that_are_constant_up_to_rounding_stay_as_they_are():
+    """The mean of a thousand equal numbers in float32 may differ from them."""
+    equal = torch.full((1000, 1), 0.1, dtype=torch.float32)
+    assert float(equal.std(0, correction=0)) > 0.0
+    varied = 1e-3 * torch.randn(1000, 1, generator=draws()).float()
+    for features, deviation in ((equal, 1.0), (varied, float(varied.std(correction=0)))):
+        found = Standardised(1, by_number=False)
+        found.measure(features)
+        assert float(found.deviation) == pytest.approx(deviation)
 
 
 def test_groups_of_parameters():

@@ -44,7 +44,8 @@ def model(h=4, m=M, seed=1, likelihood=None, **options):
     generator = draws(seed)
     with torch.no_grad():
         made.inducing.copy_(torch.randn(m, 2, generator=generator))
-        made.q_mean.copy_(torch.randn(m, 1, generator=generator))
+        made.unit.copy_(torch.rand(m, 1, generator=draws(9)) + 0.5)
+        made.q_scaled_mean.copy_(torch.randn(m, 1, generator=generator) / made.unit)
         if made.q_factor is None:
             made.q_log_deviation.copy_(0.5 * torch.randn(m, 1, generator=generator) - 1.0)
         else:
@@ -67,7 +68,7 @@ def covariances(made):
 def svgp(made, x, y, total):
     """The unwhitened bound of an SVGP with the same Z and q(u), written down."""
     prior, s = covariances(made)
-    m, cross = made.q_mean.squeeze(1), made.kernel.evaluate(made.inducing, x)
+    m, cross = made.q_mean, made.kernel.evaluate(made.inducing, x)
     a = torch.linalg.solve(prior, cross)
     mean = a.mT @ m + made.mean(x)
     variance = made.kernel.diagonal(x) - (cross * a).sum(0) + (a * (s @ a)).sum(0)
@@ -106,7 +107,7 @@ def test_at_the_prior_nothing_is_added_and_nothing_diverges(h):
     made = model(h, covariance="full")
     prior, _ = covariances(made)
     with torch.no_grad():
-        made.q_mean.zero_()
+        made.q_scaled_mean.zero_()
         made.q_factor.copy_(torch.linalg.cholesky(prior))
     terms = made.local_terms(x, made.nearest(x))
     torch.testing.assert_close(terms.marginals.mean, made.mean(x), rtol=0.0, atol=1e-12)
@@ -146,7 +147,7 @@ def test_divergence_grows_with_what_is_seen():
     values = torch.stack([made.local_terms(x, order[:, :h]).kl for h in range(1, M + 1)])
     assert (values.diff(dim=0) > -1e-9).all()
     prior, s = covariances(made)
-    m = made.q_mean.squeeze(1)
+    m = made.q_mean
     whole = kl_divergence(MultivariateNormal(m, s), MultivariateNormal(torch.zeros_like(m), prior))
     torch.testing.assert_close(values[-1], whole.expand(6), rtol=1e-9, atol=0.0)
 
@@ -156,7 +157,7 @@ def test_numbering_of_inducing_points_means_nothing():
     made, other = model(), model()
     order = torch.randperm(M, generator=draws())
     with torch.no_grad():
-        for name in ("inducing", "q_mean", "q_log_deviation"):
+        for name in ("inducing", "unit", "q_scaled_mean", "q_log_deviation"):
             getattr(other, name).copy_(getattr(made, name)[order])
     values = [SWSGPObjective(NUM).evidence(each, x, y).value for each in (made, other)]
     torch.testing.assert_close(*values, rtol=1e-12, atol=0.0)
@@ -170,12 +171,12 @@ def test_what_no_input_sees_has_no_gradient(covariance):
     seen = made.nearest(x).unique()
     unseen = [i for i in range(M) if i not in seen.tolist()]
     assert unseen
-    parameters = (made.inducing, made.q_mean, made.q_log_deviation, made.q_factor)
+    parameters = (made.inducing, made.q_scaled_mean, made.q_log_deviation, made.q_factor)
     for parameter in (p for p in parameters if p is not None):
         gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
         assert (gradient[unseen] == 0.0).all()
         assert (gradient[seen] != 0.0).any(1).all()
-    assert made.q_mean.grad.is_sparse == (covariance == "diagonal")
+    assert made.q_scaled_mean.grad.is_sparse == (covariance == "diagonal")
 
 
 def test_the_nearest_of_a_trained_svgp_predict_by_the_same_code():
@@ -188,7 +189,7 @@ def test_the_nearest_of_a_trained_svgp_predict_by_the_same_code():
     posterior.keep(
         made.inducing,
         inducing=made.inducing,
-        q_mean=made.q_mean.squeeze(1),
+        q_mean=made.q_mean,
         q_root=made.q_factor.tril(),
     )
     found = posterior.predict(x)
@@ -196,7 +197,7 @@ def test_the_nearest_of_a_trained_svgp_predict_by_the_same_code():
     for i, near in enumerate(made.nearest(x)):
         inner, cross = prior[near][:, near], made.kernel.evaluate(made.inducing[near], x[i : i + 1])
         a = torch.linalg.solve(inner, cross).squeeze(1)
-        mean = a @ made.q_mean[near, 0] + made.mean(x[:1])[0]
+        mean = a @ made.q_mean[near] + made.mean(x[:1])[0]
         variance = 1.4 - a @ cross.squeeze(1) + a @ s[near][:, near] @ a
         torch.testing.assert_close(found.mean[i], mean, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(found.variance[i], variance, rtol=1e-8, atol=1e-10)
@@ -284,9 +285,9 @@ def test_each_point_with_neighbours_of_its_own_is_no_bound():
     y = torch.linalg.cholesky(joint) @ torch.randn(30, generator=draws()).double()
     with torch.no_grad():
         made.inducing.copy_(x)
-        made.q_mean.copy_(y[:, None] / (1.0 + noise / 30.0))
+        made.q_scaled_mean.copy_(y[:, None] / (1.0 + noise / 30.0))
         made.q_factor.copy_((1.0 + 30.0 / noise) ** -0.5 * torch.eye(30))
-    objective, chosen = SWSGPObjective(30), [made.q_mean, made.q_factor]
+    objective, chosen = SWSGPObjective(30), [made.q_scaled_mean, made.q_factor]
     value = objective.evidence(made, x, y).value
     assert max(float(g.abs().max()) for g in torch.autograd.grad(value, chosen)) < 1e-4  # the best
     assert value > log_evidence(made, x, y) + 20.0
@@ -392,11 +393,11 @@ def test_options_that_make_no_sense(options, message):
 def test_a_model_of_few_rows_is_built_again_from_what_it_settled():
     parts = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(0.1), "num_inputs": 2}
     few = SWSGP(**parts, num_data=3)
-    settled = {name: value for name, (value, _) in few.settle(torch.zeros(3, 2)).items()}
+    settled = {name: value for name, (value, _) in few.settle(torch.eye(3)[:, :2]).items()}
     assert settled == {"num_inducing": 3, "num_neighbours": 3}
     again = SWSGP(**parts, num_data=3, **settled)
     assert again.num_neighbours == few.num_neighbours
-    assert again.settle(torch.zeros(3, 2)) == {}
+    assert again.settle(torch.eye(3)[:, :2]) == {}
 
 
 def test_the_start_raises_noise_to_what_the_inducing_points_leave_unexplained():
@@ -425,9 +426,57 @@ def test_the_start_raises_noise_to_what_the_inducing_points_leave_unexplained():
     torch.testing.assert_close(kept, torch.tensor(1e-4).double(), rtol=1e-6, atol=0.0)
 
 
-def of_kind(kind, likelihood):
+@pytest.mark.parametrize(("rows", "distinct"), [(60, 15), (40, 1)])
+def test_repeated_inputs_leave_one_inducing_point_each(rows, distinct):
+    """With two points at one place, K_I would be singular and the divergence without bound."""
+    x, y = data(rows)
+    x = x[torch.arange(rows) % distinct]
+    made = of_kind(SWSGP, Gaussian(0.1), num_data=rows, num_neighbours=20)
+    settled = {name: value for name, (value, _) in made.settle(x).items()}
+    assert settled == {"num_inducing": distinct, "num_neighbours": distinct}
+    made.initialise(x, y, generator=draws())
+    assert len(made.inducing.unique(dim=0)) == distinct
+    bound = SWSGPObjective(rows).evidence(made, x, y)
+    assert bound.kind == "unbiased"  # an input sees all inducing points
+    assert log_evidence(made, x, y) - 40.0 < bound.value < log_evidence(made, x, y)
+    with pytest.raises(DataError, match=f"training inputs have {distinct} distinct values; set"):
+        of_kind(SWSGP, Gaussian(0.1), num_data=rows).initialise(x, y, generator=draws())
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.1), Bernoulli()])
+def test_close_inducing_points_do_not_start_far_from_the_prior(likelihood):
+    """A lengthscale ten times the data's width; S = diag(K) would be 10^5 nats from the prior."""
+    x, y = data()
+    made = of_kind(SWSGP, likelihood, num_neighbours=10)
+    made.kernel.lengthscale = 30.0
+    made.initialise(x, y.sign() if isinstance(likelihood, Bernoulli) else y, generator=draws())
+    kl = made.local_terms(x, made.nearest(x)).kl
+    assert (kl > 0.0).all()
+    assert kl.mean() < 100.0
+
+
+def test_a_diagonal_start_is_the_one_closest_to_the_prior():
+    """No change of a variance brings q(u) nearer to p(u) in the points' neighbourhoods."""
+    x, y = data()
+    made = of_kind(SWSGP, Bernoulli(), num_neighbours=4)
+    made.initialise(x, y.sign(), generator=draws())
+    near = made.nearest(made.inducing)
+    kl = made.local_terms(made.inducing.detach(), near).kl.sum()
+    (slope,) = torch.autograd.grad(kl, [made.q_log_deviation])
+    assert slope.to_dense().abs().max() < 1e-6
+
+
+def test_states_that_hold_the_mean_itself_load():
+    made, state = model(), model(seed=3).state_dict()
+    mean = state.pop("q_scaled_mean")
+    del state["unit"]
+    made.load_state_dict({**state, "q_mean": mean})
+    torch.testing.assert_close(made.q_mean, mean[:, 0], rtol=0.0, atol=0.0)
+
+
+def of_kind(kind, likelihood, **changed):
     parts = {"kernel": Matern52(2), "mean": Zero(), "likelihood": likelihood}
-    sizes = {"num_inputs": 2, "num_data": NUM, "num_neighbours": 3}
+    sizes = {"num_inputs": 2, "num_data": NUM, "num_neighbours": 3, **changed}
     return kind(**parts, **sizes).double()
 
 

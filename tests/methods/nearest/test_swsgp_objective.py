@@ -35,7 +35,7 @@ def model(h=4, **options):
     ).double()
     with torch.no_grad():
         made.inducing.copy_(torch.randn(M, 2, generator=draws(1)))
-        made.q_mean.copy_(torch.randn(M, 1, generator=draws(2)))
+        made.q_scaled_mean.copy_(torch.randn(M, 1, generator=draws(2)))
     return made
 
 

@@ -120,6 +120,20 @@ def test_rows_of_one_input_share_a_value():
     assert made.condition(x, y).inducing.shape == (20, 2)
 
 
+@pytest.mark.parametrize("distinct", [1, 3])
+def test_fewer_distinct_inputs_than_neighbours(distinct):
+    """The exact process at the same few inputs: k = 5 sees all of them."""
+    x, y = data()
+    x = x[torch.arange(NUM) % distinct]
+    made = model(x, y, k=5)
+    found = made.condition(x, y).predict(x[:distinct])
+    joint = made.kernel.evaluate(x) + 0.1 * torch.eye(NUM).double()
+    weights = torch.linalg.solve(joint, made.kernel.evaluate(x, x[:distinct]))
+    torch.testing.assert_close(
+        found.mean, made.mean(x[:distinct]) + weights.T @ (y - 0.2), rtol=0.0, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize("likelihood", [Gaussian(0.1), Bernoulli()])
 def test_steps_after_which_q_is_the_best_one(likelihood):
     x, y = data()
