@@ -93,7 +93,9 @@ def test_worse_densities_than_those_of_a_baseline_are_said():
 
 
 def test_values_of_weights_too_far_apart_for_the_noise_are_said():
-    words = "12.3 times the noise variance"
+    words = (
+        "error bars are unreliable: the expected squared error of training rows is 12.3 times the"
+    )
     assert any(words in line for line in summary(METRICS | {"train.misfit": 12.34}))
     assert not any("noise variance" in line for line in summary(METRICS | {"train.misfit": 1.1}))
 

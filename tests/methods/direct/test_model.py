@@ -344,8 +344,14 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
         (lambda: WeightGrid(2.5, sparse=False), "num_values=2.5: expected a whole number"),
-        (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
-        (lambda: model(*data(), weights=NoiseGrid()), "is no WeightGrid"),
+        (
+            lambda: model(*data(), noise=0.1),
+            "noise= is of class float; give a gpx.models.NoiseGrid",
+        ),
+        (
+            lambda: model(*data(), weights=NoiseGrid()),
+            "weights= is of class NoiseGrid; give a gpx.models.WeightGrid",
+        ),
         (lambda: model(*data(), restarts=-1), "restarts=-1"),
         (lambda: model(*data(), anneal=-1), "anneal=-1"),
         (lambda: NoiseGrid(values=[0.0, 1.0]), "must be positive"),

@@ -239,7 +239,7 @@ def test_sweeps_never_lower_the_bound_and_lead_out_of_a_corner():
         (lambda: made(*data(), hidden=(0,)), r"hidden=\(0,\): expected a list"),
         (lambda: made(*data(), hidden=3), "hidden=3: expected a list"),
         (lambda: made(*data(), hidden=["x"]), "expected a list of whole numbers of at least 1"),
-        (lambda: made(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
+        (lambda: made(*data(), noise=0.1), "noise= is of class float; give a gpx.models.NoiseGrid"),
         (lambda: made(*data(), starts=0), "starts=0"),
         (lambda: made(*data(), hidden=(8, 8, 8)), "terms, and the bound is a sum over all pairs"),
         (lambda: made(*data()).sparsity(), "counts zeros"),
