@@ -200,6 +200,13 @@ def test_only_a_dense_trace_has_to_fit_into_memory(trace, share):
     GCV(trace).prepare(model, x, y)
 
 
+def test_targets_that_are_all_equal_have_no_residuals():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    with pytest.raises(ConfigError, match="as all targets are equal; use objective=GridMLL"):
+        GCV().prepare(model, x, torch.full_like(y, 3.0))
+
+
 def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
     block = torch.ones(70, 70)
     block[10:60, 10:59] = 0.0
