@@ -186,6 +186,7 @@ class GCV(GridObjective):
             "gcv": float(n * square / trace.square()),
             "variance_scale": float(solve.fit) / n,
             "trace": route,
+            "evidence_of": "-N/2 log GCV in its place",
         }
         facts |= grid_facts(
             model, rows, solver=solve.report, gradient_solver=second, trace_solver=inverse.report

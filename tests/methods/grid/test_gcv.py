@@ -47,6 +47,7 @@ def test_gcv_equals_its_definition_and_gradient(share):
     residual = (eye - hat) @ (y - exact.mean(x))
     ratio = residual.square().mean() / ((eye - hat).trace() / n) ** 2
     assert found.facts["gcv"] == pytest.approx(float(ratio.detach()), rel=1e-10)
+    assert found.facts["evidence_of"] == "-N/2 log GCV in its place"
     value = -0.5 * n * float(ratio.detach().log())
     assert float(found.value.detach()) == pytest.approx(value, rel=1e-10)
     assert sum(map(float, found.parts.values())) == pytest.approx(value, rel=1e-10)
