@@ -101,9 +101,11 @@ def judged(rows: Rows) -> Checks:
 
 def draw(rows: Rows) -> None:
     """Reliability curves of seed 0: a panel for each data set and size."""
-    figure = Figure(figsize=(11.0, 6.0), layout="constrained")
-    axes = figure.subplots(len(SIZES), 4, sharex=True, sharey=True)
-    for line, (data, sizes) in zip(axes, SIZES.items(), strict=True):
+    there = {row["data"] for row in rows}
+    drawn = {data: sizes for data, sizes in SIZES.items() if data in there}
+    figure = Figure(figsize=(11.0, 3.0 * len(drawn)), layout="constrained")
+    axes = figure.subplots(len(drawn), 4, sharex=True, sharey=True, squeeze=False)
+    for line, (data, sizes) in zip(axes, drawn.items(), strict=True):
         for axis, size in zip(line, sizes, strict=True):
             for place, method in enumerate(SHOWN):
                 wanted = (data, size, method, 0)
@@ -113,9 +115,9 @@ def draw(rows: Rows) -> None:
                     if row[BINS] is None:
                         continue
                     counts, accuracy, confidence = torch.tensor(row[BINS], dtype=torch.float64)
-                    drawn = counts >= FEWEST
+                    enough = counts >= FEWEST
                     axis.plot(
-                        *(confidence[drawn], accuracy[drawn], "o-"),
+                        *(confidence[enough], accuracy[enough], "o-"),
                         color=f"C{place}",
                         markersize=3,
                         label=method,
