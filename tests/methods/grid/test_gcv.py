@@ -47,6 +47,7 @@ def test_gcv_equals_its_definition_and_gradient(share):
     residual = (eye - hat) @ (y - exact.mean(x))
     ratio = residual.square().mean() / ((eye - hat).trace() / n) ** 2
     assert found.facts["gcv"] == pytest.approx(float(ratio.detach()), rel=1e-10)
+    assert found.facts["evidence_of"] == "-N/2 log GCV in its place"
     value = -0.5 * n * float(ratio.detach().log())
     assert float(found.value.detach()) == pytest.approx(value, rel=1e-10)
     assert sum(map(float, found.parts.values())) == pytest.approx(value, rel=1e-10)
@@ -198,6 +199,13 @@ def test_only_a_dense_trace_has_to_fit_into_memory(trace, share):
             GCV(trace).prepare(model, x, y)
         model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8)
     GCV(trace).prepare(model, x, y)
+
+
+def test_targets_that_are_all_equal_have_no_residuals():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    with pytest.raises(ConfigError, match="as all targets are equal; use objective=GridMLL"):
+        GCV().prepare(model, x, torch.full_like(y, 3.0))
 
 
 def test_the_trace_is_chosen_by_size_and_by_what_is_missing():

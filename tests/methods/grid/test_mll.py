@@ -105,6 +105,26 @@ def test_a_solve_cut_short_makes_a_bound_and_is_recorded(gaps, kind):
     assert facts["trace_solver_iterations"] == steps
 
 
+@pytest.mark.parametrize(("gaps", "kind"), [("fill", "lower_bound"), ("ignore", "upper_bound")])
+def test_a_loose_tolerance_makes_a_bound_too(gaps, kind):
+    """Of about 140 nats; every solve has converged to what was asked for."""
+    _, x, y = grid_problems.draw(0.6)
+    kinds = []
+    for tolerance in (0.5, 0.1, 0.02, 1e-3):
+        model, exact = grid_problems.pair(gaps=gaps, tolerance=tolerance)
+        with torch.no_grad():
+            found = GridMLL("dense").evidence(model, x, y)
+            want = ExactMLL().evidence(exact, x, y).value
+        assert found.facts["solver_converged"] is True
+        kinds.append(found.kind)
+        if found.kind == "exact":
+            assert float(found.value) == pytest.approx(float(want), abs=0.02)
+        else:
+            assert (found.value < want) == (kind == "lower_bound")
+    assert kinds[0] == kind
+    assert kinds[-1] == "exact"
+
+
 def test_facts_name_the_method_that_was_used():
     _, x, y = grid_problems.draw(1.0)
     model, _ = grid_problems.pair(gaps="ignore")
