@@ -88,7 +88,7 @@ Row = dict[str, Any]
 
 
 def overrides(data: str, method: str, inducing: int, split: int, quick: bool, steps: int) -> list:
-    """The command of one cell."""
+    """Options of the run of one cell."""
     fraction = 2000.5 / SIZES[data] if quick else 0.67
     common = [
         f"data={data}",
@@ -106,13 +106,13 @@ def overrides(data: str, method: str, inducing: int, split: int, quick: bool, st
     if method == "sgpr":
         kept += ["approx=sgpr", "selector=greedy", "approx.fit_noise=false"]
         return [*kept, f"approx.num_inducing={inducing}"]
-    # the published rule for its solves is met before the first step: experiments/iterative has it
+    # the published stopping rule is met before the first step, see experiments/iterative
     kept += ["approx=exact", "approx.solver=iterative", "optimizer=adam"]
     return [*kept, "likelihood.noise_floor=1e-4", "objective.iterative.kind_of_probes=gaussian"]
 
 
 def row_of(folder: Path) -> Row:
-    """What a finished run folder says, with the exact evidence where that is affordable."""
+    """A row from a finished run folder, with the exact evidence where that is affordable."""
     metrics, config, environment = Finished.of(folder)
     inducing = config.approx.get("num_inducing")
     model = {"CGLB": "cglb", "SGPR": "sgpr"}.get(metrics["model.name"], "iterative")
@@ -200,7 +200,7 @@ def number(value: float | None, key: str) -> str:
 
 
 def accept(rows: list[Row]) -> Checks:
-    """What the rows had to show: at any scale first, beside the published ones then."""
+    """Checks of the rows: those of any scale, then those against the published figures."""
     bounds = [r for r in rows if r["exact_evidence"] is not None and r["method"] != "iterative"]
     below = sum(
         r["evidence"] <= r["exact_evidence"] + 1e-6 * abs(r["exact_evidence"]) for r in bounds
@@ -255,7 +255,7 @@ def accept(rows: list[Row]) -> Checks:
 
 
 BIKE_NLPD = 0.5
-"""Tolerance where the noise runs to its floor."""
+"""Tolerance of the NLPD on bike, whose noise reaches its lower bound."""
 
 
 def training() -> list[str]:
