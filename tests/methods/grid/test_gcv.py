@@ -16,7 +16,7 @@ from gpx.objectives import GCV
 OPTIONS = GapOptions(tolerance=1e-12)
 
 
-def test_gcv_on_record_has_an_error_too(monkeypatch):
+def test_recorded_gcv_has_an_error(monkeypatch):
     traces = []
 
     def noting(*args, **options):
@@ -47,6 +47,7 @@ def test_gcv_equals_its_definition_and_gradient(share):
     residual = (eye - hat) @ (y - exact.mean(x))
     ratio = residual.square().mean() / ((eye - hat).trace() / n) ** 2
     assert found.facts["gcv"] == pytest.approx(float(ratio.detach()), rel=1e-10)
+    assert found.facts["evidence_of"] == "-N/2 log GCV in its place"
     value = -0.5 * n * float(ratio.detach().log())
     assert float(found.value.detach()) == pytest.approx(value, rel=1e-10)
     assert sum(map(float, found.parts.values())) == pytest.approx(value, rel=1e-10)
@@ -80,7 +81,7 @@ def test_gradient_of_estimated_gcv_with_stations_and_outputs(gaps, route):
     assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(want, rel=1e-6, abs=1e-6)
 
 
-def test_gcv_knows_the_scale_of_variances_apart():
+def test_the_variance_scale_of_gcv_maximises_the_evidence():
     """With K and sigma^2 multiplied by it, the evidence is greatest along that scaling."""
     _, x, y = grid_problems.draw(0.65)
     model, exact = grid_problems.pair()
@@ -138,7 +139,7 @@ def test_predictions_under_gcv_have_the_scale_of_greatest_likelihood(fixed):
     assert "prior_scale" not in rebuilt.facts()
 
 
-def test_a_scale_keeps_the_noise_above_its_floor_and_refuses_nothing_to_go_by():
+def test_the_scale_keeps_noise_above_its_floor_and_needs_data():
     _, x, y = grid_problems.draw(0.65)
     model, _ = grid_problems.pair()
     noise = model.scaled(1e-9).likelihood.noise_variance
@@ -200,6 +201,13 @@ def test_only_a_dense_trace_has_to_fit_into_memory(trace, share):
     GCV(trace).prepare(model, x, y)
 
 
+def test_targets_that_are_all_equal_have_no_residuals():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    with pytest.raises(ConfigError, match="as all targets are equal; use objective=GridMLL"):
+        GCV().prepare(model, x, torch.full_like(y, 3.0))
+
+
 def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
     block = torch.ones(70, 70)
     block[10:60, 10:59] = 0.0
@@ -211,7 +219,7 @@ def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
     assert GCV("hutchinson")._route(masked(scattered(40, 40, 0.5))) == "hutchinson"
 
 
-def test_gcv_refuses_what_it_does_not_know():
+def test_invalid_options_and_models_are_refused():
     with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
         GCV("exact")
     with pytest.raises(ConfigError, match="probes=0"):
