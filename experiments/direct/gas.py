@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="little of each")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # of searches that end at corners, which is what is looked at
+    warnings.simplefilter("ignore")  # of searches that end at corners, which is expected here
     name = f"{NAME}_quick" if quick else NAME
     splits = SPLITS[:1] if quick else SPLITS
     tables: dict[str, Rows] = {BY_DEVIATION: [], BY_ROWS: [], BY_EVIDENCE: []}

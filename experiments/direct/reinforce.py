@@ -212,7 +212,7 @@ def picture(columns: list[tuple[str, list[Trace]]]) -> Figure:
 
 
 def evaluation_seconds(sizes: list[int], m: int, rounds: int) -> list[float]:
-    """Best processor seconds of a bound with its gradient, data of every size taken in turn."""
+    """Best processor seconds of a bound with its gradient, interleaved over sizes of the data."""
     models = []
     for n in sizes:
         model, x, y = problem(1000, m)

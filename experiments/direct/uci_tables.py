@@ -179,7 +179,7 @@ def side_by_side(groups: Groups, keys: dict[str, tuple[str, str]], more: tuple[s
 
     Args:
         keys: words -> method and start.
-        more: what is shown beside bound, RMSE and zeros.
+        more: further columns beside bound, RMSE and zeros.
     """
     rows = []
     for name, published in PUBLISHED.items():

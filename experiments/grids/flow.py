@@ -153,8 +153,8 @@ def scored_cells(observed: np.ndarray) -> tuple[Tensor, Tensor]:
 def beside(other: dict[str, Any], flow: Swirl) -> list[dict[str, Any]]:
     """Rows that this process measures, with the keys of another, whatever that says of its commit.
 
-    Straight lines between the frames in which a point was seen, and what the best gappy POD could
-    know: the modes in time of the field without noise and gaps, at the best of RANKS.
+    Linear interpolation between the frames in which a point was seen, and the best possible gappy
+    POD: the modes in time of the field without noise and gaps, at the best of RANKS.
     """
     ever = flow.observed.any(2)
     observed = torch.from_numpy(flow.observed[ever])
@@ -188,7 +188,7 @@ def in_time(values: Tensor, observed: Tensor, _: Tensor) -> Tensor:
 def by_true_modes(
     values: Tensor, observed: Tensor, truth: Tensor, *, rank: int, prior: bool
 ) -> Tensor:
-    """Leading modes in time of the truth, coefficients of each point by what was seen of it."""
+    """Fields from the true leading modes in time, with coefficients from each point's data."""
     deviations = truth - truth.mean(1, keepdim=True)
     _, singular, modes = torch.linalg.svd(deviations, full_matrices=False)
     scaled = singular[:rank, None] / len(truth) ** 0.5 * modes[:rank]

@@ -125,7 +125,7 @@ class _Filling:
 def fill_by_temporal_modes(
     values: Tensor, observed: Tensor, modes: Tensor, *, noise_variance: float = 0.0
 ) -> Tensor:
-    """Fill every point's gaps from known modes in time, by what was seen of the point.
+    """Fill every point's gaps from known modes in time, fitted to the point's data.
 
     A point's series is a constant plus the modes times its own coefficients. Least squares over
     the frames in which it was seen, or the posterior mean under noise and coefficients of unit

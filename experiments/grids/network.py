@@ -81,7 +81,7 @@ def network(quick: bool) -> None:
         # 5 degrees of signal, 1 degree of noise
         field = 5.0 * system.root(normals)[rows.cells]
     noisy = field + torch.randn(len(field), generator=random, dtype=torch.float64)
-    # a station works in a window of its years; what is left is thinned to 45 %
+    # a station records in a window of the years; of that, 45 % of the cells are kept
     start = torch.rand(sizes[2], generator=random) * 0.5 * sizes[0]
     length = (0.2 + 0.8 * torch.rand(sizes[2], generator=random)) * sizes[0]
     station, year = index[:, 2].long(), index[:, 0]

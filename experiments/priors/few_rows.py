@@ -58,7 +58,7 @@ def cell(name: str, split: int, prior: str) -> dict[str, Any]:
 
 
 def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
-    """A row for every set and prior, over the splits that all priors have, and what it shows."""
+    """A row for every set and prior, over the splits that all priors have, and the checks."""
     rows, better = [], {prior: [] for prior in PRIORS if prior != "none"}
     for name in DATA:
         found = {

@@ -145,7 +145,7 @@ def block_steps(
 
 
 def step_times(x: Tensor, y: Tensor, repeats: int) -> list[dict[str, Any]]:
-    """Processor seconds of a block step over n and m, configurations in turn."""
+    """Processor seconds of a block step over n and m, interleaved over the configurations."""
     generator = torch.Generator().manual_seed(0)
     cases = [(10**4, 10**4), (10**4, 10**6), (10**5, 10**5), (10**6, 10**4), (10**6, 10**6)]
     cases = [(n, m) for n, m in cases if n <= len(y)]

@@ -106,7 +106,7 @@ def train(
             }
         )
         row = rows[-1]
-        # against the start over all functions, image by image: what they share cancels
+        # differences to the start over all functions, paired by image
         change = row["losses"] - rows[min(1, len(rows) - 1)]["losses"]
         row["change"] = float(change.mean())
         row["+-"] = float(change.std()) / len(change) ** 0.5
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=200, help="a multiple of 4")
     parser.add_argument("--group", type=int, default=2000, help="functions of the first solve")
-    parser.add_argument("--table", action="store_true", help="only judge the rows again")
+    parser.add_argument("--table", action="store_true", help="only write the table again")
     arguments = parser.parse_args()
     if arguments.table:
         rewrite_checks(HERE, "mnist", None, judge(earlier(HERE / "mnist.json")))

@@ -11,7 +11,7 @@
 Runs go to regression_runs.json (those that have one are not repeated, stopped ones are resumed),
 the tables to regression_<basis>.json and RESULTS.md. Every run is one ``python train.py
 approx=qsgp`` or ``approx=qsgp_inducing``. RMSE is in the data's own units and MNLP that of
-standardised targets, as published. The paper does not say so, its figures do: in table 3 a constant
+standardised targets, as published. The paper's figures show this: in table 3 a constant
 variance at protein's RMSE 0.598 gives MNLP 1.162 for standardised targets (their deviation is
 0.773), 0.905 in own units, and published are 1.157 and 1.159; slice's RMSE 2.938 gives 2.497 in own
 units, and published is -0.440.
@@ -56,7 +56,7 @@ ROWS = {
 """Training rows of a published split; slice and song are skipped where their files are not."""
 
 NEAR = 0.1
-"""Distance in standardised inputs below which two rows are as good as one."""
+"""Distance in standardised inputs below which two rows count as near-duplicates."""
 
 APPROX = {"fourier": "qsgp", "inducing": "qsgp_inducing"}
 PUBLISHED = {
@@ -89,7 +89,7 @@ WANTED = {
     "fourier": {"kin40k": (0.185, None), "protein": (0.62, None)},
     "inducing": {"kin40k": (0.165, -0.25)},
 }
-"""RMSE and MNLP that a reproduction has to reach."""
+"""Largest RMSE and MNLP that the checks accept."""
 
 TITLES = {
     "fourier": "Regression with random Fourier features, m = 100,000",
@@ -119,7 +119,7 @@ def command(basis: str, data: str, *, quick: bool, paper: bool) -> list[str]:
 
 
 def at_hand(data: str) -> bool:
-    """Whether the files of a data set are here, or can be fetched; says so where not."""
+    """Whether the files of a data set are available or can be downloaded; prints it where not."""
     try:
         UCI(data).table()
     except DataError as error:
@@ -254,7 +254,7 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
 def judge(
     basis: str, data: str, published_optimiser: bool, mean: float, members: list[dict]
 ) -> Checks:
-    """What has to hold of one set: ``mean`` RMSE of all splits, as published the first's MNLP."""
+    """Checks of one set: ``mean`` RMSE of all splits, and MNLP of the first split, as published."""
     metrics, known, splits = members[0]["metrics"], PUBLISHED[basis][data]["qsgp"], len(members)
     mnlp, name = metrics["test.mnlp"], f"{data}{', published optimiser' * published_optimiser}"
     over = f"{splits} split{'s' * (splits > 1)}"

@@ -5,12 +5,11 @@
 
 The average of the sampled bound is below the exact one (Jensen) by an amount that the QSGP paper
 calls small for logistic and Laplace sites and large for Gaussian ones, without numbers. Here the
-exact bound, all rows and all m functions, is set against averages of the estimate at several list
+exact bound, all rows and all m functions, is compared with averages of the estimate at several list
 lengths, for the three ways of treating the latent deviation: ``affine`` and ``reparam``, which are
-bounds, and ``paper``, which puts the variance in its place. For ``affine`` also with the latent
-means of a snapshot while the weights are near it, as training has them. A sixth of the weights'
-distance to zero stands for training: mu = mu0 + 0.15 |mu0| / |eps| eps with a random direction eps.
-Writes site_bias.json, site_bias.png and RESULTS.md.
+bounds, and ``paper``, which uses the variance instead. For ``affine`` also with the latent means of
+a snapshot near the weights, as in training: mu = mu0 + 0.15 |mu0| / |eps| eps with a random
+direction eps. Writes site_bias.json, site_bias.png and RESULTS.md.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def problem(site: str, m: int) -> tuple[QSGP, Tensor, Tensor]:
 
 @torch.no_grad()
 def bias(model: QSGP, x: Tensor, y: Tensor, columns: int, bound: str, snapshot: bool) -> float:
-    """Exact bound less the mean estimate, nats per row, all rows in every estimate."""
+    """Exact bound minus the mean estimate, nats per row, all rows in every estimate."""
     generator = torch.Generator().manual_seed(columns)
     objective = SiteBoundELBO(N, columns, bound=bound, eta=1.0, snapshot=snapshot)
     marginals = model.condition(x, y).predict(x)

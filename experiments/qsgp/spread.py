@@ -1,12 +1,12 @@
-"""How far out random frequencies are best drawn: exact inference with m functions, by spread.
+"""Spread of sampled random frequencies: exact inference with m functions, by spread.
 
     python experiments/qsgp/spread.py            # 3,000 rows of kin40k
     python experiments/qsgp/spread.py --quick    # 1,200 rows, nothing written
 
-Features of every spread stand for the same kernel (prior variances make up for where frequencies
-are drawn), and inference with them is exact: what differs is how well m functions do. Three sets of
-frequencies each, for m = 2.7 n as in kin40k with m = 100,000, and four times as many. Every row has
-the noise variance, of four, that gives the largest evidence. Writes spread.json and RESULTS.md.
+Features of every spread approximate the same kernel (prior variances correct for the distribution
+of the frequencies), and inference with them is exact. Three sets of frequencies each, for m = 2.7 n
+as in kin40k with m = 100,000, and four times as many. Every row has the noise variance, of four,
+that gives the largest evidence. Writes spread.json and RESULTS.md.
 """
 
 from __future__ import annotations

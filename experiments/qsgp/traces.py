@@ -129,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, nothing written")
     parser.add_argument("--steps", type=int, help="AdaGrad steps of a run")
-    parser.add_argument("--table", action="store_true", help="only judge the rows again")
+    parser.add_argument("--table", action="store_true", help="only write the table again")
     options = parser.parse_args()
     if options.table:
         rewrite_checks(HERE, "traces", None, judge(earlier(HERE / "traces.json")))

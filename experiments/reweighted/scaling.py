@@ -3,8 +3,8 @@
     python experiments/reweighted/scaling.py
     python experiments/reweighted/scaling.py --quick
 
-Seconds are of the processor on one thread, the best of several; ratios over n are of timings taken
-in turn.
+Seconds are of the processor on one thread, the best of several; ratios over n are of interleaved
+timings.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ PUBLISHED = {
 """Standard deviations printed as 0.000 stand for half a unit of the last digit."""
 
 LARGEST = 40_000
-"""Rows of the largest set that the reproduction is judged on."""
+"""Rows of the largest set that the checks count."""
 
 SMALL = ["challenger", "fertility", "concreteslump", "servo", "autos", "machine", "yacht"]
 SMALL += ["autompg"]

@@ -212,7 +212,7 @@ def judged(function: Rows, matrix: Rows, line: Rows, plane: Rows) -> Checks:
         f"matrix SMSE: within a factor of 2 of the prototype's (ratios {min(ratios):.2f} to "
         f"{max(ratios):.2f})"
     ] = all(0.5 <= r <= 2.0 for r in ratios)
-    pair = [r for r in line if r["seed"] < 2]  # what the prototype was run with
+    pair = [r for r in line if r["seed"] < 2]  # the seeds of the prototype
     for place, key in enumerate(("SMSE", "MSLL")):
         for which, variant in enumerate(("CE", "LE")):
             over = [

@@ -163,7 +163,7 @@ def grids(picture: Path | None) -> Rows:
 
 
 def judged(bands: Rows, surfaces: Rows, meshes: Rows) -> Checks:
-    """What the pictures had to show."""
+    """Checks of the rows: statement -> whether it holds."""
     band = bands[0]
     return {
         "E0: the posterior variance at the data is at most the noise variance": (

@@ -4,7 +4,7 @@
     python experiments/sparse_family/cost.py --rows 2000 --repeats 3
 
 Processor time of one thread, interleaved over methods; medians after one untimed evaluation.
-Memory is what one evaluation adds to the peak of a process of its own, after a tiny one; medians
+Memory is the increase of the peak memory of a process by one evaluation, after a tiny one; medians
 of three processes. Freed memory is kept by the process, as in a run of train.py.
 """
 

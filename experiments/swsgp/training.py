@@ -141,7 +141,7 @@ def best_means(model: SWSGP, fold: Fold) -> None:
 def least_error(model: SWSGP, fold: Fold) -> float:
     """RMSE of the m that fits the test rows best, at the model's kernel and Z.
 
-    No q(u) has a smaller one there: what is left is due to seeing H points alone.
+    No q(u) has a smaller one there: the rest of the error is due to using H points alone.
     """
     near = model.nearest(fold.test_x)
     weights = model.system(near, fold.test_x.unsqueeze(1)).weights.squeeze(2)

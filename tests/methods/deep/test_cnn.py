@@ -1,4 +1,4 @@
-"""Convolutional networks without Gaussian processes: masks, priors, and neither of them."""
+"""Convolutional networks without Gaussian processes: with dropout masks and priors, and plain."""
 
 import math
 
@@ -78,13 +78,13 @@ def test_the_bound_of_the_plain_network_is_its_cross_entropy():
         ({"dropout": True, "keep": 0.0}, "dropout rate of 1 leaves nothing"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(**options)
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_certain_mistake_costs_what_it_costs(masked):
+def test_a_confident_mistake_has_its_full_loss(masked):
     """Also where float32 rounds one minus the probability to one."""
     made = model(dropout=masked, keep=0.95, predict_samples=2).float()
     with torch.no_grad():

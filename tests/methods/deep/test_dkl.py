@@ -117,7 +117,7 @@ def test_pretraining_explains_the_targets():
     assert fits[1] > fits[0] + 5.0
 
 
-def test_pretraining_that_ends_in_no_number_says_so():
+def test_pretraining_that_ends_in_nan_is_an_error():
     x, y = data()
     y[3] = torch.nan
     with pytest.raises(DidNotConverge, match="pretraining of the backbone for 20 steps ended"):
@@ -196,6 +196,6 @@ def test_groups_of_parameters():
         ({"keep": 0.0}, "dropout rate of 1 leaves nothing"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         small(**options)

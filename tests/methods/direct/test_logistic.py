@@ -188,7 +188,7 @@ def test_training_separates_the_classes_and_the_posterior_predicts_them():
         (lambda: DirectELBO().evidence(made(*data()), *data()), "use model=DirectLogistic"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_sentence(broken, words):
+def test_invalid_setups_are_refused(broken, words):
     with pytest.raises(ConfigError, match=words) as caught:
         broken()
     assert "\n" not in str(caught.value)

@@ -16,7 +16,7 @@ from gpx.objectives import GCV
 OPTIONS = GapOptions(tolerance=1e-12)
 
 
-def test_gcv_on_record_has_an_error_too(monkeypatch):
+def test_recorded_gcv_has_an_error(monkeypatch):
     traces = []
 
     def noting(*args, **options):
@@ -81,7 +81,7 @@ def test_gradient_of_estimated_gcv_with_stations_and_outputs(gaps, route):
     assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(want, rel=1e-6, abs=1e-6)
 
 
-def test_gcv_knows_the_scale_of_variances_apart():
+def test_the_variance_scale_of_gcv_maximises_the_evidence():
     """With K and sigma^2 multiplied by it, the evidence is greatest along that scaling."""
     _, x, y = grid_problems.draw(0.65)
     model, exact = grid_problems.pair()
@@ -139,7 +139,7 @@ def test_predictions_under_gcv_have_the_scale_of_greatest_likelihood(fixed):
     assert "prior_scale" not in rebuilt.facts()
 
 
-def test_a_scale_keeps_the_noise_above_its_floor_and_refuses_nothing_to_go_by():
+def test_the_scale_keeps_noise_above_its_floor_and_needs_data():
     _, x, y = grid_problems.draw(0.65)
     model, _ = grid_problems.pair()
     noise = model.scaled(1e-9).likelihood.noise_variance
@@ -219,7 +219,7 @@ def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
     assert GCV("hutchinson")._route(masked(scattered(40, 40, 0.5))) == "hutchinson"
 
 
-def test_gcv_refuses_what_it_does_not_know():
+def test_invalid_options_and_models_are_refused():
     with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
         GCV("exact")
     with pytest.raises(ConfigError, match="probes=0"):

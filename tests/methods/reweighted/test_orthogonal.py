@@ -196,7 +196,7 @@ def test_expected_information_of_the_tails_at_zero():
         assert float(found[i]) == pytest.approx(0.5 * float((slope @ slope).trace()), rel=1e-6)
 
 
-def test_the_hyper_prior_turns_axes_alike_whatever_the_data_see_of_them():
+def test_the_hyper_prior_rotates_all_axes_by_the_same_angle():
     """Entries below the diagonal of the axes, eigenvalues over ten orders of magnitude.
 
     20 draws: the mean square along a diagonal has a relative standard deviation of 5 % (one place
@@ -227,7 +227,7 @@ def test_the_hyper_prior_turns_axes_alike_whatever_the_data_see_of_them():
         WeightPriors(rotation=0.0)
 
 
-def test_the_rotation_is_what_is_applied():
+def test_the_rotation_is_the_applied_one():
     _, _, _, form = turned(30, 6)
     reflectors, vector = form.reflectors(place(form)[6:]), draw(6, seed=9)
     torch.testing.assert_close(rotation_of(reflectors), loop(reflectors), rtol=0, atol=1e-12)

@@ -275,7 +275,7 @@ def test_number_of_inducing_points_is_capped_by_the_data():
         _model(num_inducing=21).initialise(x, y, generator=_generator())
 
 
-def test_errors_in_one_sentence():
+def test_invalid_setups_are_refused():
     with pytest.raises(ConfigError, match="family='full' is no variational family"):
         _model(family="full")
     with pytest.raises(ConfigError, match=r"jitter=\S+ must not be negative"):
