@@ -71,7 +71,7 @@ def composed_kernel(
     rounds: int,
     in_time: Callable[[Sequence[Candidate]], Iterable[Candidate]] = iter,
 ) -> None:
-    """Greedily add terms to the best kernel while the score improves, then exchange one.
+    """Greedily add terms to the best kernel while the score improves, then change one.
 
     Every round starts from the hyperparameters of the kernel found so far; an added term starts
     with the variance that its part of the series has.
@@ -103,7 +103,7 @@ def composed_kernel(
             break
         best = found
     if rounds:
-        fitted(_with_one_exchanged(best, folders))
+        fitted(_with_one_changed(best, folders))
 
 
 def _with_initial_noise(likelihood: Node, series: Decomposition) -> Node:
@@ -142,24 +142,31 @@ def _changing(season: Node, folders: Sequence[Path]) -> Node:
     return product_of([kernel_node("rbf", folders) | decay, season | {"outputscale": 1.0}])
 
 
-def _with_one_exchanged(best: Fit, folders: Sequence[Path]) -> Iterator[Candidate]:
-    """The sum with a smoother or rougher term, or with a season that may change."""
+def _with_one_changed(best: Fit, folders: Sequence[Path]) -> Iterator[Candidate]:
+    """The sum with a smoother or rougher term, a season that may change, or without a term.
+
+    A term is left out if its variance has become less than that of the noise.
+    """
     names, terms = best.name.split(" + "), _terms(best.node)
     if len(terms) == 1 or len(terms) != len(names):  # a sum of the user may have another form
         return
 
-    def instead(place: int, name: str, node: Node) -> Candidate:
-        changed, others = [*names], _terms(best.node)
-        changed[place], others[place] = name, node
-        return " + ".join(changed), sum_of(others)
+    def instead(place: int, *new: Candidate) -> Candidate:
+        kept = [*zip(names, _terms(best.node), strict=True)]
+        kept[place : place + 1] = new
+        text, nodes = " + ".join(name for name, _ in kept), [node for _, node in kept]
+        return text, sum_of(nodes) if len(nodes) > 1 else nodes[0]
 
+    noise = best.likelihood.get("noise_variance", 0.0)
     for place, (old, term) in enumerate(zip(names, terms, strict=True)):
+        if isinstance(noise, float) and (term.get("outputscale") or noise) < noise:
+            yield instead(place)
         if old == "periodic":
-            yield instead(place, "rbf*periodic", _changing(term, folders))
+            yield instead(place, ("rbf*periodic", _changing(term, folders)))
         for new in EXCHANGED if old in EXCHANGED else ():
             if new != old:
                 kept = {option: term[option] for option in ("lengthscale", "outputscale")}
-                yield instead(place, new, kernel_node(new, folders) | kept)
+                yield instead(place, (new, kernel_node(new, folders) | kept))
 
 
 def _terms(node: Node) -> list[Node]:

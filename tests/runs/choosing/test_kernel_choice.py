@@ -1,6 +1,7 @@
 """kernel=auto: what is chosen is what the data were made of, and the config says it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from gpx.means import Constant
 from gpx.models import ExactGP
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
-from gpx.options.kernel_expression import kernel_node
+from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing.kernel_choice import _Clock, _describe, _preferred, candidates_for
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_values
-from gpx.runs.choosing.series_kernels import decomposed
+from gpx.runs.choosing.series_kernels import _with_one_changed, decomposed
 from gpx.sampling.seeds import stream
 
 QUICK = (
@@ -284,6 +285,25 @@ def test_a_small_season_and_what_goes_on_beyond_the_rows_are_found(tmp_path):
     mean, _, lower, upper = fitted.predict(time[last, None])
     assert np.sqrt(np.mean((mean - y[last]) ** 2)) < 0.25  # 0.35 without the season
     assert np.mean((lower < y[last]) & (y[last] < upper)) > 0.85
+
+
+def test_terms_are_exchanged_and_negligible_ones_left_out():
+    node = kernel_node("matern12 + periodic + linear", [CONFIGS])
+    node["kernels"][0] |= {"outputscale": 1e-5, "lengthscale": [2.0]}
+    best = Fit("matern12 + periodic + linear", node, {"noise_variance": 0.1}, 0.0)
+    found = dict(_with_one_changed(best, [CONFIGS]))
+    assert set(found) == {
+        "periodic + linear",
+        "rbf + periodic + linear",
+        "matern52 + periodic + linear",
+        "matern12 + rbf*periodic + linear",
+    }
+    assert found["rbf + periodic + linear"]["kernels"][0]["lengthscale"] == [2.0]
+    assert found["periodic + linear"]["kernels"] == node["kernels"][1:]
+    pair = Fit("matern12 + linear", sum_of([node["kernels"][i] for i in (0, 2)]), {}, 0.0)
+    assert "linear" not in dict(_with_one_changed(pair, [CONFIGS]))  # the noise is not known
+    alone = dict(_with_one_changed(replace(pair, likelihood=best.likelihood), [CONFIGS]))
+    assert alone["linear"] == node["kernels"][2]
 
 
 def test_of_equal_evidence_the_better_forecast_is_taken():
