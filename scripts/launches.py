@@ -93,14 +93,14 @@ TABLE = {
 ASKED = {"svgp": 154, "sgpr": 168, "qsgp, block step": 1000}
 """Name -> largest allowed number of launches per step."""
 NOTES = (
-    "Operations that would be launches on a GPU, of the training step that has most of them, and",
-    "how often it waits for the device; counted on a CPU with tensors that claim to be on CUDA,",
+    "Number of kernels that a training step would launch on a GPU (the step with the most), and",
+    "how often the host waits for it; counted on a CPU with tensors that claim to be on CUDA,",
     "without compiled kernels and recorded steps. Small sizes: rows, functions and columns hardly",
-    "change the number. Waits are those of the lines of gpx that read a result.",
+    "change the number. Waits are counted at the lines of gpx that read a result.",
     "",
-    "Steps are what a method calls one. One of mixture_of_experts assigns all rows anew and then",
+    "A step differs between methods. One of mixture_of_experts assigns all rows again and then",
     "makes up to 20 evaluations by torch's L-BFGS, which reads a few numbers for each; one of",
-    "elliptical_slice moves hyperparameters along a line, some six evaluations a chain, each with",
+    "elliptical_slice makes six evaluations or so a chain on a line of hyperparameters, each with",
     "the mode by Newton's method, whose line search reads the objective; direct_network runs its",
     "sweeps on the host. ski reads small results between its stages: the extent of the rows,",
     "the spectra of the axes, and whether the probes drawn so far are enough.",

@@ -268,8 +268,8 @@ def main() -> None:
             "a thread's main loop over the entries of the tile that it owns; a loop inside it "
             "(weights of a gradient, 32 columns at a time) counts once.",
             "",
-            "What is asked, 25 a pair and 50 an angle, is asked of tf32x3: without tensor cores, "
-            "in IEEE float32 and in float64, the same work takes two to ten times as many.",
+            "The limits, 25 instructions a pair and 50 an angle, hold for tf32x3; without tensor "
+            "cores (IEEE float32, float64) the same work takes two to ten times as many.",
             "",
             "No GPU was used. An instruction count is not a time.",
         ],

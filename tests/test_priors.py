@@ -177,7 +177,7 @@ def test_a_run_goes_on_with_its_own_priors_only(tmp_path):
     with pytest.raises(CheckpointError, match=r"prior\.parameters\.lengthscale\.median=9\.0"):
         require_same_model(state, config, "config.yaml")
     config.prior = None
-    with pytest.raises(CheckpointError, match=r"prior\..*=nothing, but its checkpoint was trained"):
+    with pytest.raises(CheckpointError, match=r"lacks prior\..*, but its checkpoint was trained"):
         require_same_model(state, config, "config.yaml")
     del state["origin"]["config"]["prior"]  # of a version that had none
     require_same_model(state, config, "config.yaml")

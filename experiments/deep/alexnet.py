@@ -1,6 +1,6 @@
 """Signs of Hadamard matrices against Monte Carlo dropout on top of ALEXNET: errors and parameters.
 
-    python experiments/deep/alexnet.py            # 32 x 32 pixels: 40 minutes on a core
+    python experiments/deep/alexnet.py            # 32 x 32 pixels: 90 minutes on a core
     python experiments/deep/alexnet.py --side 16  # a quarter of that
     python experiments/deep/alexnet.py --full     # all channels, 20,000 steps: for a GPU
 

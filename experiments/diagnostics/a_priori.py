@@ -1,4 +1,4 @@
-"""How many inducing points theory asks for, and what happens.
+"""Number of inducing points required by theory, and measured divergences.
 
     python experiments/diagnostics/a_priori.py            # 40 data sets: three minutes on one core
     python experiments/diagnostics/a_priori.py --quick    # 8 sets, nothing written: half a minute
@@ -131,20 +131,22 @@ def main() -> None:
         "a_priori_averages",
         "Average KL of points from a determinantal process",
         [
-            f"n = 200, means over {8 if quick else 40} data sets. Every column is below the one to",
-            "its right that bounds it: E KL by n (M + 1) tail / noise, T by M + 1 times the",
-            "eigenvalues of K_xx beyond M, these on average by n times the Mercer tail. Reference:",
+            f"n = 200, means over {8 if quick else 40} data sets. Every column is bounded by the "
+            "one to",
+            "its right: E KL by n (M + 1) tail / noise, T = tr(K_xx - Q_xx) by M + 1 times the",
+            "sum of the eigenvalues of K_xx beyond M, and this on average by n times the Mercer "
+            "tail. Reference:",
             "an independent computation on 40 other data sets. The mean of the last column but one",
-            "over 40 data sets has a standard error of 4, 8, 14 and 19 %, so that two of them may",
-            "well differ by 30 % at M = 10.",
+            "over 40 data sets has a standard error of 4, 8, 14 and 19 %, so two such means can",
+            "differ by 30 % at M = 10.",
         ],
         rows,
         {
-            "E KL is within its bound": all(r["E KL"] <= r["E KL at most"] for r in rows),
-            "T is within (M + 1) times what is best": all(
+            "E KL is at most its bound": all(r["E KL"] <= r["E KL at most"] for r in rows),
+            "T is at most (M + 1) times its smallest possible value": all(
                 r["T"] <= r["(M + 1) eigenvalues beyond M"] for r in rows
             ),
-            "eigenvalues beyond M are within n times the tail": all(
+            "the sum of the eigenvalues beyond M is at most n times the tail": all(
                 r["eigenvalues beyond M"] <= r["n tail"] for r in rows
             ),
             **{
@@ -165,15 +167,17 @@ def main() -> None:
         "a_priori_growth",
         "Points for an average KL of one nat",
         [
-            "`suggested` is known before the inputs; the greedy numbers keep T within the noise",
-            "variance times one nat. log(n) for the squared exponential, a power of n for Matern.",
+            "`suggested` is computed before the inputs are known; the greedy numbers are the "
+            "fewest points with T at most the noise",
+            "variance times one nat. They grow as log(n) for the squared exponential and as a "
+            "power of n for Matern.",
         ],
         rows,
         {
-            "the suggestion suffices for greedy points": all(
+            "the suggested number of greedy points is enough": all(
                 r["greedy, squared exponential"] <= r["suggested"] for r in rows
             ),
-            "the rough kernel's number grows faster": rough[-1] / rough[0]
+            "the number of points grows faster for the rough kernel": rough[-1] / rough[0]
             > 2.0 * smooth[-1] / smooth[0],
         },
     )

@@ -1,4 +1,4 @@
-"""CO2 at Mauna Loa: what certificates say of a sparse forecast, and during training.
+"""CO2 at Mauna Loa: certificates of a sparse forecast, and during training.
 
     python experiments/diagnostics/co2.py            # about five minutes on one core
     python experiments/diagnostics/co2.py --quick    # a minute: fewer M and steps, nothing written
@@ -105,7 +105,7 @@ def months(*, until: float, gaps: bool) -> tuple[Tensor, Tensor]:
 
 
 def forecast(setting: Setting, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[str, bool]]:
-    """One row per number of greedy points, the exact answer last; and what the rows must show."""
+    """One row per number of greedy points, the exact answer last; and checks of the rows."""
     x, y, kernel, likelihood = setting.x, setting.y, setting.kernel, setting.likelihood
     points = torch.tensor([[setting.when]], dtype=torch.float64)
     level = (setting.threshold - setting.shift) / setting.scale
@@ -150,11 +150,12 @@ def forecast(setting: Setting, sizes: list[int]) -> tuple[list[dict[str, Any]], 
     shown_best = first(rows, lambda row: half(row["P with products"]) < 0.1)
     rows.append(dict.fromkeys(rows[0]) | {"M": "exact", "P sparse": truth, "interval": inside})
     return rows, {
-        "deflated inside exact inside inflated interval, for every M, both ways": nested,
+        "the deflated interval lies inside the exact one and this inside the inflated one, for "
+        "every M, with and without products": nested,
         "the exact probability lies in every certified interval": held,
-        f"right to 0.01 from M = {right} on, shown to 0.1 by the divergence only from M = {shown}, "
-        f"with products of the kernel matrix from M = {shown_best}": right <= shown < math.inf
-        and shown_best <= shown,
+        f"the sparse probability is right to 0.01 from M = {right} on; it is certified to 0.1 by "
+        f"the divergence from M = {shown} on, with products of the kernel matrix from M = "
+        f"{shown_best} on": right <= shown < math.inf and shown_best <= shown,
     }
 
 
@@ -186,7 +187,7 @@ def half(ends: list[float]) -> float:
 
 
 def first(rows: list[dict[str, Any]], good: Any) -> float:
-    """The smallest M from which on every row is good."""
+    """The smallest M from which on ``good`` holds for every row."""
     found = math.inf
     for row in reversed(rows):
         if not good(row):
@@ -243,7 +244,7 @@ def train_sparse(
     @torch.no_grad()
     def watch(step: int, loss: float, _: bool) -> None:
         nonlocal best
-        # trial points of a line search that failed are of no interest
+        # failed trial points of a line search are not recorded
         if loss >= best or (records and step < records[-1]["step"] + every):
             return
         best = loss
@@ -318,9 +319,9 @@ def main() -> None:
         "CO2: will y(2010) reach 389.5 ppm? Fixed hyperparameters",
         [
             f"n = {len(y)} monthly means to 2001, trend and seasonal kernel, greedy points. `KL at",
-            "most` and the intervals need n M^2; `with products` adds conjugate gradients on the",
+            "most` and the intervals cost n M^2; `with products` adds conjugate gradients on the",
             "kernel matrix. The thesis has 771 months, unpublished hyperparameters and P = 0.146:",
-            "there the sparse answer is right from M = 150 and certified from M = 250.",
+            "there the sparse probability is right from M = 150 on and certified from M = 250 on.",
         ],
         at_fixed,
         checks,
@@ -386,13 +387,16 @@ def main() -> None:
         "CO2: divergence while the collapsed bound is maximised",
         [
             f"n = {len(y)}, L-BFGS over hyperparameters and inducing points from the fixed values;",
-            f"looked at after {every} or more evaluations. Thesis, 771 months: M = 150 is",
-            "reasonable throughout, a tight bound throughout needs M = 225.",
+            f"the divergence is computed every {every} or more evaluations. Thesis, 771 months: M "
+            "= 150 is",
+            "reasonable throughout, and a tight bound throughout needs M = 225.",
         ],
         rows,
         {
-            "the bound is above the divergence at every step looked at": held,
-            "more inducing points end at a higher bound": all(a <= b for a, b in pairwise(bounds)),
+            "the certificate is above the divergence at every evaluated step": held,
+            "with more inducing points the final collapsed bound is higher": all(
+                a <= b for a, b in pairwise(bounds)
+            ),
         },
     )
     if not quick:

@@ -1,4 +1,4 @@
-"""Selectors of inducing points compared, and the number of points that certifies itself.
+"""Selectors of inducing points, and the number of points that certifies a divergence.
 
     python experiments/diagnostics/inducing.py            # 4,000 rows, M to 1,024: 15 minutes
     python experiments/diagnostics/inducing.py --quick    # 1,000 rows, nothing written: one minute
@@ -65,7 +65,7 @@ SELECTORS: dict[str, Callable[[], Selector]] = {
     "greedy": GreedyConditionalVariance,
 }
 BEST = "best of rank M"
-"""No points: the leading eigenvectors of the kernel matrix, which nothing can better in T."""
+"""No points: the leading eigenvectors of the kernel matrix, which have the smallest possible T."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def table_rows(name: str, num: int) -> tuple[Tensor, Tensor]:
 def measure(
     at: Problem, choose: Callable[[], Tensor], features: InducingFeatures
 ) -> dict[str, float]:
-    """One selection: what it costs and what the collapsed bound makes of it."""
+    """Time of one selection, and its collapsed bound."""
     began = time.perf_counter()
     z = choose()
     seconds = time.perf_counter() - began
@@ -178,7 +178,7 @@ def clusters(seeds: int, steps: int) -> list[dict[str, Any]]:
 
 
 def grown(at: Problem, tolerance: float) -> dict[str, Any]:
-    """Points added until the divergence is certified, beside what the inputs alone call for."""
+    """Points added until the divergence is certified, and the number that inputs alone require."""
     began = time.perf_counter()
     certifier = KLCertifier(at.kernel, at.x, at.y, at.noise, tolerance, products=True)
     found = certified_selection(certifier, max_points=len(at.y))
@@ -243,17 +243,20 @@ def main() -> None:
         "Selectors on four clusters in the plane",
         [
             "1,000 points, M = 50, squared exponential kernel of lengthscale 1; T is",
-            "tr(K_xx - Q_xx). Means over draws of the data. At lengthscale 0.5 fifty points do not",
-            "cover the clusters, and greedy ones, at their edges, are the worst instead. Ridge",
-            "leverage scores with the published constants are nearly equal here, M draws by them",
+            "tr(K_xx - Q_xx). Means over draws of the data. Why the second check fails: at "
+            "lengthscale 0.5 fifty points do not",
+            "cover the clusters, and greedy points, which lie at their edges, have the largest T. "
+            "Ridge",
+            "leverage scores with the published constants are nearly equal here, and M draws by "
+            "them are",
             f"nearly uniform. {draws} draws, {chain:,} steps of the determinantal process.",
         ],
         rows,
         {
-            "over-dispersed points leave less unexplained than uniform ones": all(
+            "T is smaller for over-dispersed points than for uniform ones": all(
                 traces[name] < traces["uniform"] for name in ("kmeans", "dpp", "greedy")
             ),
-            "uniform points leave most unexplained": traces["uniform"] == max(traces.values()),
+            "T is largest for uniform points": traces["uniform"] == max(traces.values()),
         },
     )
     if options.clusters:
@@ -272,8 +275,8 @@ def main() -> None:
         [
             "Squared exponential kernel with a lengthscale per input, hyperparameters of an exact",
             f"GP on the same {num:,} rows. Nats; medians over {seeds} seeds. `KL at most` is",
-            "certified from n M^2 work; `KL` compares with the exact evidence. Where M is far",
-            "too small greedy points lie at the edge of the data, and centres of clusters serve",
+            "the certificate of cost n M^2; `KL` uses the exact evidence. Where M is far",
+            "too small, greedy points lie at the edge of the data, and cluster centres are",
             "better.",
         ],
         rows,
@@ -281,10 +284,10 @@ def main() -> None:
             "no certificate is below the divergence": all(
                 r["KL"] <= r["KL at most"] * (1 + 1e-9) + 1e-6 for r in rows
             ),
-            "no selection leaves less trace error than the eigenvectors": all(
+            "no selection has a smaller T than the leading eigenvectors": all(
                 r["T"] >= best[r["data"], r["M"]] * (1 - 1e-9) for r in rows
             ),
-            f"greedy points leave less trace error than uniform ones at M = {sizes[-1]}": all(
+            f"T is smaller for greedy points than for uniform ones at M = {sizes[-1]}": all(
                 keyed[d, m, "greedy"]["T"] < keyed[d, m, "uniform"]["T"]
                 for d, m in best
                 if m == sizes[-1]
@@ -300,10 +303,13 @@ def main() -> None:
         "inducing_certified",
         "Greedy points until KL(q || posterior) is certified",
         [
-            "As inducing=auto does before training, by conjugate gradients on the kernel matrix.",
-            "`M by n M^2` is what certifies without products with it, `M for the average target`",
-            "what the inputs alone call for: T / noise within the tolerance, whatever the targets",
-            "that the model draws.",
+            "Points are added as inducing=auto does before training; the certificate uses "
+            "conjugate gradients on the kernel matrix.",
+            "`M by n M^2`: points needed for a certificate without products with the kernel "
+            "matrix. `M for the average target`:",
+            "points with T / noise within the tolerance, which depends on the inputs alone and "
+            "holds for targets",
+            "drawn from the model.",
         ],
         rows,
         {

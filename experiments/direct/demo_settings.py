@@ -1,4 +1,4 @@
-"""Problems of figure 7.4: ours, and the settings of the released code."""
+"""Problems of figure 7.4: this project's, and those of the released code."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def released_data(seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Setting(NamedTuple):
-    """A problem, and how q is searched there.
+    """A problem and its searches for q.
 
     Attributes:
         data: seed -> inputs (n, 1) and targets (n,).
         scales: of the kernel; an outputscale of m / 2 makes the functions plain sines and cosines.
-        grid (t, 1), inside (t,), away (t,): where f is looked at.
+        grid (t, 1), inside (t,), away (t,): inputs at which f is evaluated.
         restarts: of the mean field's search.
         families: name, deviation around the mean field that a mixture starts with (None: around
             the prior), a factor on the steps, and the rate of Adam with its fall (None: L-BFGS).
@@ -62,11 +62,11 @@ class Setting(NamedTuple):
 
 
 def ours() -> Setting:
-    """Ranges and noise that the source does not give."""
+    """The problem with this project's ranges and noise, which the source does not give."""
     grid = torch.linspace(-2.0, 2.0, 401).double().unsqueeze(1)
     size = grid[:, 0].abs()
     return Setting(
-        "Ranges and noise of ours",
+        "This project's settings of ranges and noise",
         data,
         {"lengthscale": 0.3, "outputscale": 0.5 * FUNCTIONS},
         grid,
@@ -82,7 +82,7 @@ def ours() -> Setting:
 
 
 def released() -> Setting:
-    """Those of the released code."""
+    """The problem with the settings of the released code."""
     grid = torch.linspace(0.0, 2.0, 401).double().unsqueeze(1)
     return Setting(
         "Settings of the released code",

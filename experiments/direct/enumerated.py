@@ -1,12 +1,12 @@
-"""How wide mixtures are away from the data, by enumeration: is a larger bound a wider posterior?
+"""Width of mixtures away from the data, with all hypotheses enumerated.
 
     python experiments/direct/enumerated.py
 
-The problem of ``demo.py`` small enough to list every hypothesis: six inputs, six random Fourier
+The problem of ``demo.py`` small enough to enumerate all hypotheses: six inputs, six random Fourier
 features, weights of five values from -1 to 1. Once with a known noise variance (0.3^2) and once
 with four values of it from 0.01 to 1 and a uniform prior. Mean field (a) and bounded mixture (b)
 are found as in ``demo.py``; (c) is the mixture of largest true bound, whose entropy is a sum over
-all hypotheses in the place of samples; beside them the exact posterior.
+all hypotheses instead of samples; the exact posterior is shown beside them.
 """
 
 from __future__ import annotations
@@ -158,23 +158,26 @@ def main() -> None:
     wide = [row["deviation outside"] for row in rows]
     noise = [row["expected noise variance"] for row in rows[4:]]
     checks: dict[str, bool | None] = {
-        "known noise: deviations ordered (a), (b), (c), exact": wide[:4] == sorted(wide[:4]),
-        "noise on a grid: deviations ordered (a), (b), (c), exact": wide[4:] == sorted(wide[4:]),
-        "bounds ordered (a), (b), (c), evidence": all(
+        "known noise: deviations rise in the order (a), (b), (c), exact": wide[:4]
+        == sorted(wide[:4]),
+        "noise on a grid: deviations rise in the order (a), (b), (c), exact": wide[4:]
+        == sorted(wide[4:]),
+        "bounds rise in the order (a), (b), (c), evidence": all(
             part == sorted(part)
             for part in ([r["true bound"] for r in rows[:4]], [r["true bound"] for r in rows[4:]])
         ),
     }
     factor = noise[0] / noise[1]
     notes = [
-        f"Means over {PROBLEMS} problems of {5**FUNCTIONS:,} hypotheses; nothing is sampled. "
-        "Deviation: of f on 1.5 < |x| < 2. True bound: of the exact posterior, the evidence.",
-        "With a known noise a larger bound is a wider posterior, as figure 7.4 claims. With the "
-        f"noise on a grid the mean field takes {factor:.2g} times the noise variance of (b), which "
-        "explains what its independent weights cannot; weights that are held less are wider, and "
-        "the order of (a) and (b) is open.",
+        f"Means over {PROBLEMS} problems, each with {5**FUNCTIONS:,} hypotheses (values of the "
+        "weights); nothing is sampled. 'Deviation outside' is the standard deviation of f on 1.5 < "
+        "|x| < 2. The 'true bound' of the exact posterior is the log evidence.",
+        "With a known noise a larger bound goes with a wider posterior, as figure 7.4 claims. Why "
+        f"the order fails with the noise on a grid: the mean field takes {factor:.2g} times the "
+        "noise variance of (b) to explain residuals that its independent weights cannot, and under "
+        "a larger noise the weights have wider posteriors.",
     ]
-    title = "One dimension, every hypothesis listed"
+    title = "One dimension, all hypotheses enumerated"
     write(HERE, "enumerated", title, notes, rows, checks)
 
 

@@ -28,7 +28,7 @@ PUBLISHED = {
     "poletele": (15000, 26, 12.487, 13.65, 0.348, 16),
     "elevators": (16599, 18, 0.247, 0.124, 0.003, 99),
 }
-"""Sets with up to 20,000 rows, which the reproduction is judged on."""
+"""Sets with up to 20,000 rows, which the checks count."""
 
 PUBLISHED_LARGE = {
     # as above
@@ -36,7 +36,7 @@ PUBLISHED_LARGE = {
     "kegg": (48827, 20, 0.178, 0.222, 0.009, 96),
     "keggu": (63608, 27, 0.122, 0.139, 0.004, 87),
 }
-"""Larger sets whose rows are at hand; shown and not judged, as the criterion says."""
+"""Larger sets, shown if available; the checks do not count them."""
 
 PUBLISHED_MIXTURE = {
     # set: RMSE, its deviation and sparsity in percent of five components by the entropy bound

@@ -1,9 +1,9 @@
-"""Exact gradients against sampled ones (fig. 7.3), and what an evaluation costs as n grows.
+"""Exact against sampled gradients (figure 7.3), and the time of an evaluation over n.
 
     python experiments/direct/reinforce.py
     python experiments/direct/reinforce.py --quick
 
-Problem (Evans thesis, section 7.5.1; sizes are ours, the source gives none): n inputs uniform on
+Problem (Evans thesis, section 7.5.1, which does not state the sizes): n inputs uniform on
 (0, 1), b random Fourier features of a squared exponential of lengthscale 0.2, weights drawn from
 {-1, 0, 1}, noise of standard deviation 0.1; uniform priors on these three values and on three noise
 variances. REINFORCE follows the score function over the full batch with N draws a step, less the
@@ -40,10 +40,10 @@ VALUES = [-1.0, 0.0, 1.0]
 VARIANCES = [0.001, 0.01, 0.1]
 RATE = 0.05
 FLOOR = 1e-2
-"""Nats: the picture's, whose axis is logarithmic."""
+"""Smallest distance in nats that the logarithmic picture shows."""
 
 CALLS = 4
-"""Of the bound in one timing: few, so that some timing is free of what else the machine does."""
+"""Evaluations of the bound per timing; few, so that some timings are undisturbed."""
 
 
 class Draws(NamedTuple):
@@ -54,7 +54,7 @@ class Draws(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Bounds that a search saw, after how many steps and seconds.
+    """Bounds during a search, with steps and seconds.
 
     Attributes:
         label: of the search.
@@ -159,7 +159,7 @@ def by_gradient(n: int, b: int) -> tuple[dict[str, Any], Trace]:
 
 
 def by_score(n: int, b: int, num: int, steps: int) -> tuple[dict[str, Any], Trace]:
-    """REINFORCE with ``num`` draws a step; the exact bound is looked at outside the clock."""
+    """REINFORCE with ``num`` draws a step; the exact bound is evaluated outside the timing."""
     model, x, y = problem(n, b)
     generator = torch.Generator().manual_seed(1)
     model.initialise(x, y, generator=generator)
@@ -212,7 +212,7 @@ def picture(columns: list[tuple[str, list[Trace]]]) -> Figure:
 
 
 def evaluation_seconds(sizes: list[int], m: int, rounds: int) -> list[float]:
-    """Best processor seconds of a bound with its gradient, data of every size taken in turn."""
+    """Best processor seconds of a bound with its gradient, interleaved over sizes of the data."""
     models = []
     for n in sizes:
         model, x, y = problem(1000, m)
@@ -239,7 +239,7 @@ def main() -> None:
     sizes = [(200, 20)] if options.quick else [(1000, 20), (10_000, 20), (1000, 100)]
     steps = 100 if options.quick else 1000
     rows, checks, columns = [], {}, []
-    by_gradient(50, 4)  # so that no timing holds the loading of code
+    by_gradient(50, 4)  # loads code before timing
     for n, b in sizes:
         found = [by_gradient(n, b)]
         found += [by_score(n, b, num, steps) for num in ([1, 10] if n > 1000 else [1, 10, 100])]
@@ -247,10 +247,12 @@ def main() -> None:
         rows += [exact, *sampled]
         columns.append((f"n = {n:,}, b = {b}", [trace for _, trace in found]))
         best = max(sampled, key=lambda row: row["best bound"])
-        checks[f"n={n}, b={b}: the exact gradient ends at least at REINFORCE's best bound"] = (
+        checks[f"n={n}, b={b}: the exact gradient reaches at least REINFORCE's best bound"] = (
             exact["bound"] >= best["best bound"]
         )
-        checks[f"n={n}, b={b}: in a tenth of its time"] = exact["seconds"] <= 0.1 * best["seconds"]
+        checks[f"n={n}, b={b}: the exact gradient takes at most a tenth of REINFORCE's time"] = (
+            exact["seconds"] <= 0.1 * best["seconds"]
+        )
     few, many = (1000, 20_000) if options.quick else (1000, 1_000_000)
     costs = []
     for m in (100, 300):
@@ -263,22 +265,22 @@ def main() -> None:
                 "ratio": large / small,
             }
         )
-        checks[f"m={m}: an evaluation takes as long at n = {many:,} within 10 %"] = (
-            abs(large / small - 1.0) <= 0.1
-        )
+        checks[
+            f"m={m}: the time of an evaluation at n = 1,000 and n = {many:,} agrees within 10 %"
+        ] = abs(large / small - 1.0) <= 0.1
     notes = [
-        "Published: Evans thesis, figure 7.3, curves without numbers; the claims are that the "
-        "exact gradient wins by a wide margin, which grows with n and with b.",
-        "Where REINFORCE's bound is its best one, it was still rising when its steps ended.",
-        f"REINFORCE: Adam at rate {RATE}, the bound looked at every ten steps. Seconds are of the "
-        "processor, one thread, the sums over the data included; costs of an evaluation are the "
-        "best of several taken in turn.",
+        "Published: Evans thesis, figure 7.3, curves without numbers. The claim is that the exact "
+        "gradient is much better, and the more so the larger n and b.",
+        "Where REINFORCE's last bound is its best one, it was still rising when its steps ended.",
+        f"REINFORCE: Adam at rate {RATE}, the bound evaluated every ten steps. Processor seconds "
+        "of one thread, with the sums over the data; the time of an evaluation is the least of "
+        "several interleaved timings.",
     ]
     if not options.quick:
         picture(columns).savefig(HERE / "reinforce.png", dpi=110)
     tables = {"Exact against sampled gradients": rows, "An evaluation with its gradient": costs}
     title = "Exact gradients against REINFORCE"
-    folder = None if options.quick else HERE  # a rehearsal leaves the tables alone
+    folder = None if options.quick else HERE  # small sizes write no tables
     write(folder, "reinforce", title, notes, tables, checks, pictures=["reinforce.png"])
 
 

@@ -1,9 +1,9 @@
-"""REPARAM, what discrete weights are compared with: Gaussian weights by sampled gradients.
+"""REPARAM, the published comparison: Gaussian weights trained by sampled gradients.
 
 q makes the weights independent Gaussians; a step draws rows and weights, w = mean + deviation eps,
 and follows the gradient of the bound at these (Evans thesis, section 7.6: batches of 100 rows, 10
-draws a step, 1000 steps below 3000 rows and 10,000 above). Its optimiser is not stated: Adam, of
-rates 0.01 and 0.1 that with the smaller error on a tenth of the training rows.
+draws a step, 1000 steps below 3000 rows and 10,000 above). Its optimiser is not stated: Adam here,
+with the rate, 0.01 or 0.1, of smaller error on a tenth of the training rows.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ DRAWS, SAMPLED_STEPS, RATE = 3000, 150, 0.05
 
 
 def common_options(name: str, split: int, start: str) -> list[str]:
-    """Of every method on a fold."""
+    """Options of every method on a fold."""
     inputs = (PUBLISHED | PUBLISHED_LARGE)[name][1]
     # in many dimensions a lengthscale of one leaves the kernel matrix diagonal, without a gradient
     lengthscale = round(math.sqrt(inputs), 2) if inputs > MANY else 1.0
@@ -97,7 +97,7 @@ def common_options(name: str, split: int, start: str) -> list[str]:
         found = whole_set_kernel(name).options(scaler_of(name, split), start == "whole_set")
         return [*chosen, *found, f"optimizer.ftol={FTOL}"]
     chosen.append(f"kernel.lengthscale={lengthscale}")
-    if start == "noisy":  # the exact GP from the noise variance that explains everything
+    if start == "noisy":  # the exact GP starts with noise variance one
         return [*chosen, "init=subset", "likelihood.noise_variance=1"]
     return [*chosen, f"init={start}"]
 
@@ -128,7 +128,7 @@ def fold(name: str, split: int, functions: int, method: str, start: str) -> dict
 
 
 def mean_field(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
-    """Independent weights by L-BFGS, and in the same row what they are compared with."""
+    """Independent weights by L-BFGS, and the baselines of the same row."""
     config = composed([*common, "approx=direct", AT_PRIOR, f"approx.num_basis={functions}"])
     folder = RunFolder(place / "run")
     began = time.process_time()
@@ -140,7 +140,7 @@ def mean_field(common: list[str], name: str, functions: int, place: Path) -> dic
     other = composed([*common, "approx=sgpr", *sparse, "trainer.baselines=false"])
     try:
         sgpr = run(other, RunFolder(place / "sgpr"))["test.rmse_original"]
-    except GPXError as error:  # the baseline's: no reason to have no row
+    except GPXError as error:  # a baseline failed; the row is kept
         print(f"{name}: SGPR: {error}")
         sgpr = None
     return facts(metrics, seconds) | {
@@ -153,7 +153,7 @@ def mean_field(common: list[str], name: str, functions: int, place: Path) -> dic
 
 
 def facts(metrics: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What every search is judged by."""
+    """Columns of every search."""
     return {
         "rmse": metrics["test.rmse_original"],
         "mnlp": metrics["test.mnlp"],
@@ -237,7 +237,7 @@ def variational(model: DirectMixture) -> list[torch.nn.Parameter]:
 def mixture_facts(
     model: DirectMixture, data: Dataset, bound: float, seconds: list[float]
 ) -> dict[str, Any]:
-    """What a mixture is judged by; seconds: the clock before the first step and after each."""
+    """Columns of a mixture; seconds: the clock before the first step and after each."""
     posterior = model.condition(data.train_x.double(), data.train_y.double())
     moments = posterior.predict(data.test_x.double())
     variance = moments.variance + model.likelihood.noise_variance
@@ -264,7 +264,7 @@ def searched(
 
 
 def reparam(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
-    """Gaussian weights by sampled gradients, on the functions that discrete ones have."""
+    """Gaussian weights by sampled gradients, on the same basis functions."""
     start = [f"approx.num_basis={functions}", "trainer.max_steps=1", "approx.restarts=0"]
     folder = RunFolder(place / "run")
     run(composed([*common, "approx=direct", *start, "trainer.baselines=false"]), folder)

@@ -1,12 +1,12 @@
 """Committees and local experts beside SGPR, SVGP and the exact process, on real sets.
 
-    python experiments/experts/compare.py            # what has no cell yet, then the tables
+    python experiments/experts/compare.py            # missing runs, then the tables
     python experiments/experts/compare.py --quick    # airfoil alone, a few steps, nothing written
-    python experiments/experts/compare.py --report   # the tables from the cells that there are
+    python experiments/experts/compare.py --report   # the tables from the saved runs
 
 Split 0 of every set, Matern 3/2 with a lengthscale per input, started at an exact Gaussian process
-on 1,000 rows (init=subset), trained as the configs of approx= do. Committees whose rules differ are
-trained once: the evidence is the same. Finished cells are in compare_cells.jsonl and are not
+on 1,000 rows (init=subset), trained as the configs of approx= state. Committees whose rules differ
+are trained once: the evidence is the same. Finished cells are in compare_cells.jsonl and are not
 repeated. Writes compare.json, local.json and RESULTS.md.
 """
 
@@ -114,7 +114,7 @@ def cells_of(data: str, name: str, options: list[str]) -> list[Cell]:
 
 @torch.no_grad()
 def other_rules(folder: RunFolder) -> dict[str, dict[str, float]]:
-    """Scores of the same experts, combined by the rules that are left."""
+    """Scores of the same experts with the other combination rules."""
     predictor = load(folder.path)
     data = load_data(build(folder.read_config(), "data"), task="regression")
     trained = predictor.posterior
@@ -173,18 +173,19 @@ def report(cells: list[Cell]) -> None:
     }
     notes = [
         "Split 0, standardised targets, Matern 3/2 with a lengthscale per input, one thread;",
-        "processor seconds of the whole run, data and test metrics included. The evidence of",
-        "experts is that of independent experts, of SGPR and SVGP a lower bound: they do not",
+        "processor seconds of the whole run, with data and test metrics. The evidence of",
+        "experts is that of independent experts, and for SGPR and SVGP a lower bound: they do not",
         "compare. SGPR and SVGP have 512 inducing points (60 evaluations, 1,000 steps); rows of",
-        "kin40k: `experiments/main_road`, with seconds of the clock and of training alone.",
-        "Rules of one partition share one training.",
-        "As by default: RBF kernel, one expert for about 500 rows, grBCM.",
-        "Why rBCM falls behind the product of experts on kin40k: there is hardly any noise, every",
-        "expert is far surer than the prior, and the weights of rBCM then sum to more than the",
+        "kin40k come from `experiments/main_road`, with wall-clock seconds of training alone.",
+        "All rules of a partition combine the same trained experts.",
+        "'As by default': RBF kernel, one expert for about 500 rows, grBCM.",
+        "Why rBCM is worse than the product of experts on kin40k: the noise is small, every",
+        "expert has a far smaller variance than the prior, and the weights of rBCM then sum to "
+        "more than the",
         "number of experts (6,000 rows, 12 experts: to 17.7 at a test point on average; airfoil, 8",
-        "experts: to 3.3), so that it is still surer of the same mistakes.",
+        "experts: to 3.3), so its variance is too small for its errors.",
     ]
-    write(HERE, "compare", "Rules, partitions and local experts", notes, tables, checks)
+    write(HERE, "compare", "Combination rules, partitions and local experts", notes, tables, checks)
     local = [cell for cell in cells if cell["data"] == "kin40k, 7,000 rows"]
     if local:
         rows = [
@@ -207,13 +208,14 @@ def report(cells: list[Cell]) -> None:
             return None if own is None or others is None else others[key] < own[key]
 
         checks = {
-            "transductive has a smaller error than local experts, as published": smaller("rmse"),
-            "transductive has the smaller MNLP of both, as published": smaller("mnlp"),
+            "transductive has a smaller RMSE than local experts, as published": smaller("rmse"),
+            "transductive has a smaller MNLP than local experts, as published": smaller("mnlp"),
         }
         notes = [
-            "kin40k, 7,000 training rows, in the place of KIN8NM (8,192 rows of a similar arm,",
-            "which is not among the data): the published figures are of another target and noise,",
-            "so that orders compare and values do not. Matern 5/2, 64 experts of 100 points,",
+            "kin40k with 7,000 training rows instead of KIN8NM (8,192 rows of a similar robot arm,",
+            "which is not available): the published figures are of another target and noise,",
+            "so the order of methods compares, values do not. Matern 5/2, 64 experts of 100 "
+            "points,",
             "100 neighbours. Errors in the data's units.",
         ]
         write(HERE, "local", "Local Gaussian processes (E16)", notes, rows, checks)

@@ -1,4 +1,4 @@
-"""Maps with gaps and what fills them: an elevation tile and yearly precipitation of the world.
+"""Filling gaps in maps: an elevation tile and yearly precipitation of the world.
 
     python experiments/grids/fields.py            # three minutes on one core
     python experiments/grids/fields.py --quick    # a quarter of the tile, nothing written
@@ -94,21 +94,22 @@ def elevation(quick: bool) -> None:
         )
     scales = lengthscales(kernel)
     checks = {
-        "the grid GP errs less than linear interpolation": error < table[1]["RMSE, m"],
+        "the grid GP has a lower RMSE than linear interpolation": error < table[1]["RMSE, m"],
         "between 90 % and 99 % of the held-out cells lie inside their 95 % intervals": 0.9
         < inside
         < 0.99,
     }
     if not quick:
-        checks[f"RMSE at most {REFERENCE['limit']} m"] = error <= REFERENCE["limit"]
+        checks[f"RMSE of the grid GP at most {REFERENCE['limit']} m"] = error <= REFERENCE["limit"]
     write(
         None if quick else HERE,
         "fields_elevation",
         f"Elevation: {rows} x {columns} cells, half of them held out at random",
         [
-            "Product of two Matern 3/2, noise and scales by evidence (Nystrom log-determinant);",
-            f"terrain standard deviation {float(truth.std(correction=0)):.1f} m; lengthscales "
-            f"{scales[0]:.3f} and {scales[1]:.3f}",
+            "Product of two Matern 3/2; noise, lengthscales and outputscale by evidence (Nystrom "
+            "log-determinant);",
+            f"standard deviation of the terrain {float(truth.std(correction=0)):.1f} m; "
+            f"lengthscales {scales[0]:.3f} and {scales[1]:.3f}",
             "in units of 100 cells. Reference: an independent implementation on the whole tile,",
             "170 evaluations in 74 s.",
         ],
@@ -146,7 +147,7 @@ def precipitation(quick: bool) -> None:
     block[BLOCK] = known[BLOCK]
     block[:5] = False  # one half of the years
     seen = torch.from_numpy((known & ~scattered & ~block).ravel())
-    # a year, 10 degrees; longitude stays in degrees, its kernel knows the period
+    # scales: a year and 10 degrees; longitude stays in degrees, as its kernel's period is
     points = [torch.from_numpy(a) for a in axes]
     cells = torch.cartesian_prod(points[0] - points[0].mean(), points[1], points[2] / 10.0)
     truth = torch.from_numpy(values.ravel())
@@ -185,11 +186,12 @@ def precipitation(quick: bool) -> None:
         [
             f"{1 - known.mean():.1%} of the cells were never observed; held out: a fifth at",
             "random, and five years of a block of 12 longitudes by 10 latitudes. Matern 1/2 over",
-            "years and latitude, periodic longitude; the data's own scale. Nothing is published.",
+            "years and latitude, periodic longitude; RMSE in the units of the data. Nothing is "
+            "published.",
         ],
         rows,
         {
-            "the grid GP errs less than the mean of the years, scattered cells": rows[0][
+            "the grid GP has a lower RMSE than the mean over the years, scattered cells": rows[0][
                 "RMSE, scattered"
             ]
             < rows[1]["RMSE, scattered"],

@@ -1,4 +1,4 @@
-"""Training and solving on a grid, timed: what every script of this folder does."""
+"""Timed training and solving on a grid, used by every script of this folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fit(NamedTuple):
 
     Attributes:
         posterior: at the hyperparameters of largest evidence.
-        evidence: there, in nats.
+        evidence: its log evidence in nats.
         evaluations: of evidence and gradient.
         iterations: of conjugate gradients, all evaluations and the last solve.
         seconds: of the processor, for training and the last solve.
@@ -69,7 +69,7 @@ def lengthscales(kernel: AxisProduct) -> list[float]:
 
 
 def copy_parameters(source: GridGP, target: GridGP) -> None:
-    """Hyperparameters of one model into another with the same kernel."""
+    """Copy the hyperparameters of one model to another with the same kernel."""
     with torch.no_grad():
         for a, b in zip(source.parameters(), target.parameters(), strict=True):
             b.copy_(a)

@@ -2,7 +2,7 @@
 
     python experiments/grids/flow.py            # 44 x 56 x 40 cells, four minutes on one core
     python experiments/grids/flow.py --quick    # 44 x 56 x 30 cells, two penalties, nothing written
-    python experiments/grids/flow.py --table    # judge the rows again, beside interpolation
+    python experiments/grids/flow.py --table    # write the table of the saved rows again
 
 Synthetic stand-in (``swirl``) for the measured flow of Evans thesis, section 3.5.4, table 3.2.
 Writes flow.json, flow.png and RESULTS.md beside this file.
@@ -140,7 +140,7 @@ def reconstruct(
 
 
 def scored_cells(observed: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Gaps that count, and cells seen in any frame, flat.
+    """Gaps that are scored, and cells observed in any frame, flat.
 
     A point hidden in every frame is beyond gappy POD, and counts for no method.
     """
@@ -153,8 +153,8 @@ def scored_cells(observed: np.ndarray) -> tuple[Tensor, Tensor]:
 def beside(other: dict[str, Any], flow: Swirl) -> list[dict[str, Any]]:
     """Rows that this process measures, with the keys of another, whatever that says of its commit.
 
-    Straight lines between the frames in which a point was seen, and what the best gappy POD could
-    know: the modes in time of the field without noise and gaps, at the best of RANKS.
+    Linear interpolation between the frames in which a point was seen, and the best possible gappy
+    POD: the modes in time of the field without noise and gaps, at the best of RANKS.
     """
     ever = flow.observed.any(2)
     observed = torch.from_numpy(flow.observed[ever])
@@ -188,7 +188,7 @@ def in_time(values: Tensor, observed: Tensor, _: Tensor) -> Tensor:
 def by_true_modes(
     values: Tensor, observed: Tensor, truth: Tensor, *, rank: int, prior: bool
 ) -> Tensor:
-    """Leading modes in time of the truth, coefficients of each point by what was seen of it."""
+    """Fields from the true leading modes in time, with coefficients from each point's data."""
     deviations = truth - truth.mean(1, keepdim=True)
     _, singular, modes = torch.linalg.svd(deviations, full_matrices=False)
     scaled = singular[:rank, None] / len(truth) ** 0.5 * modes[:rank]
@@ -200,7 +200,7 @@ def by_true_modes(
 
 
 def draw(flow: Swirl, fields: dict[str, dict[str, dict[str, Any]]], frame: int) -> None:
-    """Speed in the plane: truth, measurement with gaps, reconstructions; their relative errors."""
+    """Draw the speed in the plane: truth, data with gaps, reconstructions and their errors."""
     names = ["fill", "local Kriging", "gappy POD"]
     figure = Figure(figsize=(12.5, 5.2), layout="constrained")
     axes = figure.subplots(2, 5)
@@ -259,36 +259,48 @@ def report(folder: Path | None, title: str, rows: list[dict[str, Any]]) -> None:
         title,
         [
             "SYNTHETIC swirling flow: mean jet, 40 vortices, noise 5 % (w: 15 %), drifting",
-            "elliptic gaps; RMSE at the gaps against the noise-free truth. SE without outputscale,",
-            "trained by filling; ignore and penalize solve at the same hyperparameters, local",
-            "Kriging trains its own (shown of u: lengthscales in standard deviations of an axis,",
+            "elliptic gaps; RMSE at the gaps against the noise-free truth. SE kernel without "
+            "outputscale,",
+            "trained by filling; ignore and penalize use the same hyperparameters, local",
+            "Kriging trains its own (shown for u: lengthscales in standard deviations of an axis,",
             "noise variance). Processor seconds, one solve per component. Published: Evans thesis,",
-            "table 3.2, a real flame with 19 million cells, errors against measured values, hours",
-            "with training: only order and ratios compare. Solves end at relative residual 1e-6.",
-            "Filling has the least expected error under the model it was trained to; on one field",
-            "the shrinkage of a penalty may err a little less. Gappy POD cannot do much better",
-            "than interpolation here: a point is hidden in several frames one after another, in",
-            "which smooth modes in time look like one another, so that noise and what lies beyond",
-            "the rank are amplified. Given the modes of the true field, least squares errs about",
-            "as much as straight lines; the modes' variances as a prior, which is what a Gaussian",
-            "process adds, take a good part of that away.",
+            "table 3.2, is of a real flame with 19 million cells, errors against measured values, "
+            "hours",
+            "including training, so only the order of the methods and ratios compare. Solves end "
+            "at relative residual 1e-6.",
+            "Why the first failed check: filling has the smallest expected error under its model; "
+            "on one field",
+            "the shrinkage of a penalty can have a slightly lower error. Why the second: gappy POD "
+            "cannot do much better",
+            "than interpolation here. A point is hidden in several successive frames, over",
+            "which the modes are nearly collinear in time, so noise and the part of the field "
+            "beyond",
+            "the rank are amplified. Given the modes of the true field, least squares has about",
+            "the error of linear interpolation; the modes' variances as a prior on the "
+            "coefficients, which a Gaussian",
+            "process adds, remove a good part of it.",
         ],
         rows,
         {
-            "ignoring gives the RMSE of filling to 1e-3": largest_difference("ignore", "fill")
+            "ignoring the gaps gives the RMSE of filling to 1e-3": largest_difference(
+                "ignore", "fill"
+            )
             < 1e-3,
-            "penalizing with 1e5 does": largest_difference("penalize 1e+05", "fill") < 1e-3,
+            "penalizing with 1e5 gives the RMSE of filling to 1e-3": largest_difference(
+                "penalize 1e+05", "fill"
+            )
+            < 1e-3,
             "penalizing with 1e2 is further from filling than with 1e5": largest_difference(
                 "penalize 1e+02", "fill"
             )
             > largest_difference("penalize 1e+05", "fill"),
-            "no penalty errs less than filling by more than 5 %": all(
+            "no penalty has an RMSE more than 5 % below that of filling": all(
                 row[c] > 0.95 * table["fill"][c]
                 for name, row in table.items()
                 if name.startswith("penalize")
                 for c in components
             ),
-            "published order: filling errs no more than any penalty, in every component": all(
+            "published order: filling has at most the RMSE of any penalty, in every component": all(
                 table["fill"][c] <= row[c]
                 for name, row in table.items()
                 if name.startswith("penalize")
@@ -297,20 +309,19 @@ def report(folder: Path | None, title: str, rows: list[dict[str, Any]]) -> None:
             "filling has a lower RMSE than local Kriging and gappy POD in every component": all(
                 table["fill"][c] < table[other][c] for other in comparators[:2] for c in components
             ),
-            "and than linear interpolation in time": all(
+            "filling has a lower RMSE than linear interpolation in time": all(
                 table["fill"][c] < lines[c] for c in components
             ),
             "gappy POD has a lower RMSE than linear interpolation in time": all(
                 table["gappy POD"][c] < lines[c] for c in components
             ),
-            "given the true modes, a prior of their coefficients errs less than least squares": all(
-                table[WITH_PRIOR][c] < table[TRUE_MODES][c] for c in components
-            ),
-            "filling solves fastest of the Gaussian processes over time": table["fill"][
+            "given the true modes, a prior on their coefficients gives a lower RMSE than least "
+            "squares": all(table[WITH_PRIOR][c] < table[TRUE_MODES][c] for c in components),
+            "filling has the fastest solve of the Gaussian processes over time": table["fill"][
                 "seconds of the solves"
             ]
             == min(r["seconds of the solves"] for r in rows if r["method"] not in comparators),
-            "w is worst for filling": table["fill"]["RMSE w"]
+            "filling has its largest RMSE in w": table["fill"]["RMSE w"]
             == max(table["fill"][c] for c in components),
         },
         pictures=["flow.png"],

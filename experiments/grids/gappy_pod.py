@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class GappyPOD:
-    """A filled field and how it came about.
+    """A filled field and facts of its computation.
 
     Attributes:
         filled (s, tau): observed entries as given, gaps from the best rank.
@@ -67,7 +67,7 @@ def gappy_pod(
     """
     most = min(values.shape) - 1 if max_rank is None else max_rank
     kept = observed & ~_choose(observed, hold_out, generator)
-    kept[~kept.any(1)] = observed[~kept.any(1)]  # a point keeps what little it has
+    kept[~kept.any(1)] = observed[~kept.any(1)]  # a point observed once or twice keeps its entries
     apart = observed & ~kept
     errors: list[float] = []
     search = _Filling(values, kept)
@@ -125,7 +125,7 @@ class _Filling:
 def fill_by_temporal_modes(
     values: Tensor, observed: Tensor, modes: Tensor, *, noise_variance: float = 0.0
 ) -> Tensor:
-    """Fill every point's gaps from known modes in time, by what was seen of the point.
+    """Fill every point's gaps from known modes in time, fitted to the point's data.
 
     A point's series is a constant plus the modes times its own coefficients. Least squares over
     the frames in which it was seen, or the posterior mean under noise and coefficients of unit

@@ -81,7 +81,7 @@ def network(quick: bool) -> None:
         # 5 degrees of signal, 1 degree of noise
         field = 5.0 * system.root(normals)[rows.cells]
     noisy = field + torch.randn(len(field), generator=random, dtype=torch.float64)
-    # a station works in a window of its years; what is left is thinned to 45 %
+    # a station records in a window of the years; of that, 45 % of the cells are kept
     start = torch.rand(sizes[2], generator=random) * 0.5 * sizes[0]
     length = (0.2 + 0.8 * torch.rand(sizes[2], generator=random)) * sizes[0]
     station, year = index[:, 2].long(), index[:, 0]
@@ -121,23 +121,23 @@ def network(quick: bool) -> None:
             "SYNTHETIC: drawn from the model (year Matern 1/2, day periodic, station SE,",
             "outputs coregionalised), noise 1 degree; "
             f"{1.0 - float(seen.double().mean()):.0%} of the cells are gaps.",
-            f"Hyperparameters by filling ({trained.evaluations} evaluations, "
-            f"{trained.seconds:.0f} s); then one solve each,",
+            f"Hyperparameters trained by filling ({trained.evaluations} evaluations, "
+            f"{trained.seconds:.0f} s), then one solve per method,",
             "relative residual 1e-7. Published: Evans thesis, table 3.1, 12 million cells of real",
             "records, hours with training; its eigenpairs are 1000 and 3000.",
         ],
         found,
         {
-            "RMSE of all ways equal to 0.002": max(spread) < 0.002,
-            "RMSE of the exact ways equal to 1e-5": max(
+            "the RMSEs of all methods agree to 0.002": max(spread) < 0.002,
+            "the RMSEs of the exact methods agree to 1e-5": max(
                 abs(r[key] - exact[0][key])
                 for r in exact
                 for key in ("RMSE minimum", "RMSE maximum")
             )
             < 1e-5,
-            "filling solves fastest": found[0]["processor seconds"]
+            "filling has the fastest solve": found[0]["processor seconds"]
             == min(r["processor seconds"] for r in found),
-            "RMSE between the noise and 1.5 times it": all(
+            "every RMSE is between the noise standard deviation and 1.5 times it": all(
                 1.0 * 0.95 < found[0][key] < 1.5 for key in ("RMSE minimum", "RMSE maximum")
             ),
         },

@@ -43,7 +43,7 @@ from gpx.models import GridGP
 
 HERE = Path(__file__).resolve().parent
 MEMBRANE_RANK, MOST_IGNORED = 100, 300_000
-"""Membrane: eigenpairs, and most cells, of ignoring the gaps."""
+"""Membrane: eigenpairs, and largest number of cells, for ignoring the gaps."""
 CAP = 20_000
 """Most solver steps; those of the preconditioner study without a preconditioner need more."""
 DRAWS = 2
@@ -70,9 +70,9 @@ STUDY = {
     0.2: (258, 15, (3804, 688, 29, 2, 2, 1)),
 }
 TOLD_APART = 0.01
-"""Seconds without set-up, the difference of two timings, that mean something."""
+"""Seconds without set-up are a difference of two timings; smaller ones are noise."""
 FILL_RANKS = (*RANKS, 3200)
-"""Ranks of filling's preconditioner; for as few eigenpairs as of ignoring's it does nothing."""
+"""Ranks of filling's preconditioner, which has no effect at the small ranks of ignoring."""
 
 
 def square(theta: float, noise: float, share: float, seed: int) -> GridSystem:
@@ -123,16 +123,18 @@ def rastrigin_table(folder: Path | None) -> None:
         "stress_rastrigin",
         "Solver steps on Rastrigin's function, 100 x 100 cells",
         [
-            "SE with theta = 0.1 (lengthscale theta / sqrt 2), noise variance 0.01, relative",
-            "residual 1e-6, penalty 1e4. Reference: counts of an independent implementation (the",
-            "thesis draws curves only), one draw of the gaps. Seconds are processor seconds with",
+            "SE kernel with theta = 0.1 (lengthscale theta / sqrt 2), noise variance 0.01, "
+            "relative",
+            "residual 1e-6, penalty 1e4. Reference: steps of an independent implementation (the",
+            "thesis shows curves only), one draw of the gaps. Seconds are processor seconds "
+            "including",
             "set-up of the preconditioner.",
         ],
         rows,
         {
-            "every count within 20 % (or one step) of the reference"
+            "every number of steps is within 20 % (or one step) of the reference"
             + (f"; not: {', '.join(off)}" if off else ""): not off,
-            "filling takes the least time of those without a parameter up to 70 % gaps": all(
+            "up to 70 % gaps, filling takes the least time of the methods without a parameter": all(
                 times[s]["fill: seconds"] < times[s]["ignore: seconds"] for s in STEPS if s <= 0.7
             ),
             "ignoring takes fewer steps than filling at 99 % gaps": times[0.99]["ignore"]
@@ -199,16 +201,17 @@ def preconditioner_table(quick: bool, folder: Path | None) -> None:
         "stress_preconditioner",
         "Steps against the rank of the preconditioner, 100 x 100 cells, half of them gaps",
         [
-            "SE with noise variance 1e-6, targets N(0, I), relative residual 1e-6, at most",
+            "SE kernel, noise variance 1e-6, targets N(0, I), relative residual 1e-6, at most",
             f"{CAP:,} steps; means over {draws} draws of gaps and targets (steps of a draw that",
-            f"did not converge count as {CAP + 1:,}), one where the reference does not converge.",
+            f"did not converge count as {CAP + 1:,}); one draw where the reference does not "
+            "converge.",
             "Reference: one draw of an independent implementation. Seconds are of the processor;",
             "set-up is that of the preconditioner.",
             "Published (thesis, figure 3.3): curves.",
         ],
         rows,
         {
-            "every count within a factor 1.5 (or one step) of the reference"
+            "every number of steps is within a factor 1.5 (or one step) of the reference"
             + (f"; not: {', '.join(off)}" if off else ""): not off,
             **({} if quick else study_checks(rows)),
         },
@@ -234,15 +237,16 @@ def study_checks(rows: list[dict[str, Any]]) -> dict[str, bool | None]:
         least = min(seconds for seconds in apart if seconds >= TOLD_APART)
         saved = plain["seconds without set-up"] / least
         checks[
-            f"theta {theta}, ignore without set-up: ten times faster at some rank than at none "
-            f"(over {saved:.0f} times: {CAP:,} steps do not suffice there{short})"
+            f"theta {theta}, ignore without set-up: at the best rank ten times faster than without "
+            f"a preconditioner (at least {saved:.0f} times: without one, {CAP:,} steps do not "
+            f"suffice{short})"
         ] = saved >= 10.0
         full = {p: r["seconds with set-up"] for p, r in ignore.items()}
         best[theta] = min(full, key=lambda p: full[p])
         broad = [p for p, seconds in full.items() if seconds <= 3.0 * full[best[theta]]]
         checks[
-            f"theta {theta}, ignore with set-up: a broad minimum (within three times of it: ranks "
-            f"{', '.join(map(str, broad))}{short})"
+            f"theta {theta}, ignore with set-up: the time has a broad minimum over ranks (within "
+            f"three times the minimum: ranks {', '.join(map(str, broad))}{short})"
         ] = len(broad) >= 2
     checks[
         "a smaller theta needs a larger rank (fastest with set-up: "
@@ -259,14 +263,14 @@ def study_checks(rows: list[dict[str, Any]]) -> dict[str, bool | None]:
             if p and not isinstance(r["steps"], str) and r["steps"] < plain_steps
         ]
         others = [r for r in rows if r["theta"] == theta and r is not fill[0]]
-        checks[f"theta {theta}: filling without a preconditioner is fastest, set-up counted"] = (
+        checks[f"theta {theta}: filling without a preconditioner is fastest, set-up included"] = (
             fill[0]["seconds with set-up"] <= min(r["seconds with set-up"] for r in others)
         )
     said = "; ".join(
         f"{theta}: {', '.join(map(str, p)) or 'at none'}" for theta, p in fewer.items()
     )
-    checks[f"a preconditioner of filling takes fewer steps at one rank at most ({said})"] = all(
-        len(p) <= 1 for p in fewer.values()
+    checks[f"a preconditioner reduces the steps of filling at no more than one rank ({said})"] = (
+        all(len(p) <= 1 for p in fewer.values())
     )
     return checks
 
@@ -323,15 +327,18 @@ def membrane_table(quick: bool, folder: Path | None) -> None:
         "Processor seconds of a solve on the membrane video",
         [
             "Wave equation on the unit square, three modes a side, noise standard deviation 0.05;",
-            f"SE, lengthscales {', '.join(f'{v:.2f}' for v in lengthscales)} by evidence on the",
+            f"SE kernel, lengthscales {', '.join(f'{v:.2f}' for v in lengthscales)} by evidence on "
+            "the",
             "full grid of 60 x 34 x 6 cells; relative residual 1e-6 (`-`: not run);",
-            f"ignore: {MEMBRANE_RANK} eigenpairs, set-up counted; processor seconds. Published for",
-            "5e7 cells, in words: both finish every share of gaps in about an hour, without a",
-            "preconditioner only N = 1 does; ignoring wins only very near one.",
+            f"ignore: {MEMBRANE_RANK} eigenpairs, set-up included; processor seconds. Published "
+            "for",
+            "5e7 cells, without figures: both solve every share of gaps in about an hour; without "
+            "a",
+            "preconditioner only N = 1 (its notation) does; ignoring is faster only very near it.",
         ],
         rows,
         {
-            "both ways give one posterior mean to 1e-4 standard deviations": all(
+            "both methods give the same posterior mean to 1e-4 standard deviations": all(
                 r["difference of the means"] < 1e-4 for r in both
             ),
             "every solve converges within 3000 steps": converged,
@@ -344,8 +351,8 @@ def membrane_table(quick: bool, folder: Path | None) -> None:
     )
 
 
-GPU = "5e7 cells and more on a GPU in at most 10 grid vectors of memory"
-"""What the published size takes."""
+GPU = "5e7 or more cells on a GPU within the memory of 10 grid vectors"
+"""Check of the published size, which is not run."""
 
 
 def draw(study: list[dict[str, Any]], membrane: list[dict[str, Any]]) -> None:

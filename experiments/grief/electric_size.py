@@ -1,12 +1,12 @@
 """GRIEF at the size of the electric set: one evidence and its gradient, streamed over the data.
 
     python experiments/grief/electric_size.py                   # 2,000,000 points, 1,000 functions
-    python experiments/grief/electric_size.py --device cuda     # what the criterion asks for
+    python experiments/grief/electric_size.py --device cuda     # the required setting
     python experiments/grief/electric_size.py --quick           # 20,000 points; writes nothing
 
 Inputs are normal, 11 as in the electric set: neither time nor memory depends on their values.
-Without a GPU its criterion is not run; the row of the CPU says what one core takes, in seconds of
-the processor, which other processes do not lengthen, and how much memory is held beside the data.
+Without a GPU the requirement is not checked; the row of the CPU has the processor seconds of one
+core and the memory held besides the data.
 Writes electric_size.json and RESULTS.md beside this file; rows of other devices stay.
 """
 
@@ -37,7 +37,7 @@ HERE = Path(__file__).resolve().parent
 TABLE = HERE / "electric_size.json"
 POINTS, FUNCTIONS, INPUTS = 2_000_000, 1_000, 11
 MOST_SECONDS, MOST_BYTES = 60.0, 8e9
-"""What the grid specification asks for on a GPU (F20)."""
+"""Required time and memory on a GPU."""
 
 
 def problem(
@@ -56,7 +56,7 @@ def problem(
         grid=GridOptions(points_per_dim=10),
         noise_first=False,
     ).to(device, torch.float64)
-    few = slice(2_000)  # the grid lies where the inputs do, whichever of them are asked
+    few = slice(2_000)  # the grid covers all inputs, so a few rows are enough
     model.initialise(x[few], y[few], generator=torch.Generator(device).manual_seed(1))
     return model, x, y
 
@@ -121,15 +121,15 @@ def main() -> None:
             if on_gpu
             else None
         ),
-        "less than 8 GB on every device, data and libraries included": (
+        "less than 8 GB on every device, with data and libraries": (
             max(each["held in all, MiB"] for each in rows) * 2**20 < MOST_BYTES
         ),
     }
     notes = [
         f"Evidence and gradient for {POINTS:,} points, {FUNCTIONS:,} functions and {INPUTS} inputs",
-        "(those of the electric set), float64, streamed: the criterion F20 is one of a GPU. All",
-        "points are evaluated on the CPU as well, on one core: nothing is extrapolated. Held in",
-        "all: by the process at its peak, or by the GPU's tensors.",
+        "(as in the electric set), float64, streamed. The requirement is for a GPU. All",
+        "points are evaluated on one core of the CPU as well; nothing is extrapolated. 'Held in",
+        "all': peak memory of the process, or of the GPU's tensors.",
     ]
     write(HERE, "electric_size", "Two million points", notes, rows, checks)
 

@@ -3,9 +3,9 @@
     python experiments/grief/nodes.py            # a few minutes on one core
     python experiments/grief/nodes.py --quick    # a tenth of the points, nothing written
 
-10,000 normal points in 10 dimensions, 200 eigenfunctions. With 100 nodes an axis there are 10^20
-inducing points where with 10 there are 10^10; only the eigenproblems of the axes may take longer.
-The grids take turns, and the least time of each counts. Writes nodes.json and RESULTS.md.
+10,000 normal points in 10 dimensions, 200 eigenfunctions. 100 nodes an axis are 10^20
+inducing points, 10 nodes 10^10; only the eigenproblems of the axes may take longer. Timings are
+interleaved, and the least time of each grid counts. Writes nodes.json and RESULTS.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 POINTS, INPUTS, FUNCTIONS = 10_000, 10, 200
 NODES = (10, 30, 100)
 MOST = 1.2
-"""Largest ratio of the times beside the eigenproblems (F11)."""
+"""Largest allowed ratio of the times without the eigenproblems."""
 
 
 def problem(nodes: int, points: int) -> tuple[GRIEF, Tensor, Tensor]:
@@ -96,12 +96,13 @@ def main() -> None:
         "Time over the nodes of an axis",
         [
             f"Evidence and gradient, {points:,} points in {INPUTS} dimensions, {FUNCTIONS}",
-            f"functions, one thread; the least of {options.turns} turns, of the processor. Rest:",
-            "without the eigenproblems of the axes and their gradient, which are timed apart.",
+            f"functions, one thread; smallest processor time of {options.turns} repetitions. "
+            "'Rest':",
+            "without the eigenproblems of the axes and their gradient, which are timed separately.",
         ],
         rows,
         {
-            f"{nodes} nodes for {NODES[0]}: the rest takes at most {MOST} times as long "
+            f"{nodes} instead of {NODES[0]} nodes: the rest takes at most {MOST} times as long "
             f"({ratio:.2f})": ratio <= MOST
             for nodes, ratio in ratios.items()
         },

@@ -44,7 +44,7 @@ def truth(x: Tensor) -> Tensor:
 
 
 def models(generator: torch.Generator) -> dict[str, tuple[Model, Objective]]:
-    """The three contestants from one start."""
+    """The three models with one start."""
 
     def parts() -> dict:
         kernel = RBF(outputscale=None, lengthscale=1.0)
@@ -106,11 +106,11 @@ def main() -> None:
     exact, grief, vfe = medians.values()
     notes = [
         f"n = 10 points of sin(x1) sin(x2) on [0, pi]^2, noise variance 0.1, {draws} draws; each",
-        "method's lengthscale and noise by its own evidence. Published: thesis, figure 4.1.",
+        "method learns lengthscale and noise by its own evidence. Published: thesis, figure 4.1.",
     ]
     checks = {
-        "GRIEF within 10 % of the exact process (or better)": grief <= 1.1 * exact,
-        "GRIEF not worse than VFE by more than 5 %": grief <= 1.05 * vfe,
+        "RMSE of GRIEF at most 10 % above that of the exact GP": grief <= 1.1 * exact,
+        "RMSE of GRIEF at most 5 % above that of VFE": grief <= 1.05 * vfe,
     }
     title, folder = "Two-dimensional picture", None if quick else HERE
     write(folder, "picture", title, notes, rows, checks, pictures=["picture.png"])
@@ -118,7 +118,7 @@ def main() -> None:
         return
 
     best = min(range(draws), key=lambda i: errors["exact GP"][i])
-    x, y, found = shown[best]  # where there is something to see
+    x, y, found = shown[best]  # the draw that the exact GP predicts best
     fields = {"sin(x1) sin(x2)": truth(test), **found}
     figure, axes = plt.subplots(1, 4, figsize=(12, 3), layout="constrained", sharey=True)
     for panel, (name, values) in zip(axes, fields.items(), strict=True):

@@ -80,10 +80,10 @@ def main() -> None:
         "Both are options of exact GPs (approx.iterative.preconditioner=grief or nystrom).",
     ]
     checks = {
-        "at least 20 times fewer iterations than without": all(
+        "at least 20 times fewer iterations than without a preconditioner": all(
             row["CG"] >= 20 * row["GRIEF"] for row in rows
         ),
-        "fewer than with a subset of as many points": all(
+        "fewer iterations than with a subset of as many points": all(
             row["GRIEF"] < row["subset"] for row in rows
         ),
     }

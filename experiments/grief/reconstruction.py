@@ -4,7 +4,7 @@
     python experiments/grief/reconstruction.py --quick    # 500 + 500 points, nothing written
 
 Two sizes: as published, 5,000 points of which half are training points, the mean of 10 draws; and
-that of the independent computation whose numbers stand beside ours.
+that of the independent reference computation.
 
 Points uniform on [-sqrt 3, sqrt 3]^100, squared exponential of lengthscale 10 (the source does not
 state one), 100 nodes an axis: 10^200 inducing points. Relative error in Frobenius norm of the
@@ -104,7 +104,7 @@ def table(n: int, ranks: list[int], mean: dict[tuple[int, str, str], float]) -> 
 
 
 def criterion(n: int, draws: int, mean: dict[tuple[int, str, str], float]) -> dict[str, bool]:
-    """What the drop at d + 1 functions has to show."""
+    """Checks of the errors at d + 1 functions."""
     checks = {}
     for name in ("train", "joint"):
         ours = mean[101, name, "GRIEF"]
@@ -138,7 +138,8 @@ def main() -> None:
     notes = [
         "Lengthscale 10, 10^200 inducing points; means over draws. Published, for 2500 + 2500",
         "points and 10 draws, as curves only (thesis, figure 4.2); reference: an independent",
-        "computation with 1500 + 1500 points. The drop at p = 101 is the constant and one linear",
+        "computation with 1500 + 1500 points. The drop at p = 101 comes from the constant and one "
+        "linear",
         "function of every input. Picture: the published size.",
     ]
     write(

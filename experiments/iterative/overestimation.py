@@ -1,12 +1,12 @@
-"""An evidence that rewards an unfinished solve: the published stopping rule against a certificate.
+"""Overestimated evidence from unfinished solves: the published stopping rule against a certificate.
 
     python experiments/iterative/overestimation.py           # pol, 600 training rows, 80 steps
     python experiments/iterative/overestimation.py --quick   # 200 rows, 10 steps, nothing written
 
 The iterative baseline stops its solve when ||r|| / n is below a fixed number, whatever the
-hyperparameters, and takes y^T v of that solve for the fit. Where the noise variance is small the
-fit so found is too good by up to r^T K^{-1} r / 2, and the optimiser goes where it is. With the
-stopping rule r^T Q^{-1} r / 2 <= epsilon, and that bound subtracted, it cannot. Both train with
+hyperparameters, and takes y^T v of that solve for the fit. Where the noise variance is small that
+fit is too good by up to r^T K^{-1} r / 2, and the optimiser moves there. The certified rule stops
+at r^T Q^{-1} r / 2 <= epsilon and subtracts this bound. Both train with
 Adam; the exact evidence is computed at the hyperparameters each of them ends at.
 
 Writes overestimation.json and RESULTS.md beside this file. Source: Burt thesis, section 4.2 and
@@ -41,7 +41,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def train(x: Tensor, y: Tensor, options: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Adam on the iterative evidence; what it reports at the end, and the truth there."""
+    """Adam on the iterative evidence; the reported and the exact evidence at the end."""
     model = exact_at_ones(x, 100, 1e-4)
     objective = IterativeMLL(probes=10, kind_of_probes="gaussian", **options)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -87,30 +87,33 @@ def main() -> None:
     write(
         HERE,
         "overestimation",
-        "An evidence that rewards an unfinished solve",
+        "Overestimated evidence from unfinished solves",
         [
             f"{options.data}, {rows} training rows, Matern 3/2 ARD, {steps} steps of Adam at 0.1,",
             "ten Gaussian probes, preconditioner of rank 100, noise floor 1e-4. The norm of",
-            "standardised targets over n is 1 / sqrt(n): the published rule is met before the",
-            "first step. Published on all of pol: reported +13,552, exact -7,641 nats.",
+            "standardised targets over n is 1 / sqrt(n), so the published stopping rule is met "
+            "before the",
+            "first step of the solve. Published on all of pol: reported +13,552, exact -7,641 "
+            "nats.",
         ],
         table,
         {
-            "the published rule overestimates by more than its error bar": (
+            "with the published rule the reported evidence exceeds the exact one by more than its "
+            "error bar": (
                 table[0]["reported, nats"] - table[0]["exact there, nats"]
                 > 5.0 * table[0]["standard error"]
             ),
-            "and says so: the bound on the error of its fit covers it": (
+            "the reported bound on the error of the fit covers the difference": (
                 table[0]["reported, nats"]
                 - table[0]["exact there, nats"]
                 - 5.0 * table[0]["standard error"]
                 <= table[0]["bound on the error of the fit"]
             ),
-            "with the certificate the report is within five standard errors and the bound": abs(
-                certified["reported, nats"] - certified["exact there, nats"]
-            )
+            "with the certificate the reported evidence is right within five standard errors plus "
+            "the bound": abs(certified["reported, nats"] - certified["exact there, nats"])
             <= 5.0 * certified["standard error"] + certified["bound on the error of the fit"],
-            "and no rule found hyperparameters better by more than its standard error": all(
+            "no rule found hyperparameters with an exact evidence better by more than its standard "
+            "error": all(
                 certified["exact there, nats"] + certified["standard error"]
                 >= row["exact there, nats"]
                 for row in table

@@ -1,12 +1,12 @@
-"""Products with the kernel matrix that an evidence of given accuracy takes, against GPyTorch's.
+"""Products with the kernel matrix for an evidence of given accuracy, against GPyTorch.
 
     python experiments/iterative/products.py            # n = 600, 12 problems
     python experiments/iterative/products.py --quick    # n = 300, 2 problems, nothing is written
 
-The barely biased estimate is told the error in nats; GPyTorch is told a residual tolerance and a
-number of Lanczos steps, and whether these are enough depends on the problem. Both use ten probes.
-The systematic error of an evaluation is its value less the value of the same probes at convergence,
-so that the scatter of the probes, alike in both, does not hide it. Products are counted by column.
+The barely biased estimate takes an error in nats; GPyTorch takes a residual tolerance and a number
+of Lanczos steps, and whether these are enough depends on the problem. Both use ten probes. The
+systematic error of an evaluation is its value minus the value of the same probes at convergence,
+which removes the scatter of the probes. Products are counted by column.
 
 Writes products.json (tables), products_rows.json (every setting), products.png and RESULTS.md
 beside this file.
@@ -282,29 +282,31 @@ def report(rows: list[dict[str, Any]], n: int, seeds: int) -> None:
     write(
         HERE,
         "products",
-        "Products for an evidence of given accuracy",
+        "Matrix-vector products for an evidence of given accuracy",
         [
             f"n = {n} points, {PROBES} probes, {seeds} seeds; Nystrom preconditioner of rank",
-            f"{RANK} (gpx), 15 or 100 (GPyTorch). `below` and `middle`: which point of the",
-            "certified bracket is the value. Errors are systematic ones: against the same",
+            f"{RANK} (gpx), 15 or 100 (GPyTorch). `below` and `middle`: the lower end or the "
+            "middle of the",
+            "certified interval is taken as the value. Errors are systematic: relative to the same",
             "probes at convergence. GPyTorch's settings: residual tolerance 1, 1, 0.1, 0.01,",
             "1e-3 with 10, 20, 50, 100, 200 Lanczos steps; `-`: none of them reaches the error.",
-            "Best in hindsight: the cheapest setting that does on that problem, which a user",
-            "cannot know; its error may be small because those of the solve and of the",
-            "quadrature have opposite signs. One setting for all: the cheapest that does on",
+            "Best in hindsight: the cheapest setting accurate enough on that problem, which a user",
+            "cannot know; its error may be small because the errors of the solve and of the",
+            "quadrature cancel. One setting for all: the cheapest that is accurate enough on",
             "every problem.",
         ],
         {"Totals": totals, "By problem": table},
         {
-            "every measured error of gpx is within the bound asked for": all(
+            "every measured error of gpx is within the requested bound": all(
                 r["largest"] <= 1.01 * float(r["setting"].split()[0]) + 1e-4 for r in measured
             ),
-            "fewer products in total than one setting of GPyTorch for all problems": all(
+            "gpx needs fewer products in total than one setting of GPyTorch for all problems": all(
                 line["GPyTorch, one setting: total"] is None
                 or line["middle: total products"] < line["GPyTorch, one setting: total"]
                 for line in totals
             ),
-            "fewer products on every problem than GPyTorch's best setting in hindsight": all(
+            "gpx needs fewer products on every problem than GPyTorch's best setting in "
+            "hindsight": all(
                 line["middle: fewer than hindsight"] == line["problems"] for line in totals
             ),
         },

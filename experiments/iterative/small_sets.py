@@ -1,12 +1,12 @@
-"""The CG lower bound on every small UCI set: does L-BFGS end, below the evidence, from ones?
+"""The CG lower bound on every small UCI set: L-BFGS from ones.
 
     python experiments/iterative/small_sets.py           # sets of up to 2,000 rows, M = 64 and 256
     python experiments/iterative/small_sets.py --quick   # three of them, 5 evaluations, no files
 
-Every hyperparameter starts at 1, greedy inducing points are placed there and trained with the rest,
-the auxiliary vector starts at zero. The exact evidence is that of Cholesky at the hyperparameters
-of the end. Writes small_sets.json and RESULTS.md beside this file. Source: Burt thesis, section
-4.5.1, for the protocol.
+Every hyperparameter starts at 1, greedy inducing points are chosen there and trained too, the
+auxiliary vector starts at zero. The exact evidence is by Cholesky at the final hyperparameters.
+Writes small_sets.json and RESULTS.md beside this file. Source: Burt thesis, section 4.5.1, for the
+protocol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LARGEST = 2_000
 def fit(
     x: Tensor, y: Tensor, at: Tensor, truth: Tensor, inducing: int, evaluations: int
 ) -> dict[str, Any]:
-    """Train and predict; what the bound, the solver and the optimiser report."""
+    """Train and predict; reports of bound, solver and optimiser."""
     model = sparse_at_ones(CGLB, x, y, inducing)
     objective = CGLowerBound()
     steps, converged = [], []
@@ -110,18 +110,21 @@ def main() -> None:
         "The CG lower bound on every small set",
         [
             f"Training rows of split 0 of every set with up to {LARGEST:,} rows, standardised;",
-            "Matern 3/2 with a lengthscale per input, everything from 1, L-BFGS, at most",
-            f"{evaluations} evaluations. Nats. At the larger M the bound ends higher, or within a",
-            f"nat, in {higher} of {len(pairs)} pairs: optimisers and their budget decide the rest.",
-            "An unfinished solve (100 steps, or a vector held after a failed line search)",
-            "leaves a bound, and the record says so.",
+            "Matern 3/2 with a lengthscale per input, all hyperparameters start at 1, L-BFGS, at "
+            "most",
+            f"{evaluations} evaluations. With the larger M the final bound is higher, or at most "
+            "one nat",
+            f"lower, in {higher} of {len(pairs)} pairs; elsewhere the optimiser ran out of budget "
+            "or found another optimum.",
+            "With an unfinished solve (100 steps, or a vector kept after a failed line search)",
+            "the value is still a bound, and the columns show it.",
         ],
         table,
         {
-            "L-BFGS ends on every set with a finite bound": all(
+            "the final bound of L-BFGS is finite on every set": all(
                 math.isfinite(row["bound"]) for row in table
             ),
-            "never above the exact evidence": all(
+            "the bound is never above the exact evidence": all(
                 row["bound"] <= row["exact evidence there"] + 1e-6 * abs(row["bound"]) + 1e-6
                 for row in table
             ),

@@ -88,7 +88,7 @@ def rows_of(
     exact = model.condition(x, y)
     options = IterativeOptions(variance_neighbours=0)
     posterior = IterativePosterior(model.kernel, model.mean, model.likelihood, options)
-    # means are those of the exact one: variances are compared
+    # with exact means, so that only the variances differ
     posterior.keep(
         x, inputs=x, residual=exact.residual, alpha=exact.alpha, mean_error=x.new_zeros(())
     )
@@ -126,27 +126,29 @@ def main() -> None:
     write(
         HERE,
         "variances",
-        "Predictive variances: the projection, and nearby data beside it",
+        "Predictive variances: projection, projection with nearby data, and solves",
         [
             f"A lengthscale per input, hyperparameters of init=subset; {TEST_ROWS} test rows,",
-            "split 0, standardised; means are the exact ones. `neighbours`:",
+            "split 0, standardised; predicted means are exact. `neighbours`:",
             "approx.iterative.variance_neighbours, or `solved`: approx.iterative.variance=exact",
-            f"approx.iterative.tolerance={SOLVED}; `certified to`: of the predictive variance,",
-            "relative; processor seconds for building the cache and predicting, one thread. With",
+            f"approx.iterative.tolerance={SOLVED}; `certified to`: largest certified error of the "
+            "predictive variance,",
+            "relative to it; processor seconds for building the cache and predicting, one thread. "
+            "With",
             "the RBF kernel a noise of 0.001 contradicts the data (the exact intervals cover too",
-            "little), and NLPD answers to every error of a variance. Nearby rows take what is",
-            "local of the error: twice as many close little of the rest, solves close all of it.",
+            "little), and NLPD depends on all errors of variances. Nearby rows remove the local",
+            "part of the error: twice as many hardly remove more, solves remove all of it.",
         ],
         rows,
         {
-            "100 neighbours take at least half of the error in NLPD": all(
+            "100 neighbours remove at least half of the projection's error in NLPD": all(
                 case["100"] <= 0.5 * case["0"] + 0.001 for case in off.values()
             ),
-            "and are within 0.005 nats of the exact one with the Matern-3/2 kernel": (
-                off["pol", "Matern32"]["100"] <= 0.005
-            ),
-            "and with the RBF kernel": off["pol", "RBF"]["100"] <= 0.005,
-            "solves are within 0.005 nats of it with both": all(
+            "with 100 neighbours the NLPD is within 0.005 nats of the exact one with the "
+            "Matern-3/2 kernel": (off["pol", "Matern32"]["100"] <= 0.005),
+            "with 100 neighbours the NLPD is within 0.005 nats of the exact one with the RBF "
+            "kernel": off["pol", "RBF"]["100"] <= 0.005,
+            "with solves the NLPD is within 0.005 nats of the exact one with both kernels": all(
                 case["solved"] <= 0.005 for case in off.values()
             ),
         },

@@ -1,6 +1,6 @@
-"""Approximations on kin40k, as the README's commands run them.
+"""The README's commands for kin40k, with their test metrics and times.
 
-    python experiments/main_road/run.py                 # run what has no row yet, then the table
+    python experiments/main_road/run.py                 # missing rows, then the table
     python experiments/main_road/run.py --from FOLDER   # add a finished run folder as a row
 
 Rows go to rows.json, the table to RESULTS.md beside this file. Split 0, standardised targets.

@@ -58,7 +58,7 @@ def cell(name: str, split: int, prior: str) -> dict[str, Any]:
 
 
 def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
-    """A row for every set and prior, over the splits that all priors have, and what it shows."""
+    """A row for every set and prior, over the splits that all priors have, and the checks."""
     rows, better = [], {prior: [] for prior in PRIORS if prior != "none"}
     for name in DATA:
         found = {
@@ -88,7 +88,8 @@ def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
             if prior in better:
                 better[prior].append(mean > -2.0 * error)
     checks: Checks = {
-        f"{prior}: MNLP of no set worse by more than two standard errors": all(found)
+        f"{prior}: on no set the MNLP is worse than without a prior by more than two standard "
+        "errors": all(found)
         for prior, found in better.items()
     }
     return rows, checks
@@ -110,7 +111,7 @@ def main() -> None:
     write(
         HERE,
         "few_rows",
-        "Few rows: the most probable hyperparameters beside the most likely",
+        "Few rows: maximum a posteriori against maximum likelihood hyperparameters",
         [
             "Exact GP, Matern 5/2, one lengthscale per input; means over splits of standardised "
             "targets. `gain in mnlp` is against no prior, paired over splits, with its standard "

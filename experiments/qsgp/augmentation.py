@@ -100,9 +100,11 @@ def main() -> None:
     }
     notes = [
         f"n = {NUM_POINTS} points of a noisy sinc, SE kernel, Phi = S = K; variances of f.",
-        "Published (QSGP paper, figure 2): means agree, the augmented variance grows back to the",
-        "prior, the others shrink to zero when extrapolating, and near the data all agree. That",
-        "last does not hold: a diagonal covariance of the weights is too wide among the data.",
+        "Published (QSGP paper, figure 2): all means agree; away from the data the augmented "
+        "variance grows to the",
+        "prior and the others shrink to zero; near the data all variances agree. The",
+        "last claim does not hold: among the data a diagonal covariance of the weights gives too "
+        "large variances.",
     ]
     write(
         HERE,

@@ -3,13 +3,13 @@
     python experiments/qsgp/large_synthetic.py [--quick] [--seconds S]
 
 Targets are a sum of 4,000 random waves of an SE kernel over 8 inputs plus noise; every method has
-the true hyperparameters, so what differs is the approximation and its optimiser: stochastic block
+the true hyperparameters, so only the approximation and its optimiser differ: stochastic block
 steps (optimizer=qsgp_stochastic_blocks), the published AdaGrad on sampled gradients
 (optimizer=qsgp_paper), and SVGP with 512 inducing points. Nothing is published for this setting.
-One thread; seconds are processor seconds, so that a busy machine is no handicap. The bound is
+One thread; seconds are processor seconds. The bound is
 estimated from fresh training rows, without bias: mean expected log density times n, exact KL.
 
-Written beside: the time of a block step over n and m.
+A second table has the time of a block step over n and m.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def block_steps(
 
 
 def step_times(x: Tensor, y: Tensor, repeats: int) -> list[dict[str, Any]]:
-    """Processor seconds of a block step over n and m, configurations in turn."""
+    """Processor seconds of a block step over n and m, interleaved over the configurations."""
     generator = torch.Generator().manual_seed(0)
     cases = [(10**4, 10**4), (10**4, 10**6), (10**5, 10**5), (10**6, 10**4), (10**6, 10**6)]
     cases = [(n, m) for n, m in cases if n <= len(y)]
@@ -237,18 +237,18 @@ def main() -> None:
         [
             "Known hyperparameters; noise standard deviation 0.1; unpublished setting. Bounds are",
             f"estimates from {EVIDENCE:,} training rows, in nats, with their standard error.",
-            f"Of the functions of the block steps {joined:,} had joined: their bound and",
-            "predictions are of the model of those. SVGP predicts with the optimal q(u) for all",
-            "rows, set at the end. Step times: 5,000 rows a round, 1,000 functions.",
+            f"The block steps had reached {joined:,} of the functions: their bound and",
+            "predictions use these alone. SVGP predicts with the optimal q(u) for all",
+            "rows, set at the end. Step times: 5,000 rows and 1,000 functions a step.",
         ],
         {"": rows, "Time of a block step": times},
         {
             "the block step has the lowest RMSE and MNLP": set(best.values())
             == {"stochastic block steps"},
-            "and the highest bound, by three standard errors": bound["method"]
+            "the block step has the highest bound, by three standard errors": bound["method"]
             == "stochastic block steps"
             and max(lower) < bound["bound / point"] - 3.0 * bound["+-"],
-            "a block step takes the same time for all n and m, within a fifth": max(each)
+            "the time of a block step is the same for all n and m, within 20 %": max(each)
             < 1.2 * min(each),
         },
     )

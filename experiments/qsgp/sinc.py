@@ -89,9 +89,9 @@ def main() -> None:
         [
             f"n = m = {N}, {ROWS} rows, {COLUMNS} functions and {SUPPORT} support rows a step,",
             f"{DENSE} dense columns; RMSE to the noiseless function. Published (QSGP paper, figure",
-            "3): 13 vectors; the sources state neither range, noise nor kernel. Here the",
-            "fixed-point sweeps over all functions select; the stochastic steps keep what they",
-            "found.",
+            "3): 13 relevance vectors; the sources state neither range, noise nor kernel. Here the",
+            "fixed-point sweeps over all functions select the vectors; the stochastic steps keep",
+            "them.",
         ],
         rows,
         {

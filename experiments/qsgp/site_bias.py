@@ -5,12 +5,11 @@
 
 The average of the sampled bound is below the exact one (Jensen) by an amount that the QSGP paper
 calls small for logistic and Laplace sites and large for Gaussian ones, without numbers. Here the
-exact bound, all rows and all m functions, is set against averages of the estimate at several list
+exact bound, all rows and all m functions, is compared with averages of the estimate at several list
 lengths, for the three ways of treating the latent deviation: ``affine`` and ``reparam``, which are
-bounds, and ``paper``, which puts the variance in its place. For ``affine`` also with the latent
-means of a snapshot while the weights are near it, as training has them. A sixth of the weights'
-distance to zero stands for training: mu = mu0 + 0.15 |mu0| / |eps| eps with a random direction eps.
-Writes site_bias.json, site_bias.png and RESULTS.md.
+bounds, and ``paper``, which uses the variance instead. For ``affine`` also with the latent means of
+a snapshot near the weights, as in training: mu = mu0 + 0.15 |mu0| / |eps| eps with a random
+direction eps. Writes site_bias.json, site_bias.png and RESULTS.md.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def problem(site: str, m: int) -> tuple[QSGP, Tensor, Tensor]:
 
 @torch.no_grad()
 def bias(model: QSGP, x: Tensor, y: Tensor, columns: int, bound: str, snapshot: bool) -> float:
-    """Exact bound less the mean estimate, nats per row, all rows in every estimate."""
+    """Exact bound minus the mean estimate, nats per row, all rows in every estimate."""
     generator = torch.Generator().manual_seed(columns)
     objective = SiteBoundELBO(N, columns, bound=bound, eta=1.0, snapshot=snapshot)
     marginals = model.condition(x, y).predict(x)
@@ -142,26 +141,26 @@ def main() -> None:
         "site_bias",
         "Bias of the site bound against functions per step",
         [
-            f"n = {N}, d = {INPUTS}, m = {m}, mean-field, blocks of {BLOCK}; exact bound less mean",
+            f"n = {N}, d = {INPUTS}, m = {m}, mean-field, blocks of {BLOCK}; exact bound minus "
+            "mean",
             "estimate over 20 lists, all rows in each, nats per row. Unpublished: the QSGP paper",
-            "says small for logistic and Laplace, large for Gaussian sites.",
+            "says only that it is small for logistic and Laplace, large for Gaussian sites.",
         ],
         rows,
         {
-            "affine and reparam never exceed the exact bound (2 thousandths of a nat)": all(
+            "affine and reparam never exceed the exact bound by more than 0.002 nats": all(
                 r[name] > -2e-3 for r in rows for name in ("affine", "reparam", "affine, snapshot")
             ),
-            "with all functions paper exceeds it where the latent variance is below one": all(
+            "with all functions in a list, 'paper' exceeds the exact bound where the latent "
+            "variance is below one": all(
                 (r["paper"] < 0) == (r["latent variance"] < 1) for r in rows if r["columns"] == m
             ),
-            "bias is larger for Gaussian than for logistic sites, a tenth of the functions": of(
-                "Gaussian 0.09", 10, "affine"
-            )
-            > of("logistic", 10, "affine"),
-            "a snapshot divides the bias by five at least, a tenth of the functions": all(
+            "with a tenth of the functions, the bias is larger for Gaussian than for logistic "
+            "sites": of("Gaussian 0.09", 10, "affine") > of("logistic", 10, "affine"),
+            "with a tenth of the functions, a snapshot divides the bias by at least five": all(
                 5 * of(s, 10, "affine, snapshot") < of(s, 10, "affine") for s in SITES
             ),
-            "affine is at least as tight as reparam": all(
+            "the bound 'affine' is at least as tight as 'reparam'": all(
                 r["affine"] <= r["reparam"] + 2e-3 for r in rows
             ),
         },

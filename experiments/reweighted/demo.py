@@ -1,4 +1,4 @@
-"""Type-I inference in one dimension: ten functions, a wide range of kernels.
+"""Type-I inference in one dimension: sampled kernels of ten basis functions.
 
     python experiments/reweighted/demo.py
     python experiments/reweighted/demo.py --quick      # a short chain, nothing written
@@ -139,14 +139,14 @@ def main() -> None:
         rows[f"Hyper-prior of variance {variance:g}"] = table
         lengths = LENGTHSCALE / (-2.0 * shape[:, LAGS.index(LENGTHSCALE)].log()).sqrt()
         notes.append(
-            f"Variance {variance:g}: {facts['num_samples']} samples of {burn_in} + {iterations} "
-            f"steps, acceptance {facts['acceptance']:.2f}, effective samples of the noise "
-            f"{facts['effective_samples_noise']:.0f}, least of any variance "
-            f"{facts['effective_samples_least']:.0f}; {seconds:.0f} s of the processor. Noise "
-            f"variance {float(model.samples[:, -1].exp().mean()):.4f} (of the data "
-            f"{NOISE**2:.4f}). Effective lengthscales (from the correlation at lag "
-            f"{LENGTHSCALE}) from {float(lengths.nanquantile(0.05)):.3f} to "
-            f"{float(lengths.nanquantile(0.95)):.3f}, 5 % to 95 %."
+            f"Hyper-prior of variance {variance:g}: {facts['num_samples']} samples from a chain of "
+            f"{burn_in} + {iterations} steps, acceptance {facts['acceptance']:.2f}, "
+            f"{facts['effective_samples_noise']:.0f} effective samples of the noise, at least "
+            f"{facts['effective_samples_least']:.0f} of every weight's variance; {seconds:.0f} s "
+            f"of processor time. Noise variance {float(model.samples[:, -1].exp().mean()):.4f} (of "
+            f"the data {NOISE**2:.4f}). Lengthscales inferred from the correlation at lag "
+            f"{LENGTHSCALE}: from {float(lengths.nanquantile(0.05)):.3f} to "
+            f"{float(lengths.nanquantile(0.95)):.3f} (5 % and 95 % quantiles)."
         )
         for what in ("k", "correlation"):
             inside = all(
@@ -156,18 +156,20 @@ def main() -> None:
             )
             name = {"k": "covariance", "correlation": "correlation"}[what]
             checks[
-                f"variance {variance:g}: the {name} of the data is inside the 5 % to 95 % band at "
-                "lags up to its lengthscale"
+                f"variance {variance:g}: the {name} of the true kernel is inside the 5 % to 95 % "
+                "band at lags up to its lengthscale"
             ] = inside
     if not options.quick:
         picture(models[1.0], x, y)
     notes.append(
-        f"Sampled kernels k({ORIGIN}, {ORIGIN} + lag), and divided by k at lag 0. The benchmark's "
-        "prior has mean 6.4 (that of variance 1 has 1.6), and one draw says little of a kernel's "
-        "size (this one is large): the covariance is too large under both, its shape is not."
+        f"Tables: quantiles of sampled kernels k({ORIGIN}, {ORIGIN} + lag), and of their "
+        "correlations (divided by k at lag 0). Why the checks of the covariance fail: one draw of "
+        "a function says little about the scale of its kernel. The prior means of the scale are "
+        "6.4 and 1.6, and the sampled covariances are too large under both hyper-priors; the "
+        "correlations are not."
     )
     checks["at least 20 kernel samples are plotted"] = len(models[1.0].samples) >= 20
-    title = "One dimension: kernels that ten functions make"
+    title = "One dimension: sampled kernels of ten basis functions"
     folder = None if options.quick else HERE
     write(folder, "demo", title, notes, rows, checks, pictures=["demo.png"])
 

@@ -1,10 +1,10 @@
-"""What an evidence with its gradient costs once the data are summed: slopes in m, none in n.
+"""Time of an evidence with its gradient from sums over the data, over m and n.
 
     python experiments/reweighted/scaling.py
     python experiments/reweighted/scaling.py --quick
 
-Seconds are of the processor on one thread, the best of several; ratios over n are of timings taken
-in turn.
+Seconds are of the processor on one thread, the best of several; ratios over n are of interleaved
+timings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRIORS = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04))
 
 
 def synthetic(m: int) -> CompressedStatistics:
-    """Compressed statistics of rank m that no one had to compute."""
+    """Random sums over data with rank m."""
     found = CompressedStatistics.__new__(CompressedStatistics)
     found.values = torch.linspace(2.0, 1.0, m)
     found.vectors = torch.zeros(m, 0)
@@ -49,7 +49,7 @@ def synthetic(m: int) -> CompressedStatistics:
 
 
 def sums(n: int, m: int) -> SufficientStatistics:
-    """Of random Fourier features at n normal points."""
+    """Sums over data of random Fourier features at n normal points."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, 3, generator=generator)
     y = x.sum(1).sin() + 0.1 * torch.randn(n, generator=generator)
@@ -110,14 +110,14 @@ def main() -> None:
     tables["The same functions, sums over more data"] = rows
     names = list(slopes)
     checks = {
-        "time of an evaluation the same for all n, within 10 %": all(
+        "the time of an evaluation is the same for all n, within 10 %": all(
             0.9 < row["ratio"] < 1.1 for row in rows
         ),
-        "slopes at most 3.2, 2.3 and 1.2 in m": slopes[names[0]] < 3.2
+        "slopes over log m are at most 3.2, 2.3 and 1.2 for the three forms": slopes[names[0]] < 3.2
         and slopes[names[1]] < 2.3
         and slopes[names[2]] < 1.2,
     }
-    notes = ["Slope: of log time in log m, from the row before."]
+    notes = ["Slope: growth of log time over log m from the row before."]
     title = "Cost of an evidence from sums over the data"
     write(None if options.quick else HERE, "scaling", title, notes, tables, checks)
 

@@ -1,4 +1,4 @@
-"""Where inducing points should start: every selector on every set, before and after training.
+"""Selectors of inducing points on all sets, before and after training.
 
     python experiments/selectors/compare.py            # 24 sets: half an hour on one free core
     python experiments/selectors/compare.py --quick    # 3 sets, 32 points, nothing written
@@ -212,7 +212,7 @@ def main() -> None:
             tables[caption] = per_set(parts[plan.name], "after")
     names = list(SELECTORS)
     checks = {
-        f"{plan.name}: centres of k-means lose least before training, in the mean": all(
+        f"{plan.name}: before training, k-means centres have the smallest mean loss": all(
             losses[plan.name, "kmeans"]["mean loss before"]
             <= losses[plan.name, s]["mean loss before"]
             for s in names
@@ -220,9 +220,8 @@ def main() -> None:
         for plan in PLANS
     }
     checks |= {
-        f"{plan.name}: and less than greedy points after it": losses[plan.name, "kmeans"][
-            "mean loss after"
-        ]
+        f"{plan.name}: after training, k-means centres have a smaller mean loss than greedy "
+        "points": losses[plan.name, "kmeans"]["mean loss after"]
         < losses[plan.name, "greedy"]["mean loss after"]
         for plan in PLANS
         if plan.evaluations
@@ -233,11 +232,12 @@ def main() -> None:
         "Selectors of inducing points",
         [
             "SGPR, RBF kernel, a lengthscale per input; training rows of split 0, at most 5,000",
-            "unless all are named; hyperparameters of an exact GP on 1,000 rows; noise refitted.",
-            "Training moves points and hyperparameters under L-BFGS-B. Standardised targets, nats,",
+            "unless all are stated; hyperparameters of an exact GP on 1,000 rows; noise refitted.",
+            "Training changes points and hyperparameters by L-BFGS-B. Standardised targets, nats,",
             "one seed; processor seconds on one thread. rls: ridge leverage scores; rpcholesky:",
             "conditional variance, sampled; dpp: 10,000 steps from the greedy set. The mean over",
-            "sets at 128 points before training is that of one, bike, where centres lose 1.4 nats.",
+            "sets at 128 points before training is dominated by bike, where k-means centres lose "
+            "1.4 nats.",
         ],
         tables,
         checks,

@@ -35,12 +35,12 @@ HERE = Path(__file__).resolve().parent
 POINTS = (-3.5, -2.0, -0.5, 1.0, 3.0)
 DRAWS = 4
 NOISELESS = 1.1e-6
-"""Noise variance that stands for none: the least that a likelihood takes."""
+"""Noise variance that stands for none: the smallest that the likelihood accepts."""
 
 
 @torch.no_grad()
 def posterior(picture: Path | None) -> Rows:
-    """E0: prior and posterior of five noiseless values, lengthscale sqrt(2)."""
+    """E0: prior and posterior of five data points without noise, lengthscale sqrt(2)."""
     model = ExactGP(
         kernel=RBF(1, math.sqrt(2.0), 1.0), mean=Zero(), likelihood=Gaussian(NOISELESS)
     ).double()
@@ -163,20 +163,20 @@ def grids(picture: Path | None) -> Rows:
 
 
 def judged(bands: Rows, surfaces: Rows, meshes: Rows) -> Checks:
-    """What the pictures had to show."""
+    """Checks of the rows: statement -> whether it holds."""
     band = bands[0]
     return {
-        "E0: the variance is zero at the data, but for the noise variance": (
+        "E0: the posterior variance at the data is at most the noise variance": (
             band["largest variance at the data"] <= NOISELESS
         ),
-        "E0: and grows away from it, to nine tenths of the prior's": (
+        "E0: it grows with the distance from the data, to at least 0.9 of the prior variance": (
             band["variance farthest from the data"] >= 0.9
             and band["rank correlation of variance and distance"] >= 0.9
         ),
-        "E0: posterior draws go through the data (5e-3)": (
+        "E0: posterior draws pass the data at a distance of at most 5e-3": (
             band["draws, largest distance from the data"] <= 5e-3
         ),
-        "E0b: data lie on the pictured function, within five standard deviations of the noise": (
+        "E0b: the data lie within five noise standard deviations of the function": (
             all(row["data, largest distance from the function"] <= 0.05 for row in surfaces)
         ),
         "E0c: a k-means grid with as many points as rows has every row on a grid point": (
@@ -201,10 +201,11 @@ def main() -> None:
         "pictures",
         "A posterior, the synthetic function and grids in pictures (E0)",
         [
-            "SE kernel, lengthscale sqrt(2), signal variance 1, five values with a noise variance "
-            "of 1e-6: mean, 95 % band and draws, before and after. The function of section 4.1, "
-            "seed 0, with one and two inputs. Grids with 15 points an axis: equidistant with two "
-            "cells of margin, on the data's coordinates, and at k-means centres.",
+            "Posterior: SE kernel, lengthscale sqrt(2), signal variance 1, five data points with "
+            "noise variance 1e-6; the picture shows mean, 95 % band and draws of prior and "
+            "posterior. Function: the synthetic function of section 4.1, seed 0, with one and two "
+            "inputs. Grids: 15 points an axis, equidistant with a margin of two cells, on the "
+            "data's coordinates, or at k-means centres.",
         ],
         {"Posterior": made[0], "Function": made[1], "Grids": made[2]},
         checks,

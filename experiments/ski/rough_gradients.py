@@ -1,10 +1,10 @@
-"""Gradient of the evidence for rough kernels in two inputs: its spread over draws of the probes.
+"""Gradient of the evidence for rough kernels in two inputs: its error over draws of the probes.
 
     python experiments/ski/rough_gradients.py           # two minutes of processor time
     python experiments/ski/rough_gradients.py --quick   # one kernel, nothing written
-    python experiments/ski/rough_gradients.py --judge   # judge the rows that are there
+    python experiments/ski/rough_gradients.py --judge   # write the checks of the saved rows again
 
-There the low-rank part is not complete, and probes carry part of the gradient. Writes
+For rough kernels the low-rank part is incomplete, and probes estimate part of the gradient. Writes
 rough_gradients.json and RESULTS.md.
 """
 
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from gradients import NAMES, by_log
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from setting import command_line
 from torch import Tensor
 
@@ -93,39 +93,38 @@ def measured(cases: list[Any], draws: int) -> Rows:
 
 
 def judged(rows: Rows) -> Checks:
-    """What the rows had to show."""
+    """Checks of the rows: statement -> whether it holds."""
     own = [row for row in rows if row["probes"] != "8 probes"]
     stated = max(row["stated"] for row in own)
     ratios = [row["error / log-determinant's"] / row["stated"] for row in rows]
     return {
-        f"the stated error is at most 1e-3 where probes are drawn for it (worst {stated:.1e})": (
-            stated <= ASKED
-        ),
-        "the error of draws is that which is stated, within a factor of two "
-        f"({min(ratios):.2f} to {max(ratios):.2f})": min(ratios) >= 0.5 and max(ratios) <= 2.0,
+        "with the automatic number of probes, the stated error is at most 1e-3 (largest "
+        f"{stated:.1e})": (stated <= ASKED),
+        f"the measured error agrees with the stated one within a factor of two ({min(ratios):.2f} "
+        f"to {max(ratios):.2f})": min(ratios) >= 0.5 and max(ratios) <= 2.0,
     }
 
 
 def notes(rows: Rows) -> list[str]:
-    """Setting, and what stands behind the failure."""
+    """Settings, and why a check fails."""
     found = [
-        f"n = {ROWS:,} over two units of both inputs, {POINTS} x {POINTS} points, signal "
-        f"variance 1, noise variance {NOISE}. Derivatives by the logarithms of lengthscale, "
-        "signal variance and noise variance in nats, of the same model's evidence by Cholesky; "
-        f"errors are root mean squares over {DRAWS} draws of the probes. 'stated' is what the "
-        "objective says of itself (gradient_error of the metrics), relative to the gradient of "
-        "the log-determinant by the parameters as they are optimised; fit and log-determinant "
-        "cancel in the gradient of the evidence, to nothing where training ends, so that no "
-        "rule can ask for errors relative to it. Processor seconds of evidence and gradient."
+        f"n = {ROWS:,} over two units of both inputs, {POINTS} x {POINTS} points, signal variance "
+        f"1, noise variance {NOISE}. Gradients are derivatives of the log evidence (nats) by the "
+        "logarithms of lengthscale, signal variance and noise variance, by Cholesky of the same "
+        f"model; errors are root mean squares over {DRAWS} draws of the probes. 'stated' is the "
+        "error that the objective estimates and reports (gradient_error of the metrics), relative "
+        "to the gradient of the log-determinant; near the optimum the gradients of fit and "
+        "log-determinant cancel, so an error relative to the gradient of the evidence could not be "
+        "bounded. Seconds are processor time of one evidence and its gradient."
     ]
     worst = max((r for r in rows if r["probes"] != "8 probes"), key=lambda r: r["stated"])
     if worst["stated"] > ASKED:
         needed = worst["drawn"] * (worst["stated"] / ASKED) ** 2
         found.append(
-            f"What stands behind the failure: {worst['kernel']} with lengthscale "
-            f"{worst['lengthscale']:g} ends at the most probes that are drawn unasked, "
-            f"{worst['drawn']:g}; errors fall with their root, so that {needed:.0f} would do "
-            "(objective.most_probes), and the run warns."
+            f"Why the first check fails: with {worst['kernel']} and lengthscale "
+            f"{worst['lengthscale']:g} the automatic number of probes reaches its maximum of "
+            f"{worst['drawn']:g}, and the run warns. Errors fall with the square root of the "
+            f"number of probes, so {needed:.0f} would be enough (objective.most_probes)."
         )
     return found
 
@@ -134,7 +133,7 @@ def main() -> None:
     arguments = command_line(__doc__, judge=True)
     if arguments.judge:
         rows = earlier(HERE / "rough_gradients.json")
-        judged_again(HERE, "rough_gradients", notes(rows), judged(rows))
+        rewrite_checks(HERE, "rough_gradients", notes(rows), judged(rows))
         return
     rows = measured(CASES[1:2] if arguments.quick else CASES, 2 if arguments.quick else DRAWS)
     if arguments.quick:

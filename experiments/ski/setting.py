@@ -1,7 +1,7 @@
 """The synthetic data and fixed hyperparameters of Hultin 2017, section 4.1.
 
-Draws are those of the float64 prototype whose figures the tables name: its exact log evidence at
-n = 1,000 and seed 0 is 2349.5, and so is ours.
+The random draws are those of the float64 prototype whose figures the tables show: the exact log
+evidence at n = 1,000 and seed 0 is 2349.5 in both.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from gpx.means import Zero
 from gpx.models import SKI, ExactGP
 
 NOISE = 1e-3
-"""Noise variance of the models; that of the data is 1e-4, on purpose."""
+"""Noise variance of the models; the data have 1e-4, as published."""
 
 
 def command_line(
     doc: str, *, judge: bool = False, tables: Iterable[str] = ()
 ) -> argparse.Namespace:
-    """Options of a script of this folder, which is bound to one thread, as tables were measured.
+    """Parse the options of a script of this folder and set torch to one thread.
 
     Args:
         doc: of the script; its first line is what --help says.
-        judge: whether it can judge the rows that are there anew.
-        tables: names of those that can be made alone.
+        judge: add --judge, which writes the checks of the saved rows again.
+        tables: names of the tables that --only accepts.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a rehearsal; writes nothing")
+    parser.add_argument("--quick", action="store_true", help="small sizes; writes nothing")
     if judge:
-        parser.add_argument("--judge", action="store_true", help="judge the rows that are there")
+        parser.add_argument(
+            "--judge", action="store_true", help="write the checks of the saved rows again"
+        )
     if tables:
         parser.add_argument("--only", nargs="*", choices=[*tables], default=[*tables])
     torch.set_num_threads(1)
@@ -53,7 +55,7 @@ class Data(NamedTuple):
 
     @property
     def all_x(self) -> Tensor:
-        """What grids are laid over where predictions are made."""
+        """Training and test inputs, which a grid must span for predictions."""
         return torch.cat([self.x, self.test_x])
 
 
@@ -72,13 +74,15 @@ def synthetic(n: int, seed: int = 0, inputs: int = 1, tests: int = 100) -> Data:
 
 
 def exact_model(inputs: int = 1) -> ExactGP:
-    """Lengthscale and signal variance 1."""
+    """Exact GP with lengthscale and signal variance 1."""
     kernel = RBF(inputs, 1.0, 1.0)
     return ExactGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(NOISE)).double()
 
 
 def grid_model(x: Tensor, size: int, **options: Any) -> SKI:
-    """The same on a grid over x (n, d); lengthscales are raised to the spacing where it is above 1.
+    """SKI with these hyperparameters on a grid over x (n, d).
+
+    The lengthscale is raised to the grid spacing where that is above 1.
 
     Args:
         size: points of each axis.

@@ -1,4 +1,4 @@
-"""Generated data in the place of SARCOS, kin40k and Abalone, seeded; the same kind of problem.
+"""Generated data that replace SARCOS, kin40k and Abalone; the same kind of problem.
 
 Sizes of the published splits are the defaults. Targets are in units of their own.
 """

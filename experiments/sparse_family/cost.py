@@ -1,10 +1,10 @@
-"""What one evidence and its gradient cost: effective priors beside SGPR, in one run.
+"""Time and memory of one evidence and its gradient: effective priors beside SGPR.
 
     python experiments/sparse_family/cost.py            # kin40k, 10,000 rows, 512 inducing points
     python experiments/sparse_family/cost.py --rows 2000 --repeats 3
 
-Processor time of one thread, methods in turn; medians after one evaluation that does not count.
-Memory is what one evaluation adds to the peak of a process of its own, after a tiny one; medians
+Processor time of one thread, interleaved over methods; medians after one untimed evaluation.
+Memory is the increase of the peak memory of a process by one evaluation, after a tiny one; medians
 of three processes. Freed memory is kept by the process, as in a run of train.py.
 """
 
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()  # as a run does
+    keep_freed_memory()  # as in a run of train.py
     x, y = rows_of_kin40k(options.rows)
     m, d = options.inducing, x.shape[1]
     table = []
@@ -121,12 +121,12 @@ def main() -> None:
         checks[f"{words} memory ({row['MiB over SGPR']:.2f})"] = row["MiB over SGPR"] <= LIMIT
     notes = [
         "One evidence and its gradient by hyperparameters and inducing points, float64, one "
-        "thread: processor seconds, methods in turn, medians, and medians of the ratios of each "
-        "turn. Memory: what one evaluation adds to the peak of a process, median of three; freed "
-        "memory stays with the process, as in a run.",
-        "In multiply-adds SGPR takes 2 n M^2 and FITC 3 n M^2, half an n M^2 of it for the "
-        "weighted Gram matrix of its second pass and half for a triangular solve there; what the "
-        "kernel takes is the same. Blocks of PITC have M rows.",
+        "thread. Medians of interleaved processor seconds, and medians of the ratios to SGPR in "
+        "the same round. Memory: increase of the peak memory of a process by one evaluation, "
+        "median of three.",
+        "SGPR takes 2 n M^2 multiply-adds and FITC 3 n M^2, because its second pass needs a "
+        "weighted Gram matrix and a triangular solve; kernel evaluations are the same. Blocks of "
+        "PITC have M rows.",
     ]
     write(HERE, "cost", "Cost of one evidence and gradient", notes, table, checks)
 

@@ -1,6 +1,6 @@
 """E12 and E13 of the thesis: SWSGP-M-H beside SVGP-M-H, SVGP-H and SVGP-M.
 
-    python experiments/swsgp/orders.py           # what has no row: ten minutes of one core
+    python experiments/swsgp/orders.py           # missing rows: ten minutes of one core
     python experiments/swsgp/orders.py --quick   # a few steps, nothing written
 
 Writes orders.json, sizes.json and RESULTS.md after every fold and every number of points.
@@ -28,19 +28,21 @@ FEW = (4, 16)
 STEPS, RATE = 3000, 0.01
 PUBLISHED = (
     "Published (figures 4.4 and 4.6, without numbers): SWSGP-M-H beats SVGP-M-H and SVGP-H, is",
-    "about as good as SVGP-M and gets better with M; few neighbours do no harm when M is large.",
+    "about as good as SVGP-M and better with larger M; few neighbours are enough when M is large.",
 )
 SETTING = (
     f"{STEPS:,} Adam steps at {RATE} on a cosine (published: 100,000 at 0.001), batches of 64,",
-    "Matern 5/2 with a lengthscale per input, full S, learned Z, every model started as it starts",
-    "by default. 4,000 training and 2,000 test rows of the stand-ins of the specification.",
-    "Least rmse of any q: of the m that fits the test rows themselves best at the trained kernel",
-    "and Z. Where that too is more than 5 % above SVGP-64's, seeing H points alone is the cause.",
+    "Matern 5/2 with a lengthscale per input, full S, learned Z, every model with its default",
+    "start. 4,000 training and 2,000 test rows of generated stand-ins for the published sets.",
+    "'Least rmse of any q': RMSE of the variational mean m that fits the test rows best at the "
+    "trained kernel",
+    "and Z. Where that too is more than 5 % above SVGP-64's, the cause is that only H points are "
+    "used.",
 )
 SUMS = ("rmse", "mnll")
 LEAST = "least rmse of any q"
 Runs = dict[str, list[dict[str, Any]]]
-"""By model, what each fold gave."""
+"""Model -> scores of each fold."""
 
 
 def measured(fold: Fold, steps: int) -> Iterator[tuple[str, dict[str, float]]]:
@@ -62,7 +64,7 @@ def measured(fold: Fold, steps: int) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def kept(steps: int) -> dict[str, Runs]:
-    """What earlier processes measured with as many steps."""
+    """Saved runs with as many steps."""
     tables = earlier(HERE / "orders.json") or {}
     return {
         name: {
@@ -102,18 +104,18 @@ def write_orders(runs: dict[str, Runs]) -> None:
         by = {row["model"]: row["rmse"] for row in tables[name]}
         counts = {row["folds"] for row in tables[name]}
         whole = len(counts) == 1
-        # fewer folds than the three that are asked are said
+        # the check names the number of folds where it is not three
         part = f" ({min(counts)} of 3 folds)" if counts and counts != {3} else ""
         for h in FEW:
             own = f"SWSGP-64-{h}"
             for other in (f"SVGP-64-{h}", f"SVGP-{h}"):
-                checks[f"{name}: {own} beats {other}{part}"] = (
+                checks[f"{name}: {own} has a lower RMSE than {other}{part}"] = (
                     by[own] < by[other] if whole else None
                 )
             checks[f"{name}: {own} is within 5 % of SVGP-64's RMSE{part}"] = (
                 by[own] <= 1.05 * by["SVGP-64"] if whole else None
             )
-    notes = [*SETTING, "Means and standard deviations of the folds.", *PUBLISHED]
+    notes = [*SETTING, "Means and standard deviations over folds.", *PUBLISHED]
     some = {name: table for name, table in tables.items() if table}
     title = "More neighbours: orderings (E12)"
     write(HERE, "orders", title, notes, some, checks, hidden=["steps", "runs"])

@@ -1,4 +1,4 @@
-"""Data of the published experiments, or their stand-ins, made on the spot."""
+"""Data of the published experiments, or generated stand-ins."""
 
 from __future__ import annotations
 

@@ -65,20 +65,20 @@ def report(rows: list[dict[str, Any]]) -> None:
     for size, power in ((10_000_000, 7), (100_000_000, 8)):
         own = [row for row in rows if row["rows"] == size]
         both = bool(own and base)
-        checks[f"10^{power} rows: memory within 10 % of that at 10^6"] = (
+        checks[f"10^{power} rows: peak memory within 10 % of that at 10^6"] = (
             _most(own, "peak MiB") <= 1.1 * _most(base, "peak MiB") if both else None
         )
-        checks[f"10^{power} rows: at least 0.8 of the trained rows a second of 10^6"] = (
+        checks[f"10^{power} rows: at least 0.8 times the trained rows a second at 10^6"] = (
             _most(own, "trained rows/s") >= 0.8 * _most(base, "trained rows/s") if both else None
         )
     notes = [
         f"Files of {INPUTS} inputs and a target in float32; approx=svgp with 64 inducing points,",
         f"{STEPS:,} steps of {BATCH:,} rows, or as many as batches of all rows take, in a process",
-        "of one thread. Peak memory is the process's.",
+        "of one thread. Peak memory is that of the process.",
         "Trained rows per second are those of the steps, file rows per second those of reading the",
-        "files once in order, both by the clock on the wall, which other processes of the machine",
-        "share. Processor seconds are of the whole run, which reads all rows for its statistics,",
-        "its posterior and its evidence besides its batches.",
+        "files once in order, both in wall-clock time on a shared",
+        "machine. Processor seconds are of the whole run, which reads all rows for its statistics,",
+        "its posterior and its evidence in addition to its batches.",
     ]
     title = "Rows in files: memory and throughput"
     write(HERE, "stream", title, notes, sorted(rows, key=_order), checks)

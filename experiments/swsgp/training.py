@@ -1,4 +1,4 @@
-"""SVGP and SWSGP of the same parts, trained alike, and SVGP seen through its nearest points."""
+"""SVGP and SWSGP with the same parts and training, and SVGP restricted to the nearest points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def matern(d: int) -> Kernel:
 def svgp(
     fold: Fold, m: int, likelihood: Likelihood, kernel: Kernel | None = None, **options: Any
 ) -> SVGP:
-    """SVGP-m, started as it starts by default."""
+    """SVGP-m with its default start."""
     d = fold.x.shape[1]
     made = SVGP(
         kernel=matern(d) if kernel is None else kernel,
@@ -116,11 +116,11 @@ def scores(posterior: AnyPosterior, likelihood: Likelihood, fold: Fold) -> dict[
 
 @torch.no_grad()
 def best_means(model: SWSGP, fold: Fold) -> None:
-    """Set m to where the objective of all data is largest, given all else: a linear system.
+    """Set m to the maximum of the full-data objective, all else fixed: a linear system.
 
-    With A the weights that inputs give to inducing points and P_n the inverse covariance of those
-    that input n sees, (A^T A / noise + sum_n P_n / N) m = A^T y / noise; no step is taken. Gaussian
-    noise, a prior mean of zero.
+    With A the interpolation weights of inputs over inducing points and P_n the inverse covariance
+    of those that input n uses, (A^T A / noise + sum_n P_n / N) m = A^T y / noise; no step is taken.
+    Gaussian noise, a prior mean of zero.
     """
     m, n = len(model.inducing), len(fold.x)
     near = model.nearest(fold.x)
@@ -139,9 +139,9 @@ def best_means(model: SWSGP, fold: Fold) -> None:
 
 @torch.no_grad()
 def least_error(model: SWSGP, fold: Fold) -> float:
-    """RMSE of the m that fits the test rows themselves best, at the model's kernel and Z.
+    """RMSE of the m that fits the test rows best, at the model's kernel and Z.
 
-    No q(u) has a smaller one there: what is left is due to seeing H points alone.
+    No q(u) has a smaller one there: the rest of the error is due to using H points alone.
     """
     near = model.nearest(fold.test_x)
     weights = model.system(near, fold.test_x.unsqueeze(1)).weights.squeeze(2)
@@ -165,7 +165,7 @@ def mean_of(found: list[Mapping[str, float]]) -> dict[str, float | None]:
 
 
 def held(model: SVGP | SWSGP, *names: str) -> None:
-    """Keep parameters whose names start so as they are."""
+    """Freeze parameters whose names start so."""
     for name, parameter in model.named_parameters():
         if name.startswith(names):
             parameter.requires_grad_(False)

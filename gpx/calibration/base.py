@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, DataError
-from gpx.likelihoods.base import Task
+from gpx.likelihoods.base import Task, class_law
 from gpx.likelihoods.bernoulli import Sign
 
 MIN_LOG_PROBABILITY = math.log(torch.finfo(torch.float64).tiny)
@@ -147,7 +147,7 @@ def class_distribution(probabilities: Tensor, like: Any) -> Distribution:
     given: Tensor = like.probs
     if given.ndim == 1:
         return Sign(probabilities[:, 1].to(given))
-    return torch.distributions.Categorical(probs=probabilities.to(given))
+    return class_law(probabilities.to(given))
 
 
 def minimise_log_parameter(loss: Callable[[float], float], limit: float) -> float:

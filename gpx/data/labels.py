@@ -147,7 +147,8 @@ def _encode_names(
     """Encode classes with names, which the table numbers from 0."""
     names, y = table.class_names, table.y
     shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
-    said = f"{table.where}: the target ({table.target_name!r}) holds {len(names)} different texts"
+    count = "one text" if len(names) == 1 else f"{len(names)} different texts"
+    said = f"{table.where}: the target ({table.target_name!r}) holds {count}"
     if task == "ordinal":
         return _in_order(table, order, f"{said} ({shown})")
     if not is_classification(task):

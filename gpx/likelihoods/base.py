@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.distributions import (
+    Categorical,
     Distribution,
     Independent,
     LowRankMultivariateNormal,
@@ -29,6 +31,16 @@ def is_classification(task: Task) -> bool:
 def class_numbers(y: Tensor, task: Task) -> Tensor:
     """Classes 0 .. C - 1 (n,) of targets, which are -1 and 1 where there are two."""
     return (y > 0).long() if task == "binary" else y.long()
+
+
+def class_law(probabilities: Tensor) -> Categorical:
+    """Categorical law of class probabilities (..., C), with the logarithms of small ones exact.
+
+    ``Categorical(probs=...)`` raises those below rounding (1.2e-7 in float32) to it in logarithms,
+    so that a classifier that is certain and wrong would seem better than it is. Zero counts as the
+    smallest normal number.
+    """
+    return Categorical(logits=probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log())
 
 
 class Curvature(NamedTuple):

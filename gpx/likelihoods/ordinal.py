@@ -14,7 +14,7 @@ from torch.special import log_ndtr
 from gpx.constants import LOG_TWO_PI
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, NotAvailable
-from gpx.likelihoods.base import Curvature, Likelihood, Tilted, require_labels
+from gpx.likelihoods.base import Curvature, Likelihood, Tilted, class_law, require_labels
 from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
 
@@ -105,12 +105,14 @@ class Ordinal(Likelihood):
             variances = variance.unsqueeze(-1).expand_as(rest)
             below = self.quadrature.sigmoid(rest, variances)
             last = self.quadrature.sigmoid(-rest[..., -1:], variances[..., -1:])
+            # differences are exact up to rounding
             probs = torch.cat([below[..., :1], below.diff(dim=-1), last], -1)
+            probs = probs.clamp_min(torch.finfo(probs.dtype).eps)
         else:
             scale = (1.0 + variance.clamp_min(0.0)).sqrt()
             each = [torch.full_like(mean, c) for c in range(self.num_classes)]
             probs = torch.stack([self._log_interval(y, mean, scale).exp() for y in each], -1)
-        return Categorical(probs=probs.clamp_min(torch.finfo(probs.dtype).eps))
+        return class_law(probs)
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """Closed forms, of differences of logistic functions or of normal densities."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.likelihoods.base import Curvature, Likelihood, require_labels
+from gpx.likelihoods.base import Curvature, Likelihood, class_law, require_labels
 from gpx.likelihoods.quadrature import GaussHermite
 
 LEFT_MARGIN, RIGHT_MARGIN, MARGIN_DEVIATIONS = 8.0, 3.6, 5.0
@@ -98,8 +98,8 @@ class Softmax(Likelihood):
         return weight / weight.sum(-1, keepdim=True)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Categorical:
-        """Categorical with the averaged class probabilities."""
-        return torch.distributions.Categorical(probs=self.class_probabilities(mean, variance))
+        """The averaged class probabilities, as ``class_law``."""
+        return class_law(self.class_probabilities(mean, variance))
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """1[y = c] - softmax(f)_c and softmax(f)_c."""

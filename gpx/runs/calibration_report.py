@@ -108,7 +108,7 @@ class CalibrationReport:
         """Verdict: over-confident, under-confident, or no significant miscalibration."""
         if is_classification(self.task):
             claimed, right = self.measures["confidence"], self.measures["accuracy"]
-            spread = SIGNIFICANT_ERRORS * math.sqrt(max(right * (1.0 - right), 1e-12) / self.rows)
+            spread = SIGNIFICANT_ERRORS * self.measures["confidence_error"]
             found = f"the mean confidence is {claimed:.3f} and the accuracy {right:.3f}"
             gap = claimed - right
         elif "coverage_95" in self.measures:
@@ -206,7 +206,12 @@ def _measures(data: Dataset, law: Distribution) -> dict[str, float]:
     )
     if is_classification(data.task):
         log_probabilities, _ = class_log_probabilities(data.task, law, y)
-        found["confidence"] = float(log_probabilities.double().exp().max(1).values.mean())
+        confidence = log_probabilities.double().exp().max(1).values
+        found["confidence"] = float(confidence.mean())
+        # the standard error of the accuracy if every confidence is right; that of the accuracy
+        # itself would be zero where there are no errors
+        share = (confidence * (1.0 - confidence)).clamp_min(0.0).mean() / len(confidence)
+        found["confidence_error"] = float(share.sqrt())
     return found
 
 

@@ -11,6 +11,7 @@ from torch.distributions import Categorical, Distribution, Normal
 
 from gpx.data import Standardiser
 from gpx.data.columns.coding import Coding
+from gpx.likelihoods.base import class_law
 from gpx.likelihoods.bernoulli import Sign
 
 Law = Callable[[Tensor, Tensor | None], Distribution]
@@ -61,7 +62,7 @@ def averaged_over_gaps(
         assert isinstance(parts, (Categorical, Sign))
         probs = parts.probs.unflatten(0, (count, -1)).mean(0)
         probs = found.probs.index_copy(0, rows, probs)
-        return Sign(probs) if isinstance(found, Sign) else Categorical(probs=probs)
+        return Sign(probs) if isinstance(found, Sign) else class_law(probs)
 
 
 def completions(x: Tensor, coding: Coding, scaler: Standardiser) -> tuple[Tensor, Tensor] | None:

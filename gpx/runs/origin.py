@@ -63,9 +63,12 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
         free = name.startswith("trainer.") and name != "trainer.dtype"
         if free or name in DATA_PATHS or _same(old.get(name), new.get(name)):
             continue
+        found = f"has {name}={new[name]}" if name in new else f"lacks {name}"
+        was = (
+            f"with {old[name]}: restore that value" if name in old else "without: restore the file"
+        )
         raise CheckpointError(
-            f"{where} has {name}={new.get(name, 'nothing')}, but its checkpoint was trained with "
-            f"{old.get(name, 'nothing')}: restore that value, or start a new run"
+            f"{where} {found}, but its checkpoint was trained {was}, or start a new run"
         )
 
 

@@ -177,7 +177,7 @@ def _draw(
 ) -> None:
     """Draw figures, as PNG files and for the loggers; ``before`` as in ``draw_results``."""
     pictures = draw_results(state.data.in_memory, predictor, predictive, before)
-    pictures |= draw_model(state.data.in_memory, predictor, state.model)
+    pictures |= draw_model(state.data.in_memory, predictor, state.model, state.console.say)
     for name, figure in pictures.items():
         state.folder.write_figure(name, figure)
         figure.set_layout_engine("none")  # the layout is done; loggers draw the figure again

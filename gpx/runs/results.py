@@ -103,8 +103,12 @@ def draw_results(
 
 
 LARGE_MISFIT = 2.0
-"""Error bars are reported as too narrow if the expected squared error of training rows exceeds this
-many noise variances."""
+"""Error bars are reported as unreliable if the expected squared error of training rows exceeds this
+many noise variances. They are too narrow where weights are sure of their values, and too wide where
+weights are spread over several."""
+
+LARGE_EVIDENCE = 1e9
+"""Evidences of at least so many nats are printed with a power of ten."""
 
 COVERAGE_TOLERANCE = 0.1
 """Coverage below 0.95 by more than this is reported."""
@@ -154,7 +158,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
     if metrics.get("train.misfit", 0.0) > LARGE_MISFIT:
         lines.append(
-            "error bars are too narrow: the expected squared error of training rows is "
+            "error bars are unreliable: the expected squared error of training rows is "
             f"{metrics['train.misfit']:.3g} times the noise variance, as the values that weights "
             "may take are too far apart; bring them closer together "
             "(approx.weights.half_width=1), use a grid of noise variances "
@@ -164,8 +168,12 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     lines += narrow_intervals(metrics)
     lines += better_baselines(metrics)
     kind = str(metrics["train.evidence_kind"]).replace("_", " ")
+    if "train.evidence_of" in metrics:
+        kind += f"; {metrics['train.evidence_of']}"
+    evidence = metrics["train.evidence"]
+    nats = f"{evidence:.1f}" if abs(evidence) < LARGE_EVIDENCE else f"{evidence:.4g}"
     lines.append(
-        f"log evidence {metrics['train.evidence']:.1f} nats ({kind}); "
+        f"log evidence {nats} nats ({kind}); "
         f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s{_ended(metrics)}; "
         f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
     )

@@ -41,6 +41,18 @@ def test_the_factor_is_found(make, factor):
     assert float(inside.double().mean()) == pytest.approx(0.95, abs=0.02)
 
 
+def test_a_skewed_law_that_is_right_is_left_alone():
+    """Each side of an interval has its own half, here 0.56 and 2.27 at level 0.9."""
+    n, generator = 5000, torch.Generator().manual_seed(0)
+    place, width = torch.tensor([0.0, 2.0]).expand(n, 2), torch.tensor([0.1, 1.0]).expand(n, 2)
+    shares = Categorical(torch.tensor([0.8, 0.2]).expand(n, 2))
+    right = torch.rand(n, 1, generator=generator) < 0.2
+    drawn = place + width * torch.randn(n, 2, generator=generator)
+    made = Conformal(level=0.9)
+    made.fit(MixtureSameFamily(shares, Normal(place, width)), drawn.gather(1, right.long())[:, 0])
+    assert made.facts()["factor"] == pytest.approx(1.0, rel=0.1)
+
+
 def test_variance_is_the_most_likely_factor():
     predictive, y = problem(100)
     made = Variance()

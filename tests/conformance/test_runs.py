@@ -15,6 +15,7 @@ from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
 from gpx.runs import RunFolder, load, resume, run
+from gpx.runs.results import summary
 from gpx.runs.watching.tensorboard import TensorBoard
 
 SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations=5"]
@@ -236,6 +237,21 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
         ("deep_rf", "deep_svgp", "cnn_mcd", "cnn_rf", "cnn_sorf", "cnn_deep_rf"), 0.05
     )
     assert width == pytest.approx(2 * 1.959964, rel=mixtures.get(finished.approx, 1e-4))
+
+
+def test_the_sparsity_of_discrete_weights_is_that_of_draws(finished):
+    """In metrics.json and in the summary; zeros of 4,000 draws, five standard errors at most."""
+    posterior = load(finished.folder.path).posterior
+    found = finished.metrics.get("predict.sparsity")
+    assert (found is not None) == finished.approx.startswith("direct")
+    if found is None:
+        return
+    assert finished.metrics["train.sparsity"] == pytest.approx(found, rel=1e-9)
+    assert f"zeros in a draw of the weights: {100.0 * found:.1f} %" in summary(finished.metrics)
+    codes = posterior.sample_codes(4000, generator=torch.Generator().manual_seed(0))
+    zeros = (codes == finished.metrics["train.num_values"] // 2).double().mean(1)
+    assert 0.02 < found < 0.98
+    assert float(zeros.mean()) == pytest.approx(found, abs=5.0 * float(zeros.std()) / 4000**0.5)
 
 
 def test_a_run_that_was_stopped_ends_at_the_same_numbers(finished, tmp_path):

@@ -16,6 +16,7 @@ from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, load, resume, run
+from gpx.runs.calibration_report import CalibrationReport
 
 SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0"]
 CLASSES = [
@@ -105,6 +106,17 @@ def test_heavy_tails_are_kept(tmp_path):
     assert metrics["test.rmse"] == pytest.approx(metrics["uncalibrated.rmse"], rel=1e-5)
 
 
+def test_a_few_rows_without_an_error_do_not_make_a_model_under_confident():
+    """Fifteen confidences of 0.9: all are right in a fifth of all cases."""
+    error = math.sqrt(0.9 * 0.1 / 15)
+    measures = {"confidence": 0.9, "accuracy": 1.0, "confidence_error": error}
+    report = CalibrationReport("multiclass", 15, measures, None, {})
+    assert report.sentence().startswith("calibrated, as far as 15 test points can tell")
+    surer = {**measures, "confidence_error": error / 4.0}  # 240 of them
+    found = CalibrationReport("multiclass", 240, surer, None, {}).sentence()
+    assert found.startswith("under-confident")
+
+
 def test_diagnose_shows_classes_before_and_after(finished, tmp_path, capsys):
     folder, metrics = finished
     others = tmp_path / "others.csv"
@@ -123,6 +135,8 @@ def test_diagnose_shows_classes_before_and_after(finished, tmp_path, capsys):
     kept = json.loads((folder.path / "calibration.json").read_text())
     assert kept["before"]["ece"] == pytest.approx(metrics["uncalibrated.ece"], rel=1e-5)
     assert kept["settings"]["temperature"] == metrics["calibration.temperature"]
+    confidence, error = (kept["measures"][k] for k in ("confidence", "confidence_error"))
+    assert 0.0 < error <= math.sqrt(confidence * (1.0 - confidence) / kept["rows"])
     assert 0.0 <= kept["elsewhere"]["auroc"] <= 1.0
     assert kept["elsewhere"]["rows"] == 40
     assert any(f"AUROC of {kept['elsewhere']['auroc']:.3f}" in line for line in lines)

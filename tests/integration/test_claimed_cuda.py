@@ -179,11 +179,15 @@ def test_what_joins_a_module_from_the_other_device_is_refused():
         ):
             with pytest.raises(DeviceMismatch, match=f"{name} joins Linear, which is on CUDA"):
                 setattr(module, name, stranger)
-        with pytest.raises(DeviceMismatch, match="stranger joins Linear"):
-            module.register_buffer("stranger", here)
+        for stranger in (here, torch.zeros(0)):  # an empty one would take a loaded state with it
+            with pytest.raises(DeviceMismatch, match="stranger joins Linear"):
+                module.register_buffer("stranger", stranger)
         module.register_buffer("second", there)
         module.first = there + 1.0
-        module.register_buffer("empty", torch.zeros(0))
+        module.register_buffer("empty", there[:0])
+        empty = torch.nn.Module()
+        empty.register_buffer("filled", here[:0])
+        empty.filled = there  # where it is was not decided yet
         module.cpu().register_buffer("third", here)
     module.register_buffer("fourth", torch.ones(1, device="meta"))  # elsewhere nothing is watched
 

@@ -235,7 +235,7 @@ def test_a_run_trains_predicts_and_goes_on(name, tmp_path, monkeypatch):
     assert np.abs(plain.predict(NEW.numpy()).mean - whole.predict(NEW.numpy()).mean).max() > 1e-3
 
 
-def test_what_takes_no_noise_by_row_says_so(tmp_path):
+def test_methods_without_row_noise_refuse_it(tmp_path):
     given = {"noise": KNOWN.known.numpy(), "quiet": True, "keep": False}
     for options, words in (
         (("approx=pic",), "prior=pic takes one noise variance|approx.prior=pic"),
@@ -273,7 +273,7 @@ def test_rows_of_classes_have_weights(options, tmp_path):
     assert fitted.metrics["test.mnlp"] != plain.metrics["test.mnlp"]
 
 
-def test_what_takes_no_weights_speaks_of_weights():
+def test_methods_without_row_weights_refuse_them():
     weights = {"weights": np.full(N, 2.0), "quiet": True, "keep": False}
     for options, words in (
         (

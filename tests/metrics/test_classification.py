@@ -39,6 +39,13 @@ def test_worked_examples_of_scores() -> None:
     assert float(entropy(torch.eye(3))[0]) == 0.0
 
 
+def test_a_confidence_at_an_edge_belongs_to_the_bin_below() -> None:
+    confidence = torch.tensor([0.5, 0.625, 0.75, 0.875], dtype=torch.float64)
+    probabilities = torch.stack([confidence, 1.0 - confidence], 1)
+    found = reliability(probabilities, torch.zeros(4), bins=4)
+    assert found.counts.tolist() == [0.0, 1.0, 2.0, 1.0]
+
+
 def test_certain_predictions_stay_in_the_last_bin() -> None:
     probabilities = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=DOUBLE)
     assert float(ece(probabilities, torch.tensor([0, 1]))) == pytest.approx(0.5)

@@ -281,17 +281,19 @@ class ClaimedDevice(TorchFunctionMode):
 
 
 def _at_home(module: nn.Module, name: str, value: Any) -> None:
-    """Refuse what joins ``module`` from the other device; empty tensors have no place yet."""
+    """Refuse what joins ``module`` from the other device, empty or not.
+
+    An empty buffer decides where a loaded state goes. Those that a module has itself do not count:
+    a module of empty buffers alone is where the first one is filled.
+    """
     joining = value if isinstance(value, Tensor | nn.Module) else None
     if joining is None or "_parameters" not in module.__dict__:  # not initialised yet
         return
     with torch._C.DisableTorchFunction():
+        arriving = [joining] if isinstance(joining, Tensor) else _tensors(joining)
         there, here = (
-            {isinstance(t, Claimed) for t in tensors if t.numel() and t.layout == torch.strided}
-            for tensors in (
-                [joining] if isinstance(joining, Tensor) else _tensors(joining),
-                _tensors(module),
-            )
+            {isinstance(t, Claimed) for t in tensors if t.layout == torch.strided}
+            for tensors in (arriving, [t for t in _tensors(module) if t.numel()])
         )
     if there and here and there != here:
         where = "CUDA" if here == {True} else "the CPU" if here == {False} else "both devices"

@@ -71,8 +71,11 @@ def test_what_may_differ(state, changed):
         ({"data__split": 1}, "data.split=1, .* with 0"),
         ({"kernel__lengthscale": [1.0, 2.5]}, r"kernel.lengthscale=\[1.0, 2.5\], .* \[1.0, 2.0\]"),
         ({"kernel___target_": "gpx.kernels.Matern32"}, 'kernel._target_="gpx.kernels.Matern32"'),
-        ({"kernel__period": 3}, "kernel.period=3, .* with nothing"),
-        ({"kernel": None}, "has kernel"),
+        ({"kernel__period": 3}, "has kernel.period=3, .* trained without: restore the file"),
+        (
+            {"kernel": None},
+            r"lacks kernel\._target_, .* with \"gpx.kernels.RBF\": restore that value",
+        ),
         ({"facts__num_inputs": 3}, "approx.num_inputs=3, .* with 2"),
         ({"trainer__dtype": "float32"}, 'trainer.dtype="float32", .* with "float64"'),
     ],

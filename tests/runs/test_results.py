@@ -33,6 +33,12 @@ def test_it_says_on_how_many_rows_and_why_training_ended():
     assert "; 7 steps in 1.2 s (converged); " in summary(METRICS | of_scipy)[-1]
 
 
+def test_what_is_told_in_place_of_an_evidence_is_named():
+    of = METRICS | {"train.evidence_of": "-N/2 log GCV in its place"}
+    assert "nats (lower bound; -N/2 log GCV in its place); 7 steps" in summary(of)[-1]
+    assert "log evidence -1.234e+119 nats" in summary(METRICS | {"train.evidence": -1.2344e119})[-1]
+
+
 def test_what_recalibration_changed_is_shown():
     lines = summary(METRICS | {"uncalibrated.rmse": 0.5, "uncalibrated.mnlp": -0.5})
     assert lines[3].split() == ["before", "recalibration", "0.5000", "-0.5000"]
@@ -93,7 +99,9 @@ def test_worse_densities_than_those_of_a_baseline_are_said():
 
 
 def test_values_of_weights_too_far_apart_for_the_noise_are_said():
-    words = "12.3 times the noise variance"
+    words = (
+        "error bars are unreliable: the expected squared error of training rows is 12.3 times the"
+    )
     assert any(words in line for line in summary(METRICS | {"train.misfit": 12.34}))
     assert not any("noise variance" in line for line in summary(METRICS | {"train.misfit": 1.1}))
 

@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Distribution
 from gpx.backends import row_chunks
 from gpx.inference.finite_mixture import mixture_moments
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
@@ -120,7 +120,7 @@ class SampledPosterior(Posterior):
                 part = likelihood.predictive(mean, variance)
                 assert isinstance(part, Categorical)
                 total += part.probs
-            return Categorical(probs=total / total.sum(1, keepdim=True))
+            return class_law(total / total.sum(1, keepdim=True))
         return super().predictive(x, likelihood)
 
     @torch.no_grad()

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 
 from gpx.backends import row_chunks
 from gpx.kernels.base import Kernel
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Likelihood, class_law
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
@@ -115,7 +115,7 @@ class SitePosterior(Posterior):
             for label in range(self.num_latents):
                 classes = torch.full_like(mean[rows, 0], label)
                 total[rows, label] = likelihood.log_prob(classes, drawn).exp().mean(0)
-        return Categorical(probs=(total / total.sum(1, keepdim=True)).to(x.dtype))
+        return class_law((total / total.sum(1, keepdim=True)).to(x.dtype))
 
     @torch.no_grad()
     def sample_paths(

@@ -21,6 +21,9 @@ FeatureNetwork = Literal["identity", "dense"] | Backbone
 CHUNK = 1024
 """Rows whose features are computed at once outside of training."""
 
+ROUNDING = 100.0
+"""Features that vary by less than this number of rounding errors are constant."""
+
 
 class Standardised(nn.Module):
     """Standardises features with the mean and standard deviation measured before training.
@@ -51,7 +54,9 @@ class Standardised(nn.Module):
         """Measure mean and deviation of features x (n, h); constant features get deviation one."""
         self.mean.copy_(x.mean(0))
         spread = x.std(0, correction=0)
-        spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+        # the mean of equal numbers is rounded, so that their deviation may be above zero
+        constant = spread <= ROUNDING * torch.finfo(x.dtype).eps * x.abs().amax(0)
+        spread = torch.where(constant, torch.ones_like(spread), spread)
         self.deviation.copy_(spread * x.shape[1] ** 0.5 if self.by_number else spread)
 
 

@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Distribution, Independent, MixtureS
 
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods import Bernoulli, Gaussian
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.bernoulli import Sign
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
@@ -172,12 +172,12 @@ class NetworkPosterior(Posterior):
         if self.draws_needed == 1:
             return super().predictive(x, likelihood)
         if likelihood.task == "multiclass":
-            return Categorical(probs=self._class_probabilities(x, likelihood))
+            return class_law(self._class_probabilities(x, likelihood))
         mean, variance = self.components(x)
         if likelihood.task == "ordinal":
             predictive = likelihood.predictive(mean, variance)
             assert isinstance(predictive, Categorical)
-            return Categorical(probs=predictive.probs.mean(0))
+            return class_law(predictive.probs.mean(0))
         if isinstance(likelihood, Bernoulli):
             if likelihood.probability == "median":
                 return super().predictive(x, likelihood)

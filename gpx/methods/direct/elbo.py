@@ -118,7 +118,7 @@ class DirectELBO(Objective[DiscreteWeights]):
         better; a sweep shows whether changing a single weight could still raise the bound.
         ``misfit`` is the expected squared error per row times the expected noise precision. If it
         is far above one, the values of the weights are too far apart for so small a noise variance,
-        and the posterior is overconfident.
+        and the posterior variance is too small, or too large where weights are spread over values.
         """
         found = self.evidence(model, x, y, generator=generator)
         gain = float(model.bound(model.logits_after_sweep()).value - found.value)

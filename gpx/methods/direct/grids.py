@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.tensor_checks import check_at_least
 
 Prior = Literal["gaussian", "uniform"]
@@ -204,8 +204,9 @@ class NoiseGrid(Grid):
 def require_grid(given: object, kind: type[Grid], argument: str) -> None:
     """Raise ConfigError unless ``given`` is a grid of that kind or None."""
     if given is not None and not isinstance(given, kind):
+        found = class_name(given)
         raise ConfigError(
-            f"{argument}={given!r} is no {kind.__name__}; give a gpx.models.{kind.__name__} or None"
+            f"{argument}= is of class {found}; give a gpx.models.{kind.__name__} or None"
         )
 
 

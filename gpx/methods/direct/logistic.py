@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +18,15 @@ from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteWeights
 from gpx.methods.direct.grids import WeightGrid, effective_log_prior
 from gpx.methods.direct.mean_field import by_logits, negative_divergence
+
+LARGEST_START = 10.0
+"""Largest expected loss per row, in nats, from which training starts where there is a choice."""
+
+NARROWING = (0.0, *(10.0**power for power in range(-1, 5)))
+"""Precisions of the Gaussians around zero by which the start of q is narrowed, in this order."""
+
+START_ROWS = 1000
+"""Number of rows at which the loss of the start is computed."""
 
 
 class LogisticFit(NamedTuple):
@@ -80,7 +90,7 @@ class DirectLogistic(DiscreteWeights):
         likelihood: ``Bernoulli`` with the logit link.
 
     Attributes:
-        logits (m, k): their softmax gives the probabilities of q; they start at the prior.
+        logits (m, k): their softmax gives the probabilities of q; see ``initialise``.
 
     Raises:
         ConfigError: a link other than logit, or as ``DiscreteWeights``.
@@ -133,10 +143,13 @@ class DirectLogistic(DiscreteWeights):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Fix the basis functions and start q at the prior.
+        """Fix the basis functions and start q at the prior, narrowed where its loss is large.
+
+        The bound charges exp(|f|) for a wrong f. Under a wide prior gradients of that size leave
+        no step by which other weights improve.
 
         Raises:
-            ConfigError: labels other than -1 and 1.
+            ConfigError: labels other than -1 and 1, or a bound that overflows.
         """
         if not bool((y.abs() == 1.0).all()):
             some = ", ".join(f"{v:g}" for v in y.unique()[:4].tolist())
@@ -144,7 +157,29 @@ class DirectLogistic(DiscreteWeights):
         one = y.new_ones(())  # stands in for a noise variance; labels have unit size
         self.note = self.basis.start(x, y - self.mean(x), one, generator=generator)
         self.set_prior_scale()
-        self.logits.data = self.log_prior().expand(len(self.scale), -1).clone()
+        losses: list[float] = []
+        for precision in NARROWING:
+            losses.append(self._loss_of_start(x[:START_ROWS], y[:START_ROWS], precision))
+            if losses[-1] <= LARGEST_START:
+                break
+        smallest = min(losses)
+        if not math.isfinite(smallest):
+            raise ConfigError(
+                "the bound on the logistic likelihood charges exp(|f|) for a wrong f, which "
+                "overflows: give the kernel a smaller outputscale"
+            )
+        place = losses.index(smallest)
+        self._loss_of_start(x[:1], y[:1], NARROWING[place])
+        if place:
+            self.note += (
+                f"; q starts narrower than the prior, whose loss is {losses[0]:.1g} nats a row"
+            )
+
+    def _loss_of_start(self, x: Tensor, y: Tensor, precision: float) -> float:
+        """Set q to the prior times a Gaussian around zero; the expected loss per row, in nats."""
+        start = self.log_prior() - 0.5 * precision * self.values().square()
+        self.logits.data = start.expand(len(self.scale), -1).clone()
+        return -float(self.bound_terms(x, y).fit) / len(x)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -14,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.exact_mll import exact_evidence, matrix_gradient
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
 
@@ -105,7 +106,9 @@ class LeaveOneOut(Objective[ExactModel]):
         if solver != "cholesky":
             raise self._no_factor(solver)
         known = getattr(model, "row_noise", None)
-        return exact_evidence(model, x, y, self.kind, known, leave_one_out_log_density)
+        found = exact_evidence(model, x, y, self.kind, known, leave_one_out_log_density)
+        facts: Facts = {"evidence_of": "leave-one-out log density in its place"}
+        return replace(found, facts=found.facts | facts)
 
     @staticmethod
     def _no_factor(solver: str) -> ConfigError:

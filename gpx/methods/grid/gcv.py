@@ -123,8 +123,17 @@ class GCV(GridObjective):
     def prepare(
         self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """As in ``GridObjective``; raises ConfigError if "dense" does not fit into memory."""
+        """As in ``GridObjective``.
+
+        Raises:
+            ConfigError: "dense" does not fit into memory, or all targets are equal.
+        """
         super().prepare(model, x, y, generator=generator)
+        if bool((y == y[0]).all()):
+            raise ConfigError(
+                "objective=GCV() compares residuals, which are zero as all targets are equal; use "
+                "objective=GridMLL()"
+            )
         rows = model.gridded(x)
         if self.trace == "dense" and rows.gaps.shape[0]:
             require_dense(x.shape[0], len(rows.grid.axes), x, "trace", model.options.memory_budget)
@@ -177,6 +186,7 @@ class GCV(GridObjective):
             "gcv": float(n * square / trace.square()),
             "variance_scale": float(solve.fit) / n,
             "trace": route,
+            "evidence_of": "-N/2 log GCV in its place",
         }
         facts |= grid_facts(
             model, rows, solver=solve.report, gradient_solver=second, trace_solver=inverse.report

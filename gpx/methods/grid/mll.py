@@ -36,7 +36,11 @@ from gpx.methods.grid.logdet import (
 from gpx.methods.grid.system import FactorGradient, GridSystem, factorises_observed
 
 KIND_WHEN_UNCONVERGED: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
-"""Kind of an otherwise exact evidence after a solve that did not converge."""
+"""Kind of an otherwise exact evidence after a solve that did not converge, or not far enough."""
+
+EXACT_RESIDUAL = 1e-3
+"""Largest relative residual of a solve after which an evidence counts as exact. The error of the
+data fit is of second order in the residual."""
 
 
 @runtime_checkable
@@ -246,7 +250,8 @@ class GridMLL(GridObjective):
 
         Facts: route of the log-determinant, its standard error, steps, residual and outcome of the
         solves, and with ``bracket`` the width of the certified bracket of the fit. After a solve
-        that did not converge, an exact evidence is a lower (fill) or upper (ignore) bound.
+        that did not converge, or to a residual above ``EXACT_RESIDUAL``, an exact evidence is a
+        lower (fill) or upper (ignore) bound.
         """
         self.check(model)
         target, rows, factors = self.prepare_system_inputs(model, x, y)
@@ -282,8 +287,11 @@ class GridMLL(GridObjective):
             facts["evidence_fit_gap"] = max(0.5 * float(ends.upper - ends.lower), 0.0)
         kind: Kind = "estimate"
         if logdet.exact and facts["gaps"] != "penalize":
-            unconverged = solve.report is not None and not solve.report.converged
-            kind = KIND_WHEN_UNCONVERGED[str(facts["gaps"])] if unconverged else "exact"
+            report = solve.report
+            rough = report is not None and not (
+                report.converged and report.residual <= EXACT_RESIDUAL
+            )
+            kind = KIND_WHEN_UNCONVERGED[str(facts["gaps"])] if rough else "exact"
         return Evidence(value, kind, terms._asdict(), solve.report, facts)
 
     def sampled_route(self, rows: GriddedRows) -> str:

@@ -21,6 +21,7 @@ from gpx.inference.variational import (
     Strategy,
     Whitened,
     WhitenedGaussian,
+    laplace_variational,
     mean_shares,
     observed_sums,
     optimal_variational,
@@ -38,6 +39,9 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
 from gpx.tensor_checks import check_at_least, check_not_negative
+
+LAPLACE_ROWS = 5000
+"""Random rows from which Laplace's approximation of q(v) is made, to start from."""
 
 
 class BoundTerms(NamedTuple):
@@ -75,7 +79,8 @@ class SVGP(Model):
         strategy: parametrisation of q(u); None: ``Whitened``, in terms of v.
         warm_start: with Gaussian noise (also of ``MixedOutputs``), set the noise variance and q(v)
             to the maximum of the collapsed bound given Z and the kernel (one pass over the data);
-            otherwise q(v) starts at the prior.
+            with a log-concave likelihood of one latent function, set q(v) to Laplace's
+            approximation from ``LAPLACE_ROWS`` rows; otherwise q(v) starts at the prior.
         refit: with Gaussian noise, ``condition`` uses the optimal q(v) at the trained Z and
             hyperparameters (one more pass over the data), whose bound is never below that of the
             trained q(v); otherwise it uses the trained q(v).
@@ -179,6 +184,8 @@ class SVGP(Model):
         self._start_likelihood(x, y)
         if self.warm_start and isinstance(self.likelihood, OPTIMAL):
             self._warm_start(self.likelihood, x, y)
+        elif self.warm_start and self.row_noise is None and _has_laplace(self.likelihood):
+            self._start_at_laplace(x, y, generator)
 
     @torch.no_grad()
     def _start_likelihood(self, x: Tensor, y: Tensor) -> None:
@@ -219,6 +226,25 @@ class SVGP(Model):
         if self.row_noise is None:
             raise_noise(per_output_sums(sums, likelihood), sums.counts, likelihood)
         self._assign_optimum(self.q, sums)
+
+    @torch.no_grad()
+    def _start_at_laplace(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """Set q(v) to Laplace's approximation, if the bound is then higher than at the prior."""
+        rows = torch.randperm(len(x), generator=generator, device=generator.device)[:LAPLACE_ROWS]
+        own_x, own_y = x[rows.to(x.device)], y[rows.to(x.device)]
+
+        def bound() -> float:
+            terms = self.bound_terms(own_x)
+            expected = self.likelihood.expected_log_prob(own_y, *terms.marginals)
+            return float(expected.sum() - terms.kl)
+
+        before, kept = bound(), copy.deepcopy(self.q.state_dict())
+        found = laplace_variational(self._variables, self.mean, own_x, own_y, self.likelihood)
+        if found is None:
+            return
+        self._assign(self.q, *found)
+        if not bound() > before:
+            self.q.load_state_dict(kept)
 
     @torch.no_grad()
     def fit_variational(self, x: Tensor, y: Tensor) -> None:
@@ -330,3 +356,10 @@ class SVGP(Model):
         if isinstance(stored, Tensor) and stored.ndim == 2 and not self.features.trainable:
             self._resize(stored.shape)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _has_laplace(likelihood: Likelihood) -> bool:
+    """Whether q(v) can start at Laplace's approximation."""
+    concave = likelihood.log_concave and likelihood.task != "regression"
+    curved = type(likelihood).curvature is not Likelihood.curvature
+    return concave and curved and likelihood.num_latents == 1

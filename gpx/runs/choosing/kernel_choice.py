@@ -26,7 +26,7 @@ from gpx.options.build import build
 from gpx.options.kernel_expression import kernel_node, sum_of
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 from gpx.runs.choosing.method_choice import EXACT_ROWS
-from gpx.runs.choosing.series_kernels import composed_kernel, likely_periods
+from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
 from gpx.runs.data import require_outputs, with_facts
 from gpx.sampling.seeds import stream
 from gpx.training.initialisation import rows_of_outputs
@@ -41,6 +41,8 @@ NUM_REFITS = 4
 """Number of kernels that are fitted again."""
 REQUIRED_LEAD = 3.0
 """Nats by which a kernel must lead one of fewer hyperparameters (odds of 20 to 1)."""
+FORECAST_LEAD = 0.1
+"""Nats per row by which a series must be forecast better, to prefer more hyperparameters."""
 SUBSET, CONSTANTS = "gpx.training.SubsetInitialisation", "gpx.training.ConstantInitialisation"
 NUM_SHOWN = 4
 """Number of other kernels that the reason names."""
@@ -129,8 +131,9 @@ def with_kernel_chosen(
     if data.num_inputs == 1 and not grid:
         best = max(fits, key=lambda fit: fit.score)
         first_x, first_y = rows_of_outputs(x, y)[0]
-        periods = likely_periods(first_x[:, 0], first_y)
-        composed_kernel(best, fitter, periods, folders, fits, options["rounds"] * clock.left)
+        series = decomposed(first_x[:, 0], first_y)
+        rounds = options["rounds"] * clock.left
+        composed_kernel(best, fitter, series, folders, fits, rounds, clock.until)
     elif data.num_inputs > 1 and clock.left:
         fits += _with_one_lengthscale(fits, nodes, fitter)
     fits.sort(key=lambda fit: -fit.score)
@@ -145,13 +148,24 @@ def with_kernel_chosen(
             "kernel=auto: no kernel has a finite evidence on these data; name one, such as "
             "kernel=rbf"
         )
-    near = [fit for fit in fits if fit.score > fits[0].score - REQUIRED_LEAD]
-    best = min(near, key=lambda fit: fit.hyperparameters)  # of equals the first has the best score
+    best = _preferred([fit for fit in fits if fit.score > fits[0].score - REQUIRED_LEAD])
     made.kernel, made.likelihood = best.node, best.likelihood
     if best.node != nodes.get(best.name) and _replaces_init(made.init, len(fitter.y), len(x)):
         made.init = {"_target_": CONSTANTS}
     made.facts.kernel_choice = _describe(best, fits, len(fitter.y), clock)
     return made
+
+
+def _preferred(near: Sequence[Fit]) -> Fit:
+    """The kernel of fewest hyperparameters among those of about equal score.
+
+    Of a series those alone that forecast its later part about as well as the best: kernels that
+    describe the rows equally well can differ widely beyond them.
+    """
+    most = max((fit.forecast for fit in near if fit.forecast is not None), default=-math.inf)
+    able = [f for f in near if f.forecast is None or f.forecast >= most - FORECAST_LEAD]
+    # of equals the first has the best score
+    return min(able, key=lambda fit: fit.hyperparameters)
 
 
 def _replaces_init(init: DictConfig | None, rows: int, total: int) -> bool:
@@ -189,6 +203,8 @@ def _describe(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
         text += f"; scores of others relative to it, in nats: {listed}"
         if any(fit.score > best.score for fit in shown):
             text += f" (one with more hyperparameters must lead by {REQUIRED_LEAD:g})"
+    if best.forecast is not None:
+        text += f"; forecasts of its last three tenths, log density/point {best.forecast:+.3f}"
     if clock.skipped:
         text += f"; trainer.budget left no time to compare {clock.skipped} kernels"
     return text

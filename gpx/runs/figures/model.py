@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from gpx.constraints import natural_parameters
 from gpx.data import Dataset
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotAvailable
 from gpx.likelihoods import target_marginals
 from gpx.methods.base.model import Model
+from gpx.runs.function_draws import joint_draws
 from gpx.runs.predictor import Predictor
 from gpx.sampling.seeds import stream
 
@@ -30,13 +31,16 @@ NUM_PATHS, NUM_GRID_POINTS = 5, 200
 """Number of functions sampled from a posterior over one input, and of points to draw them at."""
 
 
-def draw_model(data: Dataset, predictor: Predictor, model: Model) -> dict[str, Figure]:
+def draw_model(
+    data: Dataset, predictor: Predictor, model: Model, say: Callable[[str], None]
+) -> dict[str, Figure]:
     """Figures by name: lengthscales, sampled functions (one input), maps (two inputs).
 
     Args:
         data: the split the model was trained on.
         predictor: the trained model.
         model: with its hyperparameters and inducing points.
+        say: takes a line for each figure that cannot be drawn.
     """
     from gpx.runs.figures import predictions as figures
 
@@ -52,8 +56,10 @@ def draw_model(data: Dataset, predictor: Predictor, model: Model) -> dict[str, F
     if isinstance(inducing, Tensor) and inducing.shape[1:] == (data.num_inputs,):
         marks = _array(data.scaler.original_inputs(inducing.detach().double().cpu()))
     if data.num_inputs == 1 and data.task == "regression":
-        with suppress(ConfigError):  # a kernel whose functions cannot be sampled
+        try:
             drawn["sampled_functions"] = _functions(data, predictor, marks)
+        except NotAvailable as error:
+            say(f"note: no figure of sampled functions: {error}")
     elif data.num_inputs == 2 and data.task in ("regression", "binary"):
         drawn["map"] = _map(data, predictor, marks)
     return drawn
@@ -66,7 +72,10 @@ def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figu
     x = predictor.placed(grid)
     draws = stream(0, "figure", x.device)
     with torch.no_grad():
-        latents = predictor.posterior.sample_paths(NUM_PATHS, generator=draws)(x)
+        try:
+            latents = predictor.posterior.sample_paths(NUM_PATHS, generator=draws)(x)
+        except ConfigError:  # a kernel without random features
+            latents = joint_draws(predictor.posterior, x, NUM_PATHS, generator=draws)
         paths, _ = predictor.likelihood.outputs(latents, torch.zeros_like(latents))
     return figures.sampled_functions(
         (_inputs(data, data.train_x)[:, 0], _targets(data, data.train_y)),

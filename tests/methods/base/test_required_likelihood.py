@@ -1,4 +1,4 @@
-"""Models for some likelihoods only refuse the others in a sentence that says what takes them."""
+"""Models that need certain likelihoods refuse others and name an alternative."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def refused(model, likelihood):
 @pytest.mark.parametrize(
     "model", [Committee, LocalExperts, MixtureOfExperts, Transductive, SKI, SSGP, VSSGP]
 )
-def test_what_needs_gaussian_noise_names_the_model_that_does_not(model):
+def test_models_of_gaussian_noise_name_an_alternative(model):
     text = refused(model, Bernoulli())
     assert text.startswith(model.__name__)
     assert "needs the Gaussian likelihood, got Bernoulli" in text

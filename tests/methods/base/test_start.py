@@ -1,9 +1,9 @@
-"""Who watches a start, and whether its time is over."""
+"""The deadline of an initialisation."""
 
 from gpx.methods.base.start import Deadline, Unwatched
 
 
-def test_nobody_who_watches_ever_ends_a_start():
+def test_a_start_without_a_watcher_has_no_deadline():
     watch = Unwatched()
     assert not watch.spent()
     assert watch.earlier() is None

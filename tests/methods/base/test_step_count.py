@@ -1,4 +1,4 @@
-"""Steps that are counted: which ones are due, and that a resume goes on with the count."""
+"""Counted steps: which are due, also after a resume."""
 
 from gpx.methods.base.step_count import StepCount
 

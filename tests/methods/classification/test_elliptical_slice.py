@@ -1,4 +1,4 @@
-"""Chains over latents and hyperparameters: against the prior, integrals, and themselves."""
+"""Chains over latents and hyperparameters, against priors, integrals and resumed chains."""
 
 import math
 
@@ -98,7 +98,7 @@ def test_hyperparameters_that_the_data_do_not_touch_follow_their_prior():
 
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(3)], ids=["two", "three"])
-def test_a_frame_is_a_change_of_coordinates(likelihood):
+def test_the_frame_is_a_valid_change_of_coordinates(likelihood):
     """The ratio is p(y | f) N(v; 0, I) / N(v; c, (J J^T)^-1), for latents that it gives itself."""
     p = likelihood.num_latents
     x, y = points(7, classes=2 if p == 1 else 3)
@@ -208,7 +208,7 @@ def test_going_on_from_a_checkpoint_is_the_same_chain():
         assert torch.equal(other.whitened, whole.whitened)
 
 
-def test_the_model_stands_where_the_last_chain_does():
+def test_the_model_has_the_state_of_the_last_chain():
     x, y = points(8)
     model = SampledGP(**parts(Bernoulli())).double()
     run(model, x, y, chains=2, burn_in=2, iterations=4, thin=1)
@@ -284,7 +284,7 @@ def test_more_chains_than_memory_holds_are_refused(monkeypatch):
         EllipticalSlice(chains=8).check(model, 3000)
 
 
-def test_what_does_not_fit():
+def test_invalid_arguments_are_refused():
     for options in ({"chains": 0}, {"thin": 5, "iterations": 4}, {"around": "mode"}):
         with pytest.raises(ConfigError):
             EllipticalSlice(**options)

@@ -1,4 +1,4 @@
-"""Laplace's evidence: against its definition, its gradient, its limits, its memory of the mode."""
+"""Laplace's evidence: definition, gradient, limits, and warm starts of the mode."""
 
 import math
 
@@ -103,7 +103,7 @@ def test_two_classes_by_softmax_or_by_their_difference():
     torch.testing.assert_close(law.probs[:, 1], probability, rtol=0.0, atol=2e-3)
 
 
-def test_it_starts_where_the_last_step_ended_and_nowhere_else():
+def test_newton_starts_at_the_last_mode_of_the_same_data():
     """Through a line search the start stays, so that equal points have equal values to the bit."""
     model, x, y = problem("logit")
     objective = LaplaceEvidence()
@@ -122,7 +122,7 @@ def test_it_starts_where_the_last_step_ended_and_nowhere_else():
     assert torch.equal(other.evidence(model, x, y).value, near.value)
 
 
-def test_what_it_is_not_for():
+def test_unsupported_models_are_refused():
     x, y = points(6)
     for likelihood, words in (
         (Gaussian(0.1), r"nothing to approximate: take model=ExactGP\(\)"),
@@ -154,7 +154,7 @@ def test_what_it_is_not_for():
             LaplaceEvidence().evidence(model, x, bad)
 
 
-def test_more_points_than_memory_says_how_much_and_what_instead(monkeypatch):
+def test_too_many_points_for_memory_name_the_size_and_an_alternative(monkeypatch):
     monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda _: 2**30)
     x = torch.zeros(20_000, 2, dtype=torch.float64)
     model = LaplaceGP(**parts(Bernoulli())).double()

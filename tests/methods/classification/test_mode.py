@@ -1,4 +1,4 @@
-"""Newton's method: the mode is where it should be, from anywhere, or it says so."""
+"""Newton's method finds the mode from any start, or raises."""
 
 import pytest
 import torch

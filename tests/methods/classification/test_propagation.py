@@ -134,7 +134,7 @@ def sequential(kernel, mean, y, sweeps=80):
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_in_parallel_it_ends_where_one_site_at_a_time_does(scale):
+def test_parallel_updates_converge_to_the_sequential_fixed_point(scale):
     x, y = points(8)
     kernel = parts(PROBIT, scale)["kernel"].double().evaluate(x).detach()
     mean = torch.full_like(y, 0.3)
@@ -168,7 +168,7 @@ def test_gaussian_noise_is_the_exact_process():
 
 
 @pytest.mark.parametrize(("scale", "bound"), [(1.0, 0.02), (4.0, 0.05)])
-def test_beside_laplace(scale, bound):
+def test_probabilities_are_close_to_laplace(scale, bound):
     """Class probabilities of 60 points in one dimension agree within 0.05, and EP's are bolder."""
     generator = torch.Generator().manual_seed(0)
     x = 6.0 * torch.rand(60, 1, generator=generator).double() - 3.0
@@ -196,7 +196,7 @@ def test_broad_priors_converge_by_damping(scale):
 
 @pytest.mark.parametrize("link", ["probit", "logit"])
 @pytest.mark.parametrize(("scale", "lengthscale"), [(350.0, 1.0), (350.0, 1.3), (2e5, 1.3)])
-def test_separable_labels_converge_from_nothing(link, scale, lengthscale):
+def test_separable_labels_converge_from_the_prior(link, scale, lengthscale):
     """A small share removes little even when all goes well, and must not stay small for that."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(90, 2, generator=generator, dtype=torch.float64)
@@ -218,7 +218,7 @@ def test_sweeps_that_run_out_are_an_error():
         model.condition(x, y)
 
 
-def test_what_it_is_not_for():
+def test_unsupported_models_are_refused():
     def check(likelihood):
         EPEvidence().check(ExpectationPropagationGP(**parts(likelihood)))
 

@@ -50,7 +50,7 @@ def test_against_dense_algebra(p):
     torch.testing.assert_close(sites.variance_reduction(cross), want, **close)
 
 
-def test_sites_that_tell_nothing():
+def test_sites_of_zero_precision():
     kernel, w, _, _ = case(1)
     sites = site_matrix(kernel, 0.0 * w)
     assert float(sites.log_determinant) == 0.0
@@ -58,7 +58,7 @@ def test_sites_that_tell_nothing():
     assert (sites.variance_reduction(kernel) == 0.0).all()
 
 
-def test_a_kernel_that_is_no_number():
+def test_a_kernel_of_nan_is_refused():
     kernel, w, _, _ = case(1)
     with pytest.raises(NotPositiveDefinite, match="NaN or infinite"):
         site_matrix(kernel * torch.nan, w)

@@ -1,4 +1,4 @@
-"""Posteriors of Laplace's approximation: what they have factorised follows their state."""
+"""Posteriors of Laplace's approximation: their cached factors follow their state."""
 
 import torch
 from class_problems import parts, points

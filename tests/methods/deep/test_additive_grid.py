@@ -1,4 +1,4 @@
-"""Functions of one feature on a grid: interpolation, limits, what is shared between outputs."""
+"""Functions of one feature on a grid: interpolation, limits, shared outputs."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def dense_weights(made, x):
     return found
 
 
-def test_it_is_interpolation_of_a_grid():
+def test_outputs_interpolate_the_values_on_the_grid():
     """Mean w m, variance w S w^T, prior w K w^T; rows of weights sum to one."""
     made, x = layer(), inputs()
     w, k = dense_weights(made, x), made.grid_covariance().detach()
@@ -99,7 +99,7 @@ def test_a_fine_grid_is_the_additive_process():
     assert errors[2] < 1e-3
 
 
-def test_of_one_feature_it_is_svgp_with_points_at_the_grid():
+def test_with_one_feature_it_equals_svgp_with_inducing_points_on_the_grid():
     """Marginals within what lies between grid points, 1e-3; divergence exactly."""
     x = inputs(15, 1)
     made = layer(outputs=1, j=1, grid=24, kernel=RBF(1, 0.6))
@@ -151,7 +151,7 @@ def test_draws_have_the_marginals_and_outputs_are_mixed(way):
     assert bool(((found - want).abs() < 4.5 * error).all())
 
 
-def test_marginals_are_all_there_is_of_one_output_alone():
+def test_only_a_single_output_has_analytic_marginals():
     assert layer(1).analytic
     assert not layer(2).analytic
 
@@ -197,6 +197,6 @@ def test_the_model_trains(likelihood):
         (lambda: small(Gaussian(), pretrain_steps=-1), ConfigError, "pretrain_steps=-1"),
     ],
 )
-def test_what_does_not_fit(make, error, words):
+def test_invalid_arguments_are_refused(make, error, words):
     with pytest.raises(error, match=words):
         make()

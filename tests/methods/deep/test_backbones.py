@@ -189,6 +189,6 @@ def test_shapes_of_images():
         ("resnet", {"blocks": 0}, "^blocks=0 must be at least 1$"),
     ],
 )
-def test_networks_that_there_are_not(name, options, words):
+def test_unknown_networks_are_refused(name, options, words):
     with pytest.raises(ConfigError, match=words):
         convolutional_features(name, ImageShape(1, 8, 8), **options)

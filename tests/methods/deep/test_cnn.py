@@ -1,11 +1,15 @@
-"""Convolutional networks without Gaussian processes: masks, priors, and neither of them."""
+"""Convolutional networks without Gaussian processes: with dropout masks and priors, and plain."""
+
+import math
 
 import pytest
 import torch
 
+from gpx.calibration import Temperature
 from gpx.errors import ConfigError
 from gpx.likelihoods import Softmax
 from gpx.methods.deep.convolutions import DroppedConvolution
+from gpx.metrics.evaluate import class_log_probabilities
 from gpx.models import CNN
 from gpx.objectives import SampledELBO
 
@@ -36,6 +40,9 @@ def test_the_divergence_is_that_of_the_source():
     hidden = made.network.body[1].weights
     masked = [second.weight, hidden.mean, made.network.head.mean]
     whole = [first.weight, first.bias, second.bias, hidden.bias, made.network.head.bias]
+    with torch.no_grad():
+        for bias in whole[1:]:  # some start at zero
+            bias.fill_(0.3)
     want = 0.5 * keep * sum(m.square().sum() for m in masked)
     want = want + 0.5 * sum(m.square().sum() for m in whole)
     torch.testing.assert_close(made.kl(), want)
@@ -71,6 +78,22 @@ def test_the_bound_of_the_plain_network_is_its_cross_entropy():
         ({"dropout": True, "keep": 0.0}, "dropout rate of 1 leaves nothing"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(**options)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_confident_mistake_has_its_full_loss(masked):
+    """Also where float32 rounds one minus the probability to one."""
+    made = model(dropout=masked, keep=0.95, predict_samples=2).float()
+    with torch.no_grad():
+        made.network.head.mean.mul_(200.0)
+    posterior, x = made.new_posterior(), images().float()
+    law = posterior.predictive(x, made.likelihood)
+    f = posterior.components(x).mean.double().view(-1, len(x), 3)
+    expected = (f.log_softmax(2).logsumexp(0) - math.log(len(f))).clamp_min(-75.0)
+    assert float(expected.min()) < -20.0
+    for found in (law, Temperature()(law)):
+        logs, _ = class_log_probabilities("multiclass", found, Y)
+        torch.testing.assert_close(logs.double().clamp_min(-75.0), expected, rtol=1e-4, atol=1e-4)

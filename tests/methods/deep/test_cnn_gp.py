@@ -1,4 +1,4 @@
-"""Convolutional networks with a Gaussian process for a head: sizes, limits, what is averaged."""
+"""Convolutional networks with a Gaussian process as head: sizes, limits, averages over masks."""
 
 import pytest
 import torch
@@ -105,6 +105,6 @@ def test_probabilities_sum_to_one_and_are_averaged_over_masks():
         ({"keep": 1.5}, "keep=1.5: an input must be kept"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(Gaussian(0.1), **options)

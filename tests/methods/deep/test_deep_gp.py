@@ -1,4 +1,4 @@
-"""Deep Gaussian processes: the one layer that is known exactly, the limits, what is refused."""
+"""Deep Gaussian processes: the exact posterior of one layer, limits, refusals."""
 
 import copy
 
@@ -239,7 +239,7 @@ def test_later_layers_take_the_lengthscales_of_the_inputs():
         ({"predict_samples": 0}, "predict_samples=0"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(**options)
 
@@ -268,7 +268,7 @@ def test_the_noise_starts_where_the_rest_explains_the_targets():
     torch.testing.assert_close(made.likelihood.noise_variance.detach(), torch.tensor(50.0))
 
 
-def test_fixed_draws_are_made_one_by_one_outside_of_programs(monkeypatch):
+def test_fixed_draws_are_made_one_by_one_without_compilation(monkeypatch):
     """50 draws of 10,000 rows held 1.9 GiB together, and 0.06 to 0.5 one by one."""
     model = DeepGP(
         kernel=RBF(), likelihood=Gaussian(0.1), num_inputs=2, num_features=20, predict_samples=4

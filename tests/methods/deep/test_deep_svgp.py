@@ -70,7 +70,7 @@ def test_at_the_start_two_layers_are_one():
     assert float((found.mean - y).square().mean()) < 0.3 * float(y.var())
 
 
-def test_draws_pass_row_by_row():
+def test_draws_propagate_row_by_row():
     """Rows of one prediction have the law of rows drawn alone: 1,500 draws of the hidden layer.
 
     Mean and variance of f at each row within 4.5 standard errors: false alarm 1e-4.
@@ -151,7 +151,7 @@ def test_paths_are_functions():
         ({"predict_samples": 0}, "predict_samples=0"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(**options)
 

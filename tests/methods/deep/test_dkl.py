@@ -7,6 +7,7 @@ from gpx.errors import ConfigError, DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant
+from gpx.methods.deep.feature_body import Standardised
 from gpx.models import DKL, SVGP
 from gpx.objectives import SVGPELBO, SampledELBO
 
@@ -116,7 +117,7 @@ def test_pretraining_explains_the_targets():
     assert fits[1] > fits[0] + 5.0
 
 
-def test_pretraining_that_ends_in_no_number_says_so():
+def test_pretraining_that_ends_in_nan_is_an_error():
     x, y = data()
     y[3] = torch.nan
     with pytest.raises(DidNotConverge, match="pretraining of the backbone for 20 steps ended"):
@@ -160,6 +161,17 @@ def test_latent_functions_with_tied_parameters_are_tied():
         torch.testing.assert_close(part, part[:, :1].expand(-1, 3))
 
 
+def test_features_that_are_constant_up_to_rounding_stay_as_they_are():
+    """The mean of a thousand equal numbers in float32 may differ from them."""
+    equal = torch.full((1000, 1), 0.1, dtype=torch.float32)
+    assert float(equal.std(0, correction=0)) > 0.0
+    varied = 1e-3 * torch.randn(1000, 1, generator=draws()).float()
+    for features, deviation in ((equal, 1.0), (varied, float(varied.std(correction=0)))):
+        found = Standardised(1, by_number=False)
+        found.measure(features)
+        assert float(found.deviation) == pytest.approx(deviation)
+
+
 def test_groups_of_parameters():
     made = small()
     groups = made.parameter_groups()
@@ -184,6 +196,6 @@ def test_groups_of_parameters():
         ({"keep": 0.0}, "dropout rate of 1 leaves nothing"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         small(**options)

@@ -64,7 +64,7 @@ def test_it_is_the_sparse_variational_process(outputs):
     torch.testing.assert_close(made.kl(), other.kl())
 
 
-def test_held_it_is_the_same():
+def test_a_cached_factor_gives_the_same_marginals():
     made, x = layer(2), inputs()
     want = made.marginals(x)
     with torch.no_grad(), held(made):
@@ -126,7 +126,7 @@ def test_paths_have_the_joint_law():
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_shared_draws_are_one_function_in_any_company(joint):
+def test_a_shared_draw_is_one_function_whatever_other_rows(joint):
     made, x = layer(2), inputs()
     with torch.no_grad(), draws_of(made, draws(7), shared=True, joint=joint):
         whole = made(x)
@@ -173,6 +173,6 @@ def test_any_kernel_of_its_inputs():
         (lambda: layer()(inputs()[:, :1]), ShapeError, r"of 2 inputs got shape \(7, 1\)"),
     ],
 )
-def test_what_does_not_fit(make, error, words):
+def test_invalid_arguments_are_refused(make, error, words):
     with pytest.raises(error, match=words):
         make()

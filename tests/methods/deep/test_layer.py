@@ -1,4 +1,4 @@
-"""A layer of random features: its prior, its q, what it draws and what that costs in nats."""
+"""A layer of random features: prior, q, draws and divergence."""
 
 import pytest
 import torch
@@ -211,7 +211,7 @@ def test_a_layer_goes_into_any_network():
     assert float(network[0].weight.grad.abs().max()) > 0.0
 
 
-def test_shared_draws_are_one_function_in_any_company():
+def test_a_shared_draw_is_one_function_whatever_other_rows():
     layer, x = anywhere(GPLayer(RBF(), 3, 2, frequencies="learned")), inputs()
     with draws_of(layer, draws(7), shared=True):
         whole = layer(x)
@@ -258,7 +258,7 @@ def test_a_kernel_is_made_for_the_inputs_of_the_layer():
         ({"kernel": Matern32(), "frequencies": "learned"}, "takes an RBF or an arc-cosine kernel"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         GPLayer(**{"kernel": RBF(), "num_inputs": 3, **options})
 

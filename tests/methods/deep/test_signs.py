@@ -1,4 +1,4 @@
-"""Frequencies by Hadamard matrices: dense products, lengths, deviations and what they cost."""
+"""Frequencies by Hadamard matrices: dense products, lengths, deviations and their penalty."""
 
 import pytest
 import torch
@@ -111,6 +111,6 @@ def test_the_published_network_has_the_published_number_of_parameters():
         ),
     ],
 )
-def test_options_that_do_not_fit(make, words):
+def test_invalid_options_are_refused(make, words):
     with pytest.raises(ConfigError, match=words):
         make()

@@ -1,4 +1,4 @@
-"""What discrete weights over any basis share: sweeps, annealing, parts of the bound, records."""
+"""Discrete weights over any basis: sweeps, annealing, parts of the bound, records."""
 
 import pytest
 import torch
@@ -135,7 +135,7 @@ def test_a_noise_variance_with_a_posterior_is_the_one_that_predictions_have():
     torch.testing.assert_close(law.variance, latent.variance + 0.7, **EXACT)
 
 
-def test_only_what_has_a_distribution_is_trained():
+def test_parameter_groups_follow_noise_and_learned_values():
     groups = {
         (noise is not None, learn): model(noise=noise, learn_values=learn)[0].parameter_groups()
         for noise in (None, NOISE)

@@ -54,12 +54,12 @@ def test_a_sum_that_may_leave_32_bits_is_refused():
         (lambda: pack_codes(torch.tensor([[16]], dtype=torch.uint8)), "up to 15, got 16"),
     ],
 )
-def test_what_four_bits_do_not_hold_is_refused(made, words):
+def test_values_beyond_four_bits_are_refused(made, words):
     with pytest.raises(ConfigError, match=words):
         made()
 
 
-def test_no_draw_at_all_has_no_sums():
+def test_zero_draws_have_empty_sums():
     assert quantise_draws(codes(num=0), VALUES).products(torch.ones(3, 11).long()).shape == (3, 0)
 
 

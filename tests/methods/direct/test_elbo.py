@@ -31,7 +31,7 @@ def test_misfit_is_the_expected_squared_error_in_noise_variances(extra):
     assert facts["misfit"] == pytest.approx(float(error) / 0.01, rel=1e-9)
 
 
-def test_rows_that_are_gone_do_not_change_the_bound_nor_its_gradient():
+def test_removed_rows_change_neither_bound_nor_gradient():
     """The sums are all that is kept, so rows of no numbers, or none at all, are as good."""
     x = torch.linspace(-1.0, 1.0, 9, dtype=torch.float64).unsqueeze(1)
     y = x.squeeze(1).sin()

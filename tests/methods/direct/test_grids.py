@@ -112,7 +112,7 @@ def test_the_bound_of_a_model_is_below_its_evidence_and_has_the_right_gradient()
 
 @pytest.mark.parametrize("cls", [Direct, DirectMixture])
 @pytest.mark.parametrize("place", [0, 1])
-def test_data_that_are_no_numbers_are_refused(cls, place):
+def test_data_of_nan_are_refused(cls, place):
     rows = data()
     rows[place][3] = torch.inf
     with pytest.raises(DataError, match="inputs or the targets hold NaN or infinite"):
@@ -170,7 +170,7 @@ def test_widths_let_the_data_choose_the_size_of_the_function():
         (lambda: NoiseGrid(num_values=2, probabilities=[0.0, 0.0]), "no mass"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(made, words):
+def test_invalid_setups_are_refused(made, words):
     with pytest.raises(ConfigError, match=words) as caught:
         made()
     assert "\n" not in str(caught.value)

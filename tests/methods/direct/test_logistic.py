@@ -83,9 +83,9 @@ def data(n=40):
     return x, ((2.0 * x[:, 0]).sin() + 0.1 * noise).sign()
 
 
-def made(x, y, *, num_basis=6, likelihood=None, **options):
+def made(x, y, *, num_basis=6, likelihood=None, outputscale=4.0, **options):
     model = DirectLogistic(
-        kernel=RBF(1, lengthscale=0.7, outputscale=4.0),
+        kernel=RBF(1, lengthscale=0.7, outputscale=outputscale),
         mean=Constant(0.1),
         likelihood=Bernoulli() if likelihood is None else likelihood,
         basis=RandomFourier,
@@ -146,6 +146,24 @@ def test_the_gradient_passes_finite_differences_under_a_mixture_of_priors():
     assert float((model.logits.grad * way).sum()) == pytest.approx(slope, rel=1e-6)
 
 
+def test_q_starts_at_the_prior_or_narrower_where_the_prior_is_far_too_wide():
+    """Training gets below the bound of weights that are all zero, which charges one nat a row."""
+    x, y = data()
+    model = made(x, y)
+    assert torch.equal(model.logits.detach(), model.log_prior().expand(6, -1))
+    for outputscale in (100.0, 1e6):
+        model = made(x, y, outputscale=outputscale)
+        assert "starts narrower than the prior" in model.note
+        zeros = -len(y) + 6.0 * float(model.log_prior()[model.weights.zero])
+        started = DirectLogisticBound(len(y)).full_evidence(model, x, y, batch_size=40)
+        assert float(started.value) > 10.0 * zeros
+        trained(model, x, y)
+        found = DirectLogisticBound(len(y)).full_evidence(model, x, y, batch_size=40)
+        assert float(found.value) > zeros - 1.0
+    with pytest.raises(ConfigError, match="overflows: give the kernel a smaller outputscale"):
+        made(x, y, outputscale=1e8, weights=WeightGrid(values=[-1.0, 1.0], sparse=False))
+
+
 def test_training_separates_the_classes_and_the_posterior_predicts_them():
     x, y = data()
     model = made(x, y, num_basis=20)
@@ -170,7 +188,7 @@ def test_training_separates_the_classes_and_the_posterior_predicts_them():
         (lambda: DirectELBO().evidence(made(*data()), *data()), "use model=DirectLogistic"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_sentence(broken, words):
+def test_invalid_setups_are_refused(broken, words):
     with pytest.raises(ConfigError, match=words) as caught:
         broken()
     assert "\n" not in str(caught.value)

@@ -169,6 +169,6 @@ def test_training_raises_the_bound_above_its_start():
         ),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, words):
+def test_invalid_setups_are_refused(wrong, words):
     with pytest.raises(ConfigError, match=words):
         wrong()

@@ -154,7 +154,7 @@ def test_the_mean_field_of_the_start_is_swept_until_a_sweep_gains_little(
     torch.testing.assert_close(model.logits.detach()[0], logits, rtol=1e-9, atol=1e-9)
 
 
-def test_no_sweep_and_no_annealing_are_allowed_and_less_is_not():
+def test_zero_sweeps_and_anneal_steps_are_allowed_and_negative_ones_refused():
     x, y = data()
     model = made(x, y, sweeps=0, anneal=0, perturbation=0.0)
     prior = model.log_prior().expand(4, -1)

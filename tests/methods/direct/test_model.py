@@ -140,7 +140,7 @@ def test_ascent_never_falls_and_ends_where_the_gradient_vanishes():
     assert float(found.by_noise_logits.abs().max()) < 1e-4
 
 
-def test_ascent_goes_on_along_valleys_that_sweeps_creep_through():
+def test_ascent_progresses_along_valleys_where_sweeps_are_slow():
     x, y = data(40)
     plain, eager = (model(x, y, num_basis=60) for _ in range(2))
     bounds = by_ascent(eager, x, y, tolerance=1e-4)
@@ -240,7 +240,7 @@ def test_learned_values_raise_the_bound_and_keep_zero():
     assert posterior.sparsity() == learned.sparsity()
 
 
-def test_values_beyond_all_numbers_are_a_wall_to_the_line_search():
+def test_the_line_search_rejects_infinite_values():
     x, y = data()
     made = model(x, y, num_basis=4, weights=WeightGrid(3, 1.0), learn_values=True)
     before = float(made.bound().value.detach())
@@ -303,7 +303,7 @@ def test_draws_have_the_frequencies_of_q_and_paths_its_moments():
     assert float(error.max()) < 5.0
 
 
-def test_a_state_that_a_posterior_takes_leaves_the_model_alone():
+def test_loading_a_posterior_state_does_not_change_the_model():
     x, y = data()
     made = model(x, y, num_basis=4, noise=NoiseGrid(values=[0.1, 0.5]))
     other = model(x, y, num_basis=4, noise=NoiseGrid(values=[0.2, 0.7]))
@@ -319,7 +319,7 @@ def test_the_prior_of_fifteen_values_has_the_mass_and_variance_known_for_it():
     assert model(*data(), anneal=0).sparsity() == pytest.approx(0.17118, abs=1e-5)
 
 
-def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
+def test_a_custom_prior_is_normalised_and_its_impossible_values_are_dropped():
     grid = WeightGrid(values=[-1.0, 0.0, 2.0, 3.0], probabilities=[1.0, 2.0, 0.0, 1.0])
     torch.testing.assert_close(grid.values, torch.tensor([-1.0, 0.0, 3.0]).double())
     torch.testing.assert_close(grid.log_prior.exp(), torch.tensor([0.25, 0.5, 0.25]).double())
@@ -344,8 +344,14 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
         (lambda: WeightGrid(2.5, sparse=False), "num_values=2.5: expected a whole number"),
-        (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
-        (lambda: model(*data(), weights=NoiseGrid()), "is no WeightGrid"),
+        (
+            lambda: model(*data(), noise=0.1),
+            "noise= is of class float; give a gpx.models.NoiseGrid",
+        ),
+        (
+            lambda: model(*data(), weights=NoiseGrid()),
+            "weights= is of class NoiseGrid; give a gpx.models.WeightGrid",
+        ),
         (lambda: model(*data(), restarts=-1), "restarts=-1"),
         (lambda: model(*data(), anneal=-1), "anneal=-1"),
         (lambda: NoiseGrid(values=[0.0, 1.0]), "must be positive"),
@@ -359,7 +365,7 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: model(*data(), weights=WeightGrid(2, sparse=False)).sparsity(), "counts zeros"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(made, words):
+def test_invalid_setups_are_refused(made, words):
     with pytest.raises(ConfigError, match=words) as caught:
         made()
     assert "\n" not in str(caught.value)

@@ -142,7 +142,7 @@ def test_rows_that_stream_in_are_those_of_a_batch_and_a_bias_is_an_input_of_one(
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_rows_that_are_no_numbers_are_not_taken_in(place):
+def test_rows_of_nan_are_refused(place):
     rows = data(9)
     model = made(*rows)
     before = model.gram.clone()
@@ -239,7 +239,7 @@ def test_sweeps_never_lower_the_bound_and_lead_out_of_a_corner():
         (lambda: made(*data(), hidden=(0,)), r"hidden=\(0,\): expected a list"),
         (lambda: made(*data(), hidden=3), "hidden=3: expected a list"),
         (lambda: made(*data(), hidden=["x"]), "expected a list of whole numbers of at least 1"),
-        (lambda: made(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
+        (lambda: made(*data(), noise=0.1), "noise= is of class float; give a gpx.models.NoiseGrid"),
         (lambda: made(*data(), starts=0), "starts=0"),
         (lambda: made(*data(), hidden=(8, 8, 8)), "terms, and the bound is a sum over all pairs"),
         (lambda: made(*data()).sparsity(), "counts zeros"),
@@ -251,7 +251,7 @@ def test_sweeps_never_lower_the_bound_and_lead_out_of_a_corner():
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(broken, words):
+def test_invalid_setups_are_refused(broken, words):
     with pytest.raises(ConfigError, match=words) as caught:
         broken()
     assert "\n" not in str(caught.value)

@@ -181,7 +181,7 @@ def test_options_out_of_range_are_refused_and_rows_counted():
     with pytest.raises(ConfigError, match="restarts=-1"):
         made(x, y, of_one_prior(), None, restarts=-1)
     assert made(x, y, of_one_prior(), None, restarts=0).num_rounds == 1
-    with pytest.raises(ConfigError, match="is no WeightGrid"):
+    with pytest.raises(ConfigError, match=r"give a gpx\.models\.WeightGrid"):
         made(x, y, NOISE, None)
     assert DirectNetworkELBO().num_data(x) == 6
     assert DirectNetworkELBO().num_data(x[:0]) == 1

@@ -88,7 +88,7 @@ def test_rows_that_come_in_parts_are_those_of_all_at_once(name):
 
 @pytest.mark.parametrize("part", ["gram", "projected", "squared"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_statistics_that_are_no_numbers_are_not_taken(part, value):
+def test_statistics_of_nan_are_refused(part, value):
     x, y = data()
     made = over_functions(Direct, "random_fourier").double()
     made.initialise(x, y, generator=torch.Generator().manual_seed(0))

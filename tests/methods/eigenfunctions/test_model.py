@@ -160,7 +160,7 @@ def test_a_tight_fit_ends_at_the_exact_process():
     torch.testing.assert_close(got, want, rtol=1e-7, atol=0)
 
 
-def test_rounds_choose_anew_and_undo_what_does_not_pay():
+def test_rounds_select_again_and_undo_worse_selections():
     model, x, y = problem(reselect=2, p=10)
     generator = torch.Generator()
     start = model.basis.index.clone()
@@ -200,7 +200,7 @@ def test_model_state_survives_with_the_shapes_of_the_data():
         assert got == want
 
 
-def test_mistakes_are_explained():
+def test_invalid_setups_are_refused():
     common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
     with pytest.raises(ConfigError, match="reselect counts rounds"):
         GRIEF(**common, reselect=-1)

@@ -81,7 +81,7 @@ def test_value_and_gradient_equal_autograd(name, p, correction, monkeypatch):
 
 
 @pytest.mark.parametrize("correction", [False, True])
-def test_parts_are_fit_complexity_and_what_holds_without_a_function(correction):
+def test_parts_are_fit_complexity_and_constant(correction):
     """Complexity: what the functions cost, -log |I + F E F^T| / 2; constant: D and n log 2 pi."""
     model, x, y = problem(correction=correction)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Short trainings that choose between starts: their evidence, what they leave, what they cost."""
+"""Short trainings that choose between starts: their evidence, state and cost."""
 
 import pytest
 import torch
@@ -121,7 +121,7 @@ class Until:
         self.told.append(what)
 
 
-def test_a_trial_without_time_compares_what_there_is():
+def test_a_trial_without_time_compares_the_starts_as_they_are():
     basis, mean, likelihood, x, y = problem()
     for looks, count in ((0, 1), (5, 1), (500, 2)):
         watch = Until(looks)
@@ -140,7 +140,7 @@ def test_a_trial_without_time_compares_what_there_is():
     [(2, ["the search for lengthscales"]), (10_000, [])],
     ids=["no time", "time enough"],
 )
-def test_a_start_without_time_is_a_start_all_the_same(looks, what):
+def test_a_start_without_time_is_still_valid(looks, what):
     _, mean, likelihood, x, y = problem()
     model = GRIEF(
         kernel=RBF(ard_num_dims=3), mean=mean, likelihood=likelihood, num_inputs=3,

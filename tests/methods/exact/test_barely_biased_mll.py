@@ -90,7 +90,7 @@ def test_mean_gradient_is_within_four_standard_errors_of_the_exact_one():
     assert bool(((got.mean(0) - expected).abs() <= 4.0 * error + 0.05).all())
 
 
-def test_targets_equal_to_their_mean_leave_the_determinant_alone():
+def test_constant_targets_have_no_fit_and_finite_gradients():
     model, x, y = problem()
     found = BarelyBiasedMLL().evidence(model, x, torch.zeros_like(y))
     assert float(found.parts["fit"]) == 0.0

@@ -149,7 +149,7 @@ def test_outputs_that_share_nothing_are_exact_gps_of_their_own():
         torch.testing.assert_close(found.variance[:, j], right.variance)
 
 
-def test_a_missing_target_says_as_much_as_one_of_boundless_noise():
+def test_a_missing_target_equals_one_of_infinite_noise():
     model, x, y = problem()
     gone = y.clone()
     gone[1:, 1] = torch.nan
@@ -176,7 +176,7 @@ def test_rows_may_be_added_and_one_may_hold_no_target():
         first.with_observations(x[8:], y[8:], model.likelihood, known)
 
 
-def test_an_output_with_few_targets_leans_on_the_one_it_goes_with():
+def test_an_output_with_few_targets_borrows_from_a_correlated_one():
     generator = draws(4)
     x = torch.linspace(-2.0, 2.0, 60).double()[:, None]
     f = (3.0 * x[:, 0]).sin()
@@ -213,7 +213,7 @@ def test_correlations_are_those_of_the_rows_that_have_both():
     torch.testing.assert_close(found.diagonal(), torch.ones(3).double())
 
 
-def test_what_does_not_fit_is_said():
+def test_invalid_setups_are_refused():
     model, x, y = problem()
     with pytest.raises(ConfigError, match="several outputs with Gaussian noise"):
         CoregionalGP(kernel=RBF(), mean=Constant(), likelihood=Gaussian())
@@ -270,7 +270,7 @@ def test_an_evaluation_holds_three_arrays_of_rows_by_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_a_gpu_is_waited_for_as_often_whatever_the_number_of_outputs(missing):
+def test_device_waits_do_not_grow_with_the_number_of_outputs(missing):
     found = []
     for outputs in (2, 5):
         x, y = torch.randn(8, 1, generator=draws()), torch.randn(8, outputs, generator=draws())
@@ -287,7 +287,7 @@ def test_a_gpu_is_waited_for_as_often_whatever_the_number_of_outputs(missing):
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_whether_float32_has_the_digits_is_no_wait_of_its_own(missing):
+def test_the_float32_check_adds_no_device_wait(missing):
     found = []
     for dtype in (torch.float32, torch.float64):
         x, y = torch.randn(8, 1, generator=draws()), torch.randn(8, 2, generator=draws())
@@ -302,7 +302,7 @@ def test_whether_float32_has_the_digits_is_no_wait_of_its_own(missing):
 
 
 @pytest.mark.parametrize("devices", [(), ("cpu",)])
-def test_a_factor_that_rounding_denies_is_told_of(devices, monkeypatch):
+def test_a_factor_that_fails_by_rounding_is_reported(devices, monkeypatch):
     monkeypatch.setattr(coregional_mll, "DEFERRED_CHECK_DEVICES", devices)
     x = torch.linspace(0.0, 1.0, 40)[:, None]
     y = torch.randn(40, 2, generator=draws())
@@ -327,7 +327,7 @@ def test_an_eigendecomposition_beyond_memory_is_refused(monkeypatch):
     ("noise", "dtype", "warned"),
     [(0.1, torch.float32, False), (1e-5, torch.float32, True), (1e-5, torch.float64, False)],
 )
-def test_digits_that_float32_lacks_are_warned_of(missing, noise, dtype, warned):
+def test_insufficient_float32_precision_is_a_warning(missing, noise, dtype, warned):
     model, x, y = problem(missing)
     model.likelihood.noise_variance = torch.full((P,), noise, dtype=torch.float64)
     model.kernel.outputscale = 30.0

@@ -99,7 +99,7 @@ def test_each_term_is_the_density_under_the_posterior_of_the_other_rows(row_nois
     assert LeaveOneOut().evidence(model, x, y).value.item() == pytest.approx(total, rel=1e-9)
 
 
-def test_it_is_that_of_gpytorch():
+def test_value_equals_gpytorch():
     class Theirs(gpytorch.models.ExactGP):
         def __init__(self, x, y, likelihood):
             super().__init__(x, y, likelihood)
@@ -125,7 +125,7 @@ def test_it_is_that_of_gpytorch():
     torch.testing.assert_close(found, score.double(), rtol=1e-6, atol=0)
 
 
-def test_what_it_does_not_serve_is_refused():
+def test_unsupported_models_are_refused():
     model, x, y = problem()
     with pytest.raises(DataError, match="finite"):
         LeaveOneOut().evidence(model, x, y.log())
@@ -142,7 +142,7 @@ def test_what_it_does_not_serve_is_refused():
 
 
 @pytest.mark.parametrize("row_noise", [False, True])
-def test_a_posterior_says_what_the_others_say_of_each_row(row_noise):
+def test_the_posterior_has_leave_one_out_predictions(row_noise):
     model, x, y = problem(n=8, row_noise=row_noise)
     left = model.condition(x, y).leave_one_out()
     known = model.row_noise

@@ -138,7 +138,7 @@ def test_cuda_agrees_with_cpu():
     torch.testing.assert_close(got.variance.cpu(), want.variance, rtol=1e-6, atol=1e-9)
 
 
-def test_predictive_intervals_cover_as_often_as_they_say():
+def test_predictive_intervals_have_their_nominal_coverage():
     """200 functions from the prior with noise; observations at new points in the 95 % interval."""
     generator = torch.Generator().manual_seed(0)
     model, x = g1.exact_model(ExactGP), g1.x[:, None]

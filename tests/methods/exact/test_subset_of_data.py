@@ -94,7 +94,7 @@ def test_rows_nearest_to_centres_and_the_same_row_twice():
     assert len(model.rows.unique()) == 12
 
 
-def test_what_does_not_fit_is_said():
+def test_invalid_setups_are_refused():
     x, y, _ = data()
     draws = torch.Generator().manual_seed(0)
     with pytest.raises(ConfigError, match=r"num_points=\S+ must be at least 1"):

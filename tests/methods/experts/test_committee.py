@@ -173,7 +173,7 @@ def test_sampled_functions_have_the_mean_and_variance_of_the_committee(rule):
     dense.require_moments_of_paths(posterior, new)
 
 
-def test_what_does_not_fit_is_said():
+def test_invalid_setups_are_refused():
     x, y, _ = dense.data()
     with pytest.raises(ConfigError, match="rule=median: choose one of poe, gpoe, bcm, rbcm, grbcm"):
         Committee(**dense.parts(), rule="median")

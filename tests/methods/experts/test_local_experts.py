@@ -77,7 +77,7 @@ def test_predictions_in_batches_are_those_of_one_expert_at_a_time(kernel, points
             torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
 
 
-def test_what_is_told_of_hyperparameters_is_what_every_expert_has():
+def test_reported_hyperparameters_are_those_of_every_expert():
     x, y, _ = dense.data()
     model = apart(local(x, y, num_experts=3))
     told = hyperparameters_of(model.condition(x, y), model.likelihood)
@@ -180,7 +180,7 @@ def test_sampled_functions_have_the_mean_and_variance_of_the_experts(sharing):
     dense.require_moments_of_paths(posterior, new)
 
 
-def test_what_does_not_fit_is_said():
+def test_invalid_setups_are_refused():
     x, y, _ = dense.data()
     with pytest.raises(ConfigError, match="regions of the input space, which random blocks"):
         LocalExperts(**dense.parts(), partition=RandomBlocks())

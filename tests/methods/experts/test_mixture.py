@@ -141,7 +141,7 @@ def test_the_evidence_is_that_of_targets_inputs_and_assignment():
     assert found.kind == "lower_bound"
 
 
-def test_a_move_gains_what_it_was_said_to():
+def test_a_move_gains_its_predicted_evidence():
     """At the gates as they are: the gates fitted anew can only add to it."""
     x, y, _ = dense.data()
     model = mixture(x, y)
@@ -208,7 +208,7 @@ def test_sampled_functions_have_the_moments_of_the_mixture():
     dense.require_moments_of_paths(posterior, new)
 
 
-def test_what_does_not_fit_is_said():
+def test_invalid_setups_are_refused():
     x, y, _ = dense.data()
     model = mixture(x, y)
     with pytest.raises(ConfigError, match="a row to each of the 3 experts"):

@@ -86,7 +86,7 @@ def test_two_rows_in_one_cell():
         find_grid(twice)
 
 
-def test_a_product_too_large_for_memory_says_how_large():
+def test_a_product_too_large_for_memory_names_its_size():
     x = torch.rand(3000, 4, dtype=torch.float64)
     with pytest.raises(
         ConfigError, match=r"3,000 x 3,000 x 3,000 x 3,000 = 81,000,000,000,000 .*GiB.*axes"
@@ -94,7 +94,7 @@ def test_a_product_too_large_for_memory_says_how_large():
         find_grid(x)
 
 
-def test_memory_is_asked_before_it_is_taken():
+def test_memory_is_checked_before_allocation():
     _, x, _ = grid_problems.draw()
     cells, axes = 25 * 120, 11 * (25 + 36 + 16)
     find_grid(x, memory_budget=8 * (cells + axes))

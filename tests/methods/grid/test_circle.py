@@ -261,7 +261,7 @@ def test_long_stretches_without_data_cost_few_steps(monkeypatch):
     assert plain > 5 * steps
 
 
-def test_a_kernel_that_reaches_over_the_axis_gets_a_longer_circle_or_says_so():
+def test_a_long_lengthscale_gets_a_longer_circle_or_a_warning():
     x, y = table()
     model, exact = pair("rbf", 3.0)
     assert model.gridded(x).grid.shape[0] > 4 * 60
@@ -284,7 +284,7 @@ def test_a_kernel_that_reaches_over_the_axis_gets_a_longer_circle_or_says_so():
         AxisProduct("matern32", 2, lengthscale=[300.0, 0.5]),
     ],
 )
-def test_a_start_that_reaches_over_the_axis_is_shortened_and_told(kernel):
+def test_a_start_with_too_long_a_lengthscale_is_shortened_and_reported(kernel):
     x, y = table()
     shared = {"mean": Zero(), "likelihood": Gaussian(0.05), "fft_points": 10}
     model = GridGP(kernel=kernel, **shared).double()
@@ -296,7 +296,7 @@ def test_a_start_that_reaches_over_the_axis_is_shortened_and_told(kernel):
     assert not model.note
 
 
-def test_an_axis_of_which_no_matrix_of_pairs_would_fit():
+def test_an_axis_too_long_for_a_dense_matrix():
     m = 60_000  # 29 GB of pairs
     x = torch.linspace(-1.7, 1.7, m, dtype=torch.float64).unsqueeze(1)
     x = x[torch.rand(m, generator=torch.Generator().manual_seed(0)) < 0.9]

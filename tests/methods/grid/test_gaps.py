@@ -158,7 +158,7 @@ def test_any_filling_brackets_the_fit(seed, share, noise, error):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_unfinished_solves_err_to_their_own_side(steps):
+def test_unfinished_solves_err_to_a_known_side(steps):
     system, _, y, alpha = dense(0.6, 0.01)
     fit = float(y @ alpha)
     above = solve_gaps(
@@ -208,7 +208,7 @@ def test_a_warm_start_at_the_solution_takes_no_step():
 
 
 @pytest.mark.parametrize("gaps", ["ignore", "penalize"])
-def test_what_a_failed_solve_leaves_is_refused(gaps):
+def test_the_result_of_a_failed_solve_is_refused(gaps):
     """In float32, K + 1e-7 I is not positive definite; filling works with a diagonal that is."""
     double = square(14, 0.9, 1e-7, 0.5)
     factors = [f.float() for f in double.factors]

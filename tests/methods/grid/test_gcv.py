@@ -8,6 +8,7 @@ from grid_problems import gradient, masked, scattered, system_of
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.kernels.over_axes import MultiOutput
+from gpx.methods.grid import gcv
 from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.gcv import inverse_trace
 from gpx.objectives import GCV
@@ -15,14 +16,21 @@ from gpx.objectives import GCV
 OPTIONS = GapOptions(tolerance=1e-12)
 
 
-def test_gcv_on_record_has_an_error_too():
+def test_recorded_gcv_has_an_error(monkeypatch):
+    traces = []
+
+    def noting(*args, **options):
+        traces.append(inverse_trace(*args, **options))
+        return traces[-1]
+
+    monkeypatch.setattr(gcv, "inverse_trace", noting)
     _, x, y = grid_problems.draw(0.65)
     model, _ = grid_problems.pair()
     objective = GCV("nystrom", probes=20)
     assert "trace_standard_error" not in objective.evidence(model, x, y).facts
     found = objective.full_evidence(model, x, y, batch_size=1)
     assert found.facts["trace"] == "hutchinson"
-    assert found.facts["trace_standard_error"] > 0.0
+    assert found.facts["trace_standard_error"] == float(traces[-1].standard_error) > 0.0
     away = float(objective.evidence(model, x, y).value.detach() - found.value)
     assert found.facts["nystrom_error"] == pytest.approx(away, abs=1e-8)
 
@@ -37,9 +45,13 @@ def test_gcv_equals_its_definition_and_gradient(share):
     matrix = exact.kernel.evaluate(x) + exact.likelihood.noise_variance * eye
     hat = exact.kernel.evaluate(x) @ torch.linalg.inv(matrix)
     residual = (eye - hat) @ (y - exact.mean(x))
-    gcv = residual.square().mean() / ((eye - hat).trace() / n) ** 2
-    assert found.facts["gcv"] == pytest.approx(float(gcv.detach()), rel=1e-10)
-    want = gradient(-0.5 * n * gcv.log(), exact)
+    ratio = residual.square().mean() / ((eye - hat).trace() / n) ** 2
+    assert found.facts["gcv"] == pytest.approx(float(ratio.detach()), rel=1e-10)
+    assert found.facts["evidence_of"] == "-N/2 log GCV in its place"
+    value = -0.5 * n * float(ratio.detach().log())
+    assert float(found.value.detach()) == pytest.approx(value, rel=1e-10)
+    assert sum(map(float, found.parts.values())) == pytest.approx(value, rel=1e-10)
+    want = gradient(-0.5 * n * ratio.log(), exact)
     for ours, dense in zip(gradient(found.value, model), want, strict=True):
         torch.testing.assert_close(ours, dense, rtol=1e-6, atol=1e-8)
 
@@ -69,7 +81,7 @@ def test_gradient_of_estimated_gcv_with_stations_and_outputs(gaps, route):
     assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(want, rel=1e-6, abs=1e-6)
 
 
-def test_gcv_knows_the_scale_of_variances_apart():
+def test_the_variance_scale_of_gcv_maximises_the_evidence():
     """With K and sigma^2 multiplied by it, the evidence is greatest along that scaling."""
     _, x, y = grid_problems.draw(0.65)
     model, exact = grid_problems.pair()
@@ -92,7 +104,8 @@ def test_predictions_under_gcv_have_the_scale_of_greatest_likelihood(fixed):
     _, x, y = grid_problems.draw(0.65)
     kernel = RBF(3, [0.3, 0.5, 0.4], None if fixed else 1.7)
     model, exact = grid_problems.pair(kernel=kernel)
-    GCV("dense").evidence(model, x, y)  # where the next solve starts is known
+    GCV("dense").evidence(model, x, y)
+    model.warm.mul_(0.9)  # where the next solve starts; a solve that is remembered would change it
     before = {name: value.clone() for name, value in model.state_dict().items()}
     scaled = GCV("dense").for_prediction(model, x, y)
     noise = float(exact.likelihood.noise_variance.detach())
@@ -126,7 +139,7 @@ def test_predictions_under_gcv_have_the_scale_of_greatest_likelihood(fixed):
     assert "prior_scale" not in rebuilt.facts()
 
 
-def test_a_scale_keeps_the_noise_above_its_floor_and_refuses_nothing_to_go_by():
+def test_the_scale_keeps_noise_above_its_floor_and_needs_data():
     _, x, y = grid_problems.draw(0.65)
     model, _ = grid_problems.pair()
     noise = model.scaled(1e-9).likelihood.noise_variance
@@ -157,6 +170,44 @@ def test_traces_estimate_the_dense_one(route):
     assert float(slopes.noise) == pytest.approx(-float((inverse @ inverse).trace()), rel=0.25)
 
 
+def test_a_sampled_trace_without_gaps_needs_no_iterations():
+    system, matrix = system_of(1.0)
+    found = inverse_trace(
+        system, "hutchinson", OPTIONS, probes=300, generator=torch.Generator().manual_seed(0)
+    )
+    assert found.report is None
+    away = abs(float(found.value - torch.linalg.inv(matrix).trace()))
+    assert away < 3.0 * float(found.standard_error)
+
+
+def test_a_second_solve_is_for_a_gradient_alone():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    name = "gradient_solver_iterations"
+    assert name in GCV("dense").evidence(model, x, y).facts
+    with torch.no_grad():
+        assert name not in GCV("dense").evidence(model, x, y).facts
+
+
+@pytest.mark.parametrize(("trace", "share"), [("dense", 0.6), ("nystrom", 0.6), ("dense", 1.0)])
+def test_only_a_dense_trace_has_to_fit_into_memory(trace, share):
+    """Of 72 cells of 120 it takes seven matrices: refused where one number more is needed."""
+    _, x, y = grid_problems.draw(share)
+    model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8 - 1)
+    if trace == "dense" and share < 1.0:
+        with pytest.raises(ConfigError, match="trace=dense factorises 72 x 72"):
+            GCV(trace).prepare(model, x, y)
+        model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8)
+    GCV(trace).prepare(model, x, y)
+
+
+def test_targets_that_are_all_equal_have_no_residuals():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    with pytest.raises(ConfigError, match="as all targets are equal; use objective=GridMLL"):
+        GCV().prepare(model, x, torch.full_like(y, 3.0))
+
+
 def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
     block = torch.ones(70, 70)
     block[10:60, 10:59] = 0.0
@@ -168,8 +219,13 @@ def test_the_trace_is_chosen_by_size_and_by_what_is_missing():
     assert GCV("hutchinson")._route(masked(scattered(40, 40, 0.5))) == "hutchinson"
 
 
-def test_gcv_refuses_what_it_does_not_know():
+def test_invalid_options_and_models_are_refused():
     with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
         GCV("exact")
     with pytest.raises(ConfigError, match="probes=0"):
         GCV(probes=0)
+    _, x, y = grid_problems.draw(0.65)
+    _, dense = grid_problems.pair()
+    for asked in (GCV().evidence, GCV().for_prediction):
+        with pytest.raises(ConfigError, match="objective GCV needs GridGP, or a model"):
+            asked(dense, x, y)

@@ -182,7 +182,7 @@ def test_variances_hold_where_noise_is_far_below_the_prior(gaps, variance, monke
         assert float(((loose - want) / (want + noise)).abs().max()) > 0.05
 
 
-def test_variances_that_float32_cannot_have_are_told():
+def test_variances_beyond_float32_precision_are_reported():
     _, x, y = grid_problems.draw(0.5, sizes=(14, 14), seed=1)
     options = {"gaps": "fill", "variance": "fill", "tolerance": 1e-4}
     model, _ = grid_problems.pair(2, 1e-5, kernel=RBF(2, [0.3, 0.3], 1.0), **options)
@@ -212,7 +212,7 @@ def test_scattered_points_are_contracted_in_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("gaps", ["fill", "ignore", "penalize"])
-def test_stations_by_time_by_output_in_every_way(gaps):
+def test_stations_by_time_by_output_with_every_strategy(gaps):
     x, y = grid_problems.stations()
     kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
     options = {"axes": [[0, 1], [2], [3]], "gaps": gaps, "penalty": 1e8, "tolerance": 1e-13}
@@ -305,7 +305,7 @@ def test_samples_are_as_many_as_the_budget_holds():
     assert "variance_samples" not in grid_problems.pair(variance="fill")[0].settle(x)
 
 
-def test_refusals():
+def test_invalid_setups_are_refused():
     _, x, y = grid_problems.draw()
     model, _ = grid_problems.pair()
     with pytest.raises(DataError, match="not finite"):

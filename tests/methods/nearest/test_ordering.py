@@ -1,4 +1,4 @@
-"""Blocks, their order and what they are given: against their definitions."""
+"""Blocks, their order and their neighbours, against the definitions."""
 
 import pytest
 import torch

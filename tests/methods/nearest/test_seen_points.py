@@ -1,4 +1,4 @@
-"""Inducing points prepared for predictions, against what is worked out anew every time."""
+"""Prepared predictions from the nearest inducing points, against direct computation."""
 
 import copy
 import pickle
@@ -52,7 +52,7 @@ def compiled(request, monkeypatch):
 
 @pytest.mark.parametrize("rule", ["kernel", "correlation", "euclidean", "random"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_what_is_prepared_is_what_is_worked_out(name, rule):
+def test_prepared_predictions_equal_direct_ones(name, rule):
     kernel, z, x = KERNELS[name].double(), draws(60, 3), draws(25, 3, seed=1)
     points = SeenPoints(kernel, z, rule, JITTER)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def posterior(seed=0):
     return made
 
 
-def test_what_is_prepared_follows_the_posterior():
+def test_prepared_quantities_follow_the_posterior():
     x = draws(10, 2, seed=5)
     made, other = posterior(0), posterior(7)
     first, wanted = made.predict(x), other.predict(x)
@@ -98,7 +98,7 @@ def test_what_is_prepared_follows_the_posterior():
     torch.testing.assert_close(single.mean.double(), first.mean, rtol=1e-4, atol=1e-5)
 
 
-def test_copies_take_nothing_prepared_along_and_leave_the_kernel_whole():
+def test_copies_drop_prepared_quantities_and_keep_the_kernel():
     made, x = posterior(), draws(10, 2, seed=5)
     expected = made.predict(x).mean
     for twin in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
@@ -110,7 +110,7 @@ def test_copies_take_nothing_prepared_along_and_leave_the_kernel_whole():
     assert made.kernel.lengthscale.tolist() == pytest.approx([0.5] * 2)
 
 
-def test_another_thread_never_sees_half_of_what_is_prepared(monkeypatch):
+def test_a_prepared_prediction_is_replaced_whole(monkeypatch):
     made, x = posterior(), draws(1, 2, seed=5)
     seen = []
 
@@ -171,7 +171,7 @@ def test_one_row_in_single_precision_and_after_the_posterior_changed(compiled):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_one_row_of_many_columns_sees_what_it_sees_among_others(dtype, compiled):
+def test_one_row_of_many_columns_has_the_same_neighbours_as_in_a_batch(dtype, compiled):
     z, x = (draws(rows, 200, rows) * 0.8 ** torch.arange(200) for rows in (400, 12))
     x[0] = 1e6  # far from all: bounds say nothing
     made = NearestPosterior(
@@ -227,7 +227,7 @@ PLACES = (
 @pytest.mark.parametrize("h", [1, 4, 32])
 @pytest.mark.parametrize(("m", "q"), [(700, 50), (60, 3), (MIN_TREE_POINTS + 1, 2)])
 @pytest.mark.parametrize("name", PLACES)
-def test_compiled_code_sees_the_nearest_and_solves_as_dense_formulas_do(name, m, q, h):
+def test_compiled_code_finds_the_nearest_and_equals_dense_formulas(name, m, q, h):
     z, x = places(name, m, q)
     assert (m * q > COARSE_NUMBERS) == (m == 700)  # compared in whole numbers of a byte first
     jitter = 1e-3
@@ -257,7 +257,7 @@ def test_compiled_code_sees_the_nearest_and_solves_as_dense_formulas_do(name, m,
 
 @pytest.mark.parametrize(("m", "q"), [(700, 3), (700, 50), (MIN_TREE_POINTS + 1, 3)])
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1e200])
-def test_one_input_that_is_not_finite_is_met_as_many_are(wrong, m, q, compiled):
+def test_one_nonfinite_input_is_treated_as_in_a_batch(wrong, m, q, compiled):
     z, x = draws(m, q), draws(2, q, seed=1)
     x[:, 1] = wrong
     made = NearestPosterior(
@@ -305,7 +305,7 @@ def test_one_row_keeps_no_graph(compiled):
         torch.testing.assert_close(found.mean, expected.mean[:1])
 
 
-def test_one_row_whose_points_have_no_factor_is_refused_as_many_are(compiled):
+def test_one_row_without_a_factor_is_refused_as_in_a_batch(compiled):
     made = posterior()
     made.jitter = 0.0
     made.keep(made.inducing[:1].expand(8, 2).clone(), inducing=made.inducing[:1].expand(8, 2))

@@ -102,7 +102,7 @@ def test_with_all_inducing_points_it_is_svgp(covariance, scope):
 
 
 @pytest.mark.parametrize("h", [1, 3, M])
-def test_at_the_prior_nothing_is_added_and_nothing_diverges(h):
+def test_at_the_prior_correction_and_divergence_are_zero(h):
     x, _ = data()
     made = model(h, covariance="full")
     prior, _ = covariances(made)
@@ -115,7 +115,7 @@ def test_at_the_prior_nothing_is_added_and_nothing_diverges(h):
     torch.testing.assert_close(terms.kl, torch.zeros(NUM).double(), rtol=0.0, atol=1e-9)
 
 
-def test_whatever_is_seen_the_prior_of_f_is_that_of_the_kernel():
+def test_the_prior_of_f_is_that_of_the_kernel_for_any_neighbours():
     """4,000 draws of neighbours, u and f: within four standard errors of K_xx, 15 entries."""
     x, _ = data(5)
     made = model(3)
@@ -140,7 +140,7 @@ def test_whatever_is_seen_the_prior_of_f_is_that_of_the_kernel():
     assert ((found - want).abs() < 4.0 * error).all()
 
 
-def test_divergence_grows_with_what_is_seen():
+def test_divergence_grows_with_the_number_of_neighbours():
     x, _ = data(6)
     made = model(M, covariance="full")
     order = made.nearest(x)
@@ -152,7 +152,7 @@ def test_divergence_grows_with_what_is_seen():
     torch.testing.assert_close(values[-1], whole.expand(6), rtol=1e-9, atol=0.0)
 
 
-def test_numbering_of_inducing_points_means_nothing():
+def test_the_order_of_inducing_points_does_not_matter():
     x, y = data()
     made, other = model(), model()
     order = torch.randperm(M, generator=draws())
@@ -164,7 +164,7 @@ def test_numbering_of_inducing_points_means_nothing():
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
-def test_what_no_input_sees_has_no_gradient(covariance):
+def test_unused_inducing_points_have_no_gradient(covariance):
     x, y = data(2)
     made = model(3, covariance=covariance)
     SWSGPObjective(NUM).evidence(made, x, y).value.backward()
@@ -296,7 +296,7 @@ def test_each_point_with_neighbours_of_its_own_is_no_bound():
 
 
 @pytest.mark.parametrize("rule", ["kernel", "correlation", "euclidean"])
-def test_kernel_correlation_and_distance_agree_on_what_is_near(rule):
+def test_kernel_correlation_and_distance_find_the_same_neighbours(rule):
     x, _ = data()
     z = model(m=M).inducing.detach()
     kernel = RBF(2, lengthscale=[0.3, 2.0]).double()
@@ -385,12 +385,12 @@ def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
         ({"m": 8193, "covariance": "full"}, "covariance=full has 8193 x 8193 numbers"),
     ],
 )
-def test_options_that_make_no_sense(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         model(**options)
 
 
-def test_a_model_of_few_rows_is_built_again_from_what_it_settled():
+def test_a_model_of_few_rows_is_rebuilt_from_its_settled_options():
     parts = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(0.1), "num_inputs": 2}
     few = SWSGP(**parts, num_data=3)
     settled = {name: value for name, (value, _) in few.settle(torch.eye(3)[:, :2]).items()}

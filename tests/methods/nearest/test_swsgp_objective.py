@@ -1,4 +1,4 @@
-"""The objective of nearest inducing points: which are kept, what a batch sees, what is reported."""
+"""The objective of nearest inducing points: caching, neighbours of a batch, reports."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_neighbours_that_change_or_differ_from_batch_to_batch_are_not_kept(scope
     assert not objective.table.numel()
 
 
-def test_what_all_of_a_batch_see_is_near_to_one_of_them():
+def test_a_batch_shares_the_neighbours_of_all_its_rows():
     x, y = data()
     made = model(2)
     found = SWSGPObjective(NUM, "batch").evidence(made, x[:3], y[:3])
@@ -69,7 +69,7 @@ def test_what_all_of_a_batch_see_is_near_to_one_of_them():
         ("independent", 4, "estimate", False),
     ],
 )
-def test_what_is_reported_at_the_end(scope, h, kind, bound):
+def test_the_evidence_of_all_rows_states_whether_it_is_a_bound(scope, h, kind, bound):
     x, y = data()
     made, objective = model(h), SWSGPObjective(NUM, scope)
     found = objective.full_evidence(made, x, y, batch_size=7, generator=draws())
@@ -89,7 +89,7 @@ def test_what_is_reported_at_the_end(scope, h, kind, bound):
         ((9, "point", -1), "refresh=-1 must be at least 0"),
     ],
 )
-def test_an_objective_that_makes_no_sense(arguments, message):
+def test_invalid_objectives_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         SWSGPObjective(*arguments)
 

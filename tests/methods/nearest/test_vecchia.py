@@ -134,7 +134,7 @@ def test_neighbours_are_searched_for_anew_in_the_metric_that_was_found():
     assert not made.next_round(x, y, 0.0, generator=draws)  # and there is no other round
 
 
-def test_other_data_than_those_the_groups_are_of():
+def test_data_other_than_those_of_the_groups_are_refused():
     x, y = data()
     made = model(x, y)
     with pytest.raises(ConfigError, match="blocks are of other data than these 50 rows"):

@@ -208,7 +208,7 @@ def test_the_best_q_is_where_the_bound_is_flat():
     )
 
 
-def test_what_a_prediction_is_given_and_that_training_goes_on_from_where_it_was():
+def test_conditioning_refits_q_and_leaves_the_trained_q():
     x, y = data()
     made = anywhere(model(x, y))
     before = made.q_mean.detach().clone()
@@ -293,7 +293,7 @@ def test_hyperparameters_are_all_but_q():
     ("arguments", "message"),
     [((0,), "num_data=0 must be at least 1"), ((9, -1), "refresh=-1 must be at least 0")],
 )
-def test_an_objective_that_makes_no_sense(arguments, message):
+def test_invalid_objectives_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         VNNGPELBO(*arguments)
 
@@ -310,7 +310,7 @@ def test_a_batch_of_unknown_rows():
         VNNGPELBO(NUM).evidence(model(x, y), x[:7], y[:7])
 
 
-def test_other_data_than_it_was_made_for():
+def test_other_data_are_refused():
     x, y = data()
     with pytest.raises(ConfigError, match="num_data=30 and num_inputs=2, the data are 20 rows of"):
         model(x, y).initialise(x[:20], y[:20], generator=draws())
@@ -343,7 +343,7 @@ def test_without_data_q_starts_at_the_independent_values_nearest_to_the_prior():
         ({"jitter": -1e-6}, "jitter=-1e-06 must"),
     ],
 )
-def test_sizes_that_make_no_sense(options, message):
+def test_invalid_sizes_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         model(*data(), **options)
 

@@ -1,4 +1,4 @@
-"""What an evaluation with its gradient costs as the basis grows, counted and not timed."""
+"""Counted operations of an evaluation with its gradient, over the size of the basis."""
 
 import math
 
@@ -72,7 +72,7 @@ def test_cost_grows_with_the_power_that_is_stated(structure, power):
 
 
 @pytest.mark.parametrize("structure", ["orthogonal", "householder", "diagonal"])
-def test_cost_knows_nothing_of_the_number_of_rows(structure):
+def test_cost_does_not_depend_on_the_number_of_rows(structure):
     known = statistics(40)
     counts = []
     for num_data in (80, 10**9):

@@ -1,4 +1,4 @@
-"""Evidence with hyper-priors: density, gradient, and what type-II inference does with it."""
+"""Evidence with hyper-priors: density, gradient, and type-II inference."""
 
 import math
 

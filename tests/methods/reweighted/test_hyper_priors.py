@@ -75,7 +75,7 @@ def test_options_choose_the_family():
         ({"weight_freedom": 2.0, "weight_mode": -1.0}, "positive and finite scale and freedom"),
     ],
 )
-def test_mistakes_are_explained(options, message):
+def test_invalid_setups_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         WeightPriors(**options)
 

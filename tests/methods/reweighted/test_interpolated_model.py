@@ -96,7 +96,7 @@ def test_posterior_is_that_of_dense_interpolation():
     assert float(gap.abs().max()) < 5.0 * (2.0 / 20_000) ** 0.5
 
 
-def test_rows_come_and_go():
+def test_rows_are_added_and_removed():
     x, y = data()
     whole, stream = model(x, y), model(x, y)
     more_x, more_y = x[:7] * 0.9 + 0.05, y[:7] - 0.2
@@ -141,7 +141,7 @@ def test_predictions_beyond_the_grid():
         model(x, y, outside="error").condition(x, y).predict(far)
 
 
-def test_what_does_not_fit():
+def test_invalid_arguments_are_refused():
     x, y = data()
     parts = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_basis": 81}
     grid = partial(InterpolatedGrid, num_inputs=2)

@@ -82,7 +82,7 @@ def test_a_chain_on_replays_is_the_chain():
     assert recorder.replays == 26 - EAGER_STEPS  # one density at the start, one a step
 
 
-def test_the_density_neither_waits_nor_copies_from_the_host():
+def test_the_density_makes_no_device_wait_or_host_copy():
     """What a recording would refuse, on tensors that claim to be on CUDA."""
     phi, y = problem(m=2)
     with claimed_cuda() as waits:
@@ -227,7 +227,7 @@ def test_turned_axes_predict_no_worse_than_straight_ones(seed):
     assert turned_variance < 1.2 * variance
 
 
-def test_mistakes_are_explained():
+def test_invalid_setups_are_refused():
     common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "basis": RandomFourier}
     other = Reweighted(**common, inference="type2")
     with pytest.raises(ConfigError, match="inference=type2: choose inference=type2 with its own"):

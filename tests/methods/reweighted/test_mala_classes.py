@@ -193,7 +193,7 @@ def test_the_outputscale_of_eigenfunctions_is_in_units_of_the_latent_noise():
     assert math.isfinite(float(model.position.sum()))
 
 
-def test_misfits_are_refused_in_one_sentence():
+def test_invalid_setups_are_refused():
     model, x, y = problem()
     common = {"kernel": RBF(), "mean": Zero(), "basis": RandomFourier, "priors": WeightPriors()}
     with pytest.raises(ConfigError, match=r"it needs likelihood=Bernoulli\(link=probit\)"):

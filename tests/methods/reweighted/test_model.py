@@ -159,7 +159,7 @@ def test_neither_model_nor_posterior_holds_the_data(name):
         assert 61 not in {size for t in module.state_dict().values() for size in t.shape}
 
 
-def test_rows_come_and_go():
+def test_rows_are_added_and_removed():
     model, x, y = problem(**BASES["grief"])
     more, targets = data(90)
     whole = build(**BASES["grief"])
@@ -200,7 +200,7 @@ def test_at_weights_of_one_it_is_grief():
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_state_is_all_there_is(name):
+def test_the_state_dict_is_complete(name):
     model, x, y = problem(**BASES[name])
     sampled(model)
     fresh = build(**BASES[name])
@@ -215,7 +215,7 @@ def test_state_is_all_there_is(name):
 
 
 @pytest.mark.parametrize("name", ["grief", "orthogonal"])
-def test_states_of_before_there_were_frames_load(name):
+def test_states_without_frames_load(name):
     model, x, y = problem(**BASES[name])
     posterior = sampled(model).condition(x, y)
     fresh = build(**BASES[name])
@@ -295,7 +295,7 @@ def test_noise_starts_above_its_floor():
     assert float(model.likelihood.noise_variance.detach()) > 0.5
 
 
-def test_mistakes_are_explained(monkeypatch):
+def test_invalid_setups_are_refused(monkeypatch):
     for option in ("structure", "inference"):
         with pytest.raises(ConfigError, match=rf"{option}=what: expected one of"):
             build(**{option: "what"})

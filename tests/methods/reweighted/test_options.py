@@ -1,4 +1,4 @@
-"""Options of a re-weighted basis that do not go together, and those that do."""
+"""Compatible and incompatible options of a re-weighted basis."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def check(**options):
         {"priors": WeightPriors(noise_mode=1e-5)},
     ],
 )
-def test_these_go_together(options):
+def test_compatible_options(options):
     check(**options)
 
 
@@ -72,6 +72,6 @@ def test_these_go_together(options):
         ),
     ],
 )
-def test_these_do_not(options, message):
+def test_incompatible_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         check(**options)

@@ -92,7 +92,7 @@ def test_with_the_noise_held_the_evidence_is_that_of_the_functions_that_are_in()
 
 
 @torch.no_grad()
-def test_the_posterior_is_that_of_all_functions_and_holds_the_relevant_ones():
+def test_the_posterior_equals_that_of_all_functions_and_stores_the_relevant_ones():
     model, steps, x, y = problem()
     run(steps, x, y)
     count = int((steps.variances > 0.0).sum())
@@ -159,7 +159,7 @@ def test_without_signal_no_function_joins():
     assert float(model.condition(x, y).predict(x).mean.abs().max()) < 1e-6
 
 
-def test_mistakes_are_explained():
+def test_invalid_setups_are_refused():
     with pytest.raises(ConfigError, match=r"tolerance=0\.0 must be positive"):
         RelevanceVectors(tolerance=0.0)
     steps = RelevanceVectors()

@@ -1,4 +1,4 @@
-"""What is kept of the data is never stale or rounded, and the path to the weights is exact."""
+"""Stored statistics are neither stale nor rounded, and give exact weights."""
 
 import copy
 import pickle
@@ -156,7 +156,7 @@ def test_cuda_agrees_with_cpu(structure):
     torch.testing.assert_close(value(got).cpu(), value(form.weights(u, s)), rtol=1e-9, atol=0)
 
 
-def test_copies_and_pickles_leave_out_what_is_worked_out_from_the_state():
+def test_copies_and_pickles_drop_derived_quantities():
     kept = Kept("householder")
     kept.statistics = statistics()
     kept.frame = torch.eye(5, dtype=torch.float64)[:, :2]

@@ -106,7 +106,7 @@ def test_few_rows_have_the_evidence_of_all_under_any_prior(n, m, rank):
     )
 
 
-def test_rest_is_what_no_function_reaches():
+def test_the_rest_is_the_part_of_the_targets_beyond_all_functions():
     phi, y, statistics = problem(40, 7)
     found = CompressedStatistics(statistics)
     residual = y - phi @ torch.linalg.lstsq(phi, y[:, None]).solution[:, 0]

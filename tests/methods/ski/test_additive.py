@@ -105,7 +105,7 @@ def test_predictions_are_the_dense_ones(variance, kernel):
     assert posterior.sample_paths(3, generator=torch.Generator())(new).shape == (3, 20)
 
 
-def test_what_it_does_not_do_is_refused():
+def test_unsupported_options_are_refused():
     with pytest.raises(ConfigError, match="give one that is no sum"):
         problem(kernel=lambda lengthscale: RBF(2, lengthscale))
     with pytest.raises(ConfigError, match="variance=diagonal: choose low_rank or quadratic_form"):

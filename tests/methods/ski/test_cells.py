@@ -119,7 +119,7 @@ def test_a_direction_that_no_row_has_costs_no_digits():
     torch.testing.assert_close(rest + found @ found, residual @ residual, rtol=1e-12, atol=0.0)
 
 
-def test_where_a_band_does_not_do_there_is_none():
+def test_no_band_on_several_axes_or_for_few_rows():
     for sums in (CellSums.of(*problem(2)), CellSums.of(*problem(1, n=2))):
         assert BandRows.of(sums) is None
 

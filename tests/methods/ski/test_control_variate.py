@@ -1,4 +1,4 @@
-"""The control variate of the log-determinant: its mean, and what it takes away."""
+"""The control variate of the log-determinant: its mean and its reduction of variance."""
 
 import math
 
@@ -60,7 +60,7 @@ def test_the_mean_stays_unbiased_and_shares_are_those_of_the_other_probes():
 
 
 @torch.no_grad()
-def test_it_takes_half_of_the_scatter_away(monkeypatch):
+def test_it_halves_the_scatter(monkeypatch):
     """Over twelve seeds the ratio of errors was 0.46 to 0.64, with a standard deviation of 0.06;
     one draw in 10^4 is more than 4 errors off (normal quantiles)."""
     model, x, y = problem(2, n=1500, rank=60)
@@ -75,7 +75,7 @@ def test_it_takes_half_of_the_scatter_away(monkeypatch):
 
 
 @torch.no_grad()
-def test_probes_are_drawn_until_the_error_is_as_asked_for_or_it_is_said(monkeypatch):
+def test_probes_are_drawn_until_the_error_is_reached_or_a_warning(monkeypatch):
     model, x, y = problem(2)
     few = SKIEvidence(accuracy=1.0).evidence(model, x, y)
     assert few.facts["probes"] == 8
@@ -92,7 +92,7 @@ def test_probes_are_drawn_until_the_error_is_as_asked_for_or_it_is_said(monkeypa
         SKIEvidence(accuracy=wanted, most_probes=8).evidence(model, x, y)
 
 
-def test_what_interpolation_damps_takes_no_more_than_the_least_share():
+def test_damped_directions_give_finite_control_variates():
     lags = torch.exp(-torch.arange(12, dtype=torch.float64))
     gram = torch.zeros(12, dtype=torch.float64)
     gram[0], gram[1] = 12.0, 12.0  # zero at the highest wave

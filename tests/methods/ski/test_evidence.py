@@ -134,7 +134,7 @@ def test_fewer_rows_than_points_take_the_largest_eigenvalues():
     torch.testing.assert_close(found, want)
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_invalid_setups_are_refused():
     x, y = synthetic(60, 2)
     model = placed(x, y, 12, Matern32, lengthscale=4.0)
     with pytest.raises(ConfigError, match="use logdet=circulant"):
@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_one_sentence():
 
 
 @pytest.mark.parametrize(("d", "size"), [(1, 200), (2, 24)])
-def test_two_probes_do_where_the_low_rank_part_is_complete(d, size):
+def test_two_probes_are_enough_where_the_low_rank_part_is_complete(d, size):
     """Value and gradient are the dense ones; rougher kernels and short ranks draw what was asked.
 
     Left to the probes are at most 0.01 nats: gradients scatter by less than 0.2.
@@ -172,7 +172,7 @@ def test_two_probes_do_where_the_low_rank_part_is_complete(d, size):
     assert evidence(rough, x, y, probes=8, accuracy=100.0).facts["probes"] == 8
 
 
-def test_on_several_axes_more_is_left_to_the_probes_and_its_error_is_stated(monkeypatch):
+def test_on_several_axes_probes_estimate_more_and_state_their_error(monkeypatch):
     """Of many rows: a nat in place of a hundredth, at a lower rank; scatter is as said."""
     x, y = synthetic(400, 2)
     model = placed(x, y, 24, lengthscale=2.0)
@@ -192,7 +192,7 @@ def test_on_several_axes_more_is_left_to_the_probes_and_its_error_is_stated(monk
     assert off.abs().max() < 4.0 * min(stated)
 
 
-def test_on_one_axis_and_in_sums_a_hundredth_of_a_nat_is_left(monkeypatch):
+def test_on_one_axis_and_in_sums_the_error_is_a_hundredth_of_a_nat(monkeypatch):
     """There another vector costs next to nothing."""
     monkeypatch.setattr(system, "TRACE_PER_ROW", 1.0)
     for d in (1, 2):

@@ -192,7 +192,7 @@ def test_gradients_by_an_inverse_in_float32_are_those_in_float64(rows, monkeypat
     assert bool((scale == 1.0).all())
 
 
-def test_pivots_leave_a_residual_at_most_as_said():
+def test_the_residual_of_pivots_is_within_its_bound():
     covariance = covariance_of(1)
     part = covariance.low_rank(5, 0.0, 1000)
     assert isinstance(part, PivotedPart)
@@ -201,7 +201,7 @@ def test_pivots_leave_a_residual_at_most_as_said():
     assert covariance.low_rank(5, 0.0, 3).rank == 3
 
 
-def test_predictions_hold_no_more_of_pivots_at_a_time_than_they_may(monkeypatch):
+def test_predictions_process_pivots_within_the_memory_limit(monkeypatch):
     """Columns are looked up at all 16 points of a stencil; an axis of 1,600 has no eigenvectors."""
     x = inputs(2, 300)
     kernel = Matern32(2, 1.0, 1.0)

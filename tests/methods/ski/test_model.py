@@ -194,7 +194,7 @@ def test_variances_interpolated_between_grid_points_are_near_those_at_the_points
 
 
 @pytest.mark.parametrize(("d", "kernel"), [(1, "rbf"), (2, "rbf"), (2, "matern")])
-def test_stochastic_variances_have_the_error_they_say(d, kernel):
+def test_stochastic_variances_have_their_stated_error(d, kernel):
     """Unbiased, with a relative standard error of sqrt(2 / 20), within 30 %, over 100 repeats.
 
     The error's spread over 100 repeats of 20 squares scatters by 8 %, so that 30 % is 3.7 standard
@@ -244,7 +244,7 @@ def test_beyond_the_grid_is_the_prior_or_the_edge_or_refused():
     assert torch.isfinite(edge.predict(away).mean).all()
 
 
-def test_a_lengthscale_below_the_grids_spacing_is_said_and_bounded():
+def test_a_lengthscale_below_the_grid_spacing_is_reported_and_bounded():
     x, y = data()
     model = build(grid_size=8)
     model.kernel.lengthscale = torch.tensor([0.05], dtype=torch.float64)
@@ -367,12 +367,12 @@ def test_the_grid_follows_the_number_of_rows():
         ({"boundary": "round"}, "boundary=round"),
     ],
 )
-def test_bad_options_are_one_sentence(options, match):
+def test_invalid_options_are_refused(options, match):
     with pytest.raises(ConfigError, match=match):
         build(**options)
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_invalid_setups_are_refused():
     parts = {"mean": Zero(), "num_inputs": 1}
     with pytest.raises(ConfigError, match="needs a stationary kernel"):
         SKI(kernel=Linear(1), likelihood=Gaussian(0.1), **parts)
@@ -428,7 +428,7 @@ def test_variance_by_quadratic_form_prepares_its_solves_once(monkeypatch):
 
 
 @pytest.mark.parametrize("d", [1, 2])
-def test_points_of_the_users_own(d):
+def test_user_supplied_grid_points(d):
     """A rectilinear grid: the dense model of its linear weights."""
     x, y = data(n=90, d=d)
     points = [[-0.1, 0.4, 0.5, 0.9, 1.6, 2.0, 2.2, 3.1, 3.5, 4.2], [0.0, 1.0, 1.5, 2.6, 3.0, 4.0]]
@@ -465,7 +465,7 @@ def test_points_that_do_not_fit_are_refused():
         placed(x, y, points=[[0.0, 0.5, 1.0]], **options)
 
 
-def test_what_interpolation_loses_between_points_is_said():
+def test_variance_lost_by_interpolation_is_reported():
     """The coarser the grid the more, and as much as variances by the quadratic form are too large
     next to very many data."""
     x, y = data(n=400)

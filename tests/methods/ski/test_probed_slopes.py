@@ -1,4 +1,4 @@
-"""The error of the evidence's gradient: what is stated is what draws show, and draws go on."""
+"""The error of the gradient of the evidence: stated against measured, and adaptive probes."""
 
 import math
 import warnings
@@ -92,7 +92,7 @@ def test_the_stated_error_is_that_of_draws():
     assert 0.6 < float(ratio) < 1.6
 
 
-def test_probes_are_drawn_until_the_gradient_is_as_asked_for_or_it_is_said_once(monkeypatch):
+def test_probes_are_drawn_until_the_gradient_error_is_reached_or_one_warning(monkeypatch):
     monkeypatch.setattr("gpx.methods.ski.evidence.GRADIENT_ERROR_TARGET", 0.0)
     monkeypatch.setattr(
         "gpx.methods.ski.evidence.EVIDENCE_ERROR_TARGET", 100.0
@@ -128,7 +128,7 @@ def test_new_probes_at_every_step_average_the_error_out(monkeypatch):
     assert found["gradient_error"] > 1e-4
 
 
-def test_nothing_is_asked_where_nothing_is_left_to_probes(monkeypatch):
+def test_no_gradient_error_where_the_low_rank_part_is_complete(monkeypatch):
     monkeypatch.setattr("gpx.methods.ski.quad_logdet.ProbedSlopes", None)
     model, x, y = problem(RBF, 2, 1.0, rank=None)
     found = SKIEvidence().evidence(model, x, y)
@@ -189,7 +189,7 @@ def test_an_error_of_two_probes_decides_nothing(monkeypatch):
     ("excess", "wanted"),
     [([0.5, 1.0], 8), ([2.0, 0.1], 32), ([9.0], 64), ([1e200], 64), ([math.inf, 0.1], 64)],
 )
-def test_errors_however_large_ask_for_at_most_all_probes(excess, wanted):
+def test_large_errors_request_at_most_all_probes(excess, wanted):
     assert _num_probes_needed(8, excess, 64) == wanted
 
 

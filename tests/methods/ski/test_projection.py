@@ -154,7 +154,7 @@ def test_a_posterior_carries_its_projection():
     torch.testing.assert_close(one.value, two.value)
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_invalid_setups_are_refused():
     with pytest.raises(ConfigError, match="num_outputs=0: a grid has at least one axis"):
         LinearProjection(6, 0)
     with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes; additive"):

@@ -76,7 +76,7 @@ def test_what_is_kept_does_not_grow_with_the_rows():
     assert stream.sums.num_data == 4000
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_invalid_setups_are_refused():
     x, y = data(100, 1)
     model = placed(x, y)
     stream = SKIStream(model)

@@ -50,7 +50,7 @@ def test_products_and_gram_matrix_are_those_of_the_array(method, waves):
 
 
 @pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32])
-def test_waves_are_below_the_matrix_and_leave_what_they_say(kernel):
+def test_waves_are_below_the_matrix_with_the_stated_rest(kernel):
     _, grid, covariance = problem(kernel)
     dense = covariance.operator.to_dense().detach()
     for waves in (1, 6, 25):  # 25 are all of the circulant

@@ -1,4 +1,4 @@
-"""Blocks taken together: which, what padding leaves alone, and what a failure names."""
+"""Batches of blocks: their choice, padding, and errors that name the block."""
 
 import pytest
 import torch

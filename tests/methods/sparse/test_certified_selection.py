@@ -146,7 +146,7 @@ def test_no_targets_make_the_bound_smaller_than_its_trace_part():
 
 
 @torch.no_grad()
-def test_what_ends_the_growth_is_said():
+def test_the_reason_for_stopping_is_reported():
     x, y = data(150, 2)
 
     def select(kernel, x, y, noise, tolerance, most):

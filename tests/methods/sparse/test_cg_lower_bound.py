@@ -369,7 +369,7 @@ def test_repeated_inputs_and_noise_near_zero():
     assert float(evidence.value.detach()) <= lml + 1e-6 * abs(lml)
 
 
-def test_mistakes_are_explained():
+def test_invalid_setups_are_refused():
     model, x, y = problem()
     bad = y.clone()
     bad[[3, 9]] = float("nan")

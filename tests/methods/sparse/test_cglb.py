@@ -211,7 +211,7 @@ def test_more_inducing_points_than_data_are_capped():
     assert model.auxiliary.shape == (12,)
 
 
-def test_mistakes_are_explained():
+def test_invalid_setups_are_refused():
     model, x, y = problem()
     y[4] = float("nan")
     with pytest.raises(DataError, match="1 of 80 targets are not finite"):

@@ -135,12 +135,12 @@ def test_classes_and_pieces(monkeypatch):
         ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
     ],
 )
-def test_options_that_do_not_fit(options, words):
+def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(**options)
 
 
-def test_kernels_that_do_not_fit():
+def test_unsupported_kernels_are_refused():
     with pytest.raises(ConfigError, match="one stationary or arc-cosine kernel"):
         ConvGP(kernel=Linear(), mean=Constant(), likelihood=Gaussian(), num_inputs=25)
     with pytest.raises(ConfigError, match="inducing patches are those of a Convolutional kernel"):

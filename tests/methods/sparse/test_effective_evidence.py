@@ -261,7 +261,7 @@ def test_noise_of_rows_has_one_gradient_whether_its_parts_are_kept_or_made_again
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
-def test_a_block_beyond_the_memory_budget_is_said():
+def test_a_block_beyond_the_memory_budget_is_reported():
     model, x, y = problem("pitc", blocks=1)
     with pytest.raises(ConfigError, match=r"largest block has 70 of 70 .*ask for more blocks"):
         evidence(model, x, y, memory_budget=2**10)

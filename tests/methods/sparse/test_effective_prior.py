@@ -167,7 +167,7 @@ def test_the_kernel_of_pic_is_positive_semi_definite():
     assert torch.linalg.eigvalsh(matrix.detach()).min() > -1e-10
 
 
-def test_a_test_point_in_a_block_without_data_hears_the_inducing_points_alone():
+def test_a_test_point_in_a_block_without_data_uses_the_inducing_points_alone():
     centres = torch.cat([data()[0][:3], torch.full((1, 2), 50.0).double()])
     model, x, y, _ = made("pic", block_centres=centres)
     far = torch.full((3, 2), 49.0, dtype=torch.float64)
@@ -318,7 +318,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_options_are_said(fault):
+def test_invalid_options_are_refused(fault):
     options, words = BAD[fault]
     with pytest.raises(ConfigError, match=words) as error:
         EffectivePrior(**parts(), num_inputs=2, **options)
@@ -348,7 +348,7 @@ def test_any_inducing_variables_are_exact_for_their_prior_and_survive_a_checkpoi
         torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
 
 
-def test_more_inducing_points_or_blocks_than_data_are_said():
+def test_more_inducing_points_or_blocks_than_data_are_reported():
     x, y, _ = data()
     draws = torch.Generator().manual_seed(0)
     with pytest.raises(DataError, match="70 inducing points were asked for but there are only 60"):

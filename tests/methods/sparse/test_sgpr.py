@@ -156,7 +156,7 @@ def test_defaults_serve_data_smaller_than_the_number_of_inducing_points():
     assert model.inducing_points.shape == (20, 2)
 
 
-def test_mistakes_are_explained():
+def test_invalid_setups_are_refused():
     model, x, y = problem(n=10, m=15)
     with pytest.raises(DataError, match=r"15 inducing points .* only 10 training points"):
         model.initialise(x, y, generator=torch.Generator())

@@ -172,7 +172,7 @@ def test_a_stopped_run_finds_its_rounds_and_sizes_again():
     assert torch.equal(stopped.inducing_points, resumed.inducing_points)
 
 
-def test_mistakes_are_explained():
+def test_invalid_setups_are_refused():
     x, _ = data()
     with pytest.raises(ConfigError, match="reinitialise=-1 must be at least 0"):
         model(reinitialise=-1)

@@ -11,6 +11,7 @@ from gpx.likelihoods import (
     Bernoulli,
     Gaussian,
     GaussianOutputs,
+    Ordinal,
     Poisson,
     Softmax,
     StudentT,
@@ -274,7 +275,7 @@ def test_number_of_inducing_points_is_capped_by_the_data():
         _model(num_inducing=21).initialise(x, y, generator=_generator())
 
 
-def test_errors_in_one_sentence():
+def test_invalid_setups_are_refused():
     with pytest.raises(ConfigError, match="family='full' is no variational family"):
         _model(family="full")
     with pytest.raises(ConfigError, match=r"jitter=\S+ must not be negative"):
@@ -454,3 +455,53 @@ def test_the_number_of_inducing_points_follows_the_rows(num_data, expected):
     assert SVGP(**parts, num_inducing=9, num_data=num_data or 20).settle(torch.zeros(3, 2)) == (
         {} if num_data != 1 else {"num_inducing": (1, "one per training point; 9 would be more")}
     )
+
+
+@pytest.mark.parametrize("likelihood", [Ordinal(4), Bernoulli(), Poisson()])
+def test_q_starts_at_the_maximum_of_the_posterior(likelihood):
+    """With all rows as inducing points and no jitter to speak of: Laplace's mode by gradients."""
+    draws = torch.Generator().manual_seed(0)
+    x = torch.rand(25, 1, generator=draws).double() * 6
+    f = 2.0 * torch.sin(x[:, 0])
+    levels = {"ordinal": (f + 2.0).round().clamp(0, 3), "count": f.exp().round()}
+    y = levels.get(likelihood.task, torch.where(f > 0.3, 1.0, -1.0).double())
+    kernel, mean = RBF(lengthscale=1.0, outputscale=30.0), Constant(0.5)
+    parts = {"kernel": kernel, "mean": mean, "likelihood": likelihood}
+    model = SVGP(**parts, num_inputs=1, num_inducing=25, selector=Uniform(), jitter=1e-9).double()
+    model.initialise(x, y, generator=draws)
+    with torch.no_grad():
+        found = model.marginals(x).mean
+        root = torch.linalg.cholesky(model.kernel.evaluate(x, x) + 1e-7 * torch.eye(25))
+    v = torch.zeros(25, dtype=torch.float64, requires_grad=True)
+    search = torch.optim.LBFGS([v], max_iter=500, line_search_fn="strong_wolfe")
+
+    def loss():
+        search.zero_grad()
+        value = 0.5 * v.square().sum() - likelihood.log_prob(y, 0.5 + root @ v).sum()
+        value.backward()
+        return value
+
+    search.step(loss)
+    assert torch.allclose(found, 0.5 + root @ v.detach(), atol=0.02)
+
+
+@pytest.mark.parametrize("family", [FullCholesky(), MeanField()])
+def test_a_large_outputscale_does_not_start_at_the_prior(family):
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 2, generator=draws)
+    y = (x[:, 0] + x[:, 1]).mul(1.5).round().clamp(-2, 2) + 2
+    bounds = []
+    for warm in (False, True):
+        model = SVGP(
+            kernel=RBF(lengthscale=2.0, outputscale=400.0),
+            mean=Zero(),
+            likelihood=Ordinal(5),
+            num_inputs=2,
+            num_inducing=20,
+            family=family,
+            warm_start=warm,
+        )
+        model.initialise(x, y, generator=torch.Generator().manual_seed(1))
+        bounds.append(float(SVGPELBO(300).evidence(model, x, y).value.detach()) / 300)
+    assert bounds[0] < -8.0
+    assert bounds[1] > -2.5

@@ -192,7 +192,7 @@ def test_parts_kind_report_and_loss():
     torch.testing.assert_close(objective(model, x, y), -evidence.value / 600)
 
 
-def test_errors_in_one_sentence():
+def test_invalid_setups_are_refused():
     class Other(Model):
         def condition(self, x, y): ...
         def new_posterior(self): ...

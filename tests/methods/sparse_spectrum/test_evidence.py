@@ -223,7 +223,7 @@ def test_the_best_of_several_draws_is_taken():
     assert best.note.startswith("frequencies of draw")
 
 
-def test_what_does_not_fit():
+def test_invalid_arguments_are_refused():
     parts = {"mean": Constant(), "likelihood": Gaussian(), "num_inputs": 2}
     with pytest.raises(ConfigError, match="num_basis=5: every frequency has a cosine and a sine"):
         SSGP(kernel=rbf(), **parts, num_basis=5)

@@ -1,4 +1,4 @@
-"""Runs of sparse spectrum models: what they say of over-fitting."""
+"""Runs of sparse spectrum models: their report of over-fitting."""
 
 import pytest
 import torch

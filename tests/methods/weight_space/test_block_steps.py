@@ -173,7 +173,7 @@ def test_options_out_of_range(options, message):
         ({}, {"stand_in_groups": 5}, "stand_in_groups=5 is above the 4 groups"),
     ],
 )
-def test_what_does_not_fit_is_said_before_training(model_options, options, message):
+def test_invalid_setups_are_refused_before_training(model_options, options, message):
     model, x, _ = problem(**model_options)
     with pytest.raises(ConfigError, match=message):
         BlockSteps(**options).check(model, x.shape[0])

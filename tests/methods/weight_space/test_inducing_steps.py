@@ -1,4 +1,4 @@
-"""Solves for inducing-point weights: certified, resumable, and honest where they end early."""
+"""Solves for inducing-point weights: certified, resumable, with a warning where they end early."""
 
 import math
 
@@ -151,7 +151,7 @@ def test_steps_that_solved_for_one_model_begin_anew_with_the_next():
     assert float(found[0].abs().max()) > 1.0
 
 
-def test_a_solve_that_runs_out_says_so():
+def test_a_solve_that_reaches_its_limit_warns():
     model, x, y = problem(n=100, rank=2)
     with pytest.warns(UnconvergedWarning, match="max_products"):
         optimizer, _ = solve(model, x, y, tolerance=1e-8, max_products=2)

@@ -163,7 +163,7 @@ def test_matern_and_no_warm_start():
     assert torch.equal(model.condition(x, y).predict(x).mean, torch.zeros(60))
 
 
-def test_misfits_are_refused_in_one_sentence():
+def test_invalid_setups_are_refused():
     class Other(Gaussian):
         pass
 

@@ -135,7 +135,7 @@ def test_the_default_rank_is_no_more_than_the_rows(num_data, rank):
         ({"variance": "full"}, "expected one of"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(options, sentence):
+def test_invalid_setups_are_refused(options, sentence):
     settings = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "rank": 5}
     with pytest.raises(ConfigError, match=sentence):
         QSGPInducing(**{**settings, **options}, num_data=30, num_inputs=2)

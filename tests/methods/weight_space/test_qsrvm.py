@@ -111,7 +111,7 @@ def test_stochastic_steps_alone_take_vectors_out_and_raise_the_bound():
     assert float(model.noise_variance.detach()) == pytest.approx(0.01, rel=1e-12)  # frozen
 
 
-def test_misfits_are_refused_in_one_sentence():
+def test_invalid_setups_are_refused():
     kernel = RBF()
     with pytest.raises(ConfigError, match=r"model=QSRVM\(\) needs mean=Zero\(\), got Constant"):
         QSRVM(kernel, Constant(), Gaussian(), 10, 1)

@@ -440,7 +440,7 @@ def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
     torch.testing.assert_close(*values)
 
 
-def test_misfits_are_refused_in_one_sentence():
+def test_invalid_setups_are_refused():
     model, _, _ = problem()
     with pytest.raises(ConfigError, match="bound=tight: expected one of affine, reparam, paper"):
         SiteBoundELBO(ROWS, bound="tight")

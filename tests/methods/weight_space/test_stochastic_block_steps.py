@@ -221,7 +221,7 @@ def test_options_out_of_range(options, message):
         StochasticBlockSteps(**options)
 
 
-def test_what_does_not_fit_is_said_before_training():
+def test_invalid_setups_are_refused_before_training():
     model, _, _ = problem()
     with pytest.raises(ConfigError, match="rows=121 is above the 120 training rows"):
         StochasticBlockSteps(rows=121).check(model, N)
@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_said_before_training():
         StochasticBlockSteps(rows=60).check(model, N)
 
 
-def test_a_trained_model_is_not_taken_for_a_new_one():
+def test_a_trained_model_is_refused_as_a_start():
     # its fitted values would be counted as zero
     model, x, y = problem()
     first, again = StochasticBlockSteps(rows=60), StochasticBlockSteps(rows=60)

@@ -1,6 +1,7 @@
 """kernel=auto: what is chosen is what the data were made of, and the config says it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ import gpx
 from gpx.calibration import held_out_rows
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern12
+from gpx.likelihoods import Gaussian
 from gpx.linalg.processes import Processes, work_shared
+from gpx.means import Constant
+from gpx.models import ExactGP
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
-from gpx.options.kernel_expression import kernel_node
-from gpx.runs.choosing.kernel_choice import _Clock, _describe, candidates_for
-from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, with_values
-from gpx.runs.choosing.series_kernels import likely_periods
+from gpx.options.kernel_expression import kernel_node, sum_of
+from gpx.runs.choosing.kernel_choice import _Clock, _describe, _preferred, candidates_for
+from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_values
+from gpx.runs.choosing.series_kernels import _with_one_changed, decomposed
 from gpx.sampling.seeds import stream
 
 QUICK = (
@@ -63,7 +67,9 @@ def test_a_season_is_found_and_kept_through_resume_and_prediction(tmp_path):
     time = np.linspace(0, 20, 180)
     y = 0.3 * time + np.sin(2 * np.pi * time) + 0.05 * np.random.default_rng(0).normal(size=180)
     fitted, config = chosen(
-        time, y, "kernel.candidates=[rbf]", "kernel.rounds=2", folder=tmp_path / "run"
+        *(time, y, "kernel.candidates=[rbf]", "kernel.rounds=2", "kernel.num_points=80"),
+        *("kernel.max_evaluations=20",),
+        folder=tmp_path / "run",
     )
     text = json.dumps(OmegaConf.to_container(config.kernel))
     assert "gpx.kernels.Periodic" in text
@@ -249,11 +255,83 @@ def test_periods_of_an_uneven_series():
     rng = np.random.default_rng(0)
     x = torch.from_numpy(np.sort(rng.uniform(0, 10, 400)))
     y = x**2 + torch.sin(2 * torch.pi * x / 0.37) + 0.5 * torch.sin(2 * torch.pi * x / 1.3)
-    first, second = likely_periods(x, y)
-    assert first == pytest.approx(0.37, rel=0.02)
-    assert second == pytest.approx(1.3, rel=0.1)
-    assert likely_periods(x[:5], y[:5]) == []
-    assert likely_periods(x, torch.zeros_like(x)) == []
+    first, second = decomposed(x, y + 0.1 * torch.from_numpy(rng.normal(size=400))).seasons
+    assert first.period == pytest.approx(0.37, rel=0.002)
+    assert first.variance == pytest.approx(0.5, rel=0.1)
+    assert second.period == pytest.approx(1.3, rel=0.1)
+    assert second.variance == pytest.approx(0.125, rel=0.2)
+    assert decomposed(x[:5], y[:5]).seasons == ()
+    assert decomposed(x, torch.zeros_like(x)).seasons == ()
+
+
+def test_what_trend_and_seasons_leave_is_the_rest():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.uniform(0, 10, 400))
+    y = 3 * x**3 - x + torch.cos(2 * torch.pi * x) + torch.sin(4 * torch.pi * x)
+    noise = 0.2 * torch.from_numpy(rng.normal(size=400))
+    assert 0.03 < decomposed(x, y + noise).rest < 0.06  # of the seasons' 1, some remains
+
+
+def test_a_small_season_and_what_goes_on_beyond_the_rows_are_found(tmp_path):
+    """A season of a tenth of the trend's deviation: it starts with its own variance, not with 1."""
+    time = np.arange(0, 18, 1 / 6)
+    noise = np.random.default_rng(0).normal(size=len(time))
+    y = 1.2 * time + 0.5 * np.sin(2 * np.pi * time) + 0.1 * noise
+    rest, last = time < 16, time >= 16
+    options = ("kernel.candidates=[rbf]", "kernel.max_evaluations=20", "data.test_fraction=0")
+    fitted, config = chosen(time[rest], y[rest], *options, folder=tmp_path / "run")
+    assert "periodic" in fitted.metrics["model.kernel_choice"]
+    assert "forecasts of its last three tenths" in config.facts.kernel_choice
+    mean, _, lower, upper = fitted.predict(time[last, None])
+    assert np.sqrt(np.mean((mean - y[last]) ** 2)) < 0.25  # 0.35 without the season
+    assert np.mean((lower < y[last]) & (y[last] < upper)) > 0.85
+
+
+def test_terms_are_exchanged_and_negligible_ones_left_out():
+    node = kernel_node("matern12 + periodic + linear", [CONFIGS])
+    node["kernels"][0] |= {"outputscale": 1e-5, "lengthscale": [2.0]}
+    best = Fit("matern12 + periodic + linear", node, {"noise_variance": 0.1}, 0.0)
+    found = dict(_with_one_changed(best, [CONFIGS]))
+    assert set(found) == {
+        "periodic + linear",
+        "rbf + periodic + linear",
+        "matern52 + periodic + linear",
+        "matern12 + rbf*periodic + linear",
+    }
+    assert found["rbf + periodic + linear"]["kernels"][0]["lengthscale"] == [2.0]
+    assert found["periodic + linear"]["kernels"] == node["kernels"][1:]
+    pair = Fit("matern12 + linear", sum_of([node["kernels"][i] for i in (0, 2)]), {}, 0.0)
+    assert "linear" not in dict(_with_one_changed(pair, [CONFIGS]))  # the noise is not known
+    alone = dict(_with_one_changed(replace(pair, likelihood=best.likelihood), [CONFIGS]))
+    assert alone["linear"] == node["kernels"][2]
+
+
+def test_of_equal_evidence_the_better_forecast_is_taken():
+    def fit(name, hyperparameters, forecast):
+        return Fit(name, {}, {}, 0.0, None, 0.0, hyperparameters, forecast)
+
+    simple, rich = fit("simple", 3, 1.0), fit("rich", 9, 1.2)
+    assert _preferred([rich, simple]) is rich
+    assert _preferred([rich, fit("simple", 3, 1.15)]).name == "simple"  # about as well
+    assert _preferred([fit("rich", 9, None), fit("simple", 3, None)]).name == "simple"
+
+
+@torch.no_grad()
+def test_forecasts_are_those_of_exact_processes():
+    x = torch.rand(20, 1, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = torch.from_numpy(drawn(RBF(lengthscale=1.0), x, 1e-2, 1))
+    model = ExactGP(kernel=RBF(), mean=Constant(0.25), likelihood=Gaussian(0.0625)).double()
+    order = x[:, 0].argsort()
+    expected = []
+    for start, end in ((14, 16), (16, 18), (18, 20)):
+        known, later = order[:start], order[start:end]
+        gram = model.kernel.evaluate(x[known], x[known]) + 0.0625 * torch.eye(start)
+        cross = model.kernel.evaluate(x[later], x[known])
+        weights = torch.linalg.solve(gram, cross.mT).mT
+        mean = 0.25 + weights @ (y[known] - 0.25)
+        variance = model.kernel.diagonal(x[later]) + 0.0625 - (weights * cross).sum(1)
+        expected.append(torch.distributions.Normal(mean, variance.sqrt()).log_prob(y[later]))
+    assert _forecast(model, x, y) == pytest.approx(float(torch.cat(expected).mean()), rel=1e-9)
 
 
 def test_values_go_into_every_node_of_a_tree():

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 from int4_by_c import by_c, needs_compiler
 
 import gpx
 from gpx.commands.predict import main
 from gpx.errors import ConfigError
+from gpx.methods.direct.posterior import DirectPosterior
 from gpx.runs import Int4Predictor
 
 SMALL = [
@@ -83,6 +85,34 @@ def test_the_command_writes_both_files_and_says_their_size(fitted, tmp_path, cap
     assert "integer multiply-adds" in capsys.readouterr().err
     assert (tmp_path / "m.c").exists()
     assert len(Int4Predictor.load(tmp_path / "m.npz").codes) == 2
+
+
+def test_every_way_to_export_writes_the_same_bytes(fitted, tmp_path, monkeypatch):
+    """From memory, from the folder, by the command, and from a model on a GPU."""
+    generators = []  # the claimed device draws as the CPU does, a GPU does not
+
+    def noting(posterior, num, *, generator):
+        generators.append(generator)
+        return draw(posterior, num, generator=generator)
+
+    draw = DirectPosterior.sample_codes
+    monkeypatch.setattr(DirectPosterior, "sample_codes", noting)
+    gpx.export(fitted, tmp_path / "memory.c", seed=3)
+    gpx.export(fitted.folder, tmp_path / "folder.c", seed=3)
+    command = [f"run={fitted.folder}", "format=int4", f"output={tmp_path / 'command.c'}", "seed=3"]
+    main(command)
+    model = gpx.load(fitted.folder)
+    with claimed_cuda():
+        model.posterior.cuda()
+        model.likelihood.cuda()
+        gpx.export(model, tmp_path / "device.c", seed=3)
+        assert [generator.device.type for generator in generators] == ["cpu"] * 4
+    for ending in ("c", "npz"):
+        written = [path.read_bytes() for path in sorted(tmp_path.glob(f"*.{ending}"))]
+        assert len(written) == 4
+        assert len(set(written)) == 1
+    gpx.export(fitted, tmp_path / "other.c", seed=4)
+    assert (tmp_path / "other.c").read_bytes() != (tmp_path / "memory.c").read_bytes()
 
 
 @pytest.mark.parametrize(

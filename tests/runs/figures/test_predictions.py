@@ -128,3 +128,16 @@ def test_a_fitted_function_is_drawn_where_the_test_rows_are(monkeypatch):
     assert sorted(seen) == [-1.0, 0.5, 3.0]
     assert grid.min() < -1.0
     assert grid.max() > 3.0
+
+
+def test_functions_of_a_periodic_kernel_are_drawn_or_their_absence_is_said(tmp_path, capsys):
+    """Random features of a periodic kernel do not exist; experts have no joint law either."""
+    x = np.linspace(0, 6, 40)
+    options = ("kernel=periodic", "trainer.max_steps=1", "init=constants", "trainer.device=cpu")
+    options = (*options, "trainer.tensorboard=false", "trainer.baselines=false")
+    exact = gpx.fit(x, np.sin(x), "approx=exact", *options, folder=tmp_path / "exact")
+    assert (exact.folder / "figures" / "sampled_functions.png").stat().st_size > 1000
+    assert "no figure of sampled functions" not in capsys.readouterr().err
+    experts = gpx.fit(x, np.sin(x), "approx=committee", *options, folder=tmp_path / "experts")
+    assert not (experts.folder / "figures" / "sampled_functions.png").exists()
+    assert "note: no figure of sampled functions: " in capsys.readouterr().err

@@ -33,7 +33,7 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
         predictor: of ``approx=direct``, ``direct_mixture``, ``direct_logistic`` or
             ``direct_network``.
         samples: number of draws; the error of the mean is the deviation / sqrt(samples).
-        seed: of the draws.
+        seed: of the draws, which are made on the CPU wherever the model is.
 
     Raises:
         ConfigError: another model or mean function, a target transform, recalibration, columns that
@@ -56,30 +56,27 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
         )
     if samples < 1:
         raise ConfigError(f"samples={samples}: expected at least 1")
-    drawn = posterior.sample_codes(samples, generator=_generator(posterior, seed)).cpu()
+    posterior = copy.deepcopy(posterior).cpu()  # the generator of a GPU would give other draws
+    drawn = posterior.sample_codes(samples, generator=torch.Generator().manual_seed(seed))
     if isinstance(posterior, DirectNetworkPosterior):
         return _network(predictor, posterior, drawn)
     return _functions(predictor, posterior, drawn)
 
 
-def _generator(posterior: DirectPosterior | DirectNetworkPosterior, seed: int) -> torch.Generator:
-    return torch.Generator(device=posterior.values.device).manual_seed(seed)
-
-
 def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) -> Int4Predictor:
     """Predictor of a model with basis functions, from codes of its weights (S, m)."""
     scaler = predictor.scaler
-    basis, mean = copy.deepcopy(posterior.basis).cpu(), copy.deepcopy(posterior.mean).cpu()
+    basis, mean = posterior.basis, posterior.mean
     if not isinstance(mean, Constant | Zero):
         raise ConfigError(f"format=int4 takes mean=constant or zero, got {class_name(mean)}")
     inputs, classes = len(predictor.input_names), isinstance(predictor.likelihood, Bernoulli)
-    weights = quantise_draws(drawn, posterior.values.cpu())
+    weights = quantise_draws(drawn, posterior.values)
     used = (drawn != weights.zero).any(0).nonzero().flatten()
     # draws of classes are logits, which have no units
     unit = 1.0 if classes else float(scaler.target_scale)
     level = unit * float(mean(torch.zeros(1, inputs, dtype=posterior.scale.dtype)))
     found = basis.closed_form(inputs)
-    per_step = unit * weights.step * posterior.scale.cpu()
+    per_step = unit * weights.step * posterior.scale
     rate = scaler.input_scale.reciprocal().cpu()
     middle = scaler.input_mean.cpu()
     count = basis.num_basis
@@ -158,7 +155,7 @@ def _network(
 ) -> Int4Predictor:
     """Predictor of a network, from codes of its weights (S, m)."""
     fan_in = posterior.polynomial.fan_in.double()
-    weights: QuantisedWeights = quantise_draws(drawn, posterior.values[0].cpu() * fan_in[0].sqrt())
+    weights: QuantisedWeights = quantise_draws(drawn, posterior.values[0] * fan_in[0].sqrt())
     scaler, inputs = predictor.scaler, len(predictor.input_names)
     widths = (*posterior.hidden, 1)
     into = torch.tensor([inputs + posterior.bias, *posterior.hidden]).double()

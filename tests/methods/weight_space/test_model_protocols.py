@@ -1,4 +1,4 @@
-"""The bounds in weight space ask a model for what they call, whatever its class is."""
+"""The bounds in weight space require methods of a model, not a class."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ def made(kind):
 
 
 @pytest.mark.parametrize("kind", ASKED)
-def test_a_stand_in_of_no_class_has_the_same_evidence(kind):
+def test_any_object_with_the_protocol_has_the_same_evidence(kind):
     model, x, y = trained(kind)
     stand_in = SimpleNamespace(**{name: getattr(model, name) for name in ASKED[kind]})
     values = []
@@ -71,7 +71,7 @@ def test_a_stand_in_of_no_class_has_the_same_evidence(kind):
 
 
 @pytest.mark.parametrize("kind", ASKED)
-def test_what_a_model_lacks_is_said(kind):
+def test_missing_methods_are_named(kind):
     other = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=2, num_inducing=3)
     wanted = rf"{kind.__name__} needs QSGP\w*, or a model with \w+ and \w+ and .*, got SGPR"
     with pytest.raises(ConfigError, match=wanted):
@@ -81,7 +81,7 @@ def test_what_a_model_lacks_is_said(kind):
 
 
 @pytest.mark.parametrize("kind", ASKED)
-def test_each_of_these_is_asked_for(kind):
+def test_every_method_of_the_protocol_is_required(kind):
     model, *_ = trained(kind)
     for name in ASKED[kind]:
         partial_model = SimpleNamespace(

@@ -1,0 +1,179 @@
+"""Calibration by the number of training images, on noisy digits and on MNIST.
+
+    python experiments/deep/sizes.py                        # 40 minutes on a core
+    python experiments/deep/sizes.py --only "noisy digits"  # a quarter of that
+
+An eighth, a quarter, half and all of the training images, classes balanced; three seeds of noisy
+digits and one of MNIST; a sixth of the images is held out for recalibration. Networks, steps and
+judgement of ``noisy_digits.py``, whose rows are those of all noisy digits. Runs that have a row are
+not repeated. Writes sizes.json, sizes.png and RESULTS.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+from matplotlib.figure import Figure
+from noisy_digits import BINS, measured
+from record import Checks, Rows, earlier, write
+
+from gpx.runs import RunFolder
+from gpx.runs.figures.predictions import TRUTH
+
+HERE = Path(__file__).resolve().parent
+METHODS = ("CNN", "CNN+MCD", "CNN+GP(RF)", "GPDNN")
+SHOWN = ("CNN", "CNN+CAL", *METHODS[1:])
+DIGITS, MNIST = "noisy digits", "MNIST"
+SIZES = {DIGITS: (150, 300, 600, 1198), MNIST: (1000, 2000, 4000, 8000)}
+"""Images to train on and to recalibrate with."""
+OPTIONS = {DIGITS: (), MNIST: ("data=mnist10k", "data.noise=0", "data.test_fraction=0.2")}
+SEEDS = {DIGITS: 3, MNIST: 1}
+MEASURES = ("ERR", "MNLL", "ECE", "MCE", "Brier", "entropy", "confidence", "AUROC, letters")
+FEWEST = 10
+"""Images that a point of the figure stands for at least."""
+Key = tuple[str, int, int]
+"""Data, images, seed."""
+
+
+def trained_on(key: Key, method: str) -> Rows:
+    """Rows of one training, or those of all noisy digits."""
+    data, size, seed = key
+    if key[:2] == (DIGITS, SIZES[DIGITS][-1]):
+        rows = earlier(HERE / "noisy_digits.json")["each run"]
+        wanted = (method, "CNN+CAL") if method == "CNN" else (method,)
+        found = [row for row in rows if row["method"] in wanted and row["seed"] == seed]
+    else:
+        subset = () if size == SIZES[data][-1] else (f"data.train_size={size}",)
+        features = "approx.num_features=256"  # of noisy digits as many are the default
+        wide = (features,) if data == MNIST and method != "GPDNN" else ()
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = RunFolder(Path(temporary) / "run")
+            rows = measured(method, seed, False, folder, *OPTIONS[data], *subset, *wide)
+        found = [row for row in rows if row["method"] in SHOWN]
+    return [
+        {"data": data, "N": size, "method": row["method"], "seed": seed}
+        | {measure: row[measure] for measure in MEASURES}
+        | {"seconds": row["seconds"], BINS: row.get(BINS), "commit": row["commit"]}
+        for row in found
+    ]
+
+
+def judged(rows: Rows) -> Checks:
+    """What section 4.4 asks for, at every size and every seed that is there."""
+    found: dict[Key, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["data"], row["N"], row["seed"]), {})[row["method"]] = row
+    checks: Checks = {}
+    for data, sizes in SIZES.items():
+        for size in sizes:
+            each = [by_method for key, by_method in found.items() if key[:2] == (data, size)]
+
+            def holds(*methods: str, of: Callable[..., bool], each: Any = each) -> bool | None:
+                whole = [one for one in each if set(methods) <= set(one)]
+                return all(of(*(one[m] for m in methods)) for one in whole) if whole else None
+
+            words = f"{data}, {size:,} images: "
+            for method in ("CNN+MCD", "CNN+GP(RF)"):
+                for measure in ("MNLL", "Brier", "ECE"):
+                    checks[f"{words}{measure} of {method} below that of CNN"] = holds(
+                        *(method, "CNN"), of=lambda own, plain, k=measure: own[k] < plain[k]
+                    )
+                checks[f"{words}{method} is not over-confident"] = holds(
+                    method, of=lambda own: own["confidence"] <= 1.0 - own["ERR"]
+                )
+            checks[f"{words}CNN is over-confident"] = holds(
+                "CNN", of=lambda own: own["confidence"] > 1.0 - own["ERR"]
+            )
+            checks[f"{words}CNN+CAL has the ERR of CNN"] = holds(
+                *("CNN+CAL", "CNN"), of=lambda own, plain: own["ERR"] == plain["ERR"]
+            )
+    return checks
+
+
+def draw(rows: Rows) -> None:
+    """Reliability curves of seed 0: a panel for each data set and size."""
+    there = {row["data"] for row in rows}
+    drawn = {data: sizes for data, sizes in SIZES.items() if data in there}
+    figure = Figure(figsize=(11.0, 3.0 * len(drawn)), layout="constrained")
+    axes = figure.subplots(len(drawn), 4, sharex=True, sharey=True, squeeze=False)
+    for line, (data, sizes) in zip(axes, drawn.items(), strict=True):
+        for axis, size in zip(line, sizes, strict=True):
+            for place, method in enumerate(SHOWN):
+                wanted = (data, size, method, 0)
+                for row in rows:
+                    if (row["data"], row["N"], row["method"], row["seed"]) != wanted:
+                        continue
+                    if row[BINS] is None:
+                        continue
+                    counts, accuracy, confidence = torch.tensor(row[BINS], dtype=torch.float64)
+                    enough = counts >= FEWEST
+                    axis.plot(
+                        *(confidence[enough], accuracy[enough], "o-"),
+                        color=f"C{place}",
+                        markersize=3,
+                        label=method,
+                    )
+            axis.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
+            axis.set_title(f"{data}, {size:,} images", fontsize="small")
+    for axis in axes[-1]:
+        axis.set_xlabel("mean probability of the predicted class", fontsize="small")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("share correct", fontsize="small")
+    axes[0, 0].legend(fontsize="x-small", loc="upper left")
+    figure.savefig(HERE / "sizes.png", dpi=90)
+
+
+def store(rows: Rows) -> None:
+    """Write table and figure, where there is a row."""
+    if not rows:
+        return
+    draw(rows)
+    write(
+        HERE,
+        "sizes",
+        "By the number of training images: noisy digits and MNIST",
+        [
+            "N counts the images that a sixth is held out of for recalibration. Steps are as many",
+            "at every size. ECE with the mean confidence of 20 bins, Brier score summed over",
+            "classes, entropy in nats. What has to hold holds at every seed that is there. The",
+            f"figure shows seed 0, bins of at least {FEWEST} test images.",
+        ],
+        rows,
+        judged(rows),
+        hidden=[BINS],
+        pictures=["sizes.png"],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=SIZES, help="data to train on")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows: Rows = earlier(HERE / "sizes.json")
+    keys: list[Key] = [
+        (data, size, seed)
+        for seed in range(max(SEEDS.values()))
+        for data, sizes in SIZES.items()
+        if seed < SEEDS[data] and given.only in (None, data)
+        for size in sizes
+    ]
+    asked = [(key, method) for key in keys for method in METHODS if method != "GPDNN"]
+    for key, method in (*asked, *((key, "GPDNN") for key in keys)):
+        if any((r["data"], r["N"], r["seed"], r["method"]) == (*key, method) for r in rows):
+            continue
+        rows += trained_on(key, method)
+        store(rows)
+
+
+if __name__ == "__main__":
+    main()
