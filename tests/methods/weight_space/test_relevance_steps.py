@@ -65,6 +65,32 @@ def test_a_visit_is_the_joint_optimum_of_weight_and_precision():
     assert inside >= 3
 
 
+def test_a_visit_of_several_columns_is_one_of_each_in_turn_and_the_noise_is_its_fixed_point():
+    columns = (28, 7, 30, 33, 52, 11)  # neighbours overlap
+    together, x, y = problem()
+    apart, _, _ = problem()
+    steps = [RelevanceSteps(rows=60, candidates=1, active=1) for _ in range(2)]
+    for each, model in zip(steps, (together, apart), strict=True):
+        each.bind(model, x, seed=0)
+    steps[0]._visit(torch.tensor(columns), x, y, 1.0)
+    for column in columns:
+        residual = y - apart.basis(x).detach() @ apart.family.mean.detach().view(-1)
+        steps[1]._visit(torch.tensor([column]), x, residual, 1.0)
+    for name in ("family.mean", "basis.log_precision"):
+        found, want = (model.get_parameter(name).detach() for model in (together, apart))
+        torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
+    # |y - Phi mu|^2 + tr(Phi Sigma Phi^T) over n, Sigma diagonal
+    phi, mean = apart.basis(x).detach(), apart.family.mean.detach().view(-1)
+    kept = mean.nonzero()[:, 0]
+    assert len(kept) >= 3
+    squares = phi[:, kept].square().sum(0)
+    covariance = 1.0 / (apart.basis.log_precision.detach()[kept, 0].exp() + squares / 0.01)
+    misfit = (y - phi @ mean).square().sum()
+    steps[1]._move_noise(misfit, len(y), 0)
+    want = float(misfit + squares @ covariance) / len(y)
+    assert float(apart.noise_variance) == pytest.approx(want, rel=1e-9)
+
+
 def test_mini_batches_alone_select_few_of_five_hundred_functions():
     model, x, y = problem(500, block_size=50)
     steps = RelevanceSteps()
