@@ -293,7 +293,7 @@ def table() -> None:
         for row in rows
     }
     error = "RMSE within max(15 %, one published standard deviation)"
-    share = "zeros within 10 percentage points on at least three quarters of the sets,"
+    share = "zeros within 10 percentage points (three quarters of the sets required)"
     checks: dict[str, bool | None] = {
         counted(f"as published: {error}", judged["near"]) + because(judged["near"], OUTSIDE): (
             share_passes(judged["near"], 1.0)

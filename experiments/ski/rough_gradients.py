@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from gradients import NAMES, by_log
-from record import Checks, Rows, earlier, judged_again, write
+from record import Checks, Rows, earlier, rewrite_checks, write
 from setting import command_line
 from torch import Tensor
 
@@ -133,7 +133,7 @@ def main() -> None:
     arguments = command_line(__doc__, judge=True)
     if arguments.judge:
         rows = earlier(HERE / "rough_gradients.json")
-        judged_again(HERE, "rough_gradients", notes(rows), judged(rows))
+        rewrite_checks(HERE, "rough_gradients", notes(rows), judged(rows))
         return
     rows = measured(CASES[1:2] if arguments.quick else CASES, 2 if arguments.quick else DRAWS)
     if arguments.quick:

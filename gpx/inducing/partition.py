@@ -43,8 +43,8 @@ class Blocks:
         if bool((sizes == 0).any()):
             empty = int((sizes == 0).nonzero()[0])
             raise DataError(
-                f"block {empty} of {count} has no training rows: fewer different inputs than "
-                "blocks; ask for fewer blocks, or balance them"
+                f"block {empty} of {count} has no training rows: there are fewer distinct inputs "
+                "than blocks (experts have one each); ask for fewer, or balance them"
             )
         sums = torch.zeros(count, x.shape[1], dtype=x.dtype, device=x.device)
         centres = sums.index_add_(0, labels, x) / sizes.unsqueeze(1)
@@ -213,8 +213,9 @@ class ClusterBlocks(Partition):
         missing = num_blocks - len(torch.unique(labels))
         if missing:
             raise DataError(
-                f"{missing} of {num_blocks} blocks have no training rows: fewer different inputs "
-                "than blocks; ask for fewer blocks, or set balanced=true"
+                f"{missing} of {num_blocks} blocks have no training rows: there are fewer "
+                "distinct inputs than blocks (experts have one each); ask for fewer, or set "
+                "balanced=true"
             )
         return Blocks.of(labels, x, weights)
 

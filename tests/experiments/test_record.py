@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import importlib.util
 import json
@@ -123,3 +125,31 @@ def test_a_cell_is_kept_at_once_and_measured_again_takes_its_own_place(cells, tm
     again = cells(path, "data", "split", split=0)
     assert [(row["split"], row["n"]) for row in again.rows] == [(1, 2), (0, 3)]
     assert all(row["commit"] == "1" * 40 for row in again.rows)
+
+
+@functools.cache
+def top_level_names(path):
+    """Names that a module defines or imports at its top level."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        else:
+            found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    return found
+
+
+def test_scripts_import_names_that_their_neighbours_define():
+    missing = []
+    for script in sorted((ROOT / "experiments").rglob("*.py")):
+        for node in ast.walk(ast.parse(script.read_text())):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            places = (script.parent / f"{node.module}.py", ROOT / f"experiments/{node.module}.py")
+            source = next((place for place in places if place.exists()), None)
+            if source is not None:
+                defined = top_level_names(source)
+                missing += [f"{script.name}: {a.name}" for a in node.names if a.name not in defined]
+    assert not missing
