@@ -137,8 +137,9 @@ def class_logits(predictive: Any) -> Tensor:
             f"a {type(predictive).__name__} has no class probabilities to calibrate; its "
             "predictive distribution must have probs"
         )
-    probs = probs.double()
-    logs = probs.log() if probs.ndim == 2 else torch.stack([torch.log1p(-probs), probs.log()], 1)
+    if probs.ndim == 1:
+        probs = torch.stack([getattr(predictive, "complement", 1.0 - probs), probs], 1)
+    logs = probs.double().log()
     return logs.clamp_min(MIN_LOG_PROBABILITY)
 
 
@@ -146,7 +147,7 @@ def class_distribution(probabilities: Tensor, like: Any) -> Distribution:
     """A distribution with class probabilities (n, C), of the type and dtype of ``like``."""
     given: Tensor = like.probs
     if given.ndim == 1:
-        return Sign(probabilities[:, 1].to(given))
+        return Sign(probabilities[:, 1].to(given), probabilities[:, 0].to(given))
     return class_law(probabilities.to(given))
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
-from torch.special import erfcx, log_ndtr, ndtr
+from torch.special import erfcx, log_ndtr
 
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted
@@ -26,19 +26,33 @@ class Sign(torch.distributions.Distribution):
     """A random sign: 1 with probability ``probs``, else -1.
 
     Args:
-        probs (n,): P(y = 1), strictly between 0 and 1 after clamping to rounding.
+        probs (n,): P(y = 1).
+        complement (n,): P(y = -1), for its logarithm where ``probs`` is rounded to one: in float32
+            a prediction that is certain and wrong would cost at most 16 nats otherwise. None:
+            1 - probs, both at least the rounding error.
 
     Attributes:
-        probs (n,).
+        probs (n,), complement (n,).
     """
 
     has_enumerate_support = False
     arg_constraints = {"probs": torch.distributions.constraints.unit_interval}  # noqa: RUF012
 
-    def __init__(self, probs: Tensor, validate_args: bool | None = None) -> None:
-        eps = torch.finfo(probs.dtype).eps
-        self.probs = probs.clamp(eps, 1.0 - eps)
+    def __init__(
+        self, probs: Tensor, complement: Tensor | None = None, validate_args: bool | None = None
+    ) -> None:
+        limits = torch.finfo(probs.dtype)
+        if complement is None:
+            self.probs = probs.clamp(limits.eps, 1.0 - limits.eps)
+            self.complement = 1.0 - self.probs
+        else:
+            self.probs = probs.clamp(limits.tiny, 1.0)
+            self.complement = complement.clamp(limits.tiny, 1.0)
         super().__init__(probs.shape, validate_args=validate_args)
+
+    def averaged(self) -> Sign:
+        """The law whose probabilities are averages over the first axis: (s, n) -> (n,)."""
+        return Sign(self.probs.mean(0), self.complement.mean(0))
 
     @property
     def support(self) -> torch.distributions.constraints.Constraint:
@@ -53,7 +67,7 @@ class Sign(torch.distributions.Distribution):
     @property
     def variance(self) -> Tensor:
         """4 P(y = 1) P(y = -1)."""
-        return 4.0 * self.probs * (1.0 - self.probs)
+        return 4.0 * self.probs * self.complement
 
     @property
     def mode(self) -> Tensor:
@@ -62,7 +76,7 @@ class Sign(torch.distributions.Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P(y = value): values above zero count as 1, others as -1; (n,)."""
-        return torch.where(value > 0, self.probs.log(), torch.log1p(-self.probs))
+        return torch.where(value > 0, self.probs, self.complement).log()
 
     def sample(self, sample_shape: torch.Size | list[int] | tuple[int, ...] = ()) -> Tensor:
         """Independent signs of shape sample_shape + (n,)."""
@@ -113,10 +127,13 @@ class Bernoulli(Likelihood):
     def predictive(self, mean: Tensor, variance: Tensor) -> Sign:
         """P(y = 1) = E link(f), closed form for probit, quadrature for logit; or the median."""
         if self.probability == "median":
-            return Sign(torch.sigmoid(mean) if self.link == "logit" else ndtr(mean))
+            link = logsigmoid if self.link == "logit" else log_ndtr
+            return Sign(link(mean).exp(), link(-mean).exp())
         if isinstance(self.quadrature, GaussLogistic):
-            return Sign(self.quadrature.sigmoid(mean, variance))
-        return Sign(ndtr(mean / (1.0 + variance.clamp_min(0.0)).sqrt()))
+            sigmoid = self.quadrature.sigmoid
+            return Sign(sigmoid(mean, variance), sigmoid(-mean, variance))
+        scaled = mean / (1.0 + variance.clamp_min(0.0)).sqrt()
+        return Sign(log_ndtr(scaled).exp(), log_ndtr(-scaled).exp())  # ndtr rounds its tail to zero
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """Closed forms: with r = N(z) / Phi(z) at z = y f, probit has y r and r (r + z).

@@ -133,11 +133,17 @@ class GaussLogistic(_FixedRule):
     def sigmoid(self, mean: Tensor, variance: Tensor) -> Tensor:
         """E 1 / (1 + exp(-f)), elementwise; (n,).
 
+        Logarithms of small values are right to 1 % down to e^-40. Further out the rules may miss
+        the tail; the result is kept above sigmoid(mean), which is less than the expectation for a
+        negative mean (and below it for a positive one).
+
         Cost: 2 Q evaluations per element.
         """
         deviation, offsets = self._wide(mean, variance)
         wide = self.average(ndtr(offsets / deviation))
-        return self._choose(variance, wide, self.narrow.expectation(torch.sigmoid, mean, variance))
+        narrow = self.narrow.expectation(torch.sigmoid, mean, variance)
+        value, at_mean = self._choose(variance, wide, narrow), torch.sigmoid(mean)
+        return torch.where(mean < 0.0, torch.maximum(value, at_mean), torch.minimum(value, at_mean))
 
     def softplus(self, mean: Tensor, variance: Tensor) -> Tensor:
         """E log(1 + exp(f)), elementwise; (n,).

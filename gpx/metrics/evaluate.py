@@ -105,7 +105,8 @@ def class_log_probabilities(
     if probs is not None:
         if task != "binary":
             return probs.log(), classes
-        return torch.stack([torch.log1p(-probs), probs.log()], dim=-1), classes
+        against: Tensor = getattr(predictive, "complement", 1.0 - probs)
+        return torch.stack([against.log(), probs.log()], dim=-1), classes
     raise ConfigError(
         f"a {type(predictive).__name__} has no class probabilities, which a {task} likelihood "
         "needs; its predictive distribution must have probs or logits"

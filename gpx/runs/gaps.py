@@ -60,9 +60,14 @@ def averaged_over_gaps(
             )
         assert isinstance(found, (Categorical, Sign))
         assert isinstance(parts, (Categorical, Sign))
-        probs = parts.probs.unflatten(0, (count, -1)).mean(0)
-        probs = found.probs.index_copy(0, rows, probs)
-        return Sign(probs) if isinstance(found, Sign) else class_law(probs)
+
+        def average_of(name: str) -> Tensor:
+            average = getattr(parts, name).unflatten(0, (count, -1)).mean(0)
+            return getattr(found, name).index_copy(0, rows, average)
+
+        if isinstance(found, Sign):
+            return Sign(average_of("probs"), average_of("complement"))
+        return class_law(average_of("probs"))
 
 
 def completions(x: Tensor, coding: Coding, scaler: Standardiser) -> tuple[Tensor, Tensor] | None:

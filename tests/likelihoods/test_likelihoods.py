@@ -329,3 +329,22 @@ def test_expected_normal_log_density_and_its_derivatives(shapes):
     found = expected_log_normal(*parts)
     torch.testing.assert_close(found, density - 0.5 * parts[2] / parts[3])
     assert torch.autograd.gradcheck(expected_log_normal, [p.requires_grad_() for p in parts])
+
+
+@pytest.mark.parametrize("link", ["logit", "probit"])
+@pytest.mark.parametrize("probability", ["mean", "median"])
+@pytest.mark.parametrize("mean", [-30.0, -12.0, 12.0, 30.0])
+@pytest.mark.parametrize("variance", [0.5, 6.0, 30.0])
+def test_a_certain_mistake_costs_what_it_should_in_float32(link, probability, mean, variance):
+    """log P(y | x) of the unlikely label by integration; 1 - P is zero in float32 below e^-16."""
+    law = Bernoulli(link, probability=probability).predictive(
+        torch.tensor([mean]), torch.tensor([variance])
+    )
+    found = law.log_prob(torch.tensor([-math.copysign(1.0, mean)])).item()
+    f = torch.linspace(-12.0, 12.0, 200_001, dtype=torch.float64)
+    of_f = -abs(mean) + (math.sqrt(variance) * f if probability == "mean" else 0.0 * f)
+    log_link = torch.nn.functional.logsigmoid if link == "logit" else torch.special.log_ndtr
+    weights = -0.5 * f.square()
+    want = (log_link(of_f) + weights).logsumexp(0) - weights.logsumexp(0)
+    # the square of the smallest float32 is the least that can be told
+    assert found == pytest.approx(max(want.item(), -87.4), rel=0.01)

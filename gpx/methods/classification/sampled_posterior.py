@@ -14,7 +14,7 @@ from gpx.backends import row_chunks
 from gpx.inference.finite_mixture import mixture_moments
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood, class_law
-from gpx.likelihoods.bernoulli import Bernoulli, Sign
+from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
@@ -113,7 +113,7 @@ class SampledPosterior(Posterior):
         For counts the latent mixture is replaced by a normal one of the same mean and variance.
         """
         if isinstance(likelihood, Bernoulli) and likelihood.probability == "mean":
-            return Sign(likelihood.predictive(*self.components(x)).probs.mean(0))
+            return likelihood.predictive(*self.components(x)).averaged()
         if likelihood.task == "multiclass":
             total = x.new_zeros(x.shape[0], self.num_latents)
             for mean, variance in zip(*self.components(x), strict=True):

@@ -12,7 +12,6 @@ from torch.distributions import Categorical, Distribution, Independent, MixtureS
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.likelihoods.base import Likelihood, class_law
-from gpx.likelihoods.bernoulli import Sign
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.methods.base.posterior import Marginals, Posterior
@@ -181,7 +180,7 @@ class NetworkPosterior(Posterior):
         if isinstance(likelihood, Bernoulli):
             if likelihood.probability == "median":
                 return super().predictive(x, likelihood)
-            return Sign(likelihood.predictive(mean, variance).probs.mean(0))
+            return likelihood.predictive(mean, variance).averaged()
         if isinstance(likelihood, Gaussian):
             return gaussian_mixture(Marginals(mean, variance + likelihood.noise_variance))
         if isinstance(likelihood, NoisyOutputs):

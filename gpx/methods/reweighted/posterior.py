@@ -16,7 +16,7 @@ from gpx.bases.base import Basis
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.bernoulli import Bernoulli, Sign
+from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.reweighted.state import ReweightedState, Structure
@@ -111,7 +111,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
             if likelihood.probability == "median":
                 return super().predictive(x, likelihood)
             parts = self.components(x)
-            return Sign(likelihood.predictive(*parts).probs.mean(0))
+            return likelihood.predictive(*parts).averaged()
         parts = self.components(x)
         noise = self.samples[:, -1:].exp().to(x.dtype)
         return gaussian_mixture(Marginals(parts.mean, parts.variance + noise))
