@@ -58,8 +58,7 @@ class SWSGP(Model):
     q(u) = N(m, S) over the values u (minus the prior mean) at M inducing points Z. For an input x
     with nearest points I, q(f) = N(a^T m_I, k - a^T K_I a + a^T S_I a) with a = K_I^{-1} k_I(x).
     Nothing is M x M if S is diagonal, so that M may be 10^5. Values are not whitened, as that would
-    mix all M; the mean is trained in units of what a value may deviate given its neighbours
-    (``unit``). Local systems are solved in float64.
+    mix all M; the mean is trained in units of a deviation of each value (``unit``). Local systems are solved in float64.
 
     Args:
         kernel, mean, likelihood: parts of the model; any likelihood of one latent function.
@@ -243,19 +242,19 @@ class SWSGP(Model):
     def _start(self, x: Tensor, y: Tensor) -> None:
         """Start q(u) at the mean field closest to the prior, or at local regressions.
 
-        The unit of the mean is the standard deviation of each value given its neighbours, which is
-        how far it may move at the cost of half a nat; but at least a tenth of the prior's, so that
-        1,000 steps of 0.01 can carry it through the prior.
+        The unit of the mean is the standard deviation of the prior if the mean starts at zero. If
+        it starts at regressions, the unit is the deviation of each value given its neighbours, as
+        far as it may move at the cost of half a nat, but at least a tenth of the prior's, so that
+        1,000 steps of 0.01 can carry the mean through the prior.
         """
         prior = self.kernel.diagonal(self.inducing).sqrt()
         deviation = self._closest_to_prior().sqrt()
-        unit = torch.maximum(deviation, 0.1 * prior)
-        mean = torch.zeros_like(prior)
+        mean, unit = torch.zeros_like(prior), prior
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             noise, residual = training_noise(self, x), y - self.mean(x)
             require_finite(residual)
             local = local_regression(self.kernel, noise, x, residual, self.inducing)
-            mean = local.mean.to(mean)
+            mean, unit = local.mean.to(prior), torch.maximum(deviation, 0.1 * prior)
             deviation = torch.minimum(deviation, local.variance.sqrt().to(deviation))
             deviation = torch.maximum(deviation, self.jitter**0.5 * prior)
             root = deviation if self.q_factor is None else deviation.diag()
