@@ -58,7 +58,8 @@ class SWSGP(Model):
     q(u) = N(m, S) over the values u (minus the prior mean) at M inducing points Z. For an input x
     with nearest points I, q(f) = N(a^T m_I, k - a^T K_I a + a^T S_I a) with a = K_I^{-1} k_I(x).
     Nothing is M x M if S is diagonal, so that M may be 10^5. Values are not whitened, as that would
-    mix all M; the mean is trained in units of a deviation of each value (``unit``). Local systems are solved in float64.
+    mix all M; the mean is trained in units of a deviation of each value (``unit``). Local systems
+    are solved in float64.
 
     Args:
         kernel, mean, likelihood: parts of the model; any likelihood of one latent function.
