@@ -76,6 +76,9 @@ def judged(rows: Rows) -> Checks:
     for data, sizes in SIZES.items():
         for size in sizes:
             each = [by_method for key, by_method in found.items() if key[:2] == (data, size)]
+            if not each:
+                checks[f"{data}, {size:,} images"] = None
+                continue
 
             def holds(*methods: str, of: Callable[..., bool], each: Any = each) -> bool | None:
                 whole = [one for one in each if set(methods) <= set(one)]
