@@ -315,8 +315,8 @@ class SWSGP(Model):
         """
         asked = x.unsqueeze(0) if near.shape[0] == 1 else x.unsqueeze(1)
         system = self.system(near, asked)
-        scaled = embedding(near, self.q_scaled_mean, sparse=self._sparse).double()
-        mean = scaled * self.unit[near].double()  # (g, h, 1)
+        scaled = embedding(near, self.q_scaled_mean, sparse=self._sparse)
+        mean = (scaled * self.unit[near]).double()  # (g, h, 1)
         weights = system.weights
         if self.q_factor is None:
             assert self.q_log_deviation is not None
@@ -330,7 +330,7 @@ class SWSGP(Model):
             added = (root.mT @ weights).square().sum(1)
         kl = system.prior_divergence(mean.squeeze(2), root) - log_q
         marginals = Marginals(
-            (weights * mean).sum(1).flatten().to(x) + self.mean(x),
+            (weights.mT @ mean).flatten().to(x) + self.mean(x),
             (system.rest + added).flatten().to(x),
         )
         return LocalTerms(marginals, kl.to(x))
