@@ -265,7 +265,8 @@ OTHER_DATA = {
         *("data=grid_stress", "data.field=rastrigin", "data.shape=[8,8]", "data.gap_share=0.2"),
         "trainer.max_steps=2",
     ],
-    **dict.fromkeys(("laplace", "ep"), [*CLASSES, "trainer.max_steps=2"]),
+    "laplace": [*CLASSES, "trainer.max_steps=2"],
+    "ep": [*CLASSES, "trainer.max_steps=2"],
     "direct_logistic": [*CLASSES, "approx.num_basis=20", "trainer.max_steps=2"],
     "swsgp likelihood=bernoulli": [
         *(*CLASSES, "approx.num_inducing=20", "approx.num_neighbours=6", "trainer.max_steps=2"),
