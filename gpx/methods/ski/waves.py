@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpx.linalg.fft_products import fast_length
 from gpx.linalg.interpolation import Outside
+from gpx.linalg.running_sum import running_sum
 from gpx.methods.ski.low_rank import LowRankPart
 from gpx.operators import Interpolation
 
@@ -72,7 +73,7 @@ class WavePart(LowRankPart):
         shares = every * strengths
         largest_shares, order = shares.topk(min(rank, len(shares)))
         # relative to the sum of all, as k(0) may be smaller by rounding
-        left = (shares.sum() - largest_shares.cumsum(0)).clamp_min(0.0)
+        left = (shares.sum() - running_sum(largest_shares)).clamp_min(0.0)
         positive = int((largest_shares > 0.0).sum())
         count = min(positive, int((left * m > TRACE_SHARE * tolerance).sum()) + 1)
         waves = order[:count]
