@@ -44,7 +44,7 @@ class Records:
         self._count += 1
 
     def extend(self, rows: Tensor) -> None:
-        """Append copies of rows (k, ...)."""
+        """Append copies of rows (k, ...). For a GPU only."""
         done = 0
         while done < len(rows):
             self.room()

@@ -89,6 +89,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     """Whether it uses known noise variances or weights of rows (``Model.know_noise``); mini-batch
     objectives find them in the batch (``evidence_of``)."""
 
+    total: int = 0
+    """n, in mini-batch objectives; 0: the rows of x."""
     shared: ClassVar[Literal["batch", "evidence"] | None] = None
     """How several processes share the work (``gpx.linalg.processes``). ``batch``: the evidence of a
     batch is the mean of those of its parts, without random draws or state, and each process takes
@@ -125,10 +127,11 @@ class Objective(DataSized, Generic[ModelT], ABC):
     ) -> Evidence:
         """``evidence`` of a mini-batch.
 
-        Default: ``evidence`` of its inputs and targets. Objectives that use row numbers
-        (``batch.rows``) or known noise and weights (``batch.noise``) override it.
+        Default: ``evidence`` of its inputs and targets, and with the known noise (``noise=``)
+        if the batch has any. Objectives that use row numbers (``batch.rows``) override it.
         """
-        return self.evidence(model, batch.x, batch.y, generator=generator)
+        known: dict[str, Any] = {} if batch.noise is None else {"noise": batch.noise}
+        return self.evidence(model, batch.x, batch.y, generator=generator, **known)
 
     def step_draws(
         self, model: ModelT, x: Tensor, *, generator: torch.Generator | None
@@ -283,8 +286,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         return Evidence(found.mean(), "estimate", facts=facts)
 
     def num_data(self, x: Tensor) -> int:
-        """Number of training points the evidence sums over; mini-batch objectives override it."""
-        return x.shape[0]
+        """Number of training points the evidence sums over: ``total``, or the rows of x (n, d)."""
+        return self.total or max(1, x.shape[0])
 
 
 def _require_batch(cls: type) -> None:

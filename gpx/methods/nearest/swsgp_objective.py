@@ -83,10 +83,6 @@ class SWSGPObjective(StepCount, Objective[Local]):
         self.register_data_sized()
         self._x: Tensor | None = None
 
-    def num_data(self, x: Tensor) -> int:
-        """n, for any batch."""
-        return self.total
-
     def prepare(
         self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:

@@ -65,10 +65,6 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
         self.total = num_data
         self.refresh = refresh
 
-    def num_data(self, x: Tensor) -> int:
-        """n, for any batch."""
-        return self.total
-
     def prepare(
         self, model: ByRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpx.linalg.fft_products import fast_length
 from gpx.linalg.interpolation import Outside
+from gpx.linalg.running_sum import running_sum
 from gpx.methods.ski.low_rank import LowRankPart
 from gpx.operators import Interpolation
 
@@ -70,7 +71,7 @@ class WavePart(LowRankPart):
         every = torch.full_like(strengths, 2.0 / period)
         every[0] = every[-1] = 1.0 / period
         order = (every * strengths).argsort(descending=True)[: min(rank, len(strengths))]
-        carried = (every * strengths)[order].cumsum(0)
+        carried = running_sum((every * strengths)[order])
         # relative to the sum of all, as k(0) may be smaller by rounding
         left = ((every * strengths).sum() - carried).clamp_min(0.0)
         positive = int((strengths[order] > 0.0).sum())
