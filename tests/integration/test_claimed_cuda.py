@@ -256,6 +256,18 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
     assert load(folder.path).predict(torch.zeros(2, 8).numpy()).mean.shape == (2,)  # on the CPU
 
 
+def test_a_run_in_float64_on_a_device_that_is_slow_at_it_says_so(train, monkeypatch, capsys):
+    options = ["approx=sod", "approx.num_points=20", "trainer.max_steps=1", "trainer.device=cuda"]
+    words = "note: float64 runs at a small part of the rate of float32 on claimed (compute capabili"
+    for capability, dtype in (((9, 0), "float64"), ((8, 9), "float32"), ((8, 9), "float64")):
+        with claimed_cuda():
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, c=capability: c)
+            train(*ARM, *options, f"trainer.dtype={dtype}", folder=f"{dtype}{capability[1]}")
+        said = capsys.readouterr().err
+        assert (words in said) == (capability == (8, 9) and dtype == "float64")
+    assert "where their rounding will do (trainer.dtype=float32)" in said
+
+
 CLASSES = ["data=npz", "data.path=@classes"]
 DIGITS = ["data=digits", "data.train_size=60"]
 OTHER_DATA = {

@@ -60,7 +60,7 @@ def test_every_run_of_the_stages_is_one_that_there_is(stages, monkeypatch):
         for options, _, _ in stages.HEADLINE:
             compose("train", overrides=[*options, *stages.SILENT_RUN])
         for recipe, _, _ in stages.RECIPES:
-            compose("train", overrides=[recipe, *stages.SILENT_RUN])
+            compose("train", overrides=[*recipe.split(), *stages.SILENT_RUN])
 
 
 def test_draws_for_the_other_device_are_those_of_the_cpu(stages):
