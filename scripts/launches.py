@@ -28,6 +28,8 @@ import torch  # noqa: E402
 from gpu_tables import CLASSES, TWO_TARGETS, with_tables  # noqa: E402
 from launches import Step, most, steps_of  # noqa: E402
 
+from gpx.training.interrupt import Interrupted  # noqa: E402
+
 DIGITS = ("data=digits", "data.train_size=200", "trainer.max_steps=3")
 DATA = ("data.num_points=3000", "trainer.max_steps=3")
 FEW = ("data.num_points=600", "trainer.max_steps=3")
@@ -132,6 +134,8 @@ def row_of(name: str) -> dict[str, Any]:
             )
         else:
             places = "trains in one step"
+    except Interrupted:  # by whoever wants the script to end
+        raise
     except Exception as error:  # the table names the failure
         places = f"failed: {type(error).__name__} {str(error).splitlines()[0][:80]}"
     return {"path": name, "launches": launches, "waits": waits, "where": places}
