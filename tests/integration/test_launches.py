@@ -57,12 +57,12 @@ CEILINGS = {
     "deep_rf": (["approx=deep_rf", "approx.num_features=40"], 176, 0),
     "swsgp": (
         ["approx=swsgp", "approx.num_inducing=64", "approx.num_neighbours=6"],
-        267,
+        257,
         1,
     ),
     "vnngp": (
         ["approx=vnngp", "data.num_points=300", "approx.num_neighbours=6"],
-        273,
+        261,
         1,
     ),
     "local_experts": (["approx=local_experts"], 121, 7),
