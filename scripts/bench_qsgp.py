@@ -192,7 +192,7 @@ def main() -> None:
                 "least, ms": 1e3 * least(times[name]).wall,
                 "processor, ms": 1e3 * processor,
                 "step MiB": mib,
-                "over the limit": wall / limit.wall,
+                "time / limit": wall / limit.wall,
                 "processor, over the limit": processor / limit.processor,
             }
         )
