@@ -193,7 +193,7 @@ def main() -> None:
                 "processor, ms": 1e3 * processor,
                 "step MiB": mib,
                 "time / limit": wall / limit.wall,
-                "processor, over the limit": processor / limit.processor,
+                "processor / limit": processor / limit.processor,
             }
         )
     compiled = fourier_pass(torch.zeros(1, device=device)) is not None
