@@ -68,7 +68,6 @@ RUNS = {
     "ski chebyshev": "data=toy1d approx=ski objective.logdet=chebyshev",
     "ski circulant": "data=toy1d approx=ski objective.logdet=circulant objective.circulant=chan",
     "swsgp": f"{ARM} approx=swsgp approx.num_inducing=60 approx.num_neighbours=8",
-    "swsgp many inputs": "data=gas approx=swsgp approx.num_inducing=600 approx.num_neighbours=8",
     "vnngp": f"{ARM} approx=vnngp approx.num_neighbours=8",
     "vecchia": f"{ARM} approx=vecchia",
     "deep_rf": f"{ARM} approx=deep_rf approx.num_features=40 approx.predict_samples=3",
