@@ -203,8 +203,10 @@ def grid_notes(rows: Rows) -> list[str]:
         "and gradient take that for less noise. Errors fall with the spacing until those of the "
         f"probes remain ({fine['error / gradient']:.1e} at {fine['m']:,} points and "
         f"{fine['probes']} probes); that of interpolation alone would be 1e-3 at about "
-        f"{round(needed, -4):,.0f} points (in proportion, from {coarse['m']:,}). With Matern 3/2 "
-        "and smoother kernels two points a row do.",
+        f"{round(needed, -4):,.0f} points (in proportion, from {coarse['m']:,}).",
+        "Matern 3/2 at n = 5,000: the error does not depend on the grid. It is that of the 8 "
+        "probes, 0.27 of the gradient's 182 nats; with 64 (objective.probes) it is 3.7e-4, by "
+        "comparison with 512 probes. Two grid points a row do.",
     ]
 
 
