@@ -188,10 +188,10 @@ def grid_judged(rows: Rows) -> Checks:
 def grid_notes(rows: Rows) -> list[str]:
     """Settings, and why checks fail."""
     rough = [r for r in rows if r["kernel"] == "Matern12"]
-    coarse = max(rough, key=lambda r: r["error / gradient"])
     fine = min(rough, key=lambda r: r["spacing / lengthscale"])
     # interpolation alone errs in proportion to the spacing
-    needed = 20.0 / coarse["spacing / lengthscale"] * coarse["error / gradient"] / ASKED
+    needed = {r["n"]: r["m"] * r["error / gradient"] / ASKED for r in rough if r["m"] == 2 * r["n"]}
+    said = " and ".join(f"{round(m, -4):,.0f} points for {n:,} rows" for n, m in needed.items())
     return [
         "One input over 20 lengthscales, signal variance 1, noise variance "
         f"{GRID_NOISE:g}, cubic weights, log|A| by Lanczos quadrature. Gradients are by the "
@@ -202,8 +202,8 @@ def grid_notes(rows: Rows) -> list[str]:
         "the variance of its paths between grid points, in proportion to the spacing. Evidence "
         "and gradient take that for less noise. Errors fall with the spacing until those of the "
         f"probes remain ({fine['error / gradient']:.1e} at {fine['m']:,} points and "
-        f"{fine['probes']} probes); that of interpolation alone would be 1e-3 at about "
-        f"{round(needed, -4):,.0f} points (in proportion, from {coarse['m']:,}).",
+        f"{fine['probes']} probes); in proportion, that of interpolation alone would be 1e-3 at "
+        f"{said}.",
         "Matern 3/2 at n = 5,000: the error does not depend on the grid. It is that of the 8 "
         "probes, 0.27 of the gradient's 182 nats; with 64 (objective.probes) it is 3.7e-4, by "
         "comparison with 512 probes. Two grid points a row do.",
