@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
+from recordings import Recorder
 from torch import nn
 
 from gpx import load
 from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
-from gpx.training import FirstOrder
+from gpx.training import FirstOrder, first_order
+from gpx.training.replayed_step import ReplayedStep
 
 ARM = [
     "data=robot_arm",
@@ -254,6 +257,21 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
     assert found["test.rmse"] == pytest.approx(expected["test.rmse"], rel=1e-4)
     assert found["train.evidence"] == pytest.approx(expected["train.evidence"], rel=1e-4)
     assert load(folder.path).predict(torch.zeros(2, 8).numpy()).mean.shape == (2,)  # on the CPU
+
+
+@pytest.mark.parametrize("approx", ["svgp", "swsgp"])
+def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch, approx):
+    recorder = Recorder()
+    monkeypatch.setattr(first_order, "ReplayedStep", partial(ReplayedStep, record=recorder))
+    options = [*ARM, f"approx={approx}", *SHORT[approx], "data.num_points=120"]
+    options += ["trainer.max_steps=6", "trainer.batch_size=30", "trainer.device=cuda"]
+    with claimed_cuda():
+        found, _ = train(*options, folder="replayed")
+        assert (recorder.recordings, recorder.replays) == (1, 6 - EAGER_STEPS)
+        expected, _ = train(*options, "trainer.cuda_graphs=false", folder="as_they_are")
+    assert recorder.replays == 6 - EAGER_STEPS
+    for name in ("test.rmse", "train.evidence"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-12)
 
 
 def test_a_run_in_float64_on_a_device_that_is_slow_at_it_says_so(train, monkeypatch, capsys):

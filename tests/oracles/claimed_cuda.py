@@ -47,7 +47,7 @@ READS = {
     torch.unique_consecutive, Tensor.unique_consecutive, torch.is_nonzero, Tensor.is_nonzero,
     Tensor.__contains__, torch.linalg.cholesky, torch.linalg.inv, torch.linalg.solve,
     torch.linalg.eigh, torch.linalg.eigvalsh, torch.linalg.svd, torch.linalg.lstsq,
-    torch.cholesky_inverse,
+    torch.cholesky_inverse, Tensor.coalesce,
 }  # fmt: skip
 """Functions whose results, or whose shapes or errors, the host has to know."""
 

@@ -83,6 +83,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     a CUDA graph can replay it (the model must have ``fixed_shapes``, too). Buffers are then changed
     in place (a replaced buffer costs a new recording), all random draws come from ``step_draws``,
     and what ``after_step`` needs is in ``left``."""
+    needs_rows: ClassVar[bool] = False
+    """Whether ``evidence_given`` uses the numbers of the rows, ``Batch.rows``."""
     takes_missing_targets: ClassVar[bool] = False
     """Whether single targets of a row with several may be missing (NaN)."""
     takes_row_noise: ClassVar[bool] = False

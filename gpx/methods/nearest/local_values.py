@@ -39,6 +39,7 @@ class LocalValues(Model):
     """
 
     takes_row_noise = True
+    fixed_shapes = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
@@ -87,7 +88,9 @@ class LocalValues(Model):
         Args:
             unit (m,): in which the means are trained, positive; None: as it is.
         """
-        if unit is not None:
+        if unit is not None and unit.shape == self.unit.shape:
+            self.unit.copy_(unit)  # in place, for recorded steps
+        elif unit is not None:
             self.unit = unit.to(self.inducing)
         self.q_scaled_mean.zero_()[: len(mean)] = (mean / self.unit).unsqueeze(1)
         if self.q_log_deviation is not None:

@@ -55,6 +55,8 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
     batching = "minibatch"
     kind: ClassVar[Kind] = "estimate"
     takes_row_noise = True
+    fixed_shapes = True
+    needs_rows = True
     models = (ByRows,)
     made_for = "VNNGP"
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError, DataError
@@ -17,10 +18,6 @@ from gpx.objectives import SWSGPObjective
 
 NUM, M = 40, 12
 JITTER = 1e-6
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data(n=NUM, d=2, seed=0):
