@@ -8,11 +8,12 @@
     python scripts/gpu_hour.py --device cpu --quick              # a test with tiny sizes
 
 The stages are ceilings (rates of the device itself), correctness, headline (runs of the README),
-peers (comparisons with other libraries), profiles and recipes (runs of published length), the most
-important ones first. Each runs ``scripts/gpu_stages.py`` in its own process with its own time
-limit. Its results are JSON lines, appended to ``rows.jsonl`` as they appear, so that they are kept
-if a stage fails or is stopped; a further row then says so. After every stage ``RESULTS.md`` is
-written from the latest row of each name, beside the figure of a peer where there is one.
+peers (comparisons with other libraries), profiles, sizes (steps that a CPU takes minutes for) and
+recipes (runs of published length), the most important ones first. Each runs
+``scripts/gpu_stages.py`` in its own process with its own time limit. Its results are JSON lines,
+appended to ``rows.jsonl`` as they appear, so that they are kept if a stage fails or is stopped; a
+further row then says so. After every stage ``RESULTS.md`` is written from the latest row of each
+name, beside the figure of a peer where there is one.
 
 If a machine allows commands of at most ten minutes, ``--call`` divides the stages into three calls
 of at most nine minutes each. If every call returns a folder of its own, concatenate their
@@ -58,17 +59,18 @@ HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "experiments" / "gpu" / "hour"
 """A folder of its own, because experiments/gpu has another RESULTS.md."""
 LIMITS = {
-    "ceilings": 90,
+    "ceilings": 60,
     "correctness": 420,
-    "headline": 300,
+    "headline": 270,
     "peers": 300,
-    "profiles": 120,
+    "profiles": 90,
+    "sizes": 120,
     "recipes": 240,
 }
 """Stages in order, with the time limit of each in seconds."""
 TOTAL = 25 * 60
 """Time limit of all stages together, in seconds."""
-CALLS = (("ceilings", "correctness"), ("headline", "profiles"), ("peers", "recipes"))
+CALLS = (("ceilings", "correctness"), ("headline", "profiles", "sizes"), ("peers", "recipes"))
 """Stages of each ``--call``, a command of at most ten minutes."""
 CALL_TOTAL = 9 * 60
 """Time limit of a ``--call`` in seconds; the rest of the ten minutes is for installing packages."""

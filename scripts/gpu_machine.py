@@ -6,10 +6,12 @@ import contextlib
 import io
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,35 @@ def run_metrics(options: tuple[str, ...] | list[str]) -> dict[str, Any]:
         contextlib.redirect_stdout(io.StringIO()),
     ):
         return run(compose("train", overrides=list(options)), RunFolder(Path(folder) / "run"))
+
+
+def run_train_py(
+    machine: Machine, name: str, options: Sequence[str], limit: float
+) -> tuple[dict[str, Any], float] | None:
+    """Run ``train.py`` in its own process; returns metrics and seconds.
+
+    If it takes more than ``limit`` seconds or fails, a row says how far it came; returns None.
+    """
+    words = [sys.executable, "train.py", *options, f"trainer.device={machine.device}"]
+    with tempfile.TemporaryDirectory() as folder:
+        words += [*SILENT_RUN, "trainer.baselines=false", f"hydra.run.dir={folder}/run"]
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            said, _ = process.communicate(timeout=max(5.0, limit))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+            last = [line for line in said.splitlines() if line.startswith("step")][-1:]
+            write_row(name, passed=None, note=f"stopped after {limit:.0f} s: {' '.join(last)}")
+            return None
+        seconds = time.perf_counter() - started
+        if process.returncode:
+            write_row(name, passed=False, note=(said.strip().splitlines() or ["?"])[-1][:300])
+            return None
+        return json.loads((Path(folder) / "run" / "metrics.json").read_text()), seconds
 
 
 def backends(machine: Machine) -> list[str]:

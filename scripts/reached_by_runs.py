@@ -1,18 +1,25 @@
 """Coverage of operators and linear algebra by runs of the command line.
 
-Trains, predicts and diagnoses small runs of every approximation and its main choices, and reports
-the share of statements of gpx/operators and gpx/linalg that were executed, and which approximations
-made each operator:
+Trains, predicts, draws and diagnoses small runs of every approximation and its main choices, and
+reports the share of statements of gpx/operators and gpx/linalg that were executed, and which
+approximations made each operator:
 
     pip install coverage
-    python scripts/reached_by_runs.py                  # all runs, about five minutes
+    python scripts/reached_by_runs.py                  # all runs, about seven minutes
     python scripts/reached_by_runs.py --lines levinson # also lines not reached in such files
     python scripts/reached_by_runs.py --functions      # also functions that no run has entered
     python scripts/reached_by_runs.py --folders runs methods --functions
 
-Statements of blocks that end by raising an error are counted separately, since no run should reach
-them. Other statements that are not reached are for users of the package only (their docstring says
-so), required by linear_operator, or dead.
+Statements that such runs cannot or need not reach are counted apart, by kind:
+
+- errors: blocks that end by raising one;
+- interface: methods of an operator or preconditioner that override those of linear_operator or of
+  the room's base classes, and rules for combinations of operators: each class answers all of them,
+  whatever models ask for;
+- users, GPU, processes: modules, classes and functions whose docstring says ``For users of the
+  package``, ``For a GPU only`` or ``For several processes only``;
+
+each with the functions and classes that nothing else in gpx names. What is left was missed.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ import io
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +50,7 @@ CERTIFIED = ("exact", "sgpr", "cglb", "svgp")
 
 
 def train_and_use(name: str, options: str, folder: Path) -> str:
-    """Train, predict a table and, if the method has one, compute its certificate."""
+    """Train, predict, draw and, if the method has one, compute the certificate."""
     from gpx.commands.diagnose import main as diagnose
     from gpx.commands.predict import main as predict
     from gpx.errors import GPXError
@@ -61,6 +68,13 @@ def train_and_use(name: str, options: str, folder: Path) -> str:
         table = target.path / "new.csv"
         np.savetxt(table, inputs, delimiter=",")
         predict([f"run={target.path}", f"input={table}", f"output={target.path / 'out.csv'}"])
+        for use in (
+            lambda: predictor.latent(inputs[:1]),  # one row, which some methods compute otherwise
+            lambda: predictor.sample(inputs, 2),
+            lambda: predictor.covariance(inputs),
+        ):
+            with contextlib.suppress(GPXError):  # not every method has draws and covariances
+                use()
         if name in CERTIFIED:
             diagnose([f"run={target.path}"])
             diagnose([f"run={target.path}", "products=false"])
@@ -89,14 +103,99 @@ def noted_operators(made: dict[str, set[str]], running: list[str]) -> Iterator[N
         Structured.__init__ = original  # type: ignore[method-assign]
 
 
-def refusals(path: Path) -> set[int]:
+MARKS = {
+    "users": "For users of the package",
+    "GPU": "For a GPU only",
+    "processes": "For several processes only",
+}
+"""Kind of statements that are counted apart -> sentence in their docstring."""
+
+Lines = dict[Path, set[int]]
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+def definitions(tree: ast.Module) -> list[Definition]:
+    return [node for node in ast.walk(tree) if isinstance(node, Definition)]
+
+
+def lines_of(node: Definition) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def error_lines(tree: ast.Module) -> set[int]:
     """Line numbers of statements in blocks that end by raising an error."""
     found: set[int] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             if isinstance(block, list) and block and isinstance(block[-1], ast.Raise):
-                found |= {s.lineno for s in block}
+                for statement in block:
+                    found |= set(range(statement.lineno, (statement.end_lineno or 0) + 1))
     return found
+
+
+def marked_lines(tree: ast.Module, mark: str) -> set[int]:
+    """Line numbers of definitions, or of a whole module, whose docstring has the mark."""
+
+    def has_mark(node: ast.Module | Definition) -> bool:
+        return mark in " ".join((ast.get_docstring(node) or "").split())
+
+    if has_mark(tree):
+        return set(range(1, max(node.end_lineno or 1 for node in tree.body) + 1))
+    return set().union(*(lines_of(node) for node in definitions(tree) if has_mark(node)))
+
+
+def interface_lines(tree: ast.Module) -> set[int]:
+    """Line numbers of methods of operators that override a base class, and of rules."""
+    from gpx.linalg import Preconditioner
+    from gpx.operators.structured import Structured
+
+    bases = (*Structured.__mro__[:-1], Preconditioner)
+    inherited = {name for base in bases for name in vars(base)} - {"__init__"}
+    found: set[int] = set()
+    for node in definitions(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            found |= set().union(*(lines_of(each) for each in methods if each.name in inherited))
+        elif any(ast.unparse(each).startswith("rule(") for each in node.decorator_list):
+            found |= lines_of(node)
+    return found
+
+
+def counted_apart(folders: Sequence[str]) -> dict[str, Lines]:
+    """Kind -> file -> line numbers, with what only such lines of gpx name."""
+    trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "gpx").rglob("*.py"))}
+    kinds: dict[str, Lines] = {kind: {} for kind in ("errors", "interface", *MARKS)}
+    named: dict[str, list[tuple[Path, int]]] = defaultdict(list)
+    for path, tree in trees.items():
+        kinds["errors"][path] = error_lines(tree)
+        inside = {"operators", "preconditioners"} & set(path.parts)
+        kinds["interface"][path] = interface_lines(tree) if inside else set()
+        for kind, mark in MARKS.items():
+            kinds[kind][path] = marked_lines(tree, mark)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name | ast.Attribute):
+                name = node.id if isinstance(node, ast.Name) else node.attr
+                named[name].append((path, node.lineno))
+    left = [
+        (path, node)
+        for path, tree in trees.items()
+        if path.relative_to(ROOT / "gpx").parts[0] in folders
+        for node in definitions(tree)
+        if not node.name.startswith("__")
+    ]
+    before = -1
+    while before != len(left):
+        before = len(left)
+        for path, node in list(left):
+            own = lines_of(node)
+            uses = [(p, n) for p, n in named[node.name] if p != path or n not in own]
+            if node.name.startswith("_"):  # private names recur in other files
+                uses = [(p, n) for p, n in uses if p == path] or uses
+            kinds_of = [{kind for kind in kinds if n in kinds[kind][p]} for p, n in uses]
+            if kinds_of and all(kinds_of):
+                kinds[sorted(kinds_of[0])[0]][path] |= own
+                left.remove((path, node))
+    return kinds
 
 
 def never_entered(path: Path, missed: set[int]) -> list[str]:
@@ -142,8 +241,8 @@ def main() -> None:
         }
         every = {**RUNS, **streams}
         named = {o.split("approx=")[1].split()[0] for o in every.values()}
-        left = {path.stem for path in (ROOT / "configs" / "approx").glob("*.yaml")} - named
-        print(f"without a run: {', '.join(sorted(left)) or 'no approximation'}")
+        forgotten = {path.stem for path in (ROOT / "configs" / "approx").glob("*.yaml")} - named
+        print(f"without a run: {', '.join(sorted(forgotten)) or 'no approximation'}")
         for name, options in every.items():
             running.append(options.split("approx=")[1].split()[0])
             with (
@@ -153,22 +252,30 @@ def main() -> None:
                 outcome = train_and_use(name, options, Path(folder))
             print(f"{name}: {outcome}", flush=True)
     measured.stop()
+    apart = counted_apart(arguments.folders)
     for part in arguments.folders:
-        total = reached = refused = 0
+        total = reached = 0
+        without: dict[str, int] = defaultdict(int)
         for path in sorted((ROOT / "gpx" / part).rglob("*.py")):
-            _, statements, _, missed, text = measured.analysis2(str(path))
+            _, statements, _, missed, _ = measured.analysis2(str(path))
             hit = len(statements) - len(missed)
             total, reached = total + len(statements), reached + hit
-            refused += len(refusals(path) & set(missed))
-            print(f"{hit:5d} of {len(statements):5d}  {path.relative_to(ROOT)}")
+            left = set(missed)
+            for kind, lines in apart.items():
+                without[kind] += len(left & lines[path])
+                left -= lines[path]
+            print(
+                f"{hit:5d} of {len(statements):5d}, {len(left):3d} missed  {path.relative_to(ROOT)}"
+            )
             if arguments.lines is not None and any(word in str(path) for word in arguments.lines):
-                print(f"    not reached: {text}")
+                print(f"    not reached: {sorted(left)}")
             if arguments.functions:
-                for function in never_entered(path, set(missed)):
+                for function in never_entered(path, left):
                     print(f"    never entered: {function}")
+        kinds = ", ".join(f"{count} of {kind}" for kind, count in without.items() if count)
         print(
             f"{part}: {reached} of {total} statements, {reached / total:.0%}; "
-            f"{reached / (total - refused):.0%} without {refused} of refusals"
+            f"{reached / (total - sum(without.values())):.0%} without {kinds}"
         )
     for operator, names in sorted(made.items()):
         print(f"{operator}: {', '.join(sorted(names))}")

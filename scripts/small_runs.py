@@ -61,6 +61,18 @@ RUNS = {
         "data.shape=[36,36] trainer.memory_budget=1MiB"
     ),
     "grid gcv": f"{GRID} data.gap_share=0.3 objective=gcv kernel.outputscale=null",
+    "grid gcv probes": (
+        f"{GRID} data.gap_share=0.3 objective=gcv objective.trace=hutchinson "
+        "kernel.outputscale=null"
+    ),
+    "grid dense log-determinant": f"{GRID} data.gap_share=0.3 objective.logdet=dense",
+    "grid slq ignore": (f"{GRID} data.gap_share=0.3 grid.gaps=ignore objective.logdet=slq_ignore"),
+    "grid variances by solves": (
+        f"{GRID} data.gap_share=0.3 approx.variance=fill objective.bracket=true"
+    ),
+    "grid variances ignoring gaps": (
+        f"{GRID} data.gap_share=0.3 grid.gaps=ignore approx.variance=ignore"
+    ),
     "grid slq": f"{GRID} data.gap_share=0.3 objective.logdet=slq_fill",
     "grid nystrom": f"{GRID} data.gap_share=0.3 objective.logdet=nystrom",
     "grid circle": f"{GRID} data.gap_share=0.2 approx.fft_points=10",

@@ -218,20 +218,22 @@ def table(found: list[dict[str, Any]]) -> None:
         "compare",
         "Methods on sets of 300 to 10,000 rows, and the choice of approx=auto",
         [
-            "RMSE / MNLP / processor seconds, targets standardised, one thread; of larger sets as",
-            "many training rows as n says. Below 1,500 rows means over as many splits as column",
-            "splits says, from split 0 on (diabetes: tenths of the rows), above split 0; a method",
-            "that lacks one of these splits has a dash, as one that was not run, and takes no part",
-            "in what is compared over splits. default: no option at all",
-            "(approx=auto and kernel=auto; which kernel is in the second table); methods that",
-            "are named have kernel=rbf. Seconds are those of the whole call but for the imports.",
+            "RMSE / MNLP / processor seconds, targets standardised, one thread; n is the number of",
+            "training rows. Below 1,500 rows each cell is the mean over the number of splits in",
+            "column splits, counted from split 0 (diabetes: tenths of the rows); above, it "
+            "is split 0.",
+            "A dash is a method that was not run, or lacks one of these splits; it takes "
+            "no part in",
+            "comparisons over splits. default: no option at all (approx=auto and kernel=auto; the",
+            "second table has the chosen kernels); all other methods have kernel=rbf. Seconds are",
+            "those of the whole call without imports.",
             "Candidates of kernel=auto and the rule that compares them were settled on splits 1",
             "and 2 of the sets below 1,000 rows. boosting: histogram gradient boosting, at most",
             "300 trees, their number chosen on held-out rows. Cells of commit f3a2e7b5c626 were",
             "measured one after the other in one process (yacht, autompg and elevators on split 0:",
             "in one each), all others in one each.",
         ],
-        {"Methods": rows, "Kernels that the default took": kernels},
+        {"Methods": rows, "Kernels that the default chose": kernels},
         {
             **shares(
                 "the default is within 5 % of the best RMSE and 0.05 of the best MNLP of all "
@@ -271,8 +273,7 @@ def table(found: list[dict[str, Any]]) -> None:
         "Above 10,000 rows, and the default within a budget",
         [
             "RMSE / MNLP / processor seconds as above, split 0. budget_10: trainer.budget=10,",
-            "seconds of training by the clock, on a machine that other jobs shared (training:",
-            "what it took).",
+            "seconds of training by the clock, on a machine that other jobs shared.",
         ],
         beyond,
         {
@@ -335,10 +336,10 @@ def budget_of(cell: dict[str, Any]) -> float:
 def large_row(cell: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: cell[name] for name in ("set", "n", "d", "method")},
-        "took": word(cell.get("choice"), "approx"),
+        "chosen method": word(cell.get("choice"), "approx"),
         "kernel": word(cell.get("kernel"), "kernel"),
         "RMSE / MNLP / seconds": shown(cell),
-        "training": cell.get("training_seconds"),
+        "training seconds": cell.get("training_seconds"),
         "steps": cell["steps"],
         "commit": cell["commit"],
     }

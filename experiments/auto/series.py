@@ -94,10 +94,11 @@ def table(found: list[dict[str, Any]]) -> None:
         "series",
         "Series of one input: kernel=auto",
         [
-            "Standardised targets; linear, 5-nn and boosting: RMSE of the baselines. seconds: of",
-            "the processor, all of the call, baselines included. A random tenth is interpolated,",
+            "Standardised targets; linear, 5-nn and boosting: RMSE of the baselines. seconds:",
+            "processor seconds of the whole call with its baselines. A random tenth is "
+            "interpolated,",
             "the last tenth (14 and 68 months, 40 years of irradiance) is forecast; snelson1d is",
-            "no series.",
+            "not a time series.",
         ],
         rows,
         {

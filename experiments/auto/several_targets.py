@@ -153,11 +153,14 @@ def table(found: list[dict[str, Any]]) -> None:
         "Several targets: exactly, or by inducing points",
         [
             "RMSE / MNLP / processor seconds of one thread, means over the targets, standardised;",
-            "a random tenth of the rows is tested, whose targets are all there. targets: cells of",
-            "the training rows that are there; with a gap one cell is missing, with holes",
+            "tested on a random tenth of the rows without missing targets. targets: number "
+            "of observed",
+            "targets in the training rows; with a gap one of them is missing, with holes",
             f"{100 * MISSING:.0f} % are missing at random. weather: two targets of 35 Canadian",
-            "stations, every 14th day, larger weather every 8th; arm: the place of a simulated",
-            "hand, with noise; wine: its target and two of its inputs, of the nine others.",
+            "stations, every 14th day, larger weather every 8th; arm: the position of the "
+            "hand of a",
+            "simulated arm, with noise; wine: the target and two inputs, predicted from "
+            "the nine others.",
             "kernel=rbf.",
         ],
         rows,

@@ -69,7 +69,7 @@ def measured(name: str, classes: int, side: int, full: bool) -> dict[str, Any]:
     keys = (("ERR", "accuracy"), ("MNLL", "mnlp"), ("ECE", "ece"), ("Brier", "brier"))
     for (words, key), there in zip(keys, PUBLISHED[name, classes], strict=True):
         row[words] = 1.0 - scores[key] if key == "accuracy" else scores[key]
-        row[f"{words} there"] = there
+        row[f"published {words}"] = there
     return {**row, "parameters": parameters, "seconds": seconds, "commit": COMMIT}
 
 
@@ -111,8 +111,10 @@ def main() -> None:
                 name,
                 "Random fields on ALEXNET: signs of Hadamard matrices against dropout",
                 [
-                    "Random fields beside the published figures (there) of CIFAR10 and CIFAR100,",
-                    "which had all channels. One seed, 8,000 images to train on and 2,000 to test",
+                    "Random fields beside the published figures for CIFAR10 and CIFAR100, "
+                    "which were",
+                    "measured with all channels. One seed, 8,000 images to train on and "
+                    "2,000 to test",
                     "on; ECE with the mean confidence of 20 bins, Brier score summed over classes.",
                     "A row of 16 x 16 pixels takes five and a half minutes of a core.",
                 ],

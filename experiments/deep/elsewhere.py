@@ -78,9 +78,9 @@ def rows_of(name: str, seed: int, noise: float, folder: RunFolder, *, calibrated
             "ERR": float((found.probs.argmax(1) != data.test_y.long()).double().mean()),
             "AUROC": float(auroc(own, other)),
             "median entropy": float(other.median()),
-            "of digits": float(own.median()),
-            "most often": int(counts.argmax()),
-            "share of it": float(counts.max() / counts.sum()),
+            "median entropy of digits": float(own.median()),
+            "most frequent class": int(counts.argmax()),
+            "share of that class": float(counts.max() / counts.sum()),
         }
         for share in SHARES:
             below = share * math.log(10.0)
@@ -119,12 +119,14 @@ def judged(rows: Rows) -> Checks:
             for row in chosen(noise=NOISE, images=kind, method="CNN+MCD")
             for plain in chosen(noise=NOISE, images=kind, method="CNN", seed=row["seed"])
         ]
-        asked = "" if kind == "letters" else "not asked for, "
+        asked = "" if kind == "letters" else "not required: "
         checks[f"{asked}noisy digits, {kind}: AUROC of CNN+MCD above that of CNN"] = (
             all(row["AUROC"] > plain["AUROC"] for row, plain in pairs) if pairs else None
         )
         checks[f"{asked}noisy digits, {kind}: larger median entropy than of digits, CNN+MCD"] = (
-            all(row["median entropy"] > row["of digits"] for row, _ in pairs) if pairs else None
+            all(row["median entropy"] > row["median entropy of digits"] for row, _ in pairs)
+            if pairs
+            else None
         )
     return checks
 
@@ -133,21 +135,24 @@ def store(rows: Rows) -> None:
     write(
         HERE,
         "elsewhere",
-        "Images from elsewhere: whether a network knows that they are no digits",
+        "Images that are no digits: whether the entropy shows it",
         [
-            "AUROC of the entropy that tells them from test digits; entropies in nats; share of",
-            "images whose entropy is below a share of log 10. Test digits, 599 of them, are",
-            "mirrored, turned upside down, by half a circle, or reflected across the diagonal.",
+            "AUROC: how well the entropy separates these images from test digits. Entropies are in",
+            "nats; 'below 0.1 log 10' is the share of images with an entropy below that "
+            "value. Other",
+            "images are letters, and the 599 test digits mirrored, upside down, turned by half a",
+            "circle, or transposed (reflected across the diagonal).",
             "",
-            "Reflected across the diagonal most digits are taken for one and the same, the 4,",
-            "and with certainty: their strokes, which reach the upper and the lower edge, then",
-            "reach the sides, and a horizontal bar becomes an upright one. That is what these",
-            "images look like to a classifier that has to choose among ten digits, and no measure",
-            "of calibration; the other kinds say what the entropy is worth. A classifier of",
-            "rectified linear units does not see that they are far from all digits, and a Gaussian",
-            "process with a stationary kernel of its features does (GPDNN on clean digits).",
+            "Most transposed digits are classified as 4 with high confidence: their strokes, which",
+            "reach the upper and the lower edge, then reach the sides, and a horizontal "
+            "bar becomes",
+            "a vertical one. To a classifier of ten digits they look like a 4, so that they do not",
+            "measure calibration; the other kinds do. A network of rectified linear units does not",
+            "represent how far they are from all digits; a Gaussian process with a "
+            "stationary kernel",
+            "of its features does (GPDNN on clean digits).",
             "",
-            "Letters are what is asked for; the other kinds are shown beside them.",
+            "Requirements concern letters; the other kinds are shown beside them.",
         ],
         rows,
         judged(rows),

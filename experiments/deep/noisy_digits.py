@@ -218,7 +218,7 @@ def summary(rows: Rows) -> Rows:
         for place, measure in enumerate(MEASURES):
             line[measure] = statistics.mean(row[measure] for row in own)
             reference = REFERENCE.get(method)
-            line[f"{measure} there"] = None if reference is None else reference[place]
+            line[f"published {measure}"] = None if reference is None else reference[place]
         line["confidence"] = statistics.mean(row["confidence"] for row in own)
         for words in ELSEWHERE:
             line[f"AUROC, {words}"] = statistics.mean(row[f"AUROC, {words}"] for row in own)
@@ -254,7 +254,7 @@ def judged(rows: Rows) -> Checks:
             method, holds=lambda each, m=method: each[m]["confidence"] <= 1.0 - each[m]["ERR"]
         )
     for method in ("CNN", *sorted(GAUSSIAN_PROCESSES - {"GPDNN+MCD"})):
-        published = "" if method == "CNN" else "as published of CIFAR10, not asked of digits: "
+        published = "" if method == "CNN" else "as published for CIFAR10, not required for digits: "
         checks[f"{published}{method} is over-confident"] = everywhere(
             method, holds=lambda each, m=method: each[m]["confidence"] > 1.0 - each[m]["ERR"]
         )
@@ -279,7 +279,7 @@ def judged(rows: Rows) -> Checks:
         ),
     )
     for images in ELSEWHERE:
-        words = images if images == "letters" else f"not asked for, {images}"
+        words = images if images == "letters" else f"not required: {images}"
         distant = () if images == "letters" else ("GPDNN", "DKL")
         for method in (KNOWN, "CNN", "CNN+MCD", "CNN+GP(RF)", *distant):
             checks[f"{words}: larger median entropy than of digits, {method}"] = everywhere(
@@ -311,22 +311,24 @@ def store(name: str, rows: Rows) -> None:
             "implementation, which had 1,000, 200 and 597 images (-: not published). ECE with the",
             "mean confidence of 20 bins, Brier score summed over classes, entropy in nats.",
             "",
-            "Inputs from elsewhere are letters A to J and test digits reflected across the",
-            "diagonal, with the same noise; AUROC of the entropy that tells them from test digits.",
+            "Images that are no digits: letters A to J, and transposed test digits, with the same",
+            "noise. AUROC: how well the entropy separates them from test digits.",
             f"`{KNOWN}` is Bayes' rule with the density of the clean training digits by kernels",
-            "and the noise as it is: what a classifier could know at best, and what its certainty",
-            "says about inputs that are no digits.",
+            "and the true noise: the best that a classifier could do, on digits and on "
+            "other images.",
             "",
-            "An AUROC of so many inputs has a standard error of 0.017, to which masks add:",
+            "An AUROC of this many images has a standard error of 0.017, to which random "
+            "masks add:",
             "that of CNN+GP(RF) on letters is 0.612, 0.581 and 0.597 with 10, 50 and 200",
             "masks at seed 0.",
             "",
-            "What is asked of inputs from elsewhere is asked of letters. Transposed digits are",
-            "another kind of them, of which nothing is asked. Most of them look like a 4, see the",
-            "images from elsewhere. That they are no digits can be known, as Bayes' rule with a",
-            "density shows. Features of rectified linear units below a linear layer, masks or an",
-            "arc-cosine kernel do not say how far an image is from those of training, and the",
-            "entropy is then that of a 4; stationary kernels of the features (GPDNN, DKL) do.",
+            "Requirements concern letters only. Most transposed digits look like a 4 (see "
+            "the table",
+            "of images that are no digits). That they are no digits can be known, as Bayes' rule",
+            "shows. Rectified linear units below a linear layer, masks or an arc-cosine "
+            "kernel do not",
+            "represent the distance from the training images, so that the entropy is that of a 4;",
+            "stationary kernels of the features (GPDNN, DKL) do.",
             "",
             "The difference of two ERR of 599 images has a standard error of about 0.02. The",
             "figure shows seed 0 of the methods whose rows hold their bins.",

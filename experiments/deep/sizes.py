@@ -145,9 +145,9 @@ def store(rows: Rows) -> None:
         "sizes",
         "By the number of training images: noisy digits and MNIST",
         [
-            "N counts the images that a sixth is held out of for recalibration. Steps are as many",
-            "at every size. ECE with the mean confidence of 20 bins, Brier score summed over",
-            "classes, entropy in nats. What has to hold holds at every seed that is there. The",
+            "N is the number of images, of which a sixth is held out for recalibration. The number",
+            "of steps is the same at every N. ECE with the mean confidence of 20 bins, Brier score",
+            "summed over classes, entropy in nats. A check passes if it holds at every seed. The",
             f"figure shows seed 0, bins of at least {FEWEST} test images.",
         ],
         rows,

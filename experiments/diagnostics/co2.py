@@ -365,7 +365,7 @@ def main() -> None:
             "M": m,
             "evaluations": records[-1]["step"],
             "collapsed bound": max(r["bound"] for r in records),
-            "exact evidence there": records[-1]["evidence"],
+            "exact evidence": records[-1]["evidence"],
             "KL, first": records[0]["evidence"] - records[0]["bound"],
             "largest KL": max(r["evidence"] - r["bound"] for r in records),
             "KL, last": records[-1]["evidence"] - records[-1]["bound"],

@@ -108,7 +108,7 @@ def fold(kernel: WholeSetKernel, split: int) -> dict[str, float]:
         "Gaussian weights: RMSE": rms(free),
         "Gaussian weights: median error": float(free.median()),
         "Gaussian weights: worst 1 %": worst(free),
-        "sweep adds, nats": metrics["train.sweep_gain"],
+        "gain of one more sweep, nats": metrics["train.sweep_gain"],
     }
 
 

@@ -38,7 +38,8 @@ NOTES = [
     "evaluations. Linear, 5-nn and trivial (mean of the training targets) are baselines. REPARAM: "
     "a Gaussian q over the same weights by sampled gradients, on the folds it was run on. 'One "
     "lengthscale': init=parsimonious. 'Noise of one': another maximum of the evidence.",
-    "'A sweep adds': increase of the bound by one more sweep of coordinate ascent. 'Optimisation': "
+    "'Gain of one more sweep': increase of the bound by one more sweep of coordinate "
+    "ascent. 'Optimisation': "
     "wall-clock seconds of the L-BFGS evaluations on a shared machine. 'Seconds a fold': processor "
     "seconds of one thread, with predictions and the fit of the kernel. Mixtures by the entropy "
     "bound: at most 200 evaluations; they start around the mean field of one search as published, "

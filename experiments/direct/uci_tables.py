@@ -97,7 +97,7 @@ def as_published(groups: Groups, judged: dict[str, dict[str, bool]]) -> Rows:
         row |= {
             "bound": mean_of(folds, "bound"),
             "kernel of training rows": mean_of(own, "rmse"),
-            "its zeros, %": mean_of(own, "sparsity"),
+            "kernel of training rows: zeros, %": mean_of(own, "sparsity"),
         }
         rows.append({"n": n, "d": d} | row | costs(folds))
     return [{"data": row.pop("data"), **row} for row in rows]
@@ -135,7 +135,7 @@ def of_training_rows(groups: Groups, judged: dict[str, dict[str, bool]]) -> Rows
                 "zeros of one search, %": mean_of(once, "sparsity"),
                 "RMSE of one search": mean_of(once, "rmse"),
                 "MNLP": mean_of(folds, "mnlp"),
-                "a sweep adds, nats": mean_of(folds, "sweep_gain"),
+                "gain of one more sweep, nats": mean_of(folds, "sweep_gain"),
             }
             rows.append(row | costs(folds))
     return rows

@@ -190,7 +190,7 @@ def preconditioner_table(quick: bool, folder: Path | None) -> None:
                     "steps": f"> {CAP}" if count > CAP else count,
                     "reference": f"> {CAP}" if known == MANY else known,
                     "draws": times,
-                    "of them converged": sum(f[0] <= CAP for f in found),
+                    "converged draws": sum(f[0] <= CAP for f in found),
                     "seconds without set-up": max(seconds - set_up, 0.0),
                     "seconds with set-up": seconds,
                 }

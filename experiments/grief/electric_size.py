@@ -93,10 +93,10 @@ def measured(points: int, functions: int, device: str | torch.device) -> dict[st
         "log10 m": model.basis.log10_grid_size,
         "evidence / point": -float(loss.detach()),
         "seconds": seconds,
-        "seconds of": "the wall" if gpu else "the processor",
+        "clock": "the wall" if gpu else "the processor",
         "data, MiB": (x.nbytes + y.nbytes) / 2**20,
-        "beside the data, MiB": (held(device) - before) / 2**20,
-        "held in all, MiB": held(device) / 2**20,
+        "working memory, MiB": (held(device) - before) / 2**20,
+        "total memory, MiB": held(device) / 2**20,
     }
 
 
@@ -111,18 +111,18 @@ def main() -> None:
         print(row)
         return
     rows = [row, *(each for each in earlier(TABLE) if each["device"] != row["device"])]
-    on_gpu = [each for each in rows if each["seconds of"] == "the wall"]
+    on_gpu = [each for each in rows if each["clock"] == "the wall"]
     checks: Checks = {
         f"on a GPU in less than {MOST_SECONDS:.0f} s": (
             min(each["seconds"] for each in on_gpu) < MOST_SECONDS if on_gpu else None
         ),
         "on a GPU with less than 8 GB": (
-            max(each["held in all, MiB"] for each in on_gpu) * 2**20 < MOST_BYTES
+            max(each["total memory, MiB"] for each in on_gpu) * 2**20 < MOST_BYTES
             if on_gpu
             else None
         ),
         "less than 8 GB on every device, with data and libraries": (
-            max(each["held in all, MiB"] for each in rows) * 2**20 < MOST_BYTES
+            max(each["total memory, MiB"] for each in rows) * 2**20 < MOST_BYTES
         ),
     }
     notes = [

@@ -203,8 +203,8 @@ def main() -> None:
             f"evaluations to {NEAR:g} nats of the best": next(
                 (i + 1 for i, (_, truth) in enumerate(trace) if truth >= best - NEAR), None
             ),
-            "reported at the last": trace[-1][0],
-            "exact there": trace[-1][1],
+            "last reported evidence": trace[-1][0],
+            "exact evidence at the last": trace[-1][1],
             "largest report above exact": max(value - truth for value, truth in trace),
         }
         for name, trace in traces.items()
@@ -250,8 +250,8 @@ def main() -> None:
             ),
             "the final value of L-BFGS is higher than that of Adam, for the exact evidence and the "
             "CG lower bound": all(
-                by_name[f"{kind}, L-BFGS"]["reported at the last"]
-                > by_name[f"{kind}, Adam 0.1"]["reported at the last"]
+                by_name[f"{kind}, L-BFGS"]["last reported evidence"]
+                > by_name[f"{kind}, Adam 0.1"]["last reported evidence"]
                 for kind in ("exact", "CG lower bound")
             ),
             "L-BFGS reaches a higher exact evidence than Adam when training on the iterative "

@@ -203,8 +203,8 @@ def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "middle: error": middle["systematic"],
                     "middle: products": round(middle["products"]),
                     "GPyTorch, best in hindsight": best and round(best["products"]),
-                    "its error": best and best["systematic"],
-                    "its setting": best and best["setting"],
+                    "GPyTorch, best in hindsight: error": best and best["systematic"],
+                    "GPyTorch, best in hindsight: setting": best and best["setting"],
                     "GPyTorch, one setting for all": common
                     and round(at[(*p, "GPyTorch", common)]["products"]),
                 }
@@ -233,8 +233,8 @@ def summary(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
         line["GPyTorch, hindsight: total where reached"] = sum(
             row["GPyTorch, best in hindsight"] for row in known
         )
-        line["reached"] = len(known)
-        line["middle there"] = sum(row["middle: products"] for row in known)
+        line["problems where one reached the error"] = len(known)
+        line["middle: products on these"] = sum(row["middle: products"] for row in known)
         line["GPyTorch, one setting: total"] = None if None in common else sum(common)
         lines.append(line)
     return lines

@@ -50,7 +50,7 @@ def train(
         exact = ExactMLL().evidence(model, x, y).value.item()
         off = model.condition(x, y).predict(at).mean - truth
     return {
-        "bias asked for, nats": bias,
+        "target bias, nats": bias,
         "probes": probes,
         "median steps": statistics.median(taken),
         "median products": statistics.median(products),
@@ -94,7 +94,7 @@ def main() -> None:
     if options.quick:
         return
     by_probes = [table[:3], table[3:]]
-    errors = [row["test RMSE"] for row in table if row["bias asked for, nats"] <= 10.0]
+    errors = [row["test RMSE"] for row in table if row["target bias, nats"] <= 10.0]
     write(
         HERE,
         "training",

@@ -79,7 +79,7 @@ def rows_of(
                 "neighbours": what,
                 "NLPD": float(gaussian_mnlp(marginals.mean, total, truth)),
                 "95 % coverage": float(coverage(Normal(marginals.mean, total.sqrt()), truth)),
-                "certified to": bound,
+                "certified error": bound,
                 "seconds": seconds,
             }
         )
@@ -131,7 +131,8 @@ def main() -> None:
             f"A lengthscale per input, hyperparameters of init=subset; {TEST_ROWS} test rows,",
             "split 0, standardised; predicted means are exact. `neighbours`:",
             "approx.iterative.variance_neighbours, or `solved`: approx.iterative.variance=exact",
-            f"approx.iterative.tolerance={SOLVED}; `certified to`: largest certified error of the "
+            f"approx.iterative.tolerance={SOLVED}; `certified error`: largest certified "
+            "error of the "
             "predictive variance,",
             "relative to it; processor seconds for building the cache and predicting, one thread. "
             "With",

@@ -182,7 +182,7 @@ def summary(cells: list[Cell]) -> list[dict[str, Any]]:
                 row[f"largest loss {key}"] = max(lost)
                 row[f"best {key}"] = sum(1 for value in lost if value == 0.0)
         row["with jitter"] = sum(1 for c in part if c.get("jitter", 0.0) > 0.0)
-        row["no factor"] = sum(1 for c in part if "failed" in c)
+        row["failed factorisations"] = sum(1 for c in part if "failed" in c)
         times = [c["selection seconds"] for c in part if "selection seconds" in c]
         row["selection seconds"] = statistics.median(times)
         rows.append(row)

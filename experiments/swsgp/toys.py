@@ -60,7 +60,7 @@ def prior(quick: bool) -> None:
         checks: dict[str, bool | None] = {
             "every entry of K_xx is within 4 standard errors": worst < 4.0
         }
-        write(HERE, "prior", "The prior of f, whatever is seen (E9)", notes, rows, checks)
+        write(HERE, "prior", "The prior of f for any neighbours (E9)", notes, rows, checks)
 
 
 def on_the_line(m: int) -> Tensor:
@@ -180,7 +180,8 @@ def write_sine(by: dict[tuple[str, str], dict[str, Any]]) -> None:
         notes += [
             f"E10: SWSGP-128-16 and SVGP-128 differ by {found['mean']:.3f} in the mean and "
             f"{found['deviation']:.3f} in the",
-            "deviation. That is the objective's own: where it is largest exactly, by the linear",
+            "deviation. The objective causes this: at its exact maximum, found by solving "
+            "the linear",
             f"system for m, the means differ by {found['best mean']:.3f}, at "
             f"x = {found['where']:.2f}, an end of the data, where",
             "each input charges but one N-th of a divergence to the points that few others see.",
@@ -202,14 +203,22 @@ def banana_rows(quick: bool) -> None:
     asked = grid()
     full = reference.condition(fold.x, fold.y)
     signs = full.predict(asked).mean > 0.0
-    table = [{"model": "SVGP-64", **scores(full, bernoulli, fold), "grid agrees with SVGP-64": 1.0}]
+    table = [
+        {
+            "model": "SVGP-64",
+            **scores(full, bernoulli, fold),
+            "agreement with SVGP-64 on the grid": 1.0,
+        }
+    ]
     for h in (4, 8, 16, 32, 64):
         made = swsgp(fold, 64, h, Bernoulli())
         train(made, fold, steps, 0.01)
         found = made.condition(fold.x, fold.y)
         agrees = float(((found.predict(asked).mean > 0.0) == signs).double().mean())
         result = scores(found, made.likelihood, fold)
-        table.append({"model": f"SWSGP-64-{h}", **result, "grid agrees with SVGP-64": agrees})
+        table.append(
+            {"model": f"SWSGP-64-{h}", **result, "agreement with SVGP-64 on the grid": agrees}
+        )
         print(table[-1], flush=True)
     by_size = []
     for m in (8, 16, 32, 64):
@@ -225,7 +234,9 @@ def banana_rows(quick: bool) -> None:
         return
     by = {row["model"]: row for row in table}
     worst = max(float(by[f"SWSGP-64-{h}"]["error"]) for h in (4, 8, 16, 32, 64))
-    agreement = [float(by[f"SWSGP-64-{h}"]["grid agrees with SVGP-64"]) for h in (4, 16, 64)]
+    agreement = [
+        float(by[f"SWSGP-64-{h}"]["agreement with SVGP-64 on the grid"]) for h in (4, 16, 64)
+    ]
     checks: dict[str, bool | None] = {
         "the error of every H at M = 64 is within 0.05 of SVGP-64's": (
             worst <= float(by["SVGP-64"]["error"]) + 0.05
@@ -239,10 +250,10 @@ def banana_rows(quick: bool) -> None:
     notes = [
         "400 rows, Matern 5/2, probit likelihood,",
         f"{PLANE_STEPS} Adam steps at 0.01. Published:",
-        "figures 4.3 and 4.5, without numbers: boundaries sensible for all H and smoother as H",
-        "grows, better as M grows at H = 4. The last column of the first table: share of 3,600",
-        "places on a grid with the same predicted label. A split tests 40 rows, too few to compare",
-        "losses (on split 0 alone M = 64 loses to M = 8): the second table has means over all ten.",
+        "figures 4.3 and 4.5, without numbers: good boundaries for all H, smoother with larger H,",
+        "and better with larger M at H = 4. Agreement: share of 3,600 points of a grid with the",
+        "same predicted label. A split tests 40 rows, too few to compare losses (on split 0",
+        "M = 64 has a larger loss than M = 8): the second table has means over all ten splits.",
     ]
     tables = {"M = 64, split 0": table, "H = 4, all ten splits": by_size}
     title = "Banana: neighbours and inducing points (E11)"
@@ -256,7 +267,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "polynomial 3": lambda: Polynomial(3),
 }
 RULES = ("svgp", "kernel", "correlation", "random")
-AGREES = "grid agrees with SVGP"
+AGREES = "agreement with SVGP on the grid"
 
 
 def rules(quick: bool) -> None:
@@ -319,13 +330,14 @@ def write_rules(runs: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     )
     notes = [
         f"M = 32, H = 8, probit likelihood, {PLANE_STEPS} Adam steps at 0.01 on a cosine. Means",
-        "and standard deviations of the splits, which test 40 rows each. Published (figure 4.7,",
-        "without numbers): random points fail, the negative control; the kernel's are about as",
-        "good as SVGP with the first three kernels and better with the polynomial. Arc-cosine",
-        "kernels have no bias here, and of order 0 see the direction from the centre alone: all",
-        "models are weak with them, SVGP too, so that these rows say less than those of the RBF.",
+        "and standard deviations over splits, which test 40 rows each. Published (figure 4.7,",
+        "without numbers): random points, the negative control, fail; the points nearest by the",
+        "kernel are about as good as SVGP with the first three kernels, and better with the",
+        "polynomial. Arc-cosine kernels have no bias here, and that of order 0 depends only on the",
+        "direction from the centre: all models, SVGP too, are weak with them, so that these rows",
+        "are less informative than those of the RBF.",
     ]
-    title = "Which points are near: rules (E17)"
+    title = "Rules for the nearest points (E17)"
     write(HERE, "rules", title, notes, rows, checks, hidden=["runs"])
 
 

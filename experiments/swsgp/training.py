@@ -132,9 +132,8 @@ def best_means(model: SWSGP, fold: Fold) -> None:
     assert isinstance(model.likelihood, Gaussian)
     noise_variance = model.likelihood.noise_variance
     left = a.mT @ a / noise_variance + precision
-    model.q_scaled_mean.copy_(
-        torch.linalg.solve(left, a.mT @ fold.y / noise_variance)[:, None] / model.unit
-    )
+    mean = torch.linalg.solve(left, a.mT @ fold.y / noise_variance)
+    model.q_scaled_mean.copy_((mean / model.unit)[:, None])
 
 
 @torch.no_grad()

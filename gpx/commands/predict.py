@@ -18,8 +18,9 @@ from gpx.installation import command
 from gpx.options.config import CONFIGS
 from gpx.options.names import option_names
 from gpx.runs.exporting.export import Format, export, output_path
+from gpx.runs.exporting.onnx_program import require_packages
 from gpx.runs.folder import RunFolder
-from gpx.runs.loading import finished_predictor
+from gpx.runs.loading import finished_predictor, load
 from gpx.runs.predictor import Predictor
 from gpx.runs.trust import trusted_packages
 from gpx.runs.watching.console import warnings_as_lines
@@ -47,9 +48,9 @@ OPTIONS
                   ignored; the column of data.id= is copied to the output, and noise variances of
                   data.noise= are added to those of the predictions; for images also a folder of
                   pictures, which are read in the order of their names
-  output=FILE     file to write, one row per input row: mean, standard deviation and 95 % interval
-                  of each target, in the data's own units; for classes the most probable label and
-                  the probability of each class
+  output=FILE     text file (.csv) to write, one row per input row: mean, standard deviation and
+                  95 % interval of each target, in the data's own units; for classes the most
+                  probable label and the probability of each class
   device=cpu      cpu | cuda | auto
   format=int4     export the model as C, and as a NumPy archive beside it
   format=torch    export the model as a program of torch.export
@@ -83,6 +84,11 @@ def _predict(arguments: list[str]) -> None:
     if output.exists() and source.exists() and output.samefile(source):
         raise ConfigError(
             f"output={output} would overwrite the file of input=: choose another name"
+        )
+    if output.suffix in (".npz", ".parquet"):
+        raise ConfigError(
+            f"output={output}: predictions are written as comma-separated text; choose a name that "
+            "ends in .csv or .csv.gz"
         )
     _require_folder(output)
     trust = trusted_packages(options["trust"]) if "trust" in options else ()
@@ -147,15 +153,18 @@ def _export(arguments: list[str]) -> None:
         for name in counts:
             raise ConfigError(f"{name}= belongs to format=int4: leave it out")
         output_path(output, cast(Format, options["format"]))
+        if options["format"] == "onnx":
+            require_packages()
+        model = load(run, trust=trust)
         print(
             f"{output}: tracing the model, which takes seconds, or minutes for a large network",
             file=sys.stderr,
         )
         if options["format"] == "torch":
-            export(run, output, format="torch", trust=trust)
+            export(model, output, format="torch")
             what = "program of torch.export"
         else:
-            export(run, output, format="onnx", trust=trust)
+            export(model, output, format="onnx")
             what = "ONNX program"
         written = Path(output).expanduser().stat().st_size
         print(f"{output}: {what}, {written} bytes", file=sys.stderr)

@@ -169,7 +169,7 @@ def _place(table: Table, bad: np.ndarray) -> str:
     row = int(np.flatnonzero(bad)[0])
     return (
         f"{table.where}, data row {row + 1}, target ({table.target_name!r}): found {table.y[row]:g}"
-        f" ({int(bad.sum())} such rows)"
+        f" (rows like this: {int(bad.sum())})"
     )
 
 

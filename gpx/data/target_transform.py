@@ -165,7 +165,7 @@ def require_positive(table: Table, kind: str) -> None:
     bad = table.y <= 0.0
     raise DataError(
         f"{table.where}, data row {int(bad.argmax()) + 1}, the target ({table.target_name!r}): "
-        f"found {table.y[bad.argmax()]:g} ({int(bad.sum())} such rows), and "
+        f"found {table.y[bad.argmax()]:g} (rows like this: {int(bad.sum())}), and "
         f"target_transform={kind} needs positive targets; choose quantile, or leave it out"
     )
 

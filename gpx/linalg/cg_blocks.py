@@ -2,7 +2,7 @@
 
 A step is some 25 kernels of a few microseconds beside its product, and none of them waits for the
 host: where vectors are short, a GPU mostly waits for launches. With a graph, all steps between two
-convergence checks are one launch.
+convergence checks are one launch. For a GPU only.
 """
 
 from __future__ import annotations

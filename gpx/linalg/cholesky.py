@@ -27,6 +27,8 @@ _deferred: ContextVar[list[Tensor] | None] = ContextVar("deferred", default=None
 def checks_deferred() -> Iterator[list[Tensor]]:
     """Inside, factorisations try the first jitter only and do not synchronise to check it.
 
+    For a GPU only, to record or to queue what follows them.
+
     Yields:
         a list that receives for each factorisation whether it failed, () bool on its device; the
         factor of a failed one must not be used. Reported jitters are nan unless they are zero.

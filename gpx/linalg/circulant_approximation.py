@@ -161,6 +161,8 @@ def circulant_approximation(column: Tensor, kind: Kind, levels: int = 1) -> Tens
 def circulant_logdet(column: Tensor, noise_variance: Tensor | float, levels: int = 1) -> Tensor:
     """sum log(max(eigenvalue, 0) + noise) of the circulant with first column (..., *grid): (...).
 
+    For users of the package: SKI sums over the products of its axes.
+
     An approximation of log |T + noise I|, neither an upper nor a lower bound; clipped eigenvalues
     have no gradient. O(m log m).
     """

@@ -34,7 +34,7 @@ def inverse_from_factor(upper: Tensor) -> Tensor:
 
 
 def blocked_inverse(lower: Tensor, block: int | None = None) -> Tensor:
-    """(L L^T)^{-1}, written over L (n, n) block by block.
+    """(L L^T)^{-1}, written over L (n, n) block by block. For a GPU only.
 
     First L^{-1}, from the last block of columns to the first: with the trailing part already
     inverted, the column below the diagonal block becomes -(L_22)^{-1} L_21 (L_11)^{-1}. Then

@@ -144,7 +144,9 @@ def correlate(
     for start in range(0, c, step):
         stop = min(start + step, c)
         a = pad_and_transform(_on_grid(left[..., start:stop], rows_grid), lengths)
-        b = pad_and_transform(_on_grid(right[..., start:stop], columns_grid), lengths)
+        b = a  # of a quadratic form
+        if left is not right:
+            b = pad_and_transform(_on_grid(right[..., start:stop], columns_grid), lengths)
         part = (a * b.conj()).sum(-len(lengths) - 1)
         total = part if total is None else total + part
     assert total is not None

@@ -80,6 +80,8 @@ def _check(factors: Sequence[Tensor], index: Tensor, log_scale: Tensor) -> None:
 
 
 class _SignedLogProduct(torch.autograd.Function):
+    """For users of the package, who differentiate the product; models do not."""
+
     @staticmethod
     def forward(ctx: Any, index: Tensor, log_scale: Tensor, *factors: Tensor) -> Tensor:
         logs, sign, zeros = _accumulate(index, log_scale, factors)

@@ -153,7 +153,7 @@ def _from_cgroup(name: str) -> int | None:
 
 @lru_cache(maxsize=64)
 def working_memory(device: torch.device) -> int:
-    """Bytes that the temporaries of one pass may take on a GPU: a 32nd of its memory.
+    """Bytes that the temporaries of one pass may take: a 32nd of the memory. For a GPU only.
 
     Rounded down to a power of two and independent of what else is running, so that chunks, and the
     last bits of sums over them, are the same in every run. 4 GiB of 139; ``MIN_BUDGET`` where the

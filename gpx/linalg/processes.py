@@ -2,7 +2,8 @@
 
 All processes run the same program on the same data with the same seeds, so that they take the same
 decisions. A costly computation asks ``sharing()`` for its part and combines the parts; outside
-``work_shared`` there is one process, whose part is the whole.
+``work_shared`` there is one process, whose part is the whole. For several processes only: one takes
+the first branch of each function.
 """
 
 from __future__ import annotations

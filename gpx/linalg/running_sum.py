@@ -35,7 +35,7 @@ def running_sum(values: Tensor, dim: int = 0) -> Tensor:
 
 
 def _in_order(values: Tensor) -> Tensor:
-    """Running sums along the last dimension by products with a triangle of ones."""
+    """Running sums along the last dimension by products with a triangle. For a GPU only."""
     n = values.shape[-1]
     width = min(n, BLOCK)
     triangle = torch.ones(width, width, dtype=values.dtype, device=values.device).triu_()

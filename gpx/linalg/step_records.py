@@ -22,19 +22,20 @@ class Records:
     def __init__(self, like: Tensor) -> None:
         self._like = like
         self._blocks: list[Tensor] = []
-        self._rows: list[Tensor] = []
         self._count = 0
+        self._room: tuple[int, Tensor] | None = None  # number of the row, and the row
 
     def __len__(self) -> int:
         return self._count
 
     def room(self) -> Tensor:
         """The row that the next record will fill; a value written there is appended uncopied."""
-        if self._count == len(self._rows):
-            block = self._like.new_empty(BLOCK_ROWS, *self._like.shape)
-            self._blocks.append(block)
-            self._rows.extend(block.unbind(0))
-        return self._rows[self._count]
+        if self._count == BLOCK_ROWS * len(self._blocks):
+            self._blocks.append(self._like.new_empty(BLOCK_ROWS, *self._like.shape))
+        if self._room is None or self._room[0] != self._count:
+            place, row = divmod(self._count, BLOCK_ROWS)
+            self._room = self._count, self._blocks[place][row]
+        return self._room[1]
 
     def append(self, row: Tensor) -> None:
         """Append a copy of ``row``; no copy where it is ``room()`` itself."""
@@ -44,7 +45,7 @@ class Records:
         self._count += 1
 
     def extend(self, rows: Tensor) -> None:
-        """Append copies of rows (k, ...)."""
+        """Append copies of rows (k, ...). For a GPU only."""
         done = 0
         while done < len(rows):
             self.room()

@@ -23,6 +23,8 @@ STEPS_PER_CHECK = 5
 class QuadratureEstimate:
     """tr f(K) from L probes and t Lanczos steps: two kinds of error, kept apart.
 
+    For users of the package, as the two functions that return it.
+
     Attributes:
         value (): mean over the probes of the middle of the bracket (of the Gauss rule alone when
             there is no node).
@@ -59,6 +61,8 @@ def stochastic_lanczos_quadrature(
     width: float | None = None,
 ) -> QuadratureEstimate:
     """tr f(K) for symmetric K as the mean of w^T f(K) w over the probes w.
+
+    For users of the package: models take the quadrature from a solve (``quadrature_of_solve``).
 
     Args:
         matmul: (n, L) -> K times it.
@@ -110,6 +114,8 @@ def logdet_quadrature(
     width: float | None = None,
 ) -> QuadratureEstimate:
     """log det K in nats; with a preconditioner log det Q + log det (R^{-1} K R^{-T}).
+
+    For users of the package.
 
     Args:
         node: lower bound of K's spectrum (the noise variance). With a preconditioner that is below

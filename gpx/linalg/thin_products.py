@@ -47,6 +47,8 @@ def row_count(vectors: Tensor) -> int:
 class DenseProduct:
     """Products with a symmetric matrix (..., n, n), written into one buffer.
 
+    For users of the package, who may give a matrix to ``conjugate_gradients``.
+
     Args:
         matrix: symmetric.
     """

@@ -82,7 +82,8 @@ class BlockToeplitz(Convolution):
     def preconditioner(self) -> CirculantPreconditioner:
         """T. Chan's circulant with circulant blocks, for ``gpx.linalg``; lags even, no batch.
 
-        Positive definite wherever this matrix is. Cost: O(n log n) to build and per product.
+        For users of the package. Positive definite wherever this matrix is. Cost: O(n log n) to
+        build and per product.
 
         Raises:
             ShapeError: lags that are not even, or a batch of matrices.

@@ -89,6 +89,8 @@ class Interpolation(Structured):
         batch = self.values.shape[:-2]
         name = "rows" if forward else "columns"
         matrix = self.plan.get(name, self._args, self._rows if forward else self._columns)
+        if not batch and block.ndim == 2:
+            return matrix @ block
         if not batch.numel() > 1:  # one matrix: fold every batch of the block into columns
             folded = block.movedim(-2, 0)
             out = matrix @ folded.reshape(block.shape[-2], -1)

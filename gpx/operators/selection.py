@@ -125,6 +125,8 @@ def select(
 ) -> LinearOperator:
     """The chosen rows and columns of an operator, with the structure that they keep.
 
+    For users of the package: models index operators.
+
     Args:
         base (..., N, M): any operator.
         rows (N,) bool or (n,) int64: a mask, or positions (negative ones count from the end); None

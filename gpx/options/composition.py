@@ -219,13 +219,28 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
         return _explain_bare(name, config_folder)
     if name in owners:
         return _explain_elsewhere(name, owners[name], chosen)
+    whole = (text.partition("=")[0] for text in overrides)
+    name = next((each for each in whole if each.startswith(f"{name}.")), name)  # Hydra cuts names
+    text = f"there is no option {name}"
+    groups = [each for each in owners if "." not in each and "/" not in each and each != "hydra"]
+    head, _, rest = name.partition(".")
+    if not rest:  # a misspelt group, or an option without its node
+        ends = [each for each in owners if each.endswith(f".{name}")]
+        if ends and not any(each.endswith(f".{name}") for each in here):
+            most = max(ends, key=lambda each: len(owners[each]))
+            return f"{text}; {_explain_elsewhere(most, owners[most], chosen)}"
+        return f"{text}; {_suggest(name, sorted({*groups, *(here or owners)}))}"
+    group = difflib.get_close_matches(head, groups, n=1, cutoff=0.65)
+    if head not in groups and group:
+        meant = f"{group[0]}.{rest}"
+        if meant in owners and meant not in here:
+            return f"{text}; {_explain_elsewhere(meant, owners[meant], chosen)}"
+        return f"{text}; did you mean {meant if meant in here else group[0]}?"
     # the closest match may be an option of another choice
     near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
     if near and owners[near[0]] and here and near[0] not in here:
-        return f"there is no option {name}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
-    whole = (text.partition("=")[0] for text in overrides)
-    name = next((each for each in whole if each.startswith(f"{name}.")), name)  # Hydra cuts names
-    return f"there is no option {name}; {_suggest(name, here or sorted(owners))}"
+        return f"{text}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
+    return f"{text}; {_suggest(name, here or sorted(owners))}"
 
 
 def _explain_bare(name: str, config_folder: Path) -> str:
@@ -271,22 +286,24 @@ def _composed_here(
 
 
 def _suggest(name: str, valid: list[str]) -> str:
-    """Text with the nearest valid names, preferably of options of the same node."""
+    """Text with the nearest valid names: for a name with dots, of options of the same node."""
     prefix, _, last = name.rpartition(".")
-    head, _, rest = name.partition(".")
-    heads = difflib.get_close_matches(head, {v.partition(".")[0] for v in valid}, n=3, cutoff=0.65)
-    meant = [f"{other}.{rest}" for other in heads if f"{other}.{rest}" in valid]
-    if rest and meant:  # a misspelt group
-        return f"did you mean {meant[0]}?"
-    siblings = {v.rpartition(".")[2]: v for v in valid if prefix and v.rpartition(".")[0] == prefix}
-    near = [siblings[k] for k in difflib.get_close_matches(last, siblings, n=3, cutoff=0.65)]
-    if not prefix:  # an option without its node
+    if prefix:
+        beside = {v.rpartition(".")[2]: v for v in valid if v.rpartition(".")[0] == prefix}
+        near = difflib.get_close_matches(last, beside, n=3, cutoff=0.65)
+        near = [beside[k] for k in near]
+        if not near and not beside:
+            near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+        listed = sorted(beside.values())
+    else:
+        listed = [v for v in valid if "." not in v]
         near = [v for v in valid if v.endswith(f".{name}")][:3]
-    if not near and not siblings:
-        near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+        for cutoff in (0.65, 0.5):
+            near = near or difflib.get_close_matches(name, listed, n=3, cutoff=cutoff)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"valid are: {', '.join(sorted(siblings.values() or valid)[:20])}"
+    listed = listed or [v for v in valid if "." not in v]
+    return f"valid are: {', '.join(listed[:20])}"
 
 
 def known_names(config_folder: Path) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpx.backends.triton.availability import slow_float64
 from gpx.calibration import Recalibration
 from gpx.data import Dataset
 from gpx.errors import ConfigError, class_name
@@ -187,6 +188,9 @@ def prepare(
             console.say(line)
     for line in _notes(data, config):
         console.say(line)
+    slow = slow_float64(device) if dtype == torch.float64 else None
+    if slow is not None:
+        console.say(f"note: {slow} (trainer.dtype=float32)")
 
     with explain_categorical_kernel(config):
         model, objective = _model_and_objective(config, data, device, dtype)

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from gpx.linalg.running_sum import kth_smallest
+
 MIN_DRAWS = 4
 """Shortest chain for which the diagnostics are defined."""
 
@@ -48,7 +50,8 @@ def potential_scale_reduction(draws: Tensor) -> Tensor:
     if draws.shape[0] < MIN_DRAWS:
         return draws.new_full((draws.shape[2],), torch.nan, dtype=torch.float64)
     halves = split(draws.double())
-    folded = (halves - halves.flatten(0, 1).median(0).values).abs()
+    every = halves.flatten(0, 1).mT
+    folded = (halves - kth_smallest(every, (every.shape[1] + 1) // 2)).abs()  # from the median
     return torch.maximum(_reduction(rank_normalised(halves)), _reduction(rank_normalised(folded)))
 
 

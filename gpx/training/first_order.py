@@ -176,15 +176,17 @@ class FirstOrder(Optimizer):
                     optimiser.replay()
 
             def given(x: Tensor, y: Tensor, *more: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+                rows, more = (more[0], more[1:]) if objective.needs_rows else (None, more)
                 known = () if model.row_noise is None else more[: len(RowNoise._fields)]
-                batch = Batch(x, y, noise=RowNoise(*known) if known else None)
+                batch = Batch(x, y, rows, RowNoise(*known) if known else None)
                 return loss_of(objective.evidence_given(model, batch, more[len(known) :]), x)
 
             step = ReplayedStep(given, every, owners=(model, objective), state=objective)
 
             def replayed(batch: Batch) -> tuple[Tensor, Mapping[str, Tensor]]:
                 drawn = objective.step_draws(model, batch.x, generator=session.generator)
-                return step(batch.x, batch.y, *(batch.noise or ()), *drawn)
+                rows = (batch.rows,) if objective.needs_rows and batch.rows is not None else ()
+                return step(batch.x, batch.y, *rows, *(batch.noise or ()), *drawn)
 
             return replayed
 

@@ -14,11 +14,6 @@ def values_of(parameters: Sequence[nn.Parameter]) -> Tensor:
     return _gathered(parameters)
 
 
-def gradient_of(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """All entries of the gradients (P,); zeros for a parameter without one."""
-    return _gathered(_gradients(parameters))
-
-
 def value_and_gradient(value: Tensor, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, Tensor]:
     """A loss () and its gradient (P,), copied to the CPU together if all are on one device."""
     found = _gathered([value, *_gradients(parameters)])

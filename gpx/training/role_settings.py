@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from gpx.errors import ConfigError
-from gpx.training.indexed_adagrad import IndexedAdagrad
+from gpx.training.indexed_steps import IndexedAdagrad, IndexedSparseAdam
 from gpx.training.natural_gradient import NaturalGradient
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adagrad": IndexedAdagrad,
     "sgd": torch.optim.SGD,
-    "sparse_adam": torch.optim.SparseAdam,
+    "sparse_adam": IndexedSparseAdam,
     "natural": NaturalGradient,
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from draws import draws
 from torch.distributions import Bernoulli, Categorical, Normal
 from torch.nn.functional import one_hot
 
@@ -13,10 +14,6 @@ from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.bernoulli import Sign
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def several(temperature=3.0, n=2000, seed=0):

@@ -1,9 +1,8 @@
 """The contract of bases: any columns on demand, blocks, products, a weight prior, gradients."""
 
-import inspect
-
 import pytest
 import torch
+from public_classes import public_classes
 
 from gpx import bases
 from gpx.bases.closed_forms import Radial, Waves
@@ -111,13 +110,7 @@ def test_a_start_passes_on_whether_time_is_spent(name, monkeypatch):
 
 
 def test_every_public_basis_is_listed():
-    public = {
-        name
-        for name in bases.__all__
-        if inspect.isclass(getattr(bases, name))
-        and issubclass(getattr(bases, name), bases.Basis)
-        and not inspect.isabstract(getattr(bases, name))
-    }
+    public = public_classes(bases, bases.Basis)
     assert public == {name.split()[0] for name in NAMES}
 
 

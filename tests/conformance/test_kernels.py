@@ -5,6 +5,7 @@ import inspect
 
 import pytest
 import torch
+from public_classes import public_classes
 
 import gpx.kernels as kernels
 from gpx.errors import ConfigError, ShapeError
@@ -69,12 +70,7 @@ def overlapping(n1=9, n2=7):
 
 
 def test_every_public_kernel_is_registered():
-    public = {
-        name
-        for name in kernels.__all__
-        if inspect.isclass(getattr(kernels, name))
-        and issubclass(getattr(kernels, name), kernels.Kernel)
-    }
+    public = public_classes(kernels, kernels.Kernel, abstract=True)
     assert public - ABSTRACT == set(REGISTRY)
     for name in ABSTRACT:
         assert inspect.isabstract(getattr(kernels, name))

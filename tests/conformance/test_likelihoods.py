@@ -1,11 +1,11 @@
 """The contract of likelihoods: shapes, limits, gradients and predictive distributions of each."""
 
-import inspect
 import math
 from typing import get_args
 
 import pytest
 import torch
+from public_classes import public_classes
 
 from gpx import likelihoods
 from gpx.errors import NotAvailable
@@ -56,13 +56,7 @@ def case(name):
 
 
 def test_every_public_likelihood_is_listed():
-    public = {
-        name
-        for name in likelihoods.__all__
-        if inspect.isclass(getattr(likelihoods, name))
-        and issubclass(getattr(likelihoods, name), likelihoods.Likelihood)
-        and not inspect.isabstract(getattr(likelihoods, name))
-    }
+    public = public_classes(likelihoods, likelihoods.Likelihood)
     assert public == {name.split()[0] for name in NAMES}
 
 

@@ -1,11 +1,11 @@
 """The contract of objectives: nats over all the data, a stated kind, gradients, no global state."""
 
-import inspect
 from typing import get_args
 
 import public_models
 import pytest
 import torch
+from public_classes import public_classes
 
 from gpx import objectives
 from gpx.errors import ConfigError
@@ -37,13 +37,7 @@ def evidence_of(model, objective, x, y):
 
 
 def test_every_public_objective_is_listed():
-    public = {
-        name
-        for name in objectives.__all__
-        if inspect.isclass(getattr(objectives, name))
-        and issubclass(getattr(objectives, name), objectives.Objective)
-        and not inspect.isabstract(getattr(objectives, name))
-    }
+    public = public_classes(objectives, objectives.Objective)
     assert public == set(public_models.OBJECTIVES)
 
 

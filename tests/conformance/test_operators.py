@@ -1,7 +1,6 @@
 """The operator contract, for every public operator: one line in the registry each."""
 
 import copy
-import inspect
 import pickle
 from typing import Any
 
@@ -27,6 +26,7 @@ from operator_cases import (
     leaves,
     positive,
 )
+from public_classes import public_classes
 from torch import Tensor
 
 import gpx.operators as operators
@@ -47,12 +47,7 @@ every_device = pytest.mark.parametrize("device", DEVICES)
 
 
 def test_every_public_operator_is_registered():
-    public = {
-        name
-        for name in operators.__all__
-        if inspect.isclass(getattr(operators, name))
-        and issubclass(getattr(operators, name), LinearOperator)
-    }
+    public = public_classes(operators, LinearOperator)
     assert public == {case.operator for case in REGISTRY.values()}
 
 

@@ -98,7 +98,9 @@ def test_classes_are_numbered_in_order() -> None:
 
 def test_class_labels_must_be_whole() -> None:
     y = np.resize([0.0, 1.0, 2.5], 60)
-    with pytest.raises(DataError, match=r"data row 3, target \('b'\): found 2.5 \(20 such rows\)"):
+    with pytest.raises(
+        DataError, match=r"data row 3, target \('b'\): found 2.5 \(rows like this: 20\)"
+    ):
         load(Given(X, y), task="multiclass")
     with pytest.raises(DataError, match="at least two classes"):
         load(Given(X, np.ones(60)), task="multiclass")

@@ -146,7 +146,7 @@ def test_targets_that_have_no_transform() -> None:
     table = Table("t", np.zeros((3, 1)), y, ("x",), "cost", origin="t.csv")
     for kind in ("log", "boxcox"):
         with pytest.raises(
-            DataError, match=r"t.csv, data row 2, .*'cost'\): found 0 \(2 such rows"
+            DataError, match=r"t.csv, data row 2, .*'cost'\): found 0 \(rows like this: 2"
         ):
             require_positive(table, kind)
     require_positive(table, "quantile")

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import draws
 from scipy import stats
 from torch.distributions import Independent, Normal, Poisson
 
@@ -16,10 +17,6 @@ from gpx.metrics import coverage
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 ROWS = 4000
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def law_and_targets(name, seed):

@@ -4,15 +4,12 @@ import itertools
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.inducing import Blocks, ClusterBlocks, ColumnBlocks, RandomBlocks, require_partition
 from gpx.inducing.partition import Regions
 from gpx.kernels import RBF
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def inputs(n=103, d=3):

@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from public_classes import public_classes
 
+from gpx import inducing
 from gpx.errors import ConfigError, DataError, DTypeError, ShapeError
 from gpx.inducing import (
     AdaptiveRidgeLeverage,
@@ -27,6 +29,10 @@ ALL = [
     Determinantal,
     RidgeLeverage,
 ]
+
+
+def test_every_public_selector_is_listed():
+    assert public_classes(inducing, inducing.Selector) == {cls.__name__ for cls in ALL}
 
 
 def made(cls):

@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
+from recordings import Recorder
 from torch import nn
 
 from gpx import load
 from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
-from gpx.training import FirstOrder
+from gpx.training import FirstOrder, first_order
+from gpx.training.replayed_step import ReplayedStep
 
 ARM = [
     "data=robot_arm",
@@ -254,6 +257,71 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
     assert found["test.rmse"] == pytest.approx(expected["test.rmse"], rel=1e-4)
     assert found["train.evidence"] == pytest.approx(expected["train.evidence"], rel=1e-4)
     assert load(folder.path).predict(torch.zeros(2, 8).numpy()).mean.shape == (2,)  # on the CPU
+
+
+@pytest.mark.parametrize("approx", ["svgp", "swsgp"])
+def test_a_run_of_recorded_steps_is_that_of_steps_as_they_are(train, monkeypatch, approx):
+    recorder = Recorder()
+    monkeypatch.setattr(first_order, "ReplayedStep", partial(ReplayedStep, record=recorder))
+    options = [*ARM, f"approx={approx}", *SHORT[approx], "data.num_points=120"]
+    options += ["trainer.max_steps=6", "trainer.batch_size=30", "trainer.device=cuda"]
+    with claimed_cuda():
+        found, _ = train(*options, folder="replayed")
+        assert (recorder.recordings, recorder.replays) == (1, 6 - EAGER_STEPS)
+        expected, _ = train(*options, "trainer.cuda_graphs=false", folder="as_they_are")
+    assert recorder.replays == 6 - EAGER_STEPS
+    for name in ("test.rmse", "train.evidence"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-12)
+
+
+def test_a_run_in_float64_on_a_device_that_is_slow_at_it_says_so(train, monkeypatch, capsys):
+    options = ["approx=sod", "approx.num_points=20", "trainer.max_steps=1", "trainer.device=cuda"]
+    words = "note: float64 runs at a small part of the rate of float32 on claimed (compute capabili"
+    for capability, dtype in (((9, 0), "float64"), ((8, 9), "float32"), ((8, 9), "float64")):
+        with claimed_cuda():
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, c=capability: c)
+            train(*ARM, *options, f"trainer.dtype={dtype}", folder=f"{dtype}{capability[1]}")
+        said = capsys.readouterr().err
+        assert (words in said) == (capability == (8, 9) and dtype == "float64")
+    assert "where their rounding will do (trainer.dtype=float32)" in said
+
+
+CLASSES = ["data=npz", "data.path=@classes"]
+DIGITS = ["data=digits", "data.train_size=60"]
+OTHER_DATA = {
+    # one input: low-rank parts from the strongest waves of the axis
+    "ski": ["data=toy1d", "approx.grid_size=40", "trainer.max_steps=2"],
+    "grid": [
+        *("data=grid_stress", "data.field=rastrigin", "data.shape=[8,8]", "data.gap_share=0.2"),
+        "trainer.max_steps=2",
+    ],
+    "laplace": [*CLASSES, "trainer.max_steps=2"],
+    "ep": [*CLASSES, "trainer.max_steps=2"],
+    "direct_logistic": [*CLASSES, "approx.num_basis=20", "trainer.max_steps=2"],
+    "swsgp likelihood=bernoulli": [
+        *(*CLASSES, "approx.num_inducing=20", "approx.num_neighbours=6", "trainer.max_steps=2"),
+    ],
+    "vnngp likelihood=bernoulli": [*CLASSES, "approx.num_neighbours=6", "trainer.max_steps=2"],
+    "deep_rf likelihood=softmax": [
+        *(*DIGITS, "approx.num_features=20", "approx.predict_samples=2", "trainer.max_steps=2"),
+    ],
+    "cnn_mcd": [*DIGITS, "approx.predict_samples=2", "trainer.max_steps=2"],
+}
+
+
+@pytest.mark.parametrize("approx", OTHER_DATA)
+def test_a_run_on_other_data_on_cuda_is_that_on_the_cpu(train, approx, tmp_path):
+    x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0)).numpy()
+    np.savez(tmp_path / "classes.npz", x=x, y=(x[:, 0] * x[:, 1] > 0.1).astype(int))
+    options = [*OTHER_DATA[approx], *ARM[2:], *f"approx={approx}".split()]
+    options = [option.replace("@classes", f"{tmp_path / 'classes.npz'}") for option in options]
+    expected, _ = train(*options, "trainer.device=cpu", folder="cpu")
+    with claimed_cuda():
+        found, _ = train(*options, "trainer.device=cuda", folder="cuda")
+    compared = {"test.rmse", "test.mnlp", "test.mnlp_classes", "train.evidence"} & expected.keys()
+    assert compared
+    for name in compared:
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
 
 
 @pytest.mark.parametrize("basis", ["laplacian", "ski"])

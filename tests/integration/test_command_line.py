@@ -26,7 +26,12 @@ TINY = [
     ("arguments", "expected"),
     [
         (["approx=qsgpp"], "there is no approx=qsgpp; did you mean qsgp"),
-        (["aprox=exact"], "there is no option aprox; did you mean approx"),
+        (["aprox=exact"], "there is no option aprox; did you mean approx?"),
+        (["calibate=variance"], "there is no option calibate; did you mean calibrate?"),
+        (["aprox.choose=2"], "approx.choose is an option of approx=auto, not of approx=exact"),
+        (["aprox.zzz=2"], "there is no option aprox.zzz; did you mean approx?"),
+        (["num_inducing=20"], "num_inducing; approx.num_inducing is an option of approx=cglb,"),
+        (["zzz=1"], "valid are: approx, basis, calibrate, data, experiment"),
         (["data=kin40"], "there is no data=kin40; did you mean kin40k"),
         (["kernel=rbff"], "there is no kernel=rbff; did you mean rbf"),
         (["trainer.max_step=3"], "did you mean trainer.max_steps"),

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.commands.predict import main as predict
 
@@ -16,7 +18,7 @@ PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]
 def write_files(folder):
     """The files of the page."""
     files = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(files) == 10
+    assert len(files) == 14
     for name, text in files:
         target = folder / "my_research" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +59,40 @@ def test_likelihood_of_the_page(train_py, tmp_path, own):
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
     predict([*PREDICT, "trust=outliers,spiral"])
     assert (tmp_path / "predictions.csv").exists()
+
+
+def test_selector_and_family_of_the_page(train_py, tmp_path, own):
+    options = ["init=constants", "hydra.run.dir=out", "approx.num_inducing=40"]
+    options += ["trainer.max_steps=150", "approx=svgp", "selector=spread_out", "family=isotropic"]
+    train = ["--config-dir", "my_research/configs", "data=spiral", "approx.refit=false", *options]
+    status, err = train_py(*train)
+    assert status == 0, err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
+    (tmp_path / "new.csv").write_text("east,north\n1,2\n")
+    predict([*PREDICT, "trust=spread_out,isotropic,spiral"])
+    assert (tmp_path / "predictions.csv").exists()
+
+
+def test_the_family_of_the_page_is_one(own):
+    """Moments and divergence of the dense Gaussian; the closest member to another one."""
+    from isotropic import Isotropic
+
+    q, draws = Isotropic().start(4, 2).double(), torch.Generator().manual_seed(0)
+    assert q.kl(q.root()).item() == 0.0
+    a = torch.randn(4, 3, generator=draws).double()
+    mean = torch.randn(2, 4, generator=draws).double()
+    factor = torch.eye(4).double() + 0.3 * torch.randn(2, 4, 4, generator=draws).double().tril(-1)
+    q.assign(mean, factor)
+    own_factor = q.factor()
+    law = MultivariateNormal(q.mean, scale_tril=own_factor)
+    excess = ((own_factor.mT @ a).square() - a.square()).sum(1)
+    torch.testing.assert_close(q.moments(a, q.root())[1], excess)
+    prior = MultivariateNormal(torch.zeros(4).double(), torch.eye(4).double())
+    torch.testing.assert_close(q.kl(q.root()), kl_divergence(law, prior).sum())
+    given = MultivariateNormal(mean, scale_tril=factor)
+    (slope,) = torch.autograd.grad(kl_divergence(law, given).sum(), [q.log_scale])
+    torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0.0, atol=1e-12)
 
 
 def test_kernel_objective_and_data_set_of_the_page(command, tmp_path, own, monkeypatch, capsys):

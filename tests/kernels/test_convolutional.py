@@ -2,15 +2,12 @@
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Convolutional, Linear, Matern12
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def images(n=4, d=20):

@@ -26,9 +26,15 @@ def test_a_gpu_asked_for_the_same_bits_has_no_unordered_sums(deterministic):
     values = torch.rand(300, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with claimed_cuda() as waits:
         there = values.cuda()
-        for refused in (lambda: there.cumsum(0), lambda: there.kthvalue(2)):
+        for refused in (
+            there.cumsum,
+            there.kthvalue,
+            there.median,
+            lambda _: torch.median(there, 0),
+        ):
             with pytest.raises(NotDeterministic):
-                refused()
+                refused(1)
+        assert float(there.median()) == float(values.median())  # of all: its place is not asked
         assert (there > 0).cumsum(0).shape == there.shape  # whole numbers: any order will do
         waits.clear()
         found, third = running_sum(there), kth_smallest(there.mT, 3)

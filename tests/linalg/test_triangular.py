@@ -1,5 +1,6 @@
 import pytest
 import torch
+from draws import draw
 
 from gpx.errors import ShapeError
 from gpx.linalg.triangular import (
@@ -15,15 +16,10 @@ from gpx.linalg.triangular import (
 SIZES = [1, 5, PANEL, 2 * PANEL, 3 * PANEL + 7]
 
 
-def _normal(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_products_equal_dense_ones(size):
-    left, other = _normal(size, size).tril(), _normal(size, size, seed=1).tril()
-    right, third = _normal(size, 33, seed=2), _normal(size, 33, seed=3)
+    left, other = draw(size, size).tril(), draw(size, size, seed=1).tril()
+    right, third = draw(size, 33, seed=2), draw(size, 33, seed=3)
     close = {"rtol": 1e-12, "atol": 1e-11}
     torch.testing.assert_close(lower_matmul(left, right), left @ right, **close)
     torch.testing.assert_close(lower_transpose_matmul(left, right), left.mT @ right, **close)
@@ -34,7 +30,7 @@ def test_products_equal_dense_ones(size):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("column_major", [False, True])
 def test_inverse(size, column_major):
-    root = _normal(size, size)
+    root = draw(size, size)
     lower = torch.linalg.cholesky(root @ root.mT / size + torch.eye(size, dtype=torch.float64))
     lower = lower.mT.contiguous().mT if column_major else lower.contiguous()
     inverse = inverse_lower(lower)

@@ -2,19 +2,15 @@
 
 import pytest
 import torch
+from draws import draw
 
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.operators import Circulant, Kronecker, KroneckerPlusDiagonal, Selection, circulant
 from gpx.operators.circulant import FourierVectors
 
 
-def random(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def symmetric_column(size):
-    half = random(size // 2 + 1)
+    half = draw(size // 2 + 1)
     return torch.cat([half, half[1 : (size + 1) // 2].flip(0)])
 
 
@@ -26,7 +22,7 @@ def dense(column):
 def covariances():
     lags = torch.arange(6, dtype=torch.float64)
     column = torch.exp(-torch.minimum(lags, 6 - lags) / 2.0)
-    other = random(4, 4)
+    other = draw(4, 4)
     return other @ other.mT, column
 
 
@@ -43,8 +39,8 @@ def test_they_are_orthonormal_eigenvectors(size):
 
 
 def test_products_of_batches_have_gradients():
-    right = random(2, 9, 3).requires_grad_()
-    for vectors in (FourierVectors(random(9)), FourierVectors(random(9)).mT):
+    right = draw(2, 9, 3).requires_grad_()
+    for vectors in (FourierVectors(draw(9)), FourierVectors(draw(9)).mT):
         assert torch.autograd.gradcheck(vectors.matmul, right)
         torch.testing.assert_close(vectors.matmul(right), vectors.to_dense() @ right)
 
@@ -57,7 +53,7 @@ def test_gradients_equal_autograd(size):
     def folded(gradient):  # entries j and a - j of the column are one number
         return gradient + gradient.flip(0).roll(1)
 
-    left, right, weights = random(size, 5, seed=1), random(size, 5, seed=2), random(size, seed=3)
+    left, right, weights = draw(size, 5, seed=1), draw(size, 5, seed=2), draw(size, seed=3)
     (want,) = torch.autograd.grad((left * (dense(column) @ right)).sum(), column)
     torch.testing.assert_close(factor.gradient(left, right)[0], want)
     vectors = FourierVectors(column.detach())
@@ -104,7 +100,7 @@ def test_a_circulant_factor_keeps_its_structure_in_solves_and_determinants(count
     space = KroneckerWorkspace((4, 6, 4)) if kept else None
     whole = torch.kron(torch.kron(other, dense(column)), other)
     noisy = whole + noise * torch.eye(96, dtype=torch.float64)
-    right = random(96, count)
+    right = draw(96, count)
     factors = [other, Circulant(column.detach() if kept else column), other]
     product = Kronecker(*factors, workspace=space)
     operator = KroneckerPlusDiagonal(product, noise)
@@ -124,18 +120,18 @@ def test_selections_run_in_the_buffers_and_their_results_survive_the_next_produc
         Kronecker(other, Circulant(column), workspace=KroneckerWorkspace((4, 6))),
         torch.tensor([0.3], dtype=torch.float64),
     )
-    rows, columns, right = torch.tensor([3, 0, 17]), torch.tensor([22, 1]), random(2, 3)
+    rows, columns, right = torch.tensor([3, 0, 17]), torch.tensor([22, 1]), draw(2, 3)
     inverse = torch.linalg.inv(operator.to_dense())
     kept = Selection(operator.inverse(), rows=rows, columns=columns)
     first = kept @ right
     everything = Selection(operator.inverse(), columns=columns) @ right
-    kept @ random(2, 3, seed=1)
+    kept @ draw(2, 3, seed=1)
     torch.testing.assert_close(first, inverse[rows][:, columns] @ right)
     torch.testing.assert_close(everything, inverse[:, columns] @ right)
 
 
 def test_long_lists_of_columns_are_taken_in_turns(monkeypatch):
-    vectors, right = FourierVectors(symmetric_column(8)), random(3, 8, 5)
+    vectors, right = FourierVectors(symmetric_column(8)), draw(3, 8, 5)
     want = vectors.matmul(right)
     monkeypatch.setattr(circulant, "BLOCK_BYTES", 16 * 8 * 2)
     torch.testing.assert_close(vectors.matmul(right), want)

@@ -47,7 +47,7 @@ READS = {
     torch.unique_consecutive, Tensor.unique_consecutive, torch.is_nonzero, Tensor.is_nonzero,
     Tensor.__contains__, torch.linalg.cholesky, torch.linalg.inv, torch.linalg.solve,
     torch.linalg.eigh, torch.linalg.eigvalsh, torch.linalg.svd, torch.linalg.lstsq,
-    torch.cholesky_inverse,
+    torch.cholesky_inverse, Tensor.coalesce,
 }  # fmt: skip
 """Functions whose results, or whose shapes or errors, the host has to know."""
 
@@ -59,10 +59,10 @@ ACROSS = {
 
 UNORDERED = {
     torch.cumsum, Tensor.cumsum, torch.kthvalue, Tensor.kthvalue, torch.histc, Tensor.histc,
-    Tensor.put_, torch.bincount, Tensor.bincount,
+    Tensor.put_, torch.bincount, Tensor.bincount, torch.median, Tensor.median,
 }  # fmt: skip
 """Functions without a form that gives the same bits every time: running sums of floating-point
-numbers, counts with weights."""
+numbers, counts with weights, medians along a dimension."""
 
 BACKWARD = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 """What runs the engine: the tensors that it passes on between gradients have no claim."""
@@ -229,6 +229,8 @@ class ClaimedDevice(TorchFunctionMode):
     @staticmethod
     def _in_order(name: str, args: Any, kwargs: dict[str, Any]) -> None:
         """Refuse sums whose order CUDA leaves open; those of whole numbers are the same in any."""
+        if name == "median" and len(args) + len(kwargs) == 1:  # of all entries
+            return
         weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
         counted = args[0] if name != "bincount" else weights
         if isinstance(counted, Tensor) and counted.is_floating_point():

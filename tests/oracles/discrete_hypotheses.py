@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import pytest
 import torch
 
 from gpx.bases.sufficient_statistics import SufficientStatistics
@@ -30,6 +31,27 @@ def problem(n=9, m=4, k=3, seed=0):
         normal(m, k).log_softmax(-1),
         normal(k).log_softmax(-1),
     )
+
+
+def sine(n=9, seed=0):
+    """Inputs (n, 1) in [-2, 2] and noisy values (n,) of a sine."""
+    draws = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, 1, generator=draws, dtype=torch.float64) * 4.0 - 2.0
+    return x, (2.0 * x[:, 0]).sin() + 0.2 * torch.randn(n, generator=draws, dtype=torch.float64)
+
+
+def require_slopes(value, parameters):
+    """Assert that gradients of ``value()`` are central differences, entry by entry."""
+    gradients = torch.autograd.grad(value(), parameters)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        for place in range(parameter.numel()):
+            ends = []
+            for step in (1e-5, -2e-5):
+                parameter.data.view(-1)[place] += step
+                ends.append(float(value().detach()))
+            parameter.data.view(-1)[place] += 1e-5
+            slope = (ends[0] - ends[1]) / 2e-5
+            assert float(gradient.flatten()[place]) == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
 def hypotheses(log_q, values):

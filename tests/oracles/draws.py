@@ -1,13 +1,18 @@
-"""Random inputs of tests: float64, the same for the same seed."""
+"""Random inputs of tests, the same for the same seed."""
 
 import torch
 from torch import Tensor
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Independent standard normal numbers."""
+    """Independent standard normal numbers in float64."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def draws(seed: int = 0) -> torch.Generator:
+    """A generator of random numbers."""
+    return torch.Generator().manual_seed(seed)
 
 
 def spd(n: int, seed: int = 0) -> Tensor:

@@ -3,11 +3,7 @@
 import math
 
 import torch
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+from draws import draw
 
 
 def features_and_targets(n, m, rank=None):

@@ -3,6 +3,7 @@
 import public_models
 import pytest
 import torch
+from draws import draws
 
 from gpx.kernels import RBF, Matern32
 from gpx.sampling import Frequencies, evaluate_each, prior_functions
@@ -21,20 +22,16 @@ DIFFERENTIABLE = (
 )
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def inputs(*shape):
-    return torch.rand(*shape, public_models.INPUTS, generator=generator(3)).double() - 0.5
+    return torch.rand(*shape, public_models.INPUTS, generator=draws(3)).double() - 0.5
 
 
 @pytest.mark.parametrize("per_path", [False, True])
 def test_prior_functions_at_inputs_of_their_own(per_path):
     kernel = (RBF(2, (0.7, 1.3), 1.7) + Matern32(2, 0.4, 0.6)).double()
     frequencies = Frequencies(50, per_path=per_path)
-    functions = prior_functions(kernel, 3, 2, generator=generator(), frequencies=frequencies)
-    x = torch.randn(3, 4, 2, generator=generator(1), dtype=torch.float64)
+    functions = prior_functions(kernel, 3, 2, generator=draws(), frequencies=frequencies)
+    x = torch.randn(3, 4, 2, generator=draws(1), dtype=torch.float64)
     want = torch.stack([functions(x[k])[k] for k in range(3)])
     torch.testing.assert_close(functions.each(x), want, rtol=1e-12, atol=1e-12)
 
@@ -42,7 +39,7 @@ def test_prior_functions_at_inputs_of_their_own(per_path):
 @pytest.mark.parametrize("name", ["ExactGP", "ExactGP iterative", "SGPR", "SVGP", "CGLB"])
 def test_functions_at_inputs_of_their_own(name):
     model, x, y = public_models.prepared(name)
-    paths = model.condition(x, y).sample_paths(3, generator=generator())
+    paths = model.condition(x, y).sample_paths(3, generator=draws())
     x = inputs(3, 4)
     want = torch.stack([paths(x[k])[k] for k in range(3)])
     torch.testing.assert_close(evaluate_each(paths, x), want, rtol=1e-10, atol=1e-10)
@@ -51,7 +48,7 @@ def test_functions_at_inputs_of_their_own(name):
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_derivatives_are_those_of_finite_differences(name):
     model, x, y = public_models.prepared(name)
-    paths = model.condition(x, y).sample_paths(2, generator=generator())
+    paths = model.condition(x, y).sample_paths(2, generator=draws())
     assert not paths(inputs(3)).requires_grad  # of nothing that is held
     x = inputs(3).requires_grad_(True)
     assert torch.autograd.gradcheck(paths, (x,), eps=1e-6, atol=1e-5, rtol=1e-5)

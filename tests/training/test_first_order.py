@@ -15,7 +15,7 @@ from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training.first_order import FirstOrder
-from gpx.training.indexed_adagrad import summed_rows_dense
+from gpx.training.indexed_steps import IndexedSparseAdam, summed_rows_dense
 from gpx.training.role_settings import schedule_factor
 
 
@@ -150,6 +150,41 @@ def test_a_sparse_gradient_with_repeated_rows_is_added_up():
     table = nn.Parameter(torch.zeros(4, 2))
     nn.functional.embedding(torch.tensor([3, 1, 3]), table, sparse=True).sum().backward()
     assert summed_rows_dense(table.grad, table).tolist() == [[0, 0], [1, 1], [0, 0], [2, 2]]
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_sparse_adam_on_a_gpu_takes_torchs_steps_without_waiting(maximize):
+    start = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).view(6, 2)
+    options = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "maximize": maximize}
+
+    def trained(kind, device):
+        table = nn.Parameter(start.clone().to(device))
+        optimiser = kind([table], **options)
+        for step, rows in enumerate(([0, 3, 3], [5, 0, 1], [3, 1, 1], [5, 5, 5])):
+            optimiser.zero_grad()
+            chosen = torch.tensor(rows, device=device)
+            weights = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64, device=device)
+            (
+                nn.functional.embedding(chosen, table, sparse=True).sin() * weights[:, None]
+            ).sum().backward()
+            optimiser.param_groups[0]["lr"] = 0.1 / (1 + step)
+            optimiser.step()
+            assert table.grad.is_sparse
+        return table.detach(), optimiser.state_dict()["state"][0]
+
+    right, state = trained(torch.optim.SparseAdam, "cpu")
+    here, _ = trained(IndexedSparseAdam, "cpu")
+    assert torch.equal(here, right)
+    with claimed_cuda() as waits:
+        found, moments = trained(IndexedSparseAdam, "cuda")
+        assert not waits
+        found = found.cpu()
+        assert moments["step"] == state["step"] == 4
+        for name in ("exp_avg", "exp_avg_sq"):
+            torch.testing.assert_close(moments[name].cpu(), state[name], rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(found, right, rtol=1e-13, atol=1e-15)
+    assert torch.equal(found[2], start[2])
+    assert torch.equal(found[4], start[4])
 
 
 def test_adam_on_sparse_gradients_is_one_sentence():

@@ -23,9 +23,9 @@ from gpx.linalg.cholesky import checks_deferred
 from gpx.linalg.replayed import EAGER_STEPS, MAX_FAILURES, record_cuda_graph
 from gpx.means import Constant, Zero
 from gpx.methods.base.batch import Batch
-from gpx.models import QSGP, SVGP
-from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO
-from gpx.training.indexed_adagrad import IndexedAdagrad
+from gpx.models import QSGP, SVGP, SWSGP, VNNGP
+from gpx.objectives import SVGPELBO, VNNGPELBO, QuadruplyStochasticELBO, SWSGPObjective
+from gpx.training.indexed_steps import IndexedAdagrad
 from gpx.training.replayed_step import ReplayedStep
 
 
@@ -226,6 +226,75 @@ def test_replays_of_sampled_gradients_carry_the_control_variate_along():
     assert all(torch.equal(a, b) for a, b in zip(state, right, strict=True))
     # the check of the drift, at the fifth step, leaves the arrays where they are
     assert (recorder.recordings, evaluate.replays) == (1, 9 - EAGER_STEPS)
+
+
+def near_values(kind, device="cpu"):
+    """A model on nearest neighbours and its objective, made ready for its first step."""
+    generator = torch.Generator(device).manual_seed(0)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    parts = {"kernel": Matern32(2, 0.8), "mean": Constant(), "likelihood": Gaussian(0.1)}
+    if kind == "vnngp":
+        model = VNNGP(**parts, num_inputs=2, num_data=60, num_neighbours=5)
+        objective = VNNGPELBO(60, refresh=4)
+    else:
+        sizes = {"num_inputs": 2, "num_inducing": 16, "num_neighbours": 5}
+        model = SWSGP(**parts, **sizes, learn_inducing=kind == "swsgp")
+        objective = SWSGPObjective(60, refresh=0 if kind == "swsgp" else 4)
+    model, x = model.double().to(device), x.to(device)
+    y = (3.0 * x[:, 0]).sin()
+    model.initialise(x, y, generator=generator)
+    objective.prepare(model, x, y, generator=generator)
+    return model, objective.to(device), x, y
+
+
+KINDS = ("swsgp", "swsgp, fixed points", "vnngp")
+
+
+def trained_near(kind, record, steps=10):
+    """Losses and parameters of plain gradient steps, by replays or not."""
+    model, objective, x, y = near_values(kind)
+
+    def loss_of(x, y, rows):
+        evidence = objective.evidence_given(model, Batch(x, y, rows), ())
+        return evidence.value / -60, evidence.parts
+
+    moving = [p for p in model.parameters() if p.requires_grad]
+    evaluate, losses = ReplayedStep(loss_of, moving, record, owners=(model, objective)), []
+    for step in range(steps):
+        rows = torch.arange(20) * (step + 1) % 60
+        objective.before_step(model, x, y, rows)
+        losses.append(float(evaluate(x[rows], y[rows], rows)[0]))
+        with torch.no_grad():
+            for p in moving:
+                p.sub_(0.01 * p.grad)
+        objective.after_step(model)
+    return losses, [t.detach().clone() for t in (*model.parameters(), *model.buffers())], evaluate
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replays_on_nearest_neighbours_follow_new_neighbours_and_refits(kind):
+    recorder = Recorder()
+    losses, state, evaluate = trained_near(kind, recorder)
+    expected, right, _ = trained_near(kind, None)
+    assert losses == expected
+    assert all(torch.equal(a, b) for a, b in zip(state, right, strict=True))
+    assert (recorder.recordings, evaluate.replays) == (1, 10 - EAGER_STEPS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_on_nearest_neighbours_under_recording_neither_waits_nor_copies(kind):
+    with claimed_cuda() as waits:
+        model, objective, x, y = near_values(kind, "cuda")
+        assert model.fixed_shapes
+        assert objective.fixed_shapes
+        rows = torch.arange(20, device="cuda")
+        waits.clear()
+        with FromTheHost() as seen, checks_deferred() as noted:
+            (-objective.evidence_given(model, Batch(x[:20], y[:20], rows), ()).value).backward()
+        assert not waits
+        assert len(noted) == 1
+        assert not seen.names
+    assert not SWSGPObjective(60, scope="batch").fixed_shapes  # as many neighbours as happen to be
 
 
 def test_a_buffer_that_is_replaced_is_another_recording():

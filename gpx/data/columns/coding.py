@@ -235,7 +235,7 @@ class Coding:
         known = ", ".join(map(repr, column.texts[:8])) + (", ..." if len(column.texts) > 8 else "")
         found = (
             f"{frame.place(row, i)}: found {frame.columns[i][row]!r}, which no training row has "
-            f"(these have {known}; {int((values == UNSEEN).sum())} such rows)"
+            f"(these have {known}; rows like this: {int((values == UNSEEN).sum())})"
         )
         if self.unseen == "refuse":
             raise DataError(f"{found}; remove these rows, or train with unseen=apart")

@@ -58,13 +58,6 @@ class Preconditioner(ABC):
         """v^T Q^{-1} v of vectors (n,) or (n, c): () or (c,)."""
         return (vectors * self.solve(vectors)).sum(0)
 
-    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """``count`` draws of N(0, Q) as columns, (n, count): R times standard normals."""
-        normals = torch.randn(
-            self.shape[0], count, dtype=self.dtype, device=self.device, generator=generator
-        )
-        return self.root_matmul(normals)
-
     def __call__(self, vectors: Tensor) -> Tensor:
         """Same as ``solve``, so that a preconditioner is the callable CG asks for."""
         return self.solve(vectors)

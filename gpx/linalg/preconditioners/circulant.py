@@ -1,4 +1,7 @@
-"""Circulant preconditioners of symmetric Toeplitz matrices, and of their multilevel forms."""
+"""Circulant preconditioners of symmetric Toeplitz matrices, and of their multilevel forms.
+
+For users of the package: the preconditioners of interpolated grids (SKI) are of low rank.
+"""
 
 from __future__ import annotations
 

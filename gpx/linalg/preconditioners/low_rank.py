@@ -324,6 +324,8 @@ def _on_block(function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
 def nystrom_preconditioner(k_zz: Tensor, k_zx: Tensor, noise: Tensor | float) -> LowRankPlusNoise:
     """Q = K_xz K_zz^{-1} K_zx + D at given inducing points; below the kernel, with jitter, too.
 
+    For users of the package: models have the factor already.
+
     Args:
         k_zz (m, m), k_zx (m, n): covariances of the inducing points, and with the data.
         noise: sigma^2 or the diagonal (n,).

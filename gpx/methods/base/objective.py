@@ -83,12 +83,16 @@ class Objective(DataSized, Generic[ModelT], ABC):
     a CUDA graph can replay it (the model must have ``fixed_shapes``, too). Buffers are then changed
     in place (a replaced buffer costs a new recording), all random draws come from ``step_draws``,
     and what ``after_step`` needs is in ``left``."""
+    needs_rows: ClassVar[bool] = False
+    """Whether ``evidence_given`` uses the numbers of the rows, ``Batch.rows``."""
     takes_missing_targets: ClassVar[bool] = False
     """Whether single targets of a row with several may be missing (NaN)."""
     takes_row_noise: ClassVar[bool] = False
     """Whether it uses known noise variances or weights of rows (``Model.know_noise``); mini-batch
     objectives find them in the batch (``evidence_of``)."""
 
+    total: int = 0
+    """n, in mini-batch objectives; 0: the rows of x."""
     shared: ClassVar[Literal["batch", "evidence"] | None] = None
     """How several processes share the work (``gpx.linalg.processes``). ``batch``: the evidence of a
     batch is the mean of those of its parts, without random draws or state, and each process takes
@@ -125,10 +129,11 @@ class Objective(DataSized, Generic[ModelT], ABC):
     ) -> Evidence:
         """``evidence`` of a mini-batch.
 
-        Default: ``evidence`` of its inputs and targets. Objectives that use row numbers
-        (``batch.rows``) or known noise and weights (``batch.noise``) override it.
+        Default: ``evidence`` of its inputs and targets, and with the known noise (``noise=``)
+        if the batch has any. Objectives that use row numbers (``batch.rows``) override it.
         """
-        return self.evidence(model, batch.x, batch.y, generator=generator)
+        known: dict[str, Any] = {} if batch.noise is None else {"noise": batch.noise}
+        return self.evidence(model, batch.x, batch.y, generator=generator, **known)
 
     def step_draws(
         self, model: ModelT, x: Tensor, *, generator: torch.Generator | None
@@ -283,8 +288,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         return Evidence(found.mean(), "estimate", facts=facts)
 
     def num_data(self, x: Tensor) -> int:
-        """Number of training points the evidence sums over; mini-batch objectives override it."""
-        return x.shape[0]
+        """Number of training points the evidence sums over: ``total``, or the rows of x (n, d)."""
+        return self.total or max(1, x.shape[0])
 
 
 def _require_batch(cls: type) -> None:

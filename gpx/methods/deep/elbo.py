@@ -68,7 +68,7 @@ class SampledELBO(Objective[Sampled]):
     def __init__(self, num_data: int, num_samples: int = 1, *, expected: bool = False) -> None:
         super().__init__()
         check_at_least(1, num_data=num_data, num_samples=num_samples)
-        self.num_rows, self.num_samples, self.expected = num_data, num_samples, expected
+        self.total, self.num_samples, self.expected = num_data, num_samples, expected
 
     def evidence(
         self,
@@ -87,15 +87,9 @@ class SampledELBO(Objective[Sampled]):
         Raises:
             ConfigError: the model knows something of each row, and some came without.
         """
-        noise = resolve_row_noise(model, noise, len(x), self.num_rows)
+        noise = resolve_row_noise(model, noise, len(x), self.total)
         fit = self._fit(model, Batch(x, y, noise=noise), generator)
-        return _evidence(model, fit * (self.num_rows / x.shape[0]))
-
-    def evidence_of(
-        self, model: Sampled, batch: Batch, *, generator: torch.Generator | None = None
-    ) -> Evidence:
-        """As in ``Objective``, with the noise of its rows."""
-        return self.evidence(model, batch.x, batch.y, generator=generator, noise=batch.noise)
+        return _evidence(model, fit * (self.total / x.shape[0]))
 
     def _fit(self, model: Sampled, batch: Batch, generator: torch.Generator | None) -> Tensor:
         likelihood, (x, y, _, noise) = model.likelihood, batch
@@ -120,10 +114,6 @@ class SampledELBO(Objective[Sampled]):
         for batch in batches_in_order(model, x, y, batch_size):
             fit += self._fit(model, batch, generator).double()
         return _evidence(model, fit)
-
-    def num_data(self, x: Tensor) -> int:
-        """n, for any batch."""
-        return self.num_rows
 
 
 def _evidence(model: Sampled, fit: Tensor) -> Evidence:

@@ -124,7 +124,3 @@ class DirectELBO(Objective[DiscreteWeights]):
         gain = float(model.bound(model.logits_after_sweep()).value - found.value)
         misfit = -2.0 * float(found.parts["fit"] / model.totals[1])
         return replace(found, facts=found.facts | {"sweep_gain": gain, "misfit": misfit})
-
-    def num_data(self, x: Tensor) -> int:
-        """Number of rows of x; the model's sums may hold more."""
-        return max(1, x.shape[0])

@@ -56,7 +56,7 @@ class DirectLogisticBound(Objective[LogisticWeights]):
         super().__init__()
         if num_data < 1:
             raise ConfigError(f"num_data={num_data} must be at least 1")
-        self.num_rows = num_data
+        self.total = num_data
 
     def evidence(
         self,
@@ -69,7 +69,7 @@ class DirectLogisticBound(Objective[LogisticWeights]):
         """The bound in nats; parts: fit, and weights, which is -KL(q || prior)."""
         self.check(model)
         found = model.bound_terms(x, y)
-        scale = self.num_rows / len(x)
+        scale = self.total / len(x)
         slope = scale * found.fit_by_logits + found.divergence_by_logits
         fit = scale * found.fit
         value = with_gradient(fit + found.divergence, [model.logits], [slope.to(model.logits)])
@@ -93,7 +93,3 @@ class DirectLogisticBound(Objective[LogisticWeights]):
             fit += found.fit
         parts = {"fit": fit, "weights": found.divergence}
         return Evidence(fit + found.divergence, "lower_bound", parts, None, model.facts())
-
-    def num_data(self, x: Tensor) -> int:
-        """n of all data."""
-        return self.num_rows

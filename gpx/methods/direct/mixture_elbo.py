@@ -65,10 +65,6 @@ class DirectMixtureELBO(Objective[MixtureWeights]):
         value = torch.stack(list(terms.values())).sum()
         return Evidence(value, self.kind, terms, None, model.facts())
 
-    def num_data(self, x: Tensor) -> int:
-        """Number of rows of x; the model's sums may hold more."""
-        return max(1, x.shape[0])
-
 
 class DirectSampledELBO(Objective[MixtureWeights]):
     """Evidence lower bound of ``DirectMixture`` with a sampled entropy; x and y are not read.
@@ -99,7 +95,7 @@ class DirectSampledELBO(Objective[MixtureWeights]):
         super().__init__()
         if draws < 2:
             raise ConfigError(f"draws={draws}: one is compared with the others, use at least 2")
-        self.num_rows, self.draws = num_data, draws
+        self.total, self.draws = num_data, draws
 
     def evidence(
         self,
@@ -136,7 +132,3 @@ class DirectSampledELBO(Objective[MixtureWeights]):
     ) -> Evidence:
         """As ``evidence``, which covers all rows already; batch_size is not read."""
         return self.evidence(model, x, y, generator=generator)
-
-    def num_data(self, x: Tensor) -> int:
-        """n of all data."""
-        return self.num_rows

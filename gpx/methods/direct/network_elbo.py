@@ -53,7 +53,3 @@ class DirectNetworkELBO(Objective[NetworkWeights]):
         terms = model.bound_terms()
         value = torch.stack(list(terms.values())).sum()
         return Evidence(value, self.kind, terms, None, model.facts())
-
-    def num_data(self, x: Tensor) -> int:
-        """Number of rows of x; the model's sums may hold more."""
-        return max(1, x.shape[0])

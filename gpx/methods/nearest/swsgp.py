@@ -6,27 +6,23 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
 from gpx.inducing.base import describe_num_inducing
-from gpx.inference.exact_solver import require_finite
 from gpx.inference.local_gaussian import half_log_determinant
-from gpx.inference.neighbour_conditional import LocalSystem, local_regression, local_system
+from gpx.inference.neighbour_conditional import LocalSystem, local_system
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.lazy_rows import LazyRows
 from gpx.likelihoods import Gaussian, Likelihood
-from gpx.likelihoods.row_noise import training_noise
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
-from gpx.methods.base.required_likelihood import require_one_latent
+from gpx.methods.nearest.local_values import LocalValues
 from gpx.methods.nearest.nearness import Nearness, nearest_inducing
 from gpx.methods.nearest.ordering import distinct_rows
 from gpx.methods.nearest.posterior import NearestPosterior
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least
 
 Covariance = Literal["diagonal", "full"]
 
@@ -52,7 +48,7 @@ class LocalTerms(NamedTuple):
     kl: Tensor
 
 
-class SWSGP(Model):
+class SWSGP(LocalValues):
     """Sparse variational GP in which every input depends only on its H nearest inducing points.
 
     q(u) = N(m, S) over the values u (minus the prior mean) at M inducing points Z. For an input x
@@ -86,11 +82,7 @@ class SWSGP(Model):
     """
 
     streams = True
-    takes_row_noise = True
-    kernel: Kernel
-    mean: Mean
-    likelihood: Likelihood
-    unit: Tensor
+    inducing: nn.Parameter
 
     def __init__(
         self,
@@ -109,7 +101,6 @@ class SWSGP(Model):
         selector: Selector | None = None,
         jitter: float = 1e-6,
     ) -> None:
-        super().__init__()
         check_at_least(
             1,
             num_inputs=num_inputs,
@@ -126,38 +117,31 @@ class SWSGP(Model):
             raise ConfigError(f"rule={rule}: expected one of {', '.join(get_args(Nearness))}")
         if covariance not in ("diagonal", "full"):
             raise ConfigError(f"covariance={covariance}: expected diagonal or full")
-        check_not_negative(jitter=jitter)
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         if covariance == "full" and size > MAX_FULL_POINTS:
             raise ConfigError(
                 f"covariance=full has {size} x {size} numbers for num_inducing={size}: use "
                 f"covariance=diagonal, or at most {MAX_FULL_POINTS} inducing points"
             )
-        self.kernel = kernel
-        self.mean = mean
-        self.likelihood = require_one_latent(likelihood, "model=SWSGP()")
-        self.num_neighbours = min(num_neighbours, size)
+        super().__init__(
+            kernel,
+            mean,
+            likelihood,
+            num_values=size,
+            num_neighbours=min(num_neighbours, size),
+            warm_start=warm_start,
+            jitter=jitter,
+        )
         self.rule = rule
-        self.warm_start = warm_start
         default: Selector = KMeans() if size <= MAX_KMEANS_POINTS else Uniform()
         self.selector = default if selector is None else require_selector(selector)
-        self.jitter = jitter
         self._asked, self._asked_neighbours = num_inducing, num_neighbours
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs), requires_grad=learn_inducing)
-        # columns, so that gradients can be sparse in the rows that a batch uses
-        self.q_scaled_mean = nn.Parameter(torch.zeros(size, 1))
-        self.q_log_deviation: nn.Parameter | None = None
         self.q_factor: nn.Parameter | None = None
         if covariance == "full":
+            self.q_log_deviation = None
             self.q_factor = nn.Parameter(torch.eye(size))
-        else:
-            self.q_log_deviation = nn.Parameter(torch.zeros(size, 1))
-        self.register_buffer("unit", torch.ones(size, 1))
-
-    @property
-    def q_mean(self) -> Tensor:
-        """Mean m (M,) of q(u), of the values minus the prior mean."""
-        return (self.unit * self.q_scaled_mean).squeeze(1)
+        self.register_buffer("unit", torch.ones(size))
 
     @torch.no_grad()
     def set_q(self, mean: Tensor, root: Tensor, unit: Tensor | None = None) -> None:
@@ -168,13 +152,9 @@ class SWSGP(Model):
             root (M,): standard deviations; full S: (M, M), lower triangular.
             unit (M,): in which the mean is trained, positive; None: as it is.
         """
-        if unit is not None:
-            self.unit.copy_(unit.unsqueeze(1))
-        self.q_scaled_mean.copy_(mean.unsqueeze(1) / self.unit)
+        super().set_q(mean, root, unit)
         if self.q_factor is not None:
             self.q_factor.copy_(root)
-        if self.q_log_deviation is not None:
-            self.q_log_deviation.copy_(root.log().unsqueeze(1))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M and H, if more were requested than there are distinct inputs."""
@@ -251,10 +231,8 @@ class SWSGP(Model):
         prior = self.kernel.diagonal(self.inducing).sqrt()
         deviation = self._closest_to_prior().sqrt()
         mean, unit = torch.zeros_like(prior), prior
-        if self.warm_start and isinstance(self.likelihood, Gaussian):
-            noise, residual = training_noise(self, x), y - self.mean(x)
-            require_finite(residual)
-            local = local_regression(self.kernel, noise, x, residual, self.inducing)
+        local = self._local_regression(x, y)
+        if local is not None:
             mean, unit = local.mean.to(prior), torch.maximum(deviation, 0.1 * prior)
             deviation = torch.minimum(deviation, local.variance.sqrt().to(deviation))
             deviation = torch.maximum(deviation, self.jitter**0.5 * prior)
@@ -293,6 +271,8 @@ class SWSGP(Model):
         if (mean := state_dict.pop(f"{prefix}q_mean", None)) is not None:  # earlier versions
             state_dict[f"{prefix}q_scaled_mean"] = mean
             state_dict[f"{prefix}unit"] = torch.ones_like(mean)
+        if (unit := state_dict.get(f"{prefix}unit")) is not None:  # columns in earlier versions
+            state_dict[f"{prefix}unit"] = unit.flatten()
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     # --- nearest inducing points -----------------------------------------------------------------
@@ -315,69 +295,30 @@ class SWSGP(Model):
         """
         asked = x.unsqueeze(0) if near.shape[0] == 1 else x.unsqueeze(1)
         system = self.system(near, asked)
-        scaled = embedding(near, self.q_scaled_mean, sparse=self._sparse)
-        mean = (scaled * self.unit[near]).double()  # (g, h, 1)
-        weights = system.weights
+        mean, weights = self.means_of(near), system.weights
         if self.q_factor is None:
-            assert self.q_log_deviation is not None
-            log_deviation = embedding(near, self.q_log_deviation, sparse=self._sparse).double()
-            root = log_deviation.exp().squeeze(2)
-            log_q = log_deviation.sum((1, 2))
+            log_deviation = self.log_deviations_of(near)
+            root, log_q = log_deviation.exp(), log_deviation.sum(1)
             added = (root.unsqueeze(2) * weights).square().sum(1)  # (g, q)
         else:
             root = self.q_factor.tril()[near].double()  # (g, h, M): a root of S_I, no Cholesky
             log_q = half_log_determinant(root)
             added = (root.mT @ weights).square().sum(1)
-        kl = system.prior_divergence(mean.squeeze(2), root) - log_q
+        kl = system.prior_divergence(mean, root) - log_q
         marginals = Marginals(
-            (weights.mT @ mean).flatten().to(x) + self.mean(x),
+            (weights.mT @ mean.unsqueeze(2)).flatten().to(x) + self.mean(x),
             (system.rest + added).flatten().to(x),
         )
         return LocalTerms(marginals, kl.to(x))
 
-    @property
-    def _sparse(self) -> bool:
-        return self.q_factor is None
-
     def system(self, near: Tensor, asked: Tensor) -> LocalSystem:
         """Covariances of u at ``near`` (g, h) and f at ``asked`` (g, q, d), in float64."""
         points, asked = self.inducing[near].double(), asked.double()
-        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).double().mean().detach()
-        return local_system(self.kernel, points, asked, jitter)
-
-    def _root(self) -> Tensor:
-        """Standard deviations (M,), or a root of S (M, M)."""
-        if self.q_factor is not None:
-            return self.q_factor.tril()
-        assert self.q_log_deviation is not None
-        return self.q_log_deviation.exp().squeeze(1)
+        return local_system(self.kernel, points, asked, self._jitter())
 
     # --- prediction ------------------------------------------------------------------------------
 
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
         """The posterior process of the trained q; the data are not used."""
-        posterior = self.new_posterior()
-        posterior.keep(self.inducing, inducing=self.inducing, q_mean=self.q_mean)
-        with torch.no_grad():
-            posterior.keep(self.inducing, q_root=self._root())
-        return posterior
-
-    def new_posterior(self) -> NearestPosterior:
-        """As in ``Model``."""
-        return NearestPosterior(
-            self.kernel,
-            self.mean,
-            num_neighbours=self.num_neighbours,
-            rule=self.rule,
-            jitter=self.jitter,
-        )
-
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational`` (full S) or ``touched`` (diagonal S, sparse gradients), and the rest."""
-        role = "touched" if self._sparse else "variational"
-        q = self.q_scaled_mean, self.q_log_deviation, self.q_factor
-        chosen = [p for p in q if p is not None]
-        taken = {id(p) for p in (*chosen, self.inducing)}
-        inducing = {"inducing": [self.inducing]} if self.inducing.requires_grad else {}
-        rest = [p for p in self.parameters() if id(p) not in taken]
-        return {role: chosen, **inducing, "hyperparameters": rest}
+        root = self.q_deviation if self.q_factor is None else self.q_factor.tril()
+        return self._posterior(self.q_mean, root)

@@ -66,6 +66,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
     streams = True
     kind = "estimate"
     takes_row_noise = True
+    needs_rows = True
     models = (Local,)
     made_for = "SWSGP"
     data_sized: ClassVar[tuple[str, ...]] = ("table",)
@@ -83,9 +84,10 @@ class SWSGPObjective(StepCount, Objective[Local]):
         self.register_data_sized()
         self._x: Tensor | None = None
 
-    def num_data(self, x: Tensor) -> int:
-        """n, for any batch."""
-        return self.total
+    @property
+    def fixed_shapes(self) -> bool:  # type: ignore[override]
+        """Whether every step runs the same operations: with neighbours of each input alone."""
+        return self.scope == "point"
 
     def prepare(
         self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -101,7 +103,11 @@ class SWSGPObjective(StepCount, Objective[Local]):
         if isinstance(x, LazyRows):
             return
         if not model.inducing.requires_grad and self.scope == "point":
-            self.table = model.nearest(x).int()
+            found = model.nearest(x).int()
+            if self.table.shape == found.shape:
+                self.table.copy_(found)  # in place, for recorded steps
+            else:
+                self.table = found
 
     def before_step(self, model: Local, x: Tensor, y: Tensor, rows: Tensor) -> None:
         """Keep a reference to all data, for ``after_step``."""

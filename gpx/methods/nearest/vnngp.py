@@ -6,12 +6,10 @@ import warnings
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch import Tensor
 
 from gpx.errors import ConfigError, class_name
-from gpx.inference.exact_solver import require_finite
-from gpx.inference.neighbour_conditional import local_regression, local_system, near_coordinates
+from gpx.inference.neighbour_conditional import local_system, near_coordinates
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
@@ -19,12 +17,11 @@ from gpx.likelihoods.row_noise import training_noise
 from gpx.linalg import Jacobi, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
-from gpx.methods.base.required_likelihood import require_one_latent
+from gpx.methods.nearest.local_values import LocalValues
 from gpx.methods.nearest.ordering import distinct_rows, earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
-from gpx.tensor_checks import check_at_least, check_not_negative
+from gpx.tensor_checks import check_at_least
 
 REFIT_TOLERANCE = 1e-4
 """Relative residual of the solve for the optimal q(u)."""
@@ -46,7 +43,7 @@ class RowTerms(NamedTuple):
     kl: Tensor
 
 
-class VNNGP(Model):
+class VNNGP(LocalValues):
     """Variational inference for the nearest-neighbour process, with a value u_j at every input.
 
     p(u) = prod_j p(u_j | u_N(j)), with N(j) the k nearest inputs before j in a maximin order, and
@@ -85,19 +82,13 @@ class VNNGP(Model):
     """
 
     data_sized = ("inducing", "near", "value_of", "repeats", "unit")
-    takes_row_noise = True
     why_no_streams = (
         "keeps a value, its neighbours and the inputs of every training row, so that its memory "
         "would grow with them"
     )
-    kernel: Kernel
-    mean: Mean
-    likelihood: Likelihood
-    inducing: Tensor
     near: Tensor
     value_of: Tensor
     repeats: Tensor
-    unit: Tensor
 
     def __init__(
         self,
@@ -112,20 +103,18 @@ class VNNGP(Model):
         refit: bool = True,
         jitter: float = 1e-6,
     ) -> None:
-        super().__init__()
         check_at_least(1, num_inputs=num_inputs, num_data=num_data, num_neighbours=num_neighbours)
-        check_not_negative(jitter=jitter)
-        self.kernel = kernel
-        self.mean = mean
-        self.likelihood = require_one_latent(likelihood, "model=VNNGP()")
-        self.num_neighbours = min(num_neighbours, max(1, num_data - 1))
-        self.warm_start = warm_start
+        super().__init__(
+            kernel,
+            mean,
+            likelihood,
+            num_values=num_data,  # of which one per distinct input is used
+            num_neighbours=min(num_neighbours, max(1, num_data - 1)),
+            warm_start=warm_start,
+            jitter=jitter,
+        )
         self.refit = refit
-        self.jitter = jitter
         self._shape = num_data, num_inputs
-        # n entries, of which one per distinct input is used
-        self.q_scaled_mean = nn.Parameter(torch.zeros(num_data, 1))
-        self.q_log_deviation = nn.Parameter(torch.zeros(num_data, 1))
         self.register_data_sized()
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -147,32 +136,16 @@ class VNNGP(Model):
             order = maximin_order(points)
             near = earlier_rows(points, order[:, None], self.num_neighbours)
             self.near = torch.empty_like(near).index_copy_(0, order, near)
-            if self.warm_start and isinstance(self.likelihood, Gaussian):
-                noise, residual = training_noise(self, x), y - self.mean(x)
-                require_finite(residual)
-                local = local_regression(self.kernel, noise, x, residual, self.inducing)
-                self._set_q(*self._optimal_q(x, y, local.mean)[:2])
+            local = self._local_regression(x, y)
+            if local is not None:
+                mean, deviation, _ = self._optimal_q(x, y, local.mean)
+                self.set_q(mean, deviation, unit=deviation)
             else:
                 # the mean field closest to the prior; with the prior's variances, independent
                 # values would not cancel in the weights of neighbours, and f would vary too much
                 precision = self._precision_diagonal(*self._all_conditionals())
-                self._set_q(torch.zeros_like(precision), precision.rsqrt())
-
-    def _set_q(self, mean: Tensor, deviation: Tensor) -> None:
-        """Set q(u) = prod_j N(mean_j, deviation_j^2), and the unit in which means are trained."""
-        self.unit = deviation.to(self.inducing)
-        self.q_scaled_mean.zero_()[: len(mean)] = (mean / deviation).unsqueeze(1)
-        self.q_log_deviation.zero_()[: len(mean)] = deviation.log().unsqueeze(1)
-
-    @property
-    def q_mean(self) -> Tensor:
-        """m (m,), of the values minus the prior mean."""
-        return self.unit * self.q_scaled_mean[: len(self.unit), 0]
-
-    @property
-    def q_deviation(self) -> Tensor:
-        """s (m,)."""
-        return self.q_log_deviation[: len(self.unit), 0].exp()
+                deviation = precision.rsqrt()
+                self.set_q(torch.zeros_like(deviation), deviation, unit=deviation)
 
     @property
     def num_inputs(self) -> int:
@@ -196,9 +169,7 @@ class VNNGP(Model):
 
         Weights are zero for missing neighbours. In float64, differentiable in the kernel.
         """
-        near, x = self.near[values], self.inducing.double()
-        variance = self.kernel.diagonal(self.inducing[:1]).double().mean().detach()
-        jitter = self.jitter * variance
+        near, x, jitter = self.near[values], self.inducing.double(), self._jitter()
         system = local_system(
             self.kernel, x[near.clamp_min(0)], x[values].unsqueeze(1), jitter, near >= 0
         )
@@ -214,8 +185,8 @@ class VNNGP(Model):
         values = self.value_of[rows]
         weights, rest = self.conditionals(values)
         near = self.near[values].clamp_min(0)
-        own_mean, own = self._look_up(values)
-        means, others = self._look_up(near)
+        own_mean, own = self.means_of(values), self.log_deviations_of(values)
+        means, others = self.means_of(near), self.log_deviations_of(near)
         variance = (2.0 * own).exp()
         gap = own_mean - (weights * means).sum(1)
         spread = (weights.square() * (2.0 * others).exp()).sum(1)
@@ -229,14 +200,6 @@ class VNNGP(Model):
             raise ConfigError(
                 "VNNGP knows no neighbours yet: call initialise(x, y, generator=...) first"
             )
-
-    def _look_up(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log standard deviations of some values in float64, with sparse gradients."""
-        scaled, log_deviation = (
-            embedding(values, p, sparse=True).squeeze(-1).double()
-            for p in (self.q_scaled_mean, self.q_log_deviation)
-        )
-        return scaled * self.unit[values].double(), log_deviation
 
     # --- the best q(u) under Gaussian noise ------------------------------------------------------
 
@@ -270,7 +233,7 @@ class VNNGP(Model):
         Cost: n k^3 operations, and n k per iteration of conjugate gradients.
         """
         mean, deviation, converged = self._optimal_q(x, y, self.q_mean)
-        self._set_q(mean, deviation)
+        self.set_q(mean, deviation, unit=deviation)
         return converged
 
     def _optimal_q(self, x: Tensor, y: Tensor, start: Tensor) -> tuple[Tensor, Tensor, bool]:
@@ -323,27 +286,4 @@ class VNNGP(Model):
                 UnconvergedWarning,
                 stacklevel=2,
             )
-        posterior = self.new_posterior()
-        posterior.keep(
-            self.inducing,
-            inducing=self.inducing,
-            q_mean=mean,
-            q_root=deviation,
-        )
-        return posterior
-
-    def new_posterior(self) -> NearestPosterior:
-        """As in ``Model``."""
-        return NearestPosterior(
-            self.kernel,
-            self.mean,
-            num_neighbours=self.num_neighbours,
-            rule="euclidean",
-            jitter=self.jitter,
-        )
-
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``touched``: q(u), with sparse gradients; ``hyperparameters``: the rest."""
-        chosen = [self.q_scaled_mean, self.q_log_deviation]
-        rest = [p for p in self.parameters() if all(p is not q for q in chosen)]
-        return {"touched": chosen, "hyperparameters": rest}
+        return self._posterior(mean, deviation)

@@ -55,6 +55,8 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
     batching = "minibatch"
     kind: ClassVar[Kind] = "estimate"
     takes_row_noise = True
+    fixed_shapes = True
+    needs_rows = True
     models = (ByRows,)
     made_for = "VNNGP"
 
@@ -64,10 +66,6 @@ class VNNGPELBO(StepCount, Objective[ByRows]):
         check_at_least(0, refresh=refresh)
         self.total = num_data
         self.refresh = refresh
-
-    def num_data(self, x: Tensor) -> int:
-        """n, for any batch."""
-        return self.total
 
     def prepare(
         self, model: ByRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -132,7 +132,3 @@ class ReweightedEvidence(Objective[Reweighting]):
         parts["prior"] = found.prior
         facts = model.facts() | {"log_marginal_likelihood": float(found.likelihood)}
         return Evidence(value, self.kind, parts, None, facts)
-
-    def num_data(self, x: Tensor) -> int:
-        """Rows of x; the sums may contain more."""
-        return max(1, x.shape[0])

@@ -99,8 +99,7 @@ def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     w, part, probes = system.detached_weights, system.part, u.shape[1]
     wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
     if isinstance(part, WavePart):
-        found = [g / probes for g in system.covariance.gradient(wu, wz)]
-        found[0] -= part.gradient_within(wz)
+        found = [part.gradient_outside(wu, wz)]
     elif isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance):
         whole = system.covariance.gradient(wu / probes, wz)
         own = zip(whole, part.axis_gradients_within(wz), strict=True)

@@ -203,7 +203,8 @@ def _solve_with_probes(
 
 
 def _joined(found: list[_Probed], name: str) -> Tensor:
-    return torch.cat([getattr(part, name) for part in found], -1)
+    parts = [getattr(part, name) for part in found]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 @torch.no_grad()

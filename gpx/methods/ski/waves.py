@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpx.linalg.fft_products import fast_length
 from gpx.linalg.interpolation import Outside
+from gpx.linalg.running_sum import running_sum
 from gpx.methods.ski.low_rank import LowRankPart
 from gpx.operators import Interpolation
 
@@ -69,11 +70,11 @@ class WavePart(LowRankPart):
         strengths = strengths.clamp_min(0.0)
         every = torch.full_like(strengths, 2.0 / period)
         every[0] = every[-1] = 1.0 / period
-        order = (every * strengths).argsort(descending=True)[: min(rank, len(strengths))]
-        carried = (every * strengths)[order].cumsum(0)
+        shares = every * strengths
+        largest_shares, order = shares.topk(min(rank, len(shares)))
         # relative to the sum of all, as k(0) may be smaller by rounding
-        left = ((every * strengths).sum() - carried).clamp_min(0.0)
-        positive = int((strengths[order] > 0.0).sum())
+        left = (shares.sum() - running_sum(largest_shares)).clamp_min(0.0)
+        positive = int((largest_shares > 0.0).sum())
         count = min(positive, int((left * m > TRACE_SHARE * tolerance).sum()) + 1)
         waves = order[:count]
         part = cls(m, period, waves, strengths[waves], left[count - 1])
@@ -149,20 +150,28 @@ class WavePart(LowRankPart):
         safe = self.strengths.clamp_min(torch.finfo(complement.dtype).tiny)
         return self._by_lag((cosines + sines) / safe)
 
-    def gradient_within(self, seen: Tensor) -> Tensor:
-        """Gradient of mean z^T W C^T C W^T z by K's lags (m,), C as a function of them.
+    def gradient_outside(self, left: Tensor, right: Tensor) -> Tensor:
+        """Gradient of mean left^T K right - right^T C^T C right by K's lags (m,).
+
+        C is a function of the lags.
 
         Args:
-            seen (m, c): W^T z.
+            left, right (m, c): W^T A^{-1} w and W^T Q^{-1} w for probes w.
         """
-        through = torch.fft.rfft(seen.mT, n=self.period)[:, self.waves].abs().square().mean(0)
-        return self._by_lag(self.share * through)
+        seen, through = torch.fft.rfft(torch.cat([left, right], 1).mT, n=self.period).chunk(2)
+        half = (seen * through.conj()).sum(0)
+        half[self.waves] -= through[:, self.waves].abs().square().sum(0)
+        return self._fold(half / left.shape[1])
 
     def _by_lag(self, by_strength: Tensor) -> Tensor:
         """Gradient by K's lags (m,) from that by the strengths (f,)."""
         half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=by_strength.device)
-        half[self.waves] = (by_strength * torch.where(self.single, 1.0, 0.5)).to(half.dtype)
-        by_lag = torch.fft.irfft(half, n=self.period) * self.period
+        half[self.waves] = (by_strength / self.share).to(half.dtype)
+        return self._fold(half)
+
+    def _fold(self, half: Tensor) -> Tensor:
+        """Gradient by K's lags (m,) from the transform of that by the circulant's generator."""
+        by_lag = torch.fft.irfft(half, n=self.period)
         m = self.points
         found = by_lag[:m].clone()
         found[1:] += by_lag[self.period - m + 1 :].flip(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gpx.constraints import cached_parameters
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.methods.base.batch import Batch, batches_in_order, resolve_row_noise
+from gpx.methods.base.batch import batches_in_order, resolve_row_noise
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.sparse.svgp import BoundTerms
 from gpx.tensor_checks import check_at_least
@@ -85,14 +85,6 @@ class SVGPELBO(Objective[Variational]):
             report=terms.report,
         )
 
-    def evidence_of(
-        self, model: Variational, batch: Batch, *, generator: torch.Generator | None = None
-    ) -> Evidence:
-        """As in ``Objective``, with the noise of its rows."""
-        if batch.noise is None:  # a subclass may override ``evidence`` without ``noise``
-            return self.evidence(model, batch.x, batch.y, generator=generator)
-        return self.evidence(model, batch.x, batch.y, generator=generator, noise=batch.noise)
-
     @torch.no_grad()
     def full_evidence(
         self,
@@ -116,7 +108,3 @@ class SVGPELBO(Objective[Variational]):
         return Evidence(
             total - kl, "lower_bound", {"fit": total, "complexity": kl}, evidence.report
         )
-
-    def num_data(self, x: Tensor) -> int:
-        """n, whatever the batch."""
-        return self.total

@@ -129,10 +129,6 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
             self.register_buffer(name, torch.zeros(0, 0))
         self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
-    def num_data(self, x: Tensor) -> int:
-        """n, whatever the mini-batch holds."""
-        return self.total
-
     @torch.no_grad()
     def prepare(
         self,

@@ -142,10 +142,6 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
                     f"use at most as many, or None"
                 )
 
-    def num_data(self, x: Tensor) -> int:
-        """n, whatever the mini-batch holds."""
-        return self.total
-
     @torch.no_grad()
     def prepare(
         self,

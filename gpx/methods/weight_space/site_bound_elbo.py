@@ -128,10 +128,6 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
         self._sampled_variance: Tensor | None = None
         self._data: tuple[Tensor, Tensor] | None = None
 
-    def num_data(self, x: Tensor) -> int:
-        """n, whatever the mini-batch holds."""
-        return self.total
-
     def check(self, model: SitesOnBasis) -> None:
         """As in ``Objective``; sites must be log-concave and lists no longer than the basis."""
         super().check(model)

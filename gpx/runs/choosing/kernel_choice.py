@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from gpx.data import Dataset
+from gpx.data.target_transform import TargetTransform
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
@@ -153,7 +154,31 @@ def with_kernel_chosen(
     if best.node != nodes.get(best.name) and _replaces_init(made.init, len(fitter.y), len(x)):
         made.init = {"_target_": CONSTANTS}
     made.facts.kernel_choice = _describe(best, fits, len(fitter.y), clock)
+    single = data.num_inputs == data.num_outputs == 1 and data.train_noise is None
+    if gaussian and single and clock.left:
+        lead = _lead_of_logarithm(best, fitter, seen, order[: len(fitter.y)])
+        if lead > REQUIRED_LEAD:
+            made.facts.kernel_choice += (
+                f"; the logarithm of the target has an evidence {lead:.1f} nats higher: "
+                "try data.target_transform=log"
+            )
     return made
+
+
+def _lead_of_logarithm(best: Fit, fitter: KernelFitter, data: Dataset, rows: Tensor) -> float:
+    """Evidence of the kernel fitted to logarithms of the targets minus that of the targets, nats.
+
+    Both are densities of the targets in their own unit: the Jacobian is included. -inf where a
+    target is not positive, or targets are transformed already.
+    """
+    y = data.scaler.original_mean(data.train_y[rows].double())
+    if data.target_transform is not None or not bool((y > 0.0).all()) or y.min() == y.max():
+        return -math.inf
+    log = TargetTransform.fitted("log", y.cpu().numpy())
+    other = KernelFitter(fitter.config, fitter.x, log(y), fitter.more, fitter.max_evaluations)
+    fit = other.fit(best.name, best.node, best.likelihood)
+    unit = data.scaler.original_std(torch.ones_like(y)).log().sum()
+    return len(y) * (fit.evidence - best.evidence) + float(log.log_slope(y).sum() + unit)
 
 
 def _preferred(near: Sequence[Fit]) -> Fit:

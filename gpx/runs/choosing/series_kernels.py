@@ -20,6 +20,8 @@ ROWS_PER_HYPERPARAMETER = 7
 """Fewest rows for each hyperparameter of a kernel: with fewer rows, seasons are fitted to noise."""
 NUM_SEASONS = 2
 """Number of periods that are tried: those of the highest peaks of the periodogram."""
+SAME_SEASON = 0.1
+"""Relative difference up to which two periods are the same season."""
 LONG, DECAY = 1.0, 3.0
 """Initial lengthscales of trends and of seasons that change, in units of the standardised input."""
 SHORT, MIN_SHORT = 0.02, 3.0
@@ -127,12 +129,20 @@ def _with_one_more_term(
     name = "rbf" if "matern12" in best.name else "matern12"
     rest = {"lengthscale": series.short, "outputscale": series.rest}
     yield plus(name, kernel_node(name, folders) | rest)
-    known = best.name.count("periodic")
-    for season in series.seasons[known : known + 1]:
+    known = _periods(best.node)
+    for season in series.seasons if len(known) < NUM_SEASONS else ():
+        if any(abs(season.period - period) < SAME_SEASON * period for period in known):
+            continue
         node = kernel_node("periodic", folders) | {"period": season.period}
         fixed = node | {"outputscale": season.variance}
         yield plus("periodic", fixed)
         yield plus("rbf*periodic", _changing(fixed, folders))
+
+
+def _periods(node: Node) -> list[float]:
+    """The periods of all seasons of a kernel."""
+    found = [float(np.ravel(node["period"])[0])] if "period" in node else []
+    return found + [period for each in node.get("kernels", ()) for period in _periods(each)]
 
 
 def _changing(season: Node, folders: Sequence[Path]) -> Node:

@@ -78,6 +78,15 @@ def _solves_as_products(inverse: Any) -> Iterator[None]:
         torch.linalg.solve_triangular = before
 
 
+def require_packages() -> None:
+    """Raise BackendUnavailable if onnx, onnxscript or onnxruntime is not installed."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise BackendUnavailable(
+            f"format=onnx needs {', '.join(missing)}: pip install 'gpx-torch[onnx]'"
+        )
+
+
 def onnx_program(predictor: Predictor) -> Any:
     """Convert a trained model to ONNX, and compare its predictions in onnxruntime with the model.
 
@@ -91,11 +100,7 @@ def onnx_program(predictor: Predictor) -> Any:
         BackendUnavailable: onnx, onnxscript or onnxruntime is not installed.
         ConfigError: as ``torch_program``, or the posterior uses operations that ONNX lacks.
     """
-    missing = [name for name in PACKAGES if find_spec(name) is None]
-    if missing:
-        raise BackendUnavailable(
-            f"format=onnx needs {', '.join(missing)}: pip install 'gpx-torch[onnx]'"
-        )
+    require_packages()
     import onnxruntime
 
     require_numbers(predictor, "onnx")

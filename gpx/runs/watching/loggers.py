@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -114,8 +115,12 @@ class WeightsAndBiases:
         self._run.config.update({name: text}, allow_val_change=True)
 
     def figure(self, name: str, figure: Figure, step: int) -> None:
-        """Add a figure."""
-        self._run.log({f"figures/{name}": self._wandb.Image(figure)}, step=step)
+        """Add a figure, as a picture: the package takes figures of pyplot only."""
+        from PIL import Image
+
+        drawn = BytesIO()
+        figure.savefig(drawn, format="png")
+        self._run.log({f"figures/{name}": self._wandb.Image(Image.open(drawn))}, step=step)
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
         """Settings and final metrics."""

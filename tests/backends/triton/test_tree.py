@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from triton_cases import error, skip_without_interpreter
 
 skip_without_interpreter()
@@ -11,11 +12,6 @@ import gpx.backends.triton.availability as availability  # noqa: E402
 import gpx.bases.grid_eigenfunctions.products as products_module  # noqa: E402
 from gpx.backends.triton.tree import plain_tree, tree, tree_gradients  # noqa: E402
 from gpx.bases.grid_eigenfunctions.products import ProductPlan, tree_products  # noqa: E402
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,8 +1,10 @@
 import pytest
 import torch
+from public_classes import public_classes
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.inference.variational import FullCholesky, MeanField
+from gpx.methods import sparse
 
 
 def _random(q, seed=0):
@@ -15,13 +17,20 @@ def _random(q, seed=0):
     return q
 
 
-@pytest.fixture(params=[FullCholesky, MeanField])
+FAMILIES = [FullCholesky, MeanField]
+
+
+def test_every_public_family_is_listed():
+    assert public_classes(sparse, sparse.WhitenedGaussian) == {kind.__name__ for kind in FAMILIES}
+
+
+@pytest.fixture(params=FAMILIES)
 def q(request):
     return _random(request.param().start(7, 3).double())
 
 
 def test_starts_at_the_prior():
-    for kind in (FullCholesky, MeanField):
+    for kind in FAMILIES:
         q = kind().start(5, 2).double()
         assert q.kl(q.root()).item() == pytest.approx(0.0, abs=1e-15)
         assert torch.equal(q.factor(), torch.eye(5, dtype=torch.float64).expand(2, 5, 5))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from draws import draw
+from draws import draw, draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -45,12 +45,8 @@ def pairs(sizes, lengthscale=0.3):
     return [q for _, q in found], [v for v, _ in found]
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+    return torch.randn(*shape, generator=draws(seed), dtype=torch.float64)
 
 
 def same(a, b, n, tolerance=1e-9):
@@ -76,9 +72,9 @@ def same(a, b, n, tolerance=1e-9):
 def test_it_equals_the_dense_form(sizes, rank, share, varying, by_rows, seed):
     vectors, values = pairs(sizes)
     total = math.prod(sizes)
-    observed = torch.randperm(total, generator=generator(seed))[: max(1, int(share * total))]
+    observed = torch.randperm(total, generator=draws(seed))[: max(1, int(share * total))]
     n = len(observed)
-    noise = 0.1 + torch.rand(n, generator=generator(seed), dtype=torch.float64) if varying else 0.1
+    noise = 0.1 + torch.rand(n, generator=draws(seed), dtype=torch.float64) if varying else 0.1
     dense = observed_grid_preconditioner(vectors, values, observed, rank, noise)
     with pytest.MonkeyPatch.context() as patch:
         if by_rows:
@@ -124,7 +120,7 @@ def test_memory_is_that_of_a_few_grids():
     sizes, rank = (30, 20, 20), 150
     vectors, values = pairs(sizes, 0.1)
     total = math.prod(sizes)
-    observed = torch.randperm(total, generator=generator())[: total // 2]
+    observed = torch.randperm(total, generator=draws())[: total // 2]
     block = randn(len(observed), 2)
     counts = {}
     for form in ("dense", "kronecker"):
@@ -143,7 +139,7 @@ def test_few_steps_on_a_partial_grid_of_half_a_million_cells():
     sizes, noise = (80, 80, 80), 1e-2
     vectors, values = pairs(sizes, 0.5)
     total = math.prod(sizes)
-    observed = torch.randperm(total, generator=generator())[: total // 3]
+    observed = torch.randperm(total, generator=draws())[: total // 3]
     factors = [(q * v) @ q.mT for q, v in zip(vectors, values, strict=True)]
 
     def product(block):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError, ShapeError
@@ -15,10 +16,6 @@ from gpx.models import SVDKL, SVGP
 from gpx.objectives import SampledELBO
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def inputs(n=6, j=3):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 from torch import nn
 from torch.nn import functional
 
@@ -11,10 +12,6 @@ from gpx.methods.deep.backbones import convolutional_features, shape_of_images
 from gpx.methods.deep.convolutions import BatchNorm, DroppedConvolution, ImageShape, ResidualBlock
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.calibration import Temperature
 from gpx.errors import ConfigError
@@ -16,10 +17,6 @@ from gpx.objectives import SampledELBO
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 Y = torch.tensor([0.0, 1.0, 2.0, 0.0], dtype=torch.float64)
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def images(n=4):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 from torch.nn import functional
 
 from gpx.errors import ConfigError
@@ -11,10 +12,6 @@ from gpx.models import CNNGP
 from gpx.objectives import SampledELBO
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def images(n=4):

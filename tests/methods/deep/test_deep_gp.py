@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from draws import draws
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
@@ -16,10 +17,6 @@ from gpx.objectives import SampledELBO
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 NUM, NOISE = 25, 0.07
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError, DidNotConverge
 from gpx.kernels import RBF
@@ -14,10 +15,6 @@ from gpx.objectives import SVGPELBO, SampledELBO
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 NUM = 40
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data(d=2):

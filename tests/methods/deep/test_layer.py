@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
@@ -18,10 +19,6 @@ from gpx.methods.deep import (
 from gpx.methods.deep.draws import Draws
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def inputs(n=6, d=3):

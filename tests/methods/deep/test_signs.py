@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.bases.random_directions import hadamard_rows
 from gpx.errors import ConfigError
@@ -12,10 +13,6 @@ from gpx.methods.deep.signs import SignFrequencies
 from gpx.models import CNNGP
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def inputs(n=6, d=5):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from discrete_hypotheses import hypotheses, log_likelihood
+from discrete_hypotheses import hypotheses, log_likelihood, sine
 
 from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
@@ -18,12 +18,6 @@ from gpx.objectives import DirectELBO, DirectMixtureELBO, DirectSampledELBO
 from gpx.training import LBFGSB
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-
-
-def data(n=9):
-    draws = torch.Generator().manual_seed(0)
-    x = torch.rand(n, 1, generator=draws, dtype=torch.float64) * 4.0 - 2.0
-    return x, (2.0 * x[:, 0]).sin() + 0.2 * torch.randn(n, generator=draws, dtype=torch.float64)
 
 
 def made(x, y, *, cls=DirectMixture, num_basis=4, **options):
@@ -60,7 +54,7 @@ def enumerated(model):
 
 @pytest.mark.parametrize("grid", [None, NoiseGrid(values=[0.05, 0.4])])
 def test_the_exact_terms_are_those_of_all_hypotheses_and_the_bound_is_below(grid):
-    x, y = data()
+    x, y = sine()
     model = mixture(x, y, noise=grid)
     if grid is not None:
         model.noise_logits.data += torch.tensor([0.5, -0.5]).double()
@@ -83,7 +77,7 @@ def test_the_exact_terms_are_those_of_all_hypotheses_and_the_bound_is_below(grid
 
 
 def test_under_a_mixture_of_priors_components_have_the_prior_terms_of_mean_fields():
-    model = mixture(*data())
+    model = mixture(*sine())
     model.weights = WeightGrid(3, 1.5, widths=[0.3, 1.0, 3.0], shares=[1.0, 2.0, 3.0])
     want = []
     for q in model.log_q().detach().exp():
@@ -95,7 +89,7 @@ def test_under_a_mixture_of_priors_components_have_the_prior_terms_of_mean_field
 
 
 def test_one_component_at_its_tangent_is_the_mean_field():
-    x, y = data()
+    x, y = sine()
     model = made(x, y, components=1)
     alone = made(x, y, cls=Direct)
     with torch.no_grad():
@@ -106,7 +100,7 @@ def test_one_component_at_its_tangent_is_the_mean_field():
 
 
 def test_moments_are_those_of_all_hypotheses():
-    x, y = data()
+    x, y = sine()
     model = mixture(x, y)
     posterior = model.condition(x, y)
     at = torch.linspace(-2.0, 2.0, 5).double().unsqueeze(1)
@@ -125,7 +119,7 @@ def test_moments_are_those_of_all_hypotheses():
 
 
 def test_the_sampled_bound_is_unbiased_in_value_and_gradient(monkeypatch):
-    x, y = data()
+    x, y = sine()
     model = mixture(x, y, num_basis=2)
     parameters = [model.share_logits, model.logits]
     codes = torch.tensor(list(itertools.product(range(3), repeat=2)))
@@ -148,7 +142,7 @@ def test_the_sampled_bound_is_unbiased_in_value_and_gradient(monkeypatch):
 
 
 def test_training_raises_the_bound_above_its_start():
-    x, y = data(30)
+    x, y = sine(30)
     model = made(x, y, num_basis=10, components=3, perturbation=1.0)
     objective = DirectMixtureELBO()
     parameters = [p for group in model.parameter_groups().values() for p in group]
@@ -160,11 +154,11 @@ def test_training_raises_the_bound_above_its_start():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: made(*data(), components=0), "components=0"),
-        (lambda: made(*data(), perturbation=-1.0), "perturbation=-1.0"),
+        (lambda: made(*sine(), components=0), "components=0"),
+        (lambda: made(*sine(), perturbation=-1.0), "perturbation=-1.0"),
         (lambda: DirectSampledELBO(9, draws=1), "draws=1"),
         (
-            lambda: DirectSampledELBO(9).evidence(made(*data()), *data()),
+            lambda: DirectSampledELBO(9).evidence(made(*sine()), *sine()),
             "pass a generator",
         ),
     ],

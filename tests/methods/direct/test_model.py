@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from discrete_hypotheses import hypotheses, log_likelihood
+from discrete_hypotheses import hypotheses, log_likelihood, sine
 
 from gpx.bases import GridFeatures, InterpolatedGrid, LaplacianEigenfunctions, RandomFourier
 from gpx.bases.sufficient_statistics import FittedWeights
@@ -17,13 +17,6 @@ from gpx.objectives import DirectELBO
 from gpx.training import LBFGSB, CoordinateAscent
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
-
-
-def data(n=30, seed=0):
-    draws = torch.Generator().manual_seed(seed)
-    x = torch.rand(n, 1, generator=draws, dtype=torch.float64) * 4.0 - 2.0
-    noise = torch.randn(n, generator=draws, dtype=torch.float64)
-    return x, (2.0 * x[:, 0]).sin() + 0.2 * noise
 
 
 def model(x, y, *, num_basis=20, basis=RandomFourier, **options):
@@ -78,7 +71,7 @@ BASES = {
 
 @pytest.mark.parametrize("name", BASES)
 def test_bound_and_moments_are_those_of_all_hypotheses_over_any_basis(name):
-    x, y = data(9)
+    x, y = sine(9)
     made = perturbed(model(x, y, num_basis=4, basis=BASES[name], weights=WeightGrid(3, 1.5)))
     with torch.no_grad():
         deviations = made.basis.precision_diagonal().double().rsqrt()
@@ -106,7 +99,7 @@ def test_bound_and_moments_are_those_of_all_hypotheses_over_any_basis(name):
 
 
 def test_the_gradient_of_learned_values_and_noise_passes_finite_differences():
-    x, y = data(9)
+    x, y = sine(9)
     grid = WeightGrid(5, values=[-2.0, -0.5, 0.0, 0.7, 2.2])
     made = perturbed(
         model(x, y, num_basis=4, weights=grid, noise=NoiseGrid(num_values=3), learn_values=True)
@@ -130,7 +123,7 @@ def test_the_gradient_of_learned_values_and_noise_passes_finite_differences():
 
 
 def test_ascent_never_falls_and_ends_where_the_gradient_vanishes():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, noise=NoiseGrid(num_values=5))
     bounds = by_ascent(made, x, y)
     assert all(b - a > -1e-9 for a, b in itertools.pairwise(bounds))
@@ -141,7 +134,7 @@ def test_ascent_never_falls_and_ends_where_the_gradient_vanishes():
 
 
 def test_ascent_progresses_along_valleys_where_sweeps_are_slow():
-    x, y = data(40)
+    x, y = sine(40)
     plain, eager = (model(x, y, num_basis=60) for _ in range(2))
     bounds = by_ascent(eager, x, y, tolerance=1e-4)
     near = bounds[-1] - 0.05
@@ -157,7 +150,7 @@ def test_ascent_progresses_along_valleys_where_sweeps_are_slow():
 def test_on_coarse_grids_annealing_leads_to_a_better_optimum_than_the_prior():
     found = []
     for seed in range(4):
-        x, y = data(40, seed)
+        x, y = sine(40, seed)
         for anneal in (20, 0):
             made = model(x, y, num_basis=60, weights=WeightGrid(5), anneal=anneal)
             made.likelihood.noise_variance = torch.tensor(1e-3).double()
@@ -169,7 +162,7 @@ def test_on_coarse_grids_annealing_leads_to_a_better_optimum_than_the_prior():
 
 
 def test_a_gaussian_prior_moves_with_learned_values():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=4, weights=WeightGrid(5, 2.0), learn_values=True)
     before = made.log_prior().detach()
     made.log_gaps.data[0] += 0.7
@@ -181,7 +174,7 @@ def test_a_gaussian_prior_moves_with_learned_values():
 
 
 def test_the_record_says_what_a_sweep_would_add():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=6, anneal=0)
     by_gradient(made, x, y)
 
@@ -204,7 +197,7 @@ def test_the_record_says_what_a_sweep_would_add():
 
 
 def test_a_round_sweeps_as_long_as_sweeps_gain():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=20, anneal=0)
     kept, bounds = made.logits.detach().clone(), []
     for _ in range(3):
@@ -217,7 +210,7 @@ def test_a_round_sweeps_as_long_as_sweeps_gain():
 
 
 def test_a_round_frees_a_noise_variance_that_is_certain_and_wrong():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=6, noise=NoiseGrid(num_values=5))
     by_ascent(made, x, y, tolerance=1e-3)
     best = made.bound_value()
@@ -228,7 +221,7 @@ def test_a_round_frees_a_noise_variance_that_is_certain_and_wrong():
 
 
 def test_learned_values_raise_the_bound_and_keep_zero():
-    x, y = data()
+    x, y = sine(30)
     fixed = model(x, y, weights=WeightGrid(3, 1.0))
     by_gradient(fixed, x, y)
     learned = model(x, y, weights=WeightGrid(3, 1.0), learn_values=True)
@@ -241,7 +234,7 @@ def test_learned_values_raise_the_bound_and_keep_zero():
 
 
 def test_the_line_search_rejects_infinite_values():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=4, weights=WeightGrid(3, 1.0), learn_values=True)
     before = float(made.bound().value.detach())
     objective = DirectELBO()
@@ -256,7 +249,7 @@ def test_the_line_search_rejects_infinite_values():
 
 
 def test_on_a_fine_grid_the_mean_is_that_of_the_gaussian_weights():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=4, weights=WeightGrid(401, 8.0))
     by_ascent(made, x, y, tolerance=1e-13)
     exact = FittedWeights(
@@ -267,7 +260,7 @@ def test_on_a_fine_grid_the_mean_is_that_of_the_gaussian_weights():
 
 
 def test_rows_that_stream_in_are_those_of_a_batch_and_a_warm_start_needs_fewer_steps():
-    x, y = data(60)
+    x, y = sine(60)
     whole = model(x, y, anneal=0)
     part = model(x[:45], y[:45])
     by_gradient(part, x, y)
@@ -283,7 +276,7 @@ def test_rows_that_stream_in_are_those_of_a_batch_and_a_warm_start_needs_fewer_s
 
 
 def test_draws_have_the_frequencies_of_q_and_paths_its_moments():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=6, weights=WeightGrid(5, 2.0))
     by_ascent(made, x, y, tolerance=1e-6)
     posterior = made.condition(x, y)
@@ -304,7 +297,7 @@ def test_draws_have_the_frequencies_of_q_and_paths_its_moments():
 
 
 def test_loading_a_posterior_state_does_not_change_the_model():
-    x, y = data()
+    x, y = sine(30)
     made = model(x, y, num_basis=4, noise=NoiseGrid(values=[0.1, 0.5]))
     other = model(x, y, num_basis=4, noise=NoiseGrid(values=[0.2, 0.7]))
     made.new_posterior().load_state_dict(other.condition(x, y).state_dict())
@@ -316,7 +309,7 @@ def test_the_prior_of_fifteen_values_has_the_mass_and_variance_known_for_it():
     prior = grid.log_prior.exp()
     assert float(prior[grid.zero]) == pytest.approx(0.17118, abs=1e-5)
     assert float(prior @ grid.values**2) == pytest.approx(0.98615, abs=1e-5)
-    assert model(*data(), anneal=0).sparsity() == pytest.approx(0.17118, abs=1e-5)
+    assert model(*sine(30), anneal=0).sparsity() == pytest.approx(0.17118, abs=1e-5)
 
 
 def test_a_custom_prior_is_normalised_and_its_impossible_values_are_dropped():
@@ -345,24 +338,24 @@ def test_a_custom_prior_is_normalised_and_its_impossible_values_are_dropped():
         (lambda: WeightGrid(0), "num_values=0"),
         (lambda: WeightGrid(2.5, sparse=False), "num_values=2.5: expected a whole number"),
         (
-            lambda: model(*data(), noise=0.1),
+            lambda: model(*sine(30), noise=0.1),
             "noise= is of class float; give a gpx.models.NoiseGrid",
         ),
         (
-            lambda: model(*data(), weights=NoiseGrid()),
+            lambda: model(*sine(30), weights=NoiseGrid()),
             "weights= is of class NoiseGrid; give a gpx.models.WeightGrid",
         ),
-        (lambda: model(*data(), restarts=-1), "restarts=-1"),
-        (lambda: model(*data(), anneal=-1), "anneal=-1"),
+        (lambda: model(*sine(30), restarts=-1), "restarts=-1"),
+        (lambda: model(*sine(30), anneal=-1), "anneal=-1"),
         (lambda: NoiseGrid(values=[0.0, 1.0]), "must be positive"),
         (lambda: NoiseGrid(lowest=2.0, highest=1.0), "lowest=2.0"),
         (lambda: CoordinateAscent(0.0), "tolerance=0.0"),
-        (lambda: model(*data(), weights=WeightGrid(1), learn_values=True), "two values or more"),
+        (lambda: model(*sine(30), weights=WeightGrid(1), learn_values=True), "two values or more"),
         (
-            lambda: model(*data(), basis=lambda **o: InterpolatedGrid(num_inputs=1, **o)),
+            lambda: model(*sine(30), basis=lambda **o: InterpolatedGrid(num_inputs=1, **o)),
             "a prior with correlations",
         ),
-        (lambda: model(*data(), weights=WeightGrid(2, sparse=False)).sparsity(), "counts zeros"),
+        (lambda: model(*sine(30), weights=WeightGrid(2, sparse=False)).sparsity(), "counts zeros"),
     ],
 )
 def test_invalid_setups_are_refused(made, words):
@@ -372,6 +365,6 @@ def test_invalid_setups_are_refused(made, words):
 
 
 def test_ascent_refuses_values_that_are_learned():
-    x, y = data()
+    x, y = sine(30)
     with pytest.raises(ConfigError, match="no step for the values"):
         CoordinateAscent().check(model(x, y, learn_values=True), len(x))

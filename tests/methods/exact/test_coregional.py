@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
+from draws import draws
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -25,10 +26,6 @@ from gpx.objectives import CoregionalMLL, ExactMLL
 
 N, D, P = 12, 2, 3
 NOISE = torch.tensor([0.1, 0.3, 0.05], dtype=torch.float64)
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def problem(missing=0.0, rank=P):

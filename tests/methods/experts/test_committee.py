@@ -3,6 +3,7 @@
 import dense_experts as dense
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import ColumnBlocks, RandomBlocks
@@ -11,10 +12,6 @@ from gpx.likelihoods import Bernoulli
 from gpx.models import Committee, ExactGP
 
 RULES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def committee(rule, x, y, count, kernel="rbf", **options):

@@ -6,6 +6,7 @@ import dense_experts as dense
 import numpy as np
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import ClusterBlocks, ColumnBlocks, RandomBlocks
@@ -16,10 +17,6 @@ from gpx.models import ExactGP, LocalExperts
 from gpx.objectives import ExpertsMLL
 from gpx.runs.hyperparameters import hyperparameters_of
 from gpx.training import LBFGSB
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def local(x, y, kernel="rbf", **options):

@@ -6,6 +6,7 @@ from itertools import pairwise
 import dense_experts as dense
 import pytest
 import torch
+from draws import draws
 from torch.distributions import MultivariateNormal, Normal
 
 from gpx.errors import ConfigError
@@ -17,10 +18,6 @@ from gpx.methods.experts import HardCut
 from gpx.methods.experts.mixture import Gates
 from gpx.models import ExactGP, MixtureOfExperts
 from gpx.objectives import HardCutEvidence
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def mixture(x, y, count=3, **options):

@@ -3,6 +3,7 @@
 import dense_experts as dense
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError
 from gpx.inducing import ColumnBlocks
@@ -19,10 +20,6 @@ COORDINATES = {
     "sum": lambda x: torch.cat([over(0.7, 1.1)(x), x[:, 1:] / 2.0], 1),
     "no distance": over(0.7, 1.1),
 }
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def transductive(x, y, neighbours, kernel="rbf", sharing="own", count=3):

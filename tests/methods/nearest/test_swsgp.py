@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError, DataError
@@ -17,10 +18,6 @@ from gpx.objectives import SWSGPObjective
 
 NUM, M = 40, 12
 JITTER = 1e-6
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data(n=NUM, d=2, seed=0):
@@ -44,8 +41,8 @@ def model(h=4, m=M, seed=1, likelihood=None, **options):
     generator = draws(seed)
     with torch.no_grad():
         made.inducing.copy_(torch.randn(m, 2, generator=generator))
-        made.unit.copy_(torch.rand(m, 1, generator=draws(9)) + 0.5)
-        made.q_scaled_mean.copy_(torch.randn(m, 1, generator=generator) / made.unit)
+        made.unit.copy_(torch.rand(m, generator=draws(9)) + 0.5)
+        made.q_scaled_mean.copy_(torch.randn(m, 1, generator=generator) / made.unit[:, None])
         if made.q_factor is None:
             made.q_log_deviation.copy_(0.5 * torch.randn(m, 1, generator=generator) - 1.0)
         else:
@@ -472,6 +469,12 @@ def test_states_that_hold_the_mean_itself_load():
     del state["unit"]
     made.load_state_dict({**state, "q_mean": mean})
     torch.testing.assert_close(made.q_mean, mean[:, 0], rtol=0.0, atol=0.0)
+
+
+def test_states_whose_unit_is_a_column_load():
+    made, state = model(), model(seed=3).state_dict()
+    made.load_state_dict({**state, "unit": state["unit"][:, None]})
+    torch.testing.assert_close(made.unit, state["unit"], rtol=0.0, atol=0.0)
 
 
 def of_kind(kind, likelihood, **changed):

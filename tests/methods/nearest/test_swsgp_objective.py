@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError
 from gpx.kernels import Matern52
@@ -12,10 +13,6 @@ from gpx.models import SWSGP
 from gpx.objectives import SWSGPObjective
 
 NUM, M = 40, 12
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError
@@ -14,10 +15,6 @@ from gpx.models import VNNGP
 from gpx.objectives import VNNGPELBO
 
 NUM, JITTER = 30, 1e-6
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data(seed=0):

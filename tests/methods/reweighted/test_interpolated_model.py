@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from draws import draws
 from linear_features import log_density
 
 from gpx.bases import InterpolatedGrid
@@ -15,10 +16,6 @@ from gpx.models import QSGP, Reweighted, WeightPriors
 from gpx.objectives import ReweightedEvidence
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data(n=70, seed=0):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError
 from gpx.inducing import Patches
@@ -12,10 +13,6 @@ from gpx.models import SVGP, ConvGP
 from gpx.objectives import SVGPELBO
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data(n=20):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError
 from gpx.inducing import GreedyConditionalVariance, KMeans
@@ -30,10 +31,6 @@ def model(**options):
         num_inputs=1,
         **options,
     ).double()
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def loss_of(found, x, y):

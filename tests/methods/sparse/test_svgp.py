@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from draws import draws
 
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.inducing import GreedyConditionalVariance, KMeans, Uniform
@@ -22,12 +23,8 @@ from gpx.methods.sparse.svgp_elbo import SVGPELBO
 from gpx.models import SVGP
 
 
-def _generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def _inputs(n, d=2, seed=0):
-    return torch.rand(n, d, generator=_generator(seed), dtype=torch.float64) * 4 - 2
+    return torch.rand(n, d, generator=draws(seed), dtype=torch.float64) * 4 - 2
 
 
 def _model(likelihood=None, *, num_inducing=10, dtype=torch.float64, kernel=None, **options):
@@ -43,7 +40,7 @@ def _model(likelihood=None, *, num_inducing=10, dtype=torch.float64, kernel=None
 
 def _regression(n=80):
     x = _inputs(n)
-    noise = 0.2 * torch.randn(n, generator=_generator(1), dtype=torch.float64)
+    noise = 0.2 * torch.randn(n, generator=draws(1), dtype=torch.float64)
     return x, x[:, 0].sin() + 0.5 * x[:, 1] + noise
 
 
@@ -51,7 +48,7 @@ def _randomise(model):
     with torch.no_grad():
         for parameter in model.q.parameters():
             shape = parameter.shape
-            parameter.add_(0.3 * torch.randn(shape, generator=_generator(5)).to(parameter))
+            parameter.add_(0.3 * torch.randn(shape, generator=draws(5)).to(parameter))
     return model
 
 
@@ -72,7 +69,7 @@ def test_posterior_agrees_with_the_model_and_survives_its_state_dict(dtype, clas
     x = _inputs(40).to(dtype)
     likelihood = Softmax(classes) if classes > 1 else Bernoulli()
     model = _model(likelihood, mean=Constant(0.3), dtype=dtype, family=family())
-    model.initialise(x, torch.zeros(40, dtype=dtype), generator=_generator())
+    model.initialise(x, torch.zeros(40, dtype=dtype), generator=draws())
     _randomise(model)
     posterior = model.condition(x, x[:, 0])
     with torch.no_grad():
@@ -91,7 +88,7 @@ def test_posterior_agrees_with_the_model_and_survives_its_state_dict(dtype, clas
 def test_posterior_does_not_follow_the_model():
     x, y = _regression()
     model = _model()
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     posterior = model.condition(x, y)
     before = posterior.predict(x)
     with torch.no_grad():
@@ -107,7 +104,7 @@ def test_refit_predicts_with_the_optimal_q_and_leaves_the_model_alone():
     posteriors = {}
     for refit in (True, False):
         model = _model(refit=refit)
-        model.initialise(x, y, generator=_generator())
+        model.initialise(x, y, generator=draws())
         optimum = model.condition(x, y).predict(x)
         _randomise(model)
         mean = model.q.mean.detach().clone()
@@ -121,7 +118,7 @@ def test_refit_predicts_with_the_optimal_q_and_leaves_the_model_alone():
 def test_refit_adds_up_what_chunks_of_rows_give(monkeypatch):
     x, y = _regression()
     model = _model()
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     whole = model.condition(x, y).predict(x)
     monkeypatch.setattr("gpx.inference.variational.optimum.SUMS_CHUNK", 7)
     parts = model.condition(x, y).predict(x)
@@ -137,7 +134,7 @@ def test_the_posterior_says_whether_q_was_refitted():
         (_model(Bernoulli()), "as trained"),
     )
     for model, said in cases:
-        model.initialise(x, y.sign(), generator=_generator())
+        model.initialise(x, y.sign(), generator=draws())
         assert model.condition(x, y.sign()).facts() == {"variational_distribution": said}
         # one read back from a file is made by the model and says the same
         assert model.new_posterior().facts() == {"variational_distribution": said}
@@ -147,7 +144,7 @@ def test_the_posterior_says_whether_q_was_refitted():
 def test_placed_points_start_from_the_prior(family):
     x, y = _regression()
     model = _model(family=family())
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     _randomise(model)
     points = x[: model.inducing.shape[0]] + 0.1
     model.place(points)
@@ -164,7 +161,7 @@ def test_placed_points_start_from_the_prior(family):
 def test_prediction_in_chunks(monkeypatch):
     x, y = _regression()
     model = _model()
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     posterior = model.condition(x, y)
     whole = posterior.predict(x)
     monkeypatch.setattr("gpx.methods.sparse.svgp_posterior.PREDICT_CHUNK", 7)
@@ -176,7 +173,7 @@ def test_prediction_in_chunks(monkeypatch):
 def test_all_data_as_inducing_points_give_the_exact_posterior():
     x, y = _regression(25)
     model = _model(kernel=Matern32(lengthscale=1.1), num_inducing=25, jitter=0.0)
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     test = _inputs(9, seed=3)
     noise = model.likelihood.noise_variance.detach()
     kernel = model.kernel
@@ -192,13 +189,13 @@ def test_all_data_as_inducing_points_give_the_exact_posterior():
 def test_warm_start_only_raises_the_noise_and_is_stationary_in_q():
     x, y = _regression()
     model = _model(Gaussian(1e-5))
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     assert 0.01 < model.likelihood.noise_variance.item() < 0.2  # the truth is 0.04
     noisy = _model(Gaussian(3.0))
-    noisy.initialise(x, y, generator=_generator())
+    noisy.initialise(x, y, generator=draws())
     assert noisy.likelihood.noise_variance.item() == pytest.approx(3.0)
     cold = _model(warm_start=False)
-    cold.initialise(x, y, generator=_generator())
+    cold.initialise(x, y, generator=draws())
     assert cold.kl().item() == 0.0
 
 
@@ -208,7 +205,7 @@ def test_initialisation_is_reproducible_and_inside_the_data(selector):
     points = []
     for _ in range(2):
         model = _model(selector=selector())
-        model.initialise(x, y, generator=_generator(7))
+        model.initialise(x, y, generator=draws(7))
         points.append(model.inducing.detach().clone())
     assert torch.equal(*points)
     assert (points[0] >= x.min(0).values).all()
@@ -218,18 +215,18 @@ def test_initialisation_is_reproducible_and_inside_the_data(selector):
 def test_points_start_at_centres_of_clusters():
     x, y = _regression()
     model = _model()
-    model.initialise(x, y, generator=_generator(7))
-    want = KMeans()(x, model.kernel, 10, generator=_generator(7))
+    model.initialise(x, y, generator=draws(7))
+    want = KMeans()(x, model.kernel, 10, generator=draws(7))
     assert torch.equal(model.inducing.detach(), want)
 
 
 def test_sampled_paths_have_the_posterior_moments_and_are_functions():
     x, y = _regression()
     model = _model(mean=Constant(0.5))
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     posterior = model.condition(x, y)
     test = _inputs(6, seed=4)
-    paths = posterior.sample_paths(4000, generator=_generator(2))
+    paths = posterior.sample_paths(4000, generator=draws(2))
     values = paths(test)
     assert values.shape == (4000, 6)
     torch.testing.assert_close(paths(test[2:4]), values[:, 2:4])
@@ -243,9 +240,9 @@ def test_sampled_paths_have_the_posterior_moments_and_are_functions():
 def test_sampled_paths_of_several_latents():
     x = _inputs(30)
     model = _model(Softmax(3))
-    model.initialise(x, x[:, 0], generator=_generator())
+    model.initialise(x, x[:, 0], generator=draws())
     posterior = _randomise(model).condition(x, x[:, 0])
-    values = posterior.sample_paths(1000, generator=_generator(2))(x[:4])
+    values = posterior.sample_paths(1000, generator=draws(2))(x[:4])
     assert values.shape == (1000, 4, 3)
     found = posterior.predict(x[:4])
     assert ((values.mean(0) - found.mean) / (found.variance / 1000).sqrt()).abs().max() < 5
@@ -254,9 +251,9 @@ def test_sampled_paths_of_several_latents():
 def test_paths_of_a_kernel_without_spectrum_are_refused():
     x, y = _regression()
     model = _model(kernel=RBF() + Linear())
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     with pytest.raises(ConfigError, match="no such spectral representation"):
-        model.condition(x, y).sample_paths(1, generator=_generator())
+        model.condition(x, y).sample_paths(1, generator=draws())
 
 
 def test_parameter_groups_are_a_partition():
@@ -272,7 +269,7 @@ def test_number_of_inducing_points_is_capped_by_the_data():
     assert _model(num_inducing=10, num_data=30).inducing.shape == (10, 2)
     x, y = _regression(20)
     with pytest.raises(DataError, match="only 20 training points"):
-        _model(num_inducing=21).initialise(x, y, generator=_generator())
+        _model(num_inducing=21).initialise(x, y, generator=draws())
 
 
 def test_invalid_setups_are_refused():
@@ -285,7 +282,7 @@ def test_invalid_setups_are_refused():
     with pytest.raises(ConfigError, match=r"^num_data=9\.5: expected a whole number$"):
         _model(num_data=9.5)
     with pytest.raises(ConfigError, match="made for 2 inputs, the data have 3"):
-        _model().initialise(_inputs(30, 3), _inputs(30)[:, 0], generator=_generator())
+        _model().initialise(_inputs(30, 3), _inputs(30)[:, 0], generator=draws())
     with pytest.raises(ConfigError, match="Gaussian likelihood only, not StudentT"):
         _model(StudentT()).fit_variational(_inputs(30), torch.zeros(30))
 
@@ -307,7 +304,7 @@ def test_student_t_ignores_outliers():
     errors = []
     for likelihood in (StudentT(0.3), Gaussian(0.1)):
         model = _model(likelihood, num_inducing=20, warm_start=False)
-        model.initialise(x, dirty, generator=_generator())
+        model.initialise(x, dirty, generator=draws())
         _train(model, x, dirty, 80)
         clean = model.condition(x, dirty).predict(x).mean - y
         errors.append(clean.square().mean().sqrt().item())
@@ -322,7 +319,7 @@ def test_bernoulli_learns_a_ring(link):
         return torch.where(points.norm(dim=1) < 1.4, 1.0, -1.0).double()
 
     model = _model(Bernoulli(link), num_inducing=20)
-    model.initialise(x, labels(x), generator=_generator())
+    model.initialise(x, labels(x), generator=draws())
     start = SVGPELBO(150)(model, x, labels(x)).item()
     assert _train(model, x, labels(x), 120) < start - 0.1
     probabilities = model.likelihood.predictive(*model.condition(x, labels(x)).predict(fresh)).probs
@@ -334,9 +331,9 @@ def test_bernoulli_learns_a_ring(link):
 def test_poisson_learns_a_rate():
     x = _inputs(200)
     rate = (1.0 + x[:, 0].sin()).exp()
-    y = torch.poisson(rate, generator=_generator(3))
+    y = torch.poisson(rate, generator=draws(3))
     model = _model(Poisson(), num_inducing=20, mean=Constant(0.0))
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     _train(model, x, y, 120)
     constant = torch.distributions.Poisson(y.mean()).log_prob(y).mean().item()
     assert _score(model, x, y) > constant + 0.3
@@ -352,7 +349,7 @@ def test_softmax_learns_three_sectors():
         return ((angle + math.pi) / (2 * math.pi) * 3).floor().clamp(0, 2)
 
     model = _model(Softmax(3, num_nodes=12, num_steps=32), num_inducing=20)
-    model.initialise(x, labels(x), generator=_generator())
+    model.initialise(x, labels(x), generator=draws())
     start = SVGPELBO(150)(model, x, labels(x)).item()
     assert start == pytest.approx(math.log(3), abs=0.6)
     _train(model, x, labels(x), 80)
@@ -364,11 +361,11 @@ def test_softmax_learns_three_sectors():
 def test_gaussian_trains_from_mini_batches_in_float32():
     x, y = (t.float() for t in _regression(400))
     model = _model(num_inducing=20, dtype=torch.float32)
-    model.initialise(x, y, generator=_generator())
+    model.initialise(x, y, generator=draws())
     objective = SVGPELBO(400)
     start = objective(model, x, y).item()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    generator = _generator(4)
+    generator = draws(4)
     for _ in range(100):
         batch = torch.randint(400, (64,), generator=generator)
         optimiser.zero_grad()
@@ -382,7 +379,7 @@ def _two_outputs(**options):
     x, first = _regression()
     y = torch.stack([first, 2.0 * x[:, 1].cos() - first], 1)
     both = _model(GaussianOutputs(2), mean=Constant(0.3), **options)
-    both.initialise(x, y, generator=_generator())
+    both.initialise(x, y, generator=draws())
     _randomise(both)
     with torch.no_grad():
         both.likelihood.noise_variance = torch.tensor([0.2, 0.7], dtype=torch.float64)
@@ -425,9 +422,9 @@ def test_every_output_is_a_model_of_one_output(family, refit):
 
 def test_every_output_starts_where_it_would_alone():
     both, x, y, alone = _two_outputs()
-    both.initialise(x, y, generator=_generator())
+    both.initialise(x, y, generator=draws())
     for place, model in enumerate(alone):
-        model.initialise(x, y[:, place], generator=_generator())
+        model.initialise(x, y[:, place], generator=draws())
         torch.testing.assert_close(
             both.likelihood.noise_variance[place], model.likelihood.noise_variance
         )

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draws import draws
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
@@ -17,10 +18,6 @@ from gpx.models import SSGP, VSSGP
 from gpx.objectives import SparseSpectrumEvidence
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draws(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def data(n=40, d=2):

@@ -200,9 +200,8 @@ def test_prior_term_of_an_anchored_start_is_exact_whatever_the_list():
         torch.testing.assert_close(torch.stack(found).mean(), exact)
 
 
-@pytest.mark.parametrize("snapshot", [False, True])
-@pytest.mark.parametrize("algorithm", ["adagrad", "sgd"])
-def test_steps_raise_the_exact_bound(algorithm, snapshot):
+def quadrants(**options):
+    """A model of 200 signs of x_1 x_2, the data, and the generator."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=generator)
     y = torch.where(x.prod(1) > 0, 1.0, -1.0)
@@ -212,10 +211,17 @@ def test_steps_raise_the_exact_bound(algorithm, snapshot):
         Bernoulli(),
         num_basis=400,
         warm_start_size=40,
-        site_passes=0,
+        **options,
         basis=partial(RandomFourier, block_frequencies=10),
     )
     model.initialise(x, y, generator=generator)
+    return model, x, y, generator
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("algorithm", ["adagrad", "sgd"])
+def test_steps_raise_the_exact_bound(algorithm, snapshot):
+    model, x, y, generator = quadrants(site_passes=0)
     start = exact_site_elbo(model, x, y).value
     objective = SiteBoundELBO(200, columns=100, snapshot=snapshot)
     objective.prepare(model, x, y, generator=generator)
@@ -392,19 +398,7 @@ def test_gradient_at_the_snapshot_is_that_of_the_exact_bound():
 
 
 def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(200, 2, generator=generator)
-    y = torch.where(x.prod(1) > 0, 1.0, -1.0)
-    model = QSGP(
-        RBF(lengthscale=1.0, outputscale=4.0),
-        Zero(),
-        Bernoulli(),
-        num_basis=400,
-        warm_start_size=40,
-        site_passes=2,
-        basis=partial(RandomFourier, block_frequencies=10),
-    )
-    model.initialise(x, y, generator=generator)
+    model, x, y, generator = quadrants(site_passes=2)
     objective = SiteBoundELBO(200, refresh_steps=1, refresh_passes=2)
     objective.prepare(model, x, y, generator=generator)
     start = exact_site_elbo(model, x, y).value

@@ -19,9 +19,16 @@ from gpx.models import ExactGP
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import kernel_node, sum_of
+from gpx.runs.choosing import kernel_choice as module
 from gpx.runs.choosing.kernel_choice import _Clock, _describe, _preferred, candidates_for
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_values
-from gpx.runs.choosing.series_kernels import _with_one_changed, decomposed
+from gpx.runs.choosing.series_kernels import (
+    Decomposition,
+    Season,
+    _with_one_changed,
+    _with_one_more_term,
+    decomposed,
+)
 from gpx.sampling.seeds import stream
 
 QUICK = (
@@ -285,6 +292,59 @@ def test_a_small_season_and_what_goes_on_beyond_the_rows_are_found(tmp_path):
     mean, _, lower, upper = fitted.predict(time[last, None])
     assert np.sqrt(np.mean((mean - y[last]) ** 2)) < 0.25  # 0.35 without the season
     assert np.mean((lower < y[last]) & (y[last] < upper)) > 0.85
+
+
+def test_every_season_that_the_kernel_lacks_is_tried():
+    """The highest peak of the periodogram may be a slow wander, and the second the season."""
+    series = Decomposition((Season(1.09, 0.1), Season(0.11, 0.07)), 0.4, 0.07)
+
+    def tried(node):
+        """Periods of the seasons that are tried beside the terms of ``node``."""
+        best = Fit("sum", node, {"noise_variance": 0.1}, 0.0)
+        added = [new["kernels"][-1] for _, new in _with_one_more_term(best, series, [CONFIGS])]
+        last = [(term.get("kernels") or [term])[-1] for term in added]
+        return sorted(term["period"] for term in last if "period" in term)
+
+    assert tried(kernel_node("matern12", [CONFIGS])) == [0.11, 0.11, 1.09, 1.09]
+    known = kernel_node("rbf + rbf*periodic", [CONFIGS])
+    for found, left in ((0.108, 1.09), ([1.1], 0.11)):
+        known["kernels"][1]["kernels"][1]["period"] = found
+        assert tried(known) == [left, left]
+    known = kernel_node("periodic + rbf*periodic", [CONFIGS])
+    assert tried(known) == []
+
+
+def test_the_logarithm_is_advised_where_its_density_of_the_targets_is_higher(tmp_path):
+    time = np.linspace(0, 6, 90)
+    season = 0.4 * np.sin(2 * np.pi * time) + 0.05 * np.random.default_rng(0).normal(size=90)
+    quick = ("kernel.candidates=[rbf]", "kernel.rounds=0", "kernel.max_evaluations=20")
+    advice = "try data.target_transform=log"
+    grows, _ = chosen(time, np.exp(0.5 * time + season), *quick, folder=tmp_path / "a")
+    assert advice in grows.metrics["model.kernel_choice"]
+    for place, y in enumerate((time + season + 1e3, time + season - 1.0)):
+        steady, _ = chosen(time, y, *quick, folder=tmp_path / f"b{place}")
+        assert "logarithm" not in steady.metrics["model.kernel_choice"]
+
+
+def test_the_lead_of_the_logarithm_is_that_of_two_fits_with_its_jacobian(monkeypatch, tmp_path):
+    found = []
+    right = module._lead_of_logarithm
+
+    def noted(best, *rest):
+        found.append(right(best, *rest))
+        return found[-1]
+
+    monkeypatch.setattr(module, "_lead_of_logarithm", noted)
+    time = np.linspace(0, 6, 60)
+    y = np.exp(0.5 * time + 0.1 * np.random.default_rng(0).normal(size=60))
+    quick = ("kernel.candidates=[rbf]", "kernel.rounds=0", "data.test_fraction=0")
+    plain, _ = chosen(time, y, *quick, "kernel.max_evaluations=99", folder=tmp_path / "plain")
+    options = (*quick, "kernel.max_evaluations=99", "data.target_transform=log")
+    log, _ = chosen(time, y, *options, folder=tmp_path / "log")
+    jacobian = np.log(y.std() / (np.log(y).std() * y)).sum()
+    lead = log.metrics["train.evidence"] - plain.metrics["train.evidence"] + jacobian
+    assert found[0] == pytest.approx(lead, abs=0.2)
+    assert found[1] == -np.inf
 
 
 def test_terms_are_exchanged_and_negligible_ones_left_out():

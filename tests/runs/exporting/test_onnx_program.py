@@ -75,9 +75,13 @@ def test_what_is_refused_and_what_differs_is_one_sentence(tmp_path, monkeypatch)
     assert not (tmp_path / "model.onnx").exists()
 
 
-def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch):
-    made = gpx.fit(*table(), *KINDS["sgpr"], *SMALL, quiet=True, keep=False)
+def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch, capsys):
+    made = gpx.fit(*table(), *KINDS["sgpr"], *SMALL, quiet=True, folder=tmp_path / "run")
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(BackendUnavailable, match=r"needs onnx, .* pip install 'gpx-torch\[onnx\]'"):
         gpx.export(made, tmp_path / "model.onnx", format="onnx")
     assert torch.linalg.solve_triangular is module._SOLVE
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([f"run={tmp_path / 'run'}", "format=onnx", f"output={tmp_path / 'model.onnx'}"])
+    assert capsys.readouterr().err.startswith("error: format=onnx needs onnx, ")

@@ -167,6 +167,12 @@ def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, w
     assert found.count("\n") == 1
 
 
+def test_a_missing_run_folder_is_said_before_the_model_is_traced(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([f"run={tmp_path / 'no'}", "format=torch", f"output={tmp_path / 'm.pt2'}"])
+    assert capsys.readouterr().err.startswith("error: there is no run folder")
+
+
 def test_what_has_no_program_is_refused_in_one_sentence(exported, tmp_path, capsys, monkeypatch):
     x, y = table(40)
     options = ["approx=svgp", "approx.num_inducing=5", "likelihood=bernoulli"]

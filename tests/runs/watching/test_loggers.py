@@ -4,6 +4,7 @@ import sys
 import types
 
 import pytest
+from matplotlib.figure import Figure
 
 from gpx.errors import ConfigError
 from gpx.runs.watching.loggers import LOGGERS, open_logger, require_loggers
@@ -44,6 +45,16 @@ def test_a_run_reaches_the_package_under_the_name_of_its_folder(name, tmp_path, 
     for text in (*expected, "'approx': 'SGPR'", "test.rmse", "seed: 0"):
         assert text in said, text
     assert package.calls[-1][0] in ("end_run", "finish")
+
+
+def test_figures_reach_weights_and_biases_as_pictures(tmp_path, monkeypatch):
+    package = Recorder("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    logger = LOGGERS["wandb"](tmp_path / "run")
+    logger.figure("calibration", Figure(figsize=(2, 1), dpi=50), 3)
+    ((_, (picture,), _),) = [call for call in package.calls if call[0] == "Image"]
+    assert picture.size == (100, 50)
+    assert package.calls[-1][2] == {"step": 3}
 
 
 def test_what_is_not_there_is_said_with_the_line_that_installs_it(monkeypatch):
