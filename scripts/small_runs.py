@@ -40,6 +40,7 @@ RUNS = {
     ),
     "cglb lanczos": f"{ARM} approx=cglb approx.num_inducing=20 approx.variance=lanczos",
     "svgp": f"{ARM} approx=svgp approx.num_inducing=20",
+    "svgp sampled": f"{ARM} approx=svgp objective=sampled_elbo approx.num_inducing=20",
     "svgp classes": f"{ARM} approx=svgp approx.num_inducing=20 likelihood=student_t",
     "qsgp": f"{ARM} approx=qsgp approx.num_basis=400 approx.block_columns=100",
     "qsgp stochastic": (
