@@ -168,7 +168,7 @@ def compare(case: str, sizes: Sizes, repeats: int) -> list[dict[str, object]]:
                 "processor, over gpx": statistics.median(
                     b.processor / a.processor for a, b in pairs
                 ),
-                "over the limit": middle(seen).wall / limit,
+                "time / limit": middle(seen).wall / limit,
                 "MiB": own[name],
                 "MiB, over gpx": own[name] / own["gpx"] if own["gpx"] else None,
                 "evidence, nats": f"{values[name]:.2f}",

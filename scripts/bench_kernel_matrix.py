@@ -99,9 +99,9 @@ def against_the_limit(n: int, dtype: torch.dtype, options: argparse.Namespace) -
         {
             "product by": name,
             "s, wall": wall,
-            "over the limit": wall / limit[0],
+            "time / limit": wall / limit[0],
             "s, processor / threads": processor / threads,
-            "processor, over the limit": processor / limit[1],
+            "processor / limit": processor / limit[1],
         }
         for name, (wall, processor) in found.items()
     ]
@@ -165,7 +165,7 @@ def against_linear_operator(n: int, dtype: torch.dtype, options: argparse.Namesp
                 "s, wall": wall,
                 "times faster": theirs.wall / wall,
                 "s, processor": processor,
-                "processor, times less": theirs.processor / processor,
+                "processor, ratio": theirs.processor / processor,
             }
         )
     show(rows, f"n = {n:,}, {named(dtype)}, relative difference {error:.0e}")

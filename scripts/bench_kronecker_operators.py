@@ -196,11 +196,11 @@ def main() -> None:
                     "work": pair.what,
                     "dtype": named(dtype),
                     "gpx, ms": found["ours"],
-                    "linear_operator": found["peer"],
+                    "linear_operator, ms": found["peer"],
                     "ratio": found["peer"] / found["ours"],
-                    "bare": found.get("bare"),
+                    "bare products, ms": found.get("bare"),
                     "gpx error": errors["ours"],
-                    "its error": errors["peer"],
+                    "linear_operator error": errors["peer"],
                 }
             )
     show(rows, f"{args.device}, {args.threads} threads, medians of {args.repeats} turns")

@@ -198,12 +198,12 @@ def vecchia(n: int, repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
         rows.append(
             {
                 "n": n,
-                "given": given,
+                "neighbours": given,
                 "block": block,
                 "groups found, s": fair([search], device, torch.get_num_threads()),
                 "evidence, s": found["value"] / 1e3,
                 "with gradient, s": found["gradient"] / 1e3,
-                "us per row given": 1e3 * found["gradient"] / n / given,
+                "us per row and neighbour": 1e3 * found["gradient"] / n / given,
             }
         )
     return rows

@@ -98,7 +98,7 @@ def main() -> None:
                     "over gpx": wall / times["gpx"].wall,
                     "processor, ms": 1e3 * processor,
                     "processor, over gpx": processor / times["gpx"].processor,
-                    "over the limit": wall / limit,
+                    "time / limit": wall / limit,
                     "loss": f"{losses[name]:.5f}",
                 }
             )

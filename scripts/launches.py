@@ -2,6 +2,7 @@
 
     python scripts/launches.py                                   # the table; takes minutes
     python scripts/launches.py --write           # also write experiments/gpu/launches.json
+    python scripts/launches.py --write ski svgp  # measure these rows again and keep the others
     python scripts/launches.py approx=svgp approx.num_inducing=512    # one run, by operation
     python scripts/launches.py --places approx=svgp              # by line of gpx
 
@@ -16,7 +17,9 @@ import contextlib
 import io
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests" / "oracles"), str(REPOSITORY / "experiments")]
@@ -24,6 +27,8 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "oracles"), str(REPOSITORY / "experim
 import torch  # noqa: E402
 from gpu_tables import CLASSES, TWO_TARGETS, with_tables  # noqa: E402
 from launches import Step, most, steps_of  # noqa: E402
+
+from gpx.training.interrupt import Interrupted  # noqa: E402
 
 DIGITS = ("data=digits", "data.train_size=200", "trainer.max_steps=3")
 DATA = ("data.num_points=3000", "trainer.max_steps=3")
@@ -115,49 +120,64 @@ def measured(name: str) -> list[Step]:
         return steps_of(*chosen)
 
 
-def table(written: bool) -> None:
-    """Print launches and waits of every run.
+def row_of(name: str) -> dict[str, Any]:
+    """Launches and waits of the step of a run that has most of them; a failure is named."""
+    launches, waits, places = None, None, ""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            steps = measured(name)
+        if steps:
+            launches, waits = most(steps)
+            waiting = max(steps, key=lambda step: step.waits.total()).waits
+            places = ", ".join(
+                f"{count} {where.split()[0]}" for where, count in waiting.most_common(3)
+            )
+        else:
+            places = "trains in one step"
+    except Interrupted:  # by whoever wants the script to end
+        raise
+    except Exception as error:  # the table names the failure
+        places = f"failed: {type(error).__name__} {str(error).splitlines()[0][:80]}"
+    return {"path": name, "launches": launches, "waits": waits, "where": places}
+
+
+def table(names: Sequence[str], written: bool) -> None:
+    """Print launches and waits of runs of the table.
 
     Args:
-        written: also write experiments/gpu/launches.json and its RESULTS.md.
+        names: which ones.
+        written: also write experiments/gpu/launches.json and its RESULTS.md, after every run; rows
+            of other runs are kept as they are.
     """
-    print("| path | launches a step | waits a step |\n|---|---|---|")
-    rows = []
-    for name in TABLE:
-        launches, waits, places = None, None, ""
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                steps = measured(name)
-            if steps:
-                launches, waits = most(steps)
-                waiting = max(steps, key=lambda step: step.waits.total()).waits
-                places = ", ".join(
-                    f"{count} {where.split()[0]}" for where, count in waiting.most_common(3)
-                )
-            else:
-                places = "trains in one step"
-        except Exception as error:  # the table names the failure
-            places = f"failed: {type(error).__name__} {str(error).splitlines()[0][:80]}"
-        rows.append({"path": name, "launches": launches, "waits": waits, "where": places})
-        print(f"| {name} | {launches} | {waits} | {places} |", flush=True)
-    if written:
-        from record import write
+    from record import earlier, write
 
-        by = {row["path"]: row["launches"] or math.inf for row in rows}
+    folder, title = REPOSITORY / "experiments" / "gpu", "Launches of a training step"
+    rows = {row["path"]: row for row in earlier(folder / "launches.json")}
+    print("| path | launches a step | waits a step |\n|---|---|---|")
+    for name in names:
+        rows[name] = row = row_of(name)
+        print(f"| {name} | {row['launches']} | {row['waits']} | {row['where']} |", flush=True)
+        if not written:
+            continue
+        found = [rows[path] for path in TABLE if path in rows]
+        by = {row["path"]: row["launches"] or math.inf for row in found}
         asked = {
-            f"{name}: at most {most} launches": by[name] <= most for name, most in ASKED.items()
+            f"{path}: at most {most} launches": by.get(path, math.inf) <= most
+            for path, most in ASKED.items()
         }
-        asked["every path runs"] = not any(row["where"].startswith("failed") for row in rows)
-        title = "Launches of a training step"
-        write(REPOSITORY / "experiments" / "gpu", "launches", title, NOTES, rows, asked)
+        asked["every path runs"] = not any(row["where"].startswith("failed") for row in found)
+        write(folder, "launches", title, NOTES, found, asked)
 
 
 def main(arguments: list[str]) -> None:
     """Print the table, or one run in detail."""
     torch.set_num_threads(1)
     options = [a for a in arguments if a not in ("--places", "--write")]
-    if not options:
-        table("--write" in arguments)
+    if all("=" not in option for option in options):
+        unknown = [name for name in options if name not in TABLE]
+        if unknown:
+            sys.exit(f"{', '.join(unknown)}: not in the table, which has {', '.join(TABLE)}")
+        table(options or list(TABLE), "--write" in arguments)
         return
     for step in steps_of(*options, places="--places" in arguments):
         print(step.launches.total(), "launches,", step.waits.total(), "waits")

@@ -40,6 +40,7 @@ RUNS = {
     ),
     "cglb lanczos": f"{ARM} approx=cglb approx.num_inducing=20 approx.variance=lanczos",
     "svgp": f"{ARM} approx=svgp approx.num_inducing=20",
+    "svgp sampled": f"{ARM} approx=svgp objective=sampled_elbo approx.num_inducing=20",
     "svgp classes": f"{ARM} approx=svgp approx.num_inducing=20 likelihood=student_t",
     "qsgp": f"{ARM} approx=qsgp approx.num_basis=400 approx.block_columns=100",
     "qsgp stochastic": (
@@ -61,6 +62,18 @@ RUNS = {
         "data.shape=[36,36] trainer.memory_budget=1MiB"
     ),
     "grid gcv": f"{GRID} data.gap_share=0.3 objective=gcv kernel.outputscale=null",
+    "grid gcv probes": (
+        f"{GRID} data.gap_share=0.3 objective=gcv objective.trace=hutchinson "
+        "kernel.outputscale=null"
+    ),
+    "grid dense log-determinant": f"{GRID} data.gap_share=0.3 objective.logdet=dense",
+    "grid slq ignore": (f"{GRID} data.gap_share=0.3 grid.gaps=ignore objective.logdet=slq_ignore"),
+    "grid variances by solves": (
+        f"{GRID} data.gap_share=0.3 approx.variance=fill objective.bracket=true"
+    ),
+    "grid variances ignoring gaps": (
+        f"{GRID} data.gap_share=0.3 grid.gaps=ignore approx.variance=ignore"
+    ),
     "grid slq": f"{GRID} data.gap_share=0.3 objective.logdet=slq_fill",
     "grid nystrom": f"{GRID} data.gap_share=0.3 objective.logdet=nystrom",
     "grid circle": f"{GRID} data.gap_share=0.2 approx.fft_points=10",
@@ -68,7 +81,6 @@ RUNS = {
     "ski chebyshev": "data=toy1d approx=ski objective.logdet=chebyshev",
     "ski circulant": "data=toy1d approx=ski objective.logdet=circulant objective.circulant=chan",
     "swsgp": f"{ARM} approx=swsgp approx.num_inducing=60 approx.num_neighbours=8",
-    "swsgp many inputs": "data=gas approx=swsgp approx.num_inducing=600 approx.num_neighbours=8",
     "vnngp": f"{ARM} approx=vnngp approx.num_neighbours=8",
     "vecchia": f"{ARM} approx=vecchia",
     "deep_rf": f"{ARM} approx=deep_rf approx.num_features=40 approx.predict_samples=3",

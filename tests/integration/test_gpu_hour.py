@@ -177,10 +177,11 @@ def test_what_is_asked_of_a_gpu_is_judged_by_its_rows(gpu_hour):
         row("peers", "SVGP-512, 1,024 rows, float32, replayed", value=0.9, peer=0.8),
         row("headline", "train.py approx=qsgp data=kin40k", value=25.0),
         row("recipes", "experiment=qsgp_kin40k", value=0.17, seconds=100.0),
+        row("sizes", "grid of 50,653,000 cells, a fifth missing: solve", value=2.0, passed=False),
     ]
     verdicts = [line for line in gpu_hour.results(rows).splitlines() if line.startswith("- ")]
     assert [line.split(":")[0] for line in verdicts] == [
-        *("- pass", "- pass", "- FAIL", "- FAIL", "- pass", "- not run"),
+        *("- pass", "- pass", "- FAIL", "- FAIL", "- pass", "- not run", "- FAIL"),
     ]
     slower = [rows[0], rows[1] | {"value": 11.0}]
     assert "- FAIL: kernel product" in gpu_hour.results(slower)
@@ -196,6 +197,7 @@ def test_rows_that_are_judged_are_those_of_the_stages(stages, gpu_hour):
     assert 'f"product, n = {n:,}, {columns} columns, {backend}"' in script
     assert 'f"SVGP-{size}, {batch:,} rows, {named(dtype)}"' in script
     assert 'f"exact GP, n = {n:,}, {named(dtype)}"' in script
+    assert gpu_hour.verdicts.__globals__["GRID"].startswith(f"grid of {370**3:,} cells, a fifth")
     assert sys.modules["timing"].named(torch.float32) == "float32"
 
 

@@ -140,6 +140,13 @@ def whitened_optimum(
     return torch.stack([i.weights for i in inner]), torch.stack([i.inverse_root() for i in inner])
 
 
+def has_laplace(likelihood: Likelihood) -> bool:
+    """Whether ``laplace_variational`` takes this likelihood."""
+    concave = likelihood.log_concave and likelihood.task != "regression"
+    curved = type(likelihood).curvature is not Likelihood.curvature
+    return concave and curved and likelihood.num_latents == 1
+
+
 @torch.no_grad()
 def laplace_variational(
     variables: InducingVariables, mean: Mean, x: Tensor, y: Tensor, likelihood: Likelihood
@@ -152,7 +159,7 @@ def laplace_variational(
         variables: u at the current hyperparameters.
         mean: prior mean of f.
         x (n, d), y (n,): rows, all in memory.
-        likelihood: log-concave, with ``curvature`` and one latent function.
+        likelihood: as ``has_laplace`` says.
 
     Cost: O(n M^2 + M^3) for each of at most ``MAX_NEWTON`` steps.
     """

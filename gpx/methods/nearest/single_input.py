@@ -13,7 +13,6 @@ from scipy.linalg.lapack import dposv
 from torch import Tensor
 
 from gpx.kernels.stationary import Stationary
-from gpx.linalg.screened_nearest import ScreenedSearch, screened_search
 from gpx.methods.nearest.compiled_input import (
     MAX_NEIGHBOURS,
     CompiledInput,
@@ -64,15 +63,12 @@ class SingleInput:
 
     For a batch of one, the overhead of about sixty torch calls dominates. NumPy and one LAPACK call
     take a quarter of that time, and compiled code (``CompiledInput``), for the kernels that it has,
-    a sixteenth. Without compiled code and for many input columns, the nearest points are found with
-    bounds that rule out most of them (``ScreenedSearch``), which pays only for single inputs.
+    a sixteenth.
 
     Args:
         points: with coordinates and a search, on a CPU.
         q_mean (M,), q_root (M,) or (M, r): as in ``NearestPosterior``.
         num_neighbours: H.
-
-    Cost: the bounds are prepared at the first input.
     """
 
     def __init__(
@@ -89,8 +85,6 @@ class SingleInput:
             self._unit = kernel.lengthscale.numpy()
         self._places: Numbers = points.places.numpy()
         self._precision = points.z.numpy().dtype
-        self._screened: ScreenedSearch | None = None
-        self._screening_tried = False
         self._q_mean: Numbers = q_mean.detach().double().numpy()
         self._q_root: Numbers = q_root.detach().double().numpy()
         self._scale, self._jitter = float(kernel.outputscale), float(points.jitter)
@@ -145,9 +139,10 @@ class SingleInput:
             asked = x.numpy()[0].astype(np.float64) / self._unit
         else:  # also raises if x does not fit
             asked = self._points.coordinates(x.double()).numpy()[0]
-        near, to_input = self._nearest(asked)
+        near = self._search.search_one(asked.astype(self._precision), h)
         places = self._places[near]
         gap = places - asked
+        to_input = np.einsum("hd,hd->h", gap, gap)
         if to_input[0] > FAR_SQUARED:
             gap = places - places[0]
         products = gap @ gap.T
@@ -169,16 +164,3 @@ class SingleInput:
             return None
         rest = max(self._scale - float(cross @ weights), 0.0)
         return mean, rest + float(spread @ spread)
-
-    def _nearest(self, asked: Numbers) -> tuple[NDArray[np.int64], Numbers]:
-        """Points nearest to coordinates (d,), nearest first, and squared distances: (H,) each."""
-        if not self._screening_tried:
-            self._screening_tried = True
-            self._screened = screened_search(self._places, self._count)
-        if self._screened is not None:
-            found = self._screened.search_one(asked, self._count)
-            if found is not None:
-                return found
-        near = self._search.search_one(asked.astype(self._precision), self._count)
-        gap = self._places[near] - asked
-        return near, np.einsum("hd,hd->h", gap, gap)

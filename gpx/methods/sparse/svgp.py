@@ -21,6 +21,7 @@ from gpx.inference.variational import (
     Strategy,
     Whitened,
     WhitenedGaussian,
+    has_laplace,
     laplace_variational,
     mean_shares,
     observed_sums,
@@ -184,7 +185,7 @@ class SVGP(Model):
         self._start_likelihood(x, y)
         if self.warm_start and isinstance(self.likelihood, OPTIMAL):
             self._warm_start(self.likelihood, x, y)
-        elif self.warm_start and self.row_noise is None and _has_laplace(self.likelihood):
+        elif self.warm_start and self.row_noise is None and has_laplace(self.likelihood):
             self._start_at_laplace(x, y, generator)
 
     @torch.no_grad()
@@ -254,10 +255,9 @@ class SVGP(Model):
             ConfigError: the likelihood is not Gaussian, so that there is no closed form.
         """
         if not isinstance(self.likelihood, OPTIMAL):
-            # torch renames the class of a module with parametrised parameters
-            name = class_name(self.likelihood)
             raise ConfigError(
-                f"the optimal q(u) has a closed form for the Gaussian likelihood only, not {name}"
+                "the optimal q(u) has a closed form for the Gaussian likelihood only, not "
+                f"{class_name(self.likelihood)}"
             )
         self._assign_optimum(self.q, self._sums(x, y))
 
@@ -356,10 +356,3 @@ class SVGP(Model):
         if isinstance(stored, Tensor) and stored.ndim == 2 and not self.features.trainable:
             self._resize(stored.shape)
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def _has_laplace(likelihood: Likelihood) -> bool:
-    """Whether q(v) can start at Laplace's approximation."""
-    concave = likelihood.log_concave and likelihood.task != "regression"
-    curved = type(likelihood).curvature is not Likelihood.curvature
-    return concave and curved and likelihood.num_latents == 1
