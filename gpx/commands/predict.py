@@ -19,6 +19,7 @@ from gpx.options.config import CONFIGS
 from gpx.options.names import option_names
 from gpx.runs.exporting.export import Format, export, output_path
 from gpx.runs.exporting.onnx_program import require_packages
+from gpx.runs.exporting.torch_program import require_numbers
 from gpx.runs.folder import RunFolder
 from gpx.runs.loading import finished_predictor, load
 from gpx.runs.predictor import Predictor
@@ -156,6 +157,7 @@ def _export(arguments: list[str]) -> None:
         if options["format"] == "onnx":
             require_packages()
         model = load(run, trust=trust)
+        require_numbers(model, options["format"])
         print(
             f"{output}: tracing the model, which takes seconds, or minutes for a large network",
             file=sys.stderr,

@@ -179,6 +179,10 @@ def test_what_has_no_program_is_refused_in_one_sentence(exported, tmp_path, caps
     made = gpx.fit(x, (y > np.median(y)).astype(float), *options, *SMALL, folder=tmp_path / "run")
     with pytest.raises(ConfigError, match="is a class"):
         gpx.export(made, tmp_path / "model.pt2", format="torch")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([f"run={tmp_path / 'run'}", "format=torch", f"output={tmp_path / 'model.pt2'}"])
+    assert capsys.readouterr().err.startswith("error: format=torch gives mean and standard")
     numbers = exported("svgp").model
     kind = type(numbers.posterior)
     right = kind.predict
