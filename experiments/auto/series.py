@@ -36,7 +36,9 @@ LONGEST = 1800
 SETS = ("airline_passengers", "mauna_loa_co2", "solar_irradiance", "snelson1d")
 SEASONAL = ("airline_passengers", "mauna_loa_co2")
 """Sets with a season to be found."""
-TESTED = ("a random tenth", "the last tenth")
+TESTED = ("a random tenth", "the last tenth", "the last tenth, log")
+LOG = "data.target_transform=log"
+"""The option of the cells of the third kind, which are measured where the second advises it."""
 BASELINES = ("linear", "5-nn", "boosting")
 QUIET = (
     *("trainer.figures=false", "trainer.tensorboard=false", "trainer.eval_every=0"),
@@ -59,7 +61,7 @@ def measure(name: str, tested: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         fitted = gpx.fit(
-            *(table.x[rest], table.y[rest], *QUIET),
+            *(table.x[rest], table.y[rest], *QUIET, *([LOG] if tested == TESTED[2] else [])),
             test=(table.x[test], table.y[test]),
             folder=Path(folder) / "run",
         )
@@ -68,6 +70,7 @@ def measure(name: str, tested: str) -> dict[str, Any]:
     return {
         **{"set": name, "tested": tested, "n": len(rest)},
         "kernel": metrics["model.kernel_choice"].split("'")[1],
+        "advised": f"try {LOG}" in metrics["model.kernel_choice"],
         **{key: metrics[f"test.{key}"] for key in ("rmse", "mnlp", "coverage_95")},
         **{other: metrics[f"baseline.{other}.rmse"] for other in BASELINES},
         **{"seconds": seconds, "steps": metrics["train.steps"]},
@@ -98,7 +101,13 @@ def table(found: list[dict[str, Any]]) -> None:
             "processor seconds of the whole call with its baselines. A random tenth is "
             "interpolated,",
             "the last tenth (14 and 68 months, 40 years of irradiance) is forecast; snelson1d is",
-            "not a time series.",
+            "no series: its last tenth lies beyond the border of the rows. log: a further run with",
+            f"{LOG}, where the run advised it, because its evidence is higher.",
+            "The last 40 years of irradiance lie 1.8 standard deviations above the mean of the 362",
+            "before, and vary by 1.08 around their own mean. The kernel with the season has the",
+            "higher evidence, and forecasts the last tenths of the training rows better than one",
+            "without (log density -1.04 against -1.20 a row), but these 40 years worse (RMSE 1.25",
+            "without): nothing in the rows before tells that.",
         ],
         rows,
         {
@@ -119,7 +128,8 @@ def main() -> None:
         return
     cells = Cells(CELLS, "set", "tested")
     for name, tested in () if arguments.table else itertools.product(SETS, TESTED):
-        if (name, tested) in cells:
+        before = next((c for c in cells.rows if (c["set"], c["tested"]) == (name, TESTED[1])), {})
+        if (name, tested) in cells or (tested == TESTED[2] and not before.get("advised")):
             continue
         command = [sys.executable, __file__, "--cell", name, tested]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)

@@ -240,8 +240,9 @@ def table() -> None:
         "(those rows come from experiments/sparse_family).",
         "Not as published: targets are standardised, lengthscales and noise have no upper bounds, "
         f"training ends after at most {max(steps, default=0)} evaluations, sarcos_like has 10,000 "
-        "training rows in place of 44,484, and abalone_like and sarcos_like are generated (an "
-        "exact GP has SMSE 0.51 on the first and, with 700 rows, 0.011 on the second), so the "
+        "training rows in place of 44,484, kin40k with three axes ends at 15 evaluations, and "
+        "abalone_like and sarcos_like are generated (an exact GP has SMSE 0.51 on the first and, "
+        "with 700 rows, 0.011 on the second), so the "
         "published figures beside those two are of other data. Seconds are processor time of one "
         "thread.",
         "Why two checks fail. abalone_like: FITC over-fits; its evidence is 273 nats above the "

@@ -65,10 +65,11 @@ def encode_targets(
     values = tuple(float(v) for v in np.unique(y))
     if task == "binary":
         if values not in _BINARY:
+            several = " (softmax for several classes)" if len(values) > 2 else ""
             raise DataError(
                 f"{table.where}: the target ({table.target_name!r}) takes {_listed(values)}, "
                 "expected two labels coded 0 and 1, -1 and 1, 1 and 2, or false and true; "
-                "recode them or choose another likelihood="
+                f"recode them or choose another likelihood={several}"
             )
         return np.where(y == values[1], 1.0, -1.0), values
     bad = y != np.round(y)
