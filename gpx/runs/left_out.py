@@ -45,7 +45,7 @@ def left_out_rows(posterior: Posterior, scaler: Standardiser, normal: bool) -> L
     if not isinstance(posterior, ExactPosterior):
         raise NotAvailable(
             "leave-one-out predictions need an exact Gaussian process that is solved by Cholesky, "
-            f"and this model has a {class_name(posterior)}: train with model=ExactGP() and "
+            f"and the posterior is {class_name(posterior)}: train with model=ExactGP() and "
             "solver=cholesky"
         )
     if not normal:

@@ -42,8 +42,8 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
     posterior = predictor.posterior
     if not isinstance(posterior, DirectPosterior | DirectNetworkPosterior):
         raise ConfigError(
-            f"format=int4 needs discrete weights, and the run has a {class_name(posterior)}; train "
-            "with approx=direct"
+            "format=int4 needs discrete weights, and the posterior of this run is "
+            f"{class_name(posterior)}; train with approx=direct"
         )
     if predictor.target_transform is not None:
         raise ConfigError("format=int4 cannot hold data.target_transform=: train without it")
