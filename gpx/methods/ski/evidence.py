@@ -77,8 +77,9 @@ class SKIEvidence(Objective[GatheredRows]):
       standard errors of value and gradient reach ``accuracy``; a warning says if ``most_probes``
       are not enough. Errors are reported in ``facts``. The gradient is unbiased.
     - "chebyshev": the value by polynomials of a degree, up to 2,000, that grows with the square
-      root of the condition number; their error is added to that of the probes. The gradient is that
-      of "lanczos". Much slower; for comparison.
+      root of the condition number; their error is added to that of the probes. Probes are added,
+      with the same warning, as for rough kernels: without a preconditioner many are needed. The
+      gradient is that of "lanczos". Much slower; for comparison.
     - "eigenvalues": scaled eigenvalues of K_UU, O(sum m_l^3); not a bound, and ignores where the
       data lie. The error is below 1 % in one dimension with a resolved kernel and uniform inputs,
       and 1 to 10 % in two and three (Hultin 2017, section 3.2.2, with its missing term).
@@ -216,8 +217,7 @@ class SKIEvidence(Objective[GatheredRows]):
                     self._record_gradient_error(*found.slopes, found.probes)
                 if math.isfinite(float(self.gradient_error)):
                     facts["gradient_error"] = float(self.gradient_error)
-            if self.logdet == "lanczos":
-                self._warn_of_error(0.5 * error, n, found.probes)
+            self._warn_of_error(0.5 * error, n, found.probes)
         else:
             quad, report = quadratic_form(
                 system, target, tolerance=model.tolerance, max_iterations=model.max_iterations
@@ -242,10 +242,12 @@ class SKIEvidence(Objective[GatheredRows]):
     def _warn_of_error(self, error: float, num_data: int, probes: int) -> None:
         """Warn if a standard error (nats) is above its target."""
         if error > self._target_error(num_data):
+            # polynomials are of A itself: the low-rank part takes nothing off their error
+            other = "rank" if self.logdet == "lanczos" else "take logdet=lanczos"
             warnings.warn(
                 f"the evidence of {num_data:,} rows has a standard error of {error:.3g} nats after "
                 f"{probes} probes, above accuracy={self.accuracy:g} nats a row; raise most_probes, "
-                "or rank, or ask for less accuracy",
+                f"or {other}, or ask for less accuracy",
                 stacklevel=3,
             )
 
