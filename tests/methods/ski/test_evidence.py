@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Matern32, Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.ski import system
@@ -136,6 +136,31 @@ def test_spectra_of_kernels_that_factor_are_products():
     want = 1.3 * (along[0].unsqueeze(1) * along[1]).flatten().clamp_min(0.0)
     found = circulant_eigenvalues(covariance, grid, kernel, "whittle", 3)
     torch.testing.assert_close(found, want, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_kernel_with_the_period_of_the_grid_has_the_eigenvalues_of_its_circulants(d):
+    """K_UU is circulant along every axis: the log-determinant is that of its eigenvalues."""
+    grid = InterpolationGrid.covering(synthetic(50, d)[0], [16, 18][:d], "cubic")
+    kernels = [
+        Periodic(1, 1.1, 1.3 if axis == 0 else None, [axis], period=m * h)
+        for axis, (m, h) in enumerate(zip(grid.shape, grid.spacing, strict=True))
+    ]
+    kernel = (kernels[0] if d == 1 else kernels[0] * kernels[1]).double()
+    covariance = grid_covariance(grid, kernel, CPU)
+    noise = torch.tensor(0.1).double()
+    # another period would not fit the grid
+    parameters = [p for name, p in kernel.named_parameters() if "period" not in name]
+    assert len(parameters) == d + 1
+    want = scaled_logdet(grid_eigenvalues(covariance), noise, 300)
+    slopes = torch.autograd.grad(want, parameters, retain_graph=True)
+    for kind in ("strang", "chan"):
+        values = circulant_eigenvalues(covariance, grid, kernel, kind, None)
+        found = scaled_logdet(values, noise, 300)
+        torch.testing.assert_close(found, want, rtol=1e-10, atol=0.0)
+        ours = torch.autograd.grad(found, parameters, retain_graph=True)
+        for mine, theirs in zip(ours, slopes, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
 
 
 def test_fewer_rows_than_points_take_the_largest_eigenvalues():
