@@ -154,7 +154,7 @@ class SKIEvidence(Objective[GatheredRows]):
         self.probes = FixedProbes(resample)
         self.register_buffer("drawn", torch.tensor(probes))
         self.register_buffer("gradient_error", torch.tensor(math.inf, dtype=torch.float64))
-        self._warned = False
+        self._warned_of: set[str] = set()
 
     def prepare(
         self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -163,7 +163,7 @@ class SKIEvidence(Objective[GatheredRows]):
         self.probes.prepare(generator)
         self.drawn.fill_(self.num_probes)
         self.gradient_error.fill_(math.inf)
-        self._warned = False
+        self._warned_of.clear()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Load states of versions with a fixed number of probes, which do not store these."""
@@ -240,8 +240,9 @@ class SKIEvidence(Objective[GatheredRows]):
         return max(EVIDENCE_ERROR_TARGET, self.accuracy * num_data)
 
     def _warn_of_error(self, error: float, num_data: int, probes: int) -> None:
-        """Warn if a standard error (nats) is above its target."""
-        if error > self._target_error(num_data):
+        """Warn once if a standard error (nats) is above its target."""
+        if error > self._target_error(num_data) and "value" not in self._warned_of:
+            self._warned_of.add("value")
             # polynomials are of A itself: the low-rank part takes nothing off their error
             other = "rank" if self.logdet == "lanczos" else "take logdet=lanczos"
             warnings.warn(
@@ -263,8 +264,8 @@ class SKIEvidence(Objective[GatheredRows]):
         """Record the error of the gradient, and warn once if it is above its target."""
         share = error / size if size else math.inf if error else 0.0
         self.gradient_error.fill_(share)
-        if error > self._target_gradient_error(size) and not self._warned:
-            self._warned = True
+        if error > self._target_gradient_error(size) and "gradient" not in self._warned_of:
+            self._warned_of.add("gradient")
             warnings.warn(
                 f"the gradient of the log-determinant has a standard error of {share:.1%} "
                 f"after {probes} probes, above accuracy={self.accuracy:g} of its size; raise "
