@@ -177,7 +177,7 @@ def test_predictions_equal_dense_inference(d):
         gain = (cross * torch.linalg.solve(matrix, cross.mT).mT).sum(1)
         variance = model.kernel.diagonal(at) - gain
     found = posterior.predict(at)
-    torch.testing.assert_close(found.mean, mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(found.variance, variance, rtol=1e-4, atol=2e-6)
     assert posterior.facts()["variance_missing"] < 1e-5
 
