@@ -86,7 +86,7 @@ def _predict(arguments: list[str]) -> None:
         raise ConfigError(
             f"output={output} would overwrite the file of input=: choose another name"
         )
-    if output.suffix in (".npz", ".parquet"):
+    if output.suffix.lower() in (".npy", ".npz", ".parquet", ".xlsx"):
         raise ConfigError(
             f"output={output}: predictions are written as comma-separated text; choose a name that "
             "ends in .csv or .csv.gz"

@@ -215,7 +215,7 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     if new in owners:
         return f"the option {name} has been renamed: use {new}, an option of basis="
     here, chosen = _composed_here(overrides, config_folder)
-    if name in owners and not owners[name]:
+    if name in owners and (not owners[name] or (config_folder / name).is_dir()):
         return _explain_bare(name, config_folder)
     if name in owners:
         return _explain_elsewhere(name, owners[name], chosen)
@@ -252,7 +252,8 @@ def _explain_bare(name: str, config_folder: Path) -> str:
     inside = OmegaConf.select(OmegaConf.create(text), f"approx.{name}")
     if f"@package approx.{name}" in text or inside is not None:
         return f"options of {name}= are written approx.{name}.NAME=..."
-    return f"{name}= has no options as long as it is not chosen: choose {' or '.join(choices)}"
+    listed = " or ".join(choices[:MAX_LISTED]) + (" ..." if len(choices) > MAX_LISTED else "")
+    return f"{name}= has no options as long as it is not chosen: choose {listed}"
 
 
 def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, str]) -> str:

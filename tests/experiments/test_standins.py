@@ -8,10 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PATH = Path(__file__).resolve().parents[2] / "experiments" / "ski" / "standins.py"
-SPEC = importlib.util.spec_from_file_location("standins", PATH)
-standins = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(standins)
+PLACE = Path(__file__).resolve().parents[2] / "experiments" / "ski"
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, PLACE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+standins, setting = script("standins"), script("setting")
 
 
 def linear_smse(x, y):
@@ -36,3 +43,20 @@ def test_as_hard_for_a_line_as_the_set_it_stands_for(name, columns, expected):
     assert np.array_equal(again[0], x)
     assert np.array_equal(again[1], y)
     assert not np.array_equal(make(20_000, seed=4)[1], y)
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_the_synthetic_function_is_equation_4_1(inputs):
+    data = setting.synthetic(2000, seed=5, inputs=inputs)
+    random = np.random.default_rng(5)  # the weights are its first draws
+    first, second = random.uniform(-1.0, 1.0, (2, inputs))
+    x = data.x.numpy()
+    assert x.shape == (2000, inputs)
+    assert 9.9 < np.abs(x).max() <= 10.0
+    value = sum(first[d] * np.sin(4.0 * second[d] * x[:, d]) for d in range(inputs))
+    value = 4.0 * value * np.exp(-(np.linalg.norm(x, axis=1) ** 2) / (50.0 * inputs))
+    # the standard deviation of 2,000 draws is within 8 % of theirs at five standard errors
+    assert np.std(data.y.numpy() - value) == pytest.approx(0.01, rel=0.08)
+    again, other = (setting.synthetic(2000, seed, inputs) for seed in (5, 6))
+    assert all(np.array_equal(a, b) for a, b in zip(data, again, strict=True))
+    assert not np.array_equal(data.y, other.y)

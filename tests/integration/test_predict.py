@@ -99,6 +99,7 @@ def test_bad_tables_are_one_line_and_write_nothing(trained, tmp_path, capsys, te
         (["run=x", "inptu=y", "output=z"], "did you mean input=?"),
         (["run=nowhere", "input=y", "output=z"], "there is no run folder nowhere"),
         (["run=x", "input=y", "output=z.parquet"], "written as comma-separated text; choose a n"),
+        (["run=x", "input=y", "output=z.NPY"], "written as comma-separated text; choose a name"),
     ],
 )
 def test_bad_options(capsys, arguments, expected):

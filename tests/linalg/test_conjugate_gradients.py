@@ -142,6 +142,16 @@ def test_products_are_counted_and_the_zero_start_is_free():
     assert (warm.report.iterations, exact.calls) == (0, 1)
 
 
+@pytest.mark.parametrize(("inputs", "steps"), [(1, 138), (2, 780)])
+def test_steps_for_squared_exponential_matrices_are_as_known(inputs, steps):
+    """1,000 inputs uniform over 20 lengthscales, noise variance 1e-3, within 20 %."""
+    generator = torch.Generator().manual_seed(0)
+    x = 20.0 * torch.rand(1000, inputs, generator=generator, dtype=torch.float64)
+    matrix = torch.exp(-0.5 * torch.cdist(x, x).square()) + 1e-3 * torch.eye(1000).double()
+    found = conjugate_gradients(matrix, randn(1000), stop=RelativeResidual(1e-6))
+    assert found.report.iterations == pytest.approx(steps, rel=0.2)
+
+
 def test_converged_columns_are_frozen_and_zero_columns_cost_nothing():
     matrix = torch.diag(torch.linspace(1, 50, 50, dtype=torch.float64))
     rhs = torch.zeros(50, 3, dtype=torch.float64)

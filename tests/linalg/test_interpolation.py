@@ -108,6 +108,32 @@ def test_tensor_product_is_the_row_wise_kronecker_product(method):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
 
 
+def test_products_of_quadratics_are_exact():
+    axes = [RegularAxis(0.0, 3.0 / (m - 1), m) for m in (7, 9)]
+    x = torch.stack([inputs(seed=s) for s in range(2)], 1)
+    weights = matrix(*interpolate(x, axes, boundary="keys"), 7 * 9)
+    nodes = torch.cartesian_prod(*[axis.points(x) for axis in axes])
+
+    def biquadratic(at):
+        u, v = at.unbind(1)
+        return (1.0 - 2.0 * u + 0.5 * u**2) * (0.3 + v - 0.7 * v**2)
+
+    torch.testing.assert_close(weights @ biquadratic(nodes), biquadratic(x), rtol=0, atol=1e-12)
+
+
+def test_inverse_distances_to_the_two_nearest_points():
+    points = torch.tensor([0.0, 0.4, 1.5, 3.0], dtype=D)
+    x = torch.cat([inputs(30), points])
+    found = matrix(*interpolate(x[:, None], [points], method="inverse_distance"), 4)
+    after = torch.searchsorted(points, x[:30])
+    for row, i in enumerate(after.tolist()):
+        inverse = 1.0 / (x[row] - points[i - 1 : i + 1]).abs()
+        expected = torch.zeros(4, dtype=D)
+        expected[i - 1 : i + 1] = inverse / inverse.sum()
+        torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[30:], torch.eye(4, dtype=D), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("boundary", ["margin", "keys"])
 def test_gradients_in_the_inputs(boundary):
     axis = RegularAxis.covering(0.0, 3.0, 9) if boundary == "margin" else RegularAxis(0.0, 0.375, 9)

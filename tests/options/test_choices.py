@@ -74,6 +74,11 @@ def test_options_of_another_choice_are_refused(overrides, message):
         made(*overrides)
 
 
+def test_options_of_a_choice_not_made_yet_name_the_choices_and_no_recipe():
+    with pytest.raises(ConfigError, match="optimizer= has no options as long as it is not chosen"):
+        composed(["optimizer.lr=1"])
+
+
 def test_a_likelihood_of_ones_own_needs_no_config(monkeypatch):
     module = ModuleType("my_likelihood")
     module.Mine = type("Mine", (Bernoulli,), {})

@@ -129,7 +129,11 @@ def quad_logdet(
             slopes.add(found[-1].solved, found[-1].whitened)
         if drawn >= wanted:
             rows = _joined(found, "rows")
-            logdet, error = _mean_logdet(system, _joined(found, "samples"), rows)
+            if chebyshev:
+                logdet, error = _chebyshev(system, rows)
+            else:
+                logdet, error = _mean_logdet(system, _joined(found, "samples"), rows)
+                logdet = logdet + system.preconditioner.logdet()
             excess = [float(error) / accuracy]
             if slopes is not None:
                 off, size = slopes.error()
@@ -137,9 +141,6 @@ def quad_logdet(
             wanted = max(
                 wanted, _num_probes_needed(drawn, excess, most_probes - most_probes % probes)
             )
-    logdet = logdet + system.preconditioner.logdet()
-    if chebyshev:
-        logdet, error = _chebyshev(system, rows)
     first = found[0].solve
     quad = _quad(system, target, first)
     if slopes is not None:

@@ -10,6 +10,7 @@ import torch
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF, Matern32
+from gpx.kernels import Linear as LinearKernel
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Linear, Zero
 from gpx.methods.exact import model as exact_module
@@ -85,15 +86,32 @@ def test_prediction_does_not_depend_on_the_block_size(monkeypatch):
     torch.testing.assert_close(got.variance, want.variance, rtol=1e-10, atol=1e-12)
 
 
+def test_a_linear_kernel_is_bayesian_linear_regression():
+    """Weights N(0, diag(v)), their posterior by the normal equations."""
+    _, x, y = random_problem()
+    at, variances = x[:9] + 0.4, torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    model = ExactGP(
+        kernel=LinearKernel(3, variances.tolist()), mean=Zero(), likelihood=Gaussian(0.07)
+    ).double()
+    with torch.no_grad():
+        noise = model.likelihood.noise_variance
+        precision = x.mT @ x / noise + (1.0 / model.kernel.slope_variance).diag()
+    weights = torch.linalg.solve(precision, x.mT @ y / noise)
+    found = model.condition(x, y).predict(at)
+    torch.testing.assert_close(found.mean, at @ weights, rtol=1e-8, atol=1e-10)
+    variance = (at * torch.linalg.solve(precision, at.mT).mT).sum(1)
+    torch.testing.assert_close(found.variance, variance, rtol=1e-8, atol=1e-10)
+
+
 def test_noise_free_interpolation_passes_through_the_data():
     x = torch.linspace(0, 3, 8, dtype=torch.float64)[:, None]
     y = x.squeeze(1).cos()
     model = ExactGP(
-        kernel=Matern32(), mean=Constant(), likelihood=Gaussian(2e-6, noise_floor=1e-6)
+        kernel=Matern32(), mean=Constant(), likelihood=Gaussian(2e-13, noise_floor=1e-13)
     ).double()
     found = model.condition(x, y).predict(x)
-    torch.testing.assert_close(found.mean, y, rtol=0, atol=1e-4)
-    assert float(found.variance.max()) < 1e-5
+    torch.testing.assert_close(found.mean, y, rtol=0, atol=1e-6)
+    assert float(found.variance.max()) < 1e-6
     assert float(found.variance.min()) >= 0.0
 
 

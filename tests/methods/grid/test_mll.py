@@ -37,6 +37,20 @@ def test_evidence_and_gradient_equal_dense_ones(gaps, share):
         assert 0.0 <= found.facts["evidence_fit_gap"] < 1e-9
 
 
+def test_a_full_grid_agrees_to_nine_digits():
+    """Evidence, gradient and predictions need no iteration there."""
+    whole, x, y = grid_problems.draw(1.0, sizes=(7, 5, 4))
+    model, exact = grid_problems.pair()
+    found, want = GridMLL("dense").evidence(model, x, y), ExactMLL().evidence(exact, x, y)
+    torch.testing.assert_close(found.value, want.value, rtol=1e-9, atol=0)
+    slopes = gradient(found.value, model), gradient(want.value, exact)
+    for ours, dense in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-9, atol=1e-9)
+    ours, dense = (m.condition(x, y).predict(whole + 0.01) for m in (model, exact))
+    torch.testing.assert_close(ours.mean, dense.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.variance, dense.variance, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize("share", [1.0, 0.8])
 def test_a_grid_of_one_axis(share):
     _, points, y = grid_problems.draw(share, sizes=(30,))
