@@ -28,7 +28,8 @@ SHORT, MIN_SHORT = 0.02, 3.0
 """Initial lengthscale of terms for the rest, as a share of the range of the input, but at least so
 many mean distances of neighbours."""
 NOISE_SHARE, MIN_NOISE = 0.1, 1e-5
-"""Initial noise variance, as a share of what trend and seasons leave unexplained, and at least."""
+"""Initial noise variance, as a share of what trend and seasons leave unexplained, and at least.
+Added terms start with at least that variance, too: a constant series or a line leaves nothing."""
 EXCHANGED = ("rbf", "matern12", "matern52")
 """Terms that are exchanged for one another."""
 
@@ -127,14 +128,14 @@ def _with_one_more_term(
         yield plus("linear", kernel_node("linear", folders))
     yield plus("rbf", kernel_node("rbf", folders) | {"lengthscale": LONG})
     name = "rbf" if "matern12" in best.name else "matern12"
-    rest = {"lengthscale": series.short, "outputscale": series.rest}
+    rest = {"lengthscale": series.short, "outputscale": max(series.rest, MIN_NOISE)}
     yield plus(name, kernel_node(name, folders) | rest)
     known = _periods(best.node)
     for season in series.seasons if len(known) < NUM_SEASONS else ():
         if any(abs(season.period - period) < SAME_SEASON * period for period in known):
             continue
         node = kernel_node("periodic", folders) | {"period": season.period}
-        fixed = node | {"outputscale": season.variance}
+        fixed = node | {"outputscale": max(season.variance, MIN_NOISE)}
         yield plus("periodic", fixed)
         yield plus("rbf*periodic", _changing(fixed, folders))
 

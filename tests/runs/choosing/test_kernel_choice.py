@@ -314,6 +314,17 @@ def test_every_season_that_the_kernel_lacks_is_tried():
     assert tried(known) == []
 
 
+def test_terms_added_to_a_constant_or_a_line_start_above_their_floor():
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    best = Fit("rbf", kernel_node("rbf", [CONFIGS]), {"noise_variance": 0.1}, 0.0)
+    for y in (0.0 * x, 3.0 * x):
+        added = _with_one_more_term(best, decomposed(x, y), [CONFIGS])
+        terms = [new["kernels"][-1] for _, new in added]
+        factors = [each for term in terms for each in term.get("kernels", [term])]
+        starts = [each.get("outputscale") for each in factors]
+        assert min(start for start in starts if isinstance(start, float)) >= 1e-5
+
+
 def test_the_logarithm_is_advised_where_its_density_of_the_targets_is_higher(tmp_path):
     time = np.linspace(0, 6, 90)
     season = 0.4 * np.sin(2 * np.pi * time) + 0.05 * np.random.default_rng(0).normal(size=90)
