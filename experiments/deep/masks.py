@@ -89,9 +89,6 @@ NOTES = [
     "Carlo dropout does not narrow as rows are added, since its rate is fixed: at any rate and any",
     "number of steps here more rows give more accuracy than confidence. A temperature ends it; the",
     "plain network with a temperature is better still.",
-    "",
-    "The MNLL of CNN was measured when probabilities below 1.2e-7 still counted as 1.2e-7, and is",
-    "too small by some hundredths without a temperature.",
 ]
 OTHER_SIZES = tuple(size for size in SIZES if size != SIZE)
 Key = tuple[str, int, str]
