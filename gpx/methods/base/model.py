@@ -59,6 +59,27 @@ def check_parts(model: Model) -> None:
             )
 
 
+def check_placed(model: Model) -> None:
+    """Raise ConfigError if several inducing points are all where they were made, at zero.
+
+    They would move together for ever, and count as one. Reads the points only if nothing was
+    written into them since they were made, so that no step of training waits for a GPU.
+    """
+    for name in ("inducing", "inducing_points"):
+        points = model._parameters.get(name)
+        if points is None or len(points) < 2 or points._version or bool(points.any()):
+            continue
+        raise ConfigError(
+            f"{class_name(model)}: its {len(points)} inducing points have not been placed; call "
+            "model.initialise(x, y, generator=torch.Generator().manual_seed(0)) before training"
+        )
+
+
+def _check_condition(model: Model, x: Tensor, y: Tensor, **known: Any) -> None:
+    _check_training(model, x, y, **known)
+    check_placed(model)
+
+
 def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     check_parts(model)
     check_inputs(model, x, model.num_inputs)
@@ -117,8 +138,8 @@ class Model(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("initialise", "condition"):
-            guard(cls, method, _check_training)
+        guard(cls, "initialise", _check_training)
+        guard(cls, "condition", _check_condition)
 
     @property
     def num_inputs(self) -> int | None:
