@@ -66,10 +66,15 @@ def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_
 def _check_evidence(
     objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **known: Any
 ) -> None:
-    objective.require_model(model)
+    if isinstance(model, Model):  # as in _check_data
+        objective.require_model(model)
     _check_data(objective, model, x, y, **known)
     if isinstance(model, Model):
-        check_placed(model)
+        try:
+            check_placed(model)
+        except ConfigError:
+            objective.check(model)  # what no start would mend is said first
+            raise
     if objective.total and len(x) > objective.total:
         raise ConfigError(
             f"{class_name(objective)} was made for num_data={objective.total} rows and given "
