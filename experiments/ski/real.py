@@ -16,9 +16,11 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,8 +29,9 @@ import torch
 from record import COMMIT, Checks, Rows, write
 from standins import abalone_like, sarcos_like
 
+from gpx.models import FITC, SGPR, SKI, ExactGP
 from gpx.options.composition import composed
-from gpx.runs import RunFolder, run
+from gpx.runs import RunFolder, load, run
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "real_cells.jsonl"
@@ -40,6 +43,7 @@ DATA = {
     "sarcos_like, all rows": (44_484, 4449),
 }
 """Training and test rows."""
+INPUTS = {"abalone_like": 8, "kin40k": 8, "sarcos_like": 21, "sarcos_like, all rows": 21}
 PUBLISHED = {  # SMSE, SMAE, MSLL
     ("abalone_like", "ski"): (0.4290, 0.6467, -0.4250),
     ("abalone_like", "fitc"): (0.4428, 0.6537, -0.4846),
@@ -52,34 +56,44 @@ PUBLISHED = {  # SMSE, SMAE, MSLL
     ("sarcos_like", "fitc"): (0.0108, 0.1195, -2.258),
     ("sarcos_like", "sgpr"): (0.0159, 0.1171, -2.017),
 }
-SKI = ("approx=ski", "approx.grid_size=200", "init=constants", "kernel.lengthscale=3.0")
+OPTIONS = ("approx=ski", "approx.grid_size=200", "init=constants", "kernel.lengthscale=3.0")
 INDUCING = 200
 METHODS: dict[str, tuple[str, ...]] = {
-    "ski unit 2": (*SKI, "projection=unit"),
+    "ski unit 2": (*OPTIONS, "projection=unit"),
     "ski unit 2, circulant": (
-        *SKI,
+        *OPTIONS,
         "projection=unit",
         "objective.logdet=circulant",
         "objective.wraps=3",
     ),
-    "ski orthonormal 2": (*SKI, "projection=orthonormal"),
+    **{
+        f"ski unit 2, n_s = {samples}": (
+            *OPTIONS,
+            "projection=unit",
+            "approx.variance=stochastic",
+            f"approx.variance_samples={samples}",
+        )
+        for samples in (20, 200)
+    },
+    "ski orthonormal 2": (*OPTIONS, "projection=orthonormal"),
     "ski unit 3": (
-        *SKI,
+        *OPTIONS,
         "projection=unit",
         "approx.projection.num_outputs=3",
         "approx.grid_size=40",
     ),
     "ski unit 1": (
-        *SKI,
+        *OPTIONS,
         "projection=unit",
         "approx.projection.num_outputs=1",
         "approx.grid_size=2000",
     ),
-    "ski free 2": (*SKI, "projection=free"),
+    "ski free 2": (*OPTIONS, "projection=free"),
     "exact": ("approx=exact",),
     "fitc": ("approx=fitc", f"approx.num_inducing={INDUCING}"),
     "sgpr": ("approx=sgpr", f"approx.num_inducing={INDUCING}"),
 }
+MODELS: dict[str, Any] = {"ski": SKI, "exact": ExactGP, "fitc": FITC, "sgpr": SGPR}
 KEY = ("data", "method", "start")
 
 
@@ -102,11 +116,19 @@ def cell(name: str, method: str, start: int, steps: int) -> dict[str, Any]:
         options.append(f"approx.projection.seed={start}")
     options += ["trainer.eval_every=0", "trainer.figures=false", "trainer.tensorboard=false"]
     options += ["trainer.baselines=false"]
+    kind = MODELS[method.split()[0].rstrip(",")]
     with tempfile.TemporaryDirectory() as place:
         config = composed([*source(name, Path(place)), *options])
         began = time.process_time()
-        found = run(config, RunFolder(Path(place) / "run"))
+        conditioned: list[float] = []
+        with patch.object(kind, "condition", timed(kind.condition, conditioned)):
+            found = run(config, RunFolder(Path(place) / "run"))
         seconds = time.process_time() - began
+        predictor = load(Path(place) / "run")
+        tests = np.random.default_rng(0).normal(size=(DATA[name][1], INPUTS[name]))
+        began = time.process_time()
+        predictor.predict(tests)
+        predicting = time.process_time() - began
     return {
         "data": name,
         "method": method,
@@ -119,8 +141,23 @@ def cell(name: str, method: str, start: int, steps: int) -> dict[str, Any]:
         "steps": found["train.steps"],
         "stopped": found["train.stopped"],
         "seconds": seconds,
+        "solves, s": conditioned[-1],
+        "predictions, s": predicting,
         "commit": COMMIT,
     }
+
+
+def timed(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    """The method, which notes its processor time."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        began = time.process_time()
+        try:
+            return method(*arguments, **options)
+        finally:
+            seconds.append(time.process_time() - began)
+
+    return call
 
 
 def read() -> Rows:
