@@ -29,7 +29,7 @@ import torch
 from record import COMMIT, Checks, Rows, write
 from standins import abalone_like, sarcos_like
 
-from gpx.models import FITC, SGPR, SKI, ExactGP
+from gpx.models import SGPR, SKI, EffectivePrior, ExactGP
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, load, run
 
@@ -93,7 +93,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "fitc": ("approx=fitc", f"approx.num_inducing={INDUCING}"),
     "sgpr": ("approx=sgpr", f"approx.num_inducing={INDUCING}"),
 }
-MODELS: dict[str, Any] = {"ski": SKI, "exact": ExactGP, "fitc": FITC, "sgpr": SGPR}
+MODELS: dict[str, Any] = {"ski": SKI, "exact": ExactGP, "fitc": EffectivePrior, "sgpr": SGPR}
 KEY = ("data", "method", "start")
 
 
