@@ -26,7 +26,7 @@ COLUMNS = 32
 @torch.no_grad()
 def quad_gradient(system: SKISystem, v: Tensor) -> list[Tensor]:
     """Gradient of r^T A^{-1} r, from v = A^{-1} r (n, 1)."""
-    wv = system.detached_weights.mT.matmul(v)
+    wv = system.detached_weights._t_multiply(v)
     found = [-g for g in system.covariance.gradient(wv, wv)]
     found.append(-(v * v).sum())
     if system.weights.values.requires_grad:
@@ -41,13 +41,30 @@ def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     tr(A^{-1} dA) is split into tr(Q^{-1} dA_P), computed exactly, where dA_P has P dK P instead of
     dK for a projection P onto the range of C, and the rest, estimated from the probes.
     """
-    parts = zip(carried_gradient(system), probed_gradient(system, u, z), strict=True)
-    return [exact + estimated for exact, estimated in parts]
+    parts = zip(_carried(system), _probed(system, u, z), strict=True)
+    return _folded(system, [exact + estimated for exact, estimated in parts])
+
+
+def carried_gradient(system: SKISystem) -> list[Tensor]:
+    """tr(Q^{-1} dA_P), without probes; see ``logdet_gradient``."""
+    return _folded(system, _carried(system))
+
+
+def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
+    """The rest of ``logdet_gradient``, as the mean over probes u, z (n, L)."""
+    return _folded(system, _probed(system, u, z))
+
+
+def _folded(system: SKISystem, found: list[Tensor]) -> list[Tensor]:
+    """Gradients by the covariance's tensors in place of spectra of waves."""
+    if isinstance(system.part, WavePart):
+        found[0] = system.part.fold(found[0])
+    return found
 
 
 @torch.no_grad()
-def carried_gradient(system: SKISystem) -> list[Tensor]:
-    """tr(Q^{-1} dA_P), without probes; see ``logdet_gradient``."""
+def _carried(system: SKISystem) -> list[Tensor]:
+    """``carried_gradient``, of waves as a spectrum."""
     part, q, noise = system.part, system.preconditioner, system.noise.detach()
     by_axis = isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance)
     inverse, scale = _inverse(q.capacitance, single=by_axis)
@@ -55,7 +72,7 @@ def carried_gradient(system: SKISystem) -> list[Tensor]:
     trace = (inverse.diagonal() * scale.square()).sum()
     by_noise = (rows - part.rank + trace) / noise
     if isinstance(part, WavePart):
-        found = [part.carried_gradient(1.0 - inverse.diagonal())]
+        found = [part.carried_spectrum(1.0 - inverse.diagonal())]
     elif isinstance(part, EigenPart):
         if by_axis:
             found = part.axis_gradients(inverse, scale)
@@ -94,12 +111,13 @@ def _inverse(capacitance: Capacitance, *, single: bool) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
-    """The rest of ``logdet_gradient``, as the mean over probes u, z (n, L)."""
+def _probed(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
+    """``probed_gradient``, of waves as a spectrum."""
     w, part, probes = system.detached_weights, system.part, u.shape[1]
-    wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
+    both = w._t_multiply(torch.cat([u, z], 1))
+    wu, wz = both.split(probes, 1)
     if isinstance(part, WavePart):
-        found = [part.gradient_outside(wu, wz)]
+        found = [part.spectrum_outside(both)]
     elif isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance):
         whole = system.covariance.gradient(wu / probes, wz)
         own = zip(whole, part.axis_gradients_within(wz), strict=True)

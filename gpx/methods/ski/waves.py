@@ -21,6 +21,8 @@ from gpx.operators import Interpolation
 
 TRACE_SHARE = 0.1
 """Waves are added until the trace error is this share of the tolerance, since they are cheap."""
+LOOKED_UP = 1 << 20
+"""Entries of transforms that are looked up in one go."""
 ROUNDING_MULTIPLE = 64.0
 """Negative eigenvalues up to this many roundings of the largest one count as rounding."""
 
@@ -50,22 +52,28 @@ class WavePart(LowRankPart):
         self.single = (waves == 0) | (2 * waves == period)  # waves without a sine
         self.share = torch.where(self.single, 1.0, 2.0).to(strengths) / period
         self.roots = (self.share * strengths).sqrt()
+        signed = torch.stack([self.roots, -self.roots])  # of cosines and sines of a transform
+        self._seen, self._sent = signed, (signed / self.share).flatten()
 
     @classmethod
     @torch.no_grad()
-    def of(cls, lags: Tensor, rank: int, tolerance: float) -> WavePart | None:
+    def of(
+        cls, lags: Tensor, rank: int, tolerance: float, strengths: Tensor | None = None
+    ) -> WavePart | None:
         """At most ``rank`` waves of a kernel's lags (m,), fewer if the trace error allows.
 
         None if the circulant is not positive semi-definite, because the kernel has not decayed
         along the axis; a few pivots then suffice.
+
+        Args:
+            strengths: ``embedding_eigenvalues`` of the lags, if they are known.
         """
         m = len(lags)
-        period = fast_length(2 * m - 1)
-        # lags beyond the grid are arbitrary; the last lag keeps convex kernels positive
-        gap = lags[-1:].expand(period - 2 * m + 1)
-        strengths = torch.fft.rfft(torch.cat([lags, gap, lags[1:].flip(0)])).real
-        largest = strengths.max()
-        if bool(strengths.min() < -ROUNDING_MULTIPLE * torch.finfo(lags.dtype).eps * largest):
+        period = embedding_period(m)
+        if strengths is None:
+            strengths = embedding_eigenvalues(lags)
+        lowest, largest = strengths.aminmax()
+        if bool(lowest < -ROUNDING_MULTIPLE * torch.finfo(lags.dtype).eps * largest):
             return None
         strengths = strengths.clamp_min(0.0)
         every = torch.full_like(strengths, 2.0 / period)
@@ -89,18 +97,15 @@ class WavePart(LowRankPart):
     def project(self, values: Tensor) -> Tensor:
         """As in ``LowRankPart``."""
         seen = torch.fft.rfft(values.mT, n=self.period)[:, self.waves]
-        seen = torch.view_as_real(seen).movedim(-1, 1) * self.roots
-        seen[:, 1].neg_()
-        return seen.flatten(1).mT
+        return (torch.view_as_real(seen).movedim(-1, 1) * self._seen).flatten(1).mT
 
     def expand(self, low: Tensor) -> Tensor:
         """As in ``LowRankPart``."""
-        cosines, sines = (low * self.roots.repeat(2).unsqueeze(1)).mT.chunk(2, 1)
+        cosines, sines = (low.mT * self._sent).chunk(2, 1)
         half = torch.zeros(
             low.shape[1], self.period // 2 + 1, dtype=torch.complex128, device=low.device
         )
-        scale = torch.where(self.single, 1.0, 0.5) * self.period
-        half[:, self.waves] = torch.complex(cosines * scale, -sines * scale)
+        half[:, self.waves] = torch.complex(cosines, sines)
         return torch.fft.irfft(half, n=self.period)[:, : self.points].mT
 
     def at(self, weights: Interpolation, x: Tensor, outside: Outside) -> Tensor:
@@ -113,26 +118,33 @@ class WavePart(LowRankPart):
         return torch.einsum("rtq,rt->tq", self._waves_at(places), low)
 
     def gram(self, moments: Tensor) -> Tensor:
-        """C W^T W C^T (2 f, 2 f) from ``weight_moments``.
+        """C W^T W C^T (2 f, 2 f) from ``weight_moments``."""
+        return self.gram_of(transformed_diagonals(moments, self.points, self.period))
 
-        Cost: a transform of every diagonal of W^T W, and f^2 look-ups.
+    def gram_of(self, seen: Tensor) -> Tensor:
+        """``gram`` from the ``transformed_diagonals`` (w, a) of W^T W, which may be kept.
+
+        Cost: w f^2 look-ups.
         """
-        diagonals = moments.reshape(self.points, -1).mT.contiguous()
-        seen = torch.fft.fft(diagonals, n=self.period)  # (w, a)
-        k = self.waves
-        angle = -2.0 * math.pi / self.period * k.to(moments)
+        k, width = self.waves, len(seen)
+        shifts = torch.arange(width, dtype=self.roots.dtype, device=k.device)
+        angle = (-2.0 * math.pi / self.period) * shifts.unsqueeze(1) * k
+        turn = torch.polar(torch.ones_like(angle), angle)
         found = []
         for sign in (1, -1):  # sums of exp(-i (t_k u + sign t_l v)) over W^T W
-            place = (k.unsqueeze(1) + sign * k) % self.period
-            total = seen[0][place]
-            for shift in range(1, len(seen)):
-                turn = torch.polar(torch.ones_like(angle), angle * shift)
-                other = turn if sign > 0 else turn.conj()
-                total.addcmul_(seen[shift][place], other + turn.unsqueeze(1))
-            found.append(total)
+            other = turn if sign > 0 else turn.conj()
+            parts = []
+            for rows in torch.arange(len(k), device=k.device).split(
+                max(1, LOOKED_UP // (width * len(k)))
+            ):
+                place = (k[rows].unsqueeze(1) + sign * k) % self.period
+                both = turn[:, rows].unsqueeze(2) + other.unsqueeze(1)
+                both[0] = 1.0
+                parts.append((both.mul_(seen[:, place])).sum(0))
+            found.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         plus, minus = found
         f = len(k)
-        gram = moments.new_empty(2 * f, 2 * f)
+        gram = self.roots.new_empty(2 * f, 2 * f)
         gram[:f, :f] = 0.5 * (plus.real + minus.real)
         gram[f:, f:] = 0.5 * (minus.real - plus.real)
         gram[:f, f:] = 0.5 * (minus.imag - plus.imag)
@@ -140,42 +152,36 @@ class WavePart(LowRankPart):
         roots = torch.cat([self.roots, torch.where(self.single, 0.0, self.roots)])
         return gram.mul_(roots).mul_(roots.unsqueeze(1))
 
-    def carried_gradient(self, complement: Tensor) -> Tensor:
-        """Gradient of log |Q| by K's lags (m,), C as a function of them.
+    def carried_spectrum(self, complement: Tensor) -> Tensor:
+        """Gradient of log |Q| by K's lags, C as a function of them; to be given to ``fold``.
 
         Args:
             complement (2 f,): diagonal of C W^T Q^{-1} W C^T.
         """
         cosines, sines = complement.chunk(2)
         safe = self.strengths.clamp_min(torch.finfo(complement.dtype).tiny)
-        return self._by_lag((cosines + sines) / safe)
+        half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=safe.device)
+        half[self.waves] = ((cosines + sines) / (safe * self.share)).to(half.dtype)
+        return half
 
-    def gradient_outside(self, left: Tensor, right: Tensor) -> Tensor:
-        """Gradient of mean left^T K right - right^T C^T C right by K's lags (m,).
+    def spectrum_outside(self, both: Tensor) -> Tensor:
+        """Gradient of mean left^T K right - right^T C^T C right by K's lags, for ``fold``.
 
         C is a function of the lags.
 
         Args:
-            left, right (m, c): W^T A^{-1} w and W^T Q^{-1} w for probes w.
+            both (m, 2 c): left and right, W^T A^{-1} w and W^T Q^{-1} w for probes w.
         """
-        seen, through = torch.fft.rfft(torch.cat([left, right], 1).mT, n=self.period).chunk(2)
+        seen, through = torch.fft.rfft(both.mT, n=self.period).chunk(2)
         half = (seen * through.conj()).sum(0)
         half[self.waves] -= through[:, self.waves].abs().square().sum(0)
-        return self._fold(half / left.shape[1])
+        return half.div_(len(seen))
 
-    def _by_lag(self, by_strength: Tensor) -> Tensor:
-        """Gradient by K's lags (m,) from that by the strengths (f,)."""
-        half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=by_strength.device)
-        half[self.waves] = (by_strength / self.share).to(half.dtype)
-        return self._fold(half)
-
-    def _fold(self, half: Tensor) -> Tensor:
+    def fold(self, half: Tensor) -> Tensor:
         """Gradient by K's lags (m,) from the transform of that by the circulant's generator."""
         by_lag = torch.fft.irfft(half, n=self.period)
-        m = self.points
-        found = by_lag[:m].clone()
-        found[1:] += by_lag[self.period - m + 1 :].flip(0)
-        found[-1] += by_lag[m : self.period - m + 1].sum()
+        found = fold_generator(by_lag, self.points)
+        found[-1] += by_lag[self.points : self.period - self.points + 1].sum()
         return found
 
     def _waves_at(self, places: Tensor) -> Tensor:
@@ -186,3 +192,29 @@ class WavePart(LowRankPart):
         where = (self.waves.view(-1, 1, 1) * places) % self.period
         roots = self.roots.view(-1, 1, 1)
         return torch.cat([turn.cos()[where] * roots, turn.sin()[where] * roots])
+
+
+def embedding_period(points: int) -> int:
+    """Period a of the circulant in which the matrix of so many equidistant points is a block."""
+    return fast_length(2 * points - 1)
+
+
+def embedding_eigenvalues(lags: Tensor) -> Tensor:
+    """Eigenvalues (a / 2 + 1,) of a circulant that has a kernel's matrix as a block; lags (m,)."""
+    m = len(lags)
+    # lags beyond the grid are arbitrary; the last lag keeps convex kernels positive
+    gap = lags[-1:].expand(embedding_period(m) - 2 * m + 1)
+    return torch.fft.rfft(torch.cat([lags, gap, lags[1:].flip(0)])).real
+
+
+def fold_generator(by_generator: Tensor, points: int) -> Tensor:
+    """Gradient by the lags (m,) from that by the generator (a,); lags beyond the grid left out."""
+    found = by_generator[:points].clone()
+    found[1:] += by_generator[len(by_generator) - points + 1 :].flip(0)
+    return found
+
+
+def transformed_diagonals(moments: Tensor, points: int, period: int) -> Tensor:
+    """Transforms (w, a) of the diagonals of W^T W on one axis, from ``weight_moments``."""
+    diagonals = moments.reshape(points, -1).mT.contiguous()
+    return torch.fft.fft(diagonals, n=period)
