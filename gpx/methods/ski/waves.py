@@ -73,20 +73,23 @@ class WavePart(LowRankPart):
         if strengths is None:
             strengths = embedding_eigenvalues(lags)
         lowest, largest = strengths.aminmax()
-        if bool(lowest < -ROUNDING_MULTIPLE * torch.finfo(lags.dtype).eps * largest):
-            return None
-        strengths = strengths.clamp_min(0.0)
-        every = torch.full_like(strengths, 2.0 / period)
-        every[0] = every[-1] = 1.0 / period
-        shares = every * strengths
+        negative = lowest < -ROUNDING_MULTIPLE * torch.finfo(lags.dtype).eps * largest
+        shares = strengths.clamp_min(0.0).mul_(2.0 / period)
+        shares[:: len(shares) - 1] *= 0.5  # waves without a sine
         largest_shares, order = shares.topk(min(rank, len(shares)))
         # relative to the sum of all, as k(0) may be smaller by rounding
         left = (shares.sum() - running_sum(largest_shares)).clamp_min(0.0)
-        positive = int((largest_shares > 0.0).sum())
-        count = min(positive, int((left * m > TRACE_SHARE * tolerance).sum()) + 1)
+        trace = left * m
+        above = torch.stack(
+            [trace > TRACE_SHARE * tolerance, trace > tolerance, largest_shares > 0.0]
+        ).sum(1)
+        refused, wanted, large, positive = torch.cat([negative.reshape(1), above]).tolist()
+        if refused:
+            return None
+        count = min(positive, wanted + 1)
         waves = order[:count]
-        part = cls(m, period, waves, strengths[waves], left[count - 1])
-        part.complete = bool(left[count - 1] * m <= tolerance)
+        part = cls(m, period, waves, strengths[waves].clamp_min(0.0), left[count - 1])
+        part.complete = large < count
         return part
 
     @property
@@ -129,28 +132,22 @@ class WavePart(LowRankPart):
         k, width = self.waves, len(seen)
         shifts = torch.arange(width, dtype=self.roots.dtype, device=k.device)
         angle = (-2.0 * math.pi / self.period) * shifts.unsqueeze(1) * k
-        turn = torch.polar(torch.ones_like(angle), angle)
-        found = []
-        for sign in (1, -1):  # sums of exp(-i (t_k u + sign t_l v)) over W^T W
-            other = turn if sign > 0 else turn.conj()
-            parts = []
-            for rows in torch.arange(len(k), device=k.device).split(
-                max(1, LOOKED_UP // (width * len(k)))
-            ):
-                place = (k[rows].unsqueeze(1) + sign * k) % self.period
-                both = turn[:, rows].unsqueeze(2) + other.unsqueeze(1)
-                both[0] = 1.0
-                parts.append((both.mul_(seen[:, place])).sum(0))
-            found.append(parts[0] if len(parts) == 1 else torch.cat(parts))
-        plus, minus = found
-        f = len(k)
-        gram = self.roots.new_empty(2 * f, 2 * f)
-        gram[:f, :f] = 0.5 * (plus.real + minus.real)
-        gram[f:, f:] = 0.5 * (minus.real - plus.real)
-        gram[:f, f:] = 0.5 * (minus.imag - plus.imag)
-        gram[f:, :f] = gram[:f, f:].mT
+        turn = torch.polar(torch.ones_like(angle), angle)  # (w, f)
+        signed = torch.stack([k, -k]).unsqueeze(1)
+        other = torch.stack([turn, turn.conj()]).unsqueeze(2)  # (2, w, 1, f)
+        rows = max(1, LOOKED_UP // (2 * width * len(k)))
+        parts = []
+        for k_l, turn_l in zip(k.split(rows), turn.split(rows, 1), strict=True):
+            # sums of exp(-i (t_k u + t_l v)) and exp(-i (t_k u - t_l v)) over W^T W
+            both = turn_l.unsqueeze(-1) + other
+            both[:, 0] = 1.0
+            picked = seen[:, (k_l.unsqueeze(1) + signed) % self.period]
+            parts.append(torch.view_as_real(both.mul_(picked.transpose(0, 1)).sum(1)))
+        plus, minus = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # (f, f, 2)
+        cosines, (sines, mixed) = (plus + minus)[..., 0], (minus - plus).unbind(-1)
+        gram = torch.cat([torch.cat([cosines, mixed], 1), torch.cat([mixed.mT, sines], 1)])
         roots = torch.cat([self.roots, torch.where(self.single, 0.0, self.roots)])
-        return gram.mul_(roots).mul_(roots.unsqueeze(1))
+        return gram.mul_(roots).mul_(0.5 * roots.unsqueeze(1))
 
     def carried_spectrum(self, complement: Tensor) -> Tensor:
         """Gradient of log |Q| by K's lags, C as a function of them; to be given to ``fold``.
@@ -172,16 +169,20 @@ class WavePart(LowRankPart):
         Args:
             both (m, 2 c): left and right, W^T A^{-1} w and W^T Q^{-1} w for probes w.
         """
+        return self.spectra_outside(both).mean(0)
+
+    def spectra_outside(self, both: Tensor) -> Tensor:
+        """``spectrum_outside`` of each probe, (c, a / 2 + 1)."""
         seen, through = torch.fft.rfft(both.mT, n=self.period).chunk(2)
-        half = (seen * through.conj()).sum(0)
-        half[self.waves] -= through[:, self.waves].abs().square().sum(0)
-        return half.div_(len(seen))
+        half = seen.mul_(through.conj())
+        half[:, self.waves] -= through[:, self.waves].abs().square()
+        return half
 
     def fold(self, half: Tensor) -> Tensor:
-        """Gradient by K's lags (m,) from the transform of that by the circulant's generator."""
+        """Gradient by K's lags (..., m) from the transform of that by the circulant's generator."""
         by_lag = torch.fft.irfft(half, n=self.period)
         found = fold_generator(by_lag, self.points)
-        found[-1] += by_lag[self.points : self.period - self.points + 1].sum()
+        found[..., -1] += by_lag[..., self.points : self.period - self.points + 1].sum(-1)
         return found
 
     def _waves_at(self, places: Tensor) -> Tensor:
@@ -208,9 +209,9 @@ def embedding_eigenvalues(lags: Tensor) -> Tensor:
 
 
 def fold_generator(by_generator: Tensor, points: int) -> Tensor:
-    """Gradient by the lags (m,) from that by the generator (a,); lags beyond the grid left out."""
-    found = by_generator[:points].clone()
-    found[1:] += by_generator[len(by_generator) - points + 1 :].flip(0)
+    """Gradient by lags (..., m) from that by the generator (..., a), without those outside."""
+    found = by_generator[..., :points].clone()
+    found[..., 1:].add_(by_generator[..., by_generator.shape[-1] - points + 1 :].flip(-1))
     return found
 
 
