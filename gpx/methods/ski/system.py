@@ -56,6 +56,7 @@ class SKISystem:
         num_data: number of data rows that the rows of W replace.
         negligible: trace error, as ``NEGLIGIBLE_TRACE``, at which C counts as complete.
         waves: most waves for C; see ``GridCovariance.low_rank``.
+        stored: multiply by K as an array in solves.
 
     Attributes:
         weights, detached_weights: W, with and without a graph.
@@ -75,6 +76,7 @@ class SKISystem:
         num_data: int,
         negligible: float = NEGLIGIBLE_TRACE,
         waves: int = 0,
+        stored: bool = False,
     ) -> None:
         self.covariance, self.data, self.noise = covariance, data, noise
         self.weights = data.weights
@@ -87,6 +89,7 @@ class SKISystem:
             )
         rows, points = self.weights.shape[-2:]
         with torch.no_grad():
+            self.stored = self.base.to_dense() if stored else None
             self.left_out, per_noise = negligible, num_data / (points * float(noise.detach()))
             limit = negligible / per_noise
             self.part: LowRankPart = covariance.low_rank(
@@ -140,7 +143,9 @@ class SKISystem:
     def multiply(self, vectors: Tensor) -> Tensor:
         """A times vectors (n, c), without a graph."""
         w = self.detached_weights
-        found = w._multiply(self.covariance.multiply(w._t_multiply(vectors)))
+        seen = w._t_multiply(vectors)
+        on_grid = self.covariance.multiply(seen) if self.stored is None else self.stored @ seen
+        found = w._multiply(on_grid)
         return found.addcmul_(vectors, self.noise)
 
     @torch.no_grad()
