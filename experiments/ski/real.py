@@ -302,8 +302,8 @@ def table() -> None:
         f"training ends after at most {max(steps, default=0)} evaluations, sarcos_like has 10,000 "
         "training rows unless all 44,484 are stated, kin40k with three axes ends at 15 "
         "evaluations, and abalone_like and sarcos_like are generated (an exact GP has SMSE 0.51 on "
-        "the first and, with 700 rows, 0.011 on the second), so the published figures beside those two are of other data. Seconds are processor time of one "
-        "thread.",
+        "the first and, with 700 rows, 0.011 on the second), so the published figures "
+        "beside those two are of other data. Seconds are processor time of one thread.",
         "Why a check fails. abalone_like: FITC over-fits; its evidence is 273 nats above the exact "
         "GP's, SGPR's 2 below. The published table shows the same (SMSE 0.443 beside 0.425; 742 "
         "nats above).",
