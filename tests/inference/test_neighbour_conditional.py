@@ -43,7 +43,8 @@ def test_chunks_change_nothing_and_share_one_array_of_factors(monkeypatch):
     monkeypatch.setattr(module, "noisy_factor", noted)
     monkeypatch.setattr(module, "CHUNK_BYTES", 8 * 36 * 2)
     found = neighbour_conditional(kernel, noise, x, residual, queries, near)
-    assert len(places) == 4 and len(set(places)) == 1
+    assert len(places) == 4
+    assert len(set(places)) == 1
     for query, rows, mean, variance in zip(queries, near, found.mean, found.variance, strict=True):
         own = rows[rows >= 0]
         cross = kernel.evaluate(x[own], query[None])
