@@ -75,11 +75,6 @@ def check_placed(model: Model) -> None:
         )
 
 
-def _check_condition(model: Model, x: Tensor, y: Tensor, **known: Any) -> None:
-    _check_training(model, x, y, **known)
-    check_placed(model)
-
-
 def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     check_parts(model)
     check_inputs(model, x, model.num_inputs)
@@ -138,8 +133,8 @@ class Model(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        guard(cls, "initialise", _check_training)
-        guard(cls, "condition", _check_condition)
+        for method in ("initialise", "condition"):
+            guard(cls, method, _check_training)
 
     @property
     def num_inputs(self) -> int | None:
