@@ -98,7 +98,7 @@ class LagCovariance(GridCovariance):
         self.variance = lags.detach().reshape(-1)[0]
 
     @cached_property
-    def operator(self) -> LinearOperator:  # type: ignore[override]
+    def operator(self) -> LinearOperator:
         """As in ``GridCovariance``."""
         return self._of(self.tensors[0])
 

@@ -164,8 +164,8 @@ def _probed(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     if system.weights.values.requires_grad:
         on_grid = system.covariance.multiply(wz)
         carried = part.expand(part.project(wz))
-        both = torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1)
-        found.append(_by_values(system.weights, *both).mul_(2.0 / probes))
+        left, right = torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1)
+        found.append(_by_values(system.weights, left, right).mul_(2.0 / probes))
     return found
 
 
