@@ -90,7 +90,7 @@ CEILINGS = {
     "qsrvm": (["approx=qsrvm", "approx.sweeps=2", "data.num_points=600"], 235, 0),
     "deep_svgp": (["approx=deep_svgp", "approx.num_inducing=64"], 349, 2),
     "direct_mixture": (["approx=direct_mixture", "approx.num_basis=40"], 261, 3),
-    "direct_network": (["approx=direct_network", "approx.restarts=1", "approx.starts=2"], 159, 16),
+    "direct_network": (["approx=direct_network", "approx.hidden=[1]", "approx.starts=2"], 159, 16),
     "direct_logistic": ([*CLASSES, "approx=direct_logistic", "approx.num_basis=40"], 73, 1),
     "laplace": ([*CLASSES, "approx=laplace"], 383, 24),
     "ep": ([*CLASSES, "approx=ep"], 1068, 31),
