@@ -7,7 +7,7 @@ tensor; ``state_dict``, ``pickle`` and ``copy.deepcopy`` work as for any module.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -252,6 +252,42 @@ def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[
     """
     found = {id(c.raw): c.constraint.lowest_raw for c in positive_parameters(module)}
     return [found.get(id(parameter), -math.inf) for parameter in parameters]
+
+
+def limits_within(
+    module: nn.Module, parameters: Sequence[nn.Parameter], bounds: Mapping[str, tuple[float, float]]
+) -> tuple[list[float], list[float]]:
+    """``lower_limits`` and upper ones (inf: none), of which ``bounds`` are in natural units.
+
+    Args:
+        bounds: lowest and largest value by dotted name of a positive parameter of ``module``; a
+            floor that is higher than the lowest value takes its place.
+
+    Raises:
+        ConfigError: no positive parameter has this name, or its floor is at or above ``largest``.
+    """
+    known = {c.name: c for c in positive_parameters(module)}
+    lower, upper = lower_limits(module, parameters), [math.inf] * len(parameters)
+    places = {id(parameter): i for i, parameter in enumerate(parameters)}
+    for name, (lowest, largest) in bounds.items():
+        if name not in known:
+            raise ConfigError(
+                f"bounds of {name}: there is no such positive parameter; there are "
+                f"{', '.join(known)}"
+            )
+        _, raw, constraint = known[name]
+        if largest <= (1.0 + MARGIN) * constraint.floor:
+            raise ConfigError(
+                f"bounds of {name}: the largest value {largest:g} is not above the floor "
+                f"{constraint.floor:.3g}"
+            )
+        if id(raw) not in places:  # not trained
+            continue
+        low, high = torch.tensor([max(lowest, constraint.floor), largest], dtype=torch.float64)
+        place = places[id(raw)]
+        lower[place] = max(lower[place], float(constraint.right_inverse(low)))
+        upper[place] = float(constraint.right_inverse(high))
+    return lower, upper
 
 
 def at_their_floor(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:

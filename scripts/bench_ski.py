@@ -67,7 +67,7 @@ BARE = (
     (AxisCovariance, "gradient"),
     (WavePart, "project"),
     (WavePart, "expand"),
-    (WavePart, "gradient_outside"),
+    (WavePart, "spectra_outside"),
     (EigenPart, "project"),
     (EigenPart, "expand"),
     (Gathered, "residuals"),

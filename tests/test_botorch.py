@@ -255,7 +255,7 @@ def test_bayesian_optimisation_beats_random_search():
 def test_mistakes():
     x, y = problem()
     model = GPXModel(ours().condition(x, y))
-    with pytest.raises(ShapeError, match=r"inputs have shape \(3,\), expected \(\.\.\., q, d\)"):
+    with pytest.raises(ShapeError, match=r"inputs have shape \(3,\), expected \(\.\.\., q, 3\)"):
         model.posterior(x[0])
     with pytest.raises(ShapeError, match=r"Y has shape \(2,\), expected \(\.\.\., 2, 1\)"):
         model.condition_on_observations(x[:2], y[:2])

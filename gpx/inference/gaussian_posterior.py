@@ -42,6 +42,11 @@ class GaussianPosterior(Posterior):
         self.register_data_sized()
         self.row_noise = None  # then it is not part of the saved state
 
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``: that of the data; None before there are any."""
+        return self.inputs.shape[1] if self.inputs.ndim == 2 else None
+
     def know_noise(self, noise: RowNoise) -> None:
         """Set the noise of each row, before ``condition_``."""
         self.row_noise = torch.stack(list(noise))

@@ -88,6 +88,7 @@ def local_system(
     queries: Tensor,
     noise: Tensor,
     there: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> LocalSystem:
     """Conditionals of f at the queries of groups of points.
 
@@ -96,21 +97,21 @@ def local_system(
         points (g, h, d), queries (g, q, d).
         noise () or (g, h): variance added to every value, noise or jitter; without gradient.
         there (g, h): False for absent points of smaller groups; None: all are present.
+        out (g, h, h): receives the factors; None: a new tensor.
 
     Raises:
         NotPositiveDefinite: the covariance of a group has no factor.
 
     Cost: g h^2 (h / 3 + 2 q) operations and g h (h + q) kernel entries.
     """
-    g, h, d = points.shape
+    g, _, d = points.shape
     if not torch.compiler.is_exporting() and g == 1:
         inner = kernel.evaluate(points[0])[None]
         cross = kernel.evaluate(points[0], queries[0])[None]
     else:
         inner = batched_covariances(kernel, points)
         cross = batched_covariances(kernel, points, queries)
-    seen = torch.ones(g, h, dtype=torch.bool, device=points.device) if there is None else there
-    factor = noisy_factor(inner.detach(), noise.detach(), seen)
+    factor = noisy_factor(inner.detach(), noise.detach(), there, out)
     if there is not None:
         cross = cross * there.unsqueeze(2)
     prior = kernel.diagonal(queries.reshape(-1, d)).view(g, queries.shape[1])
@@ -136,17 +137,23 @@ def neighbour_conditional(
 
     Cost: q k^3 / 3 operations and q k^2 kernel entries; memory of a chunk of groups.
     """
-    means, variances, weights = [], [], []
-    size = max(1, CHUNK_BYTES // (x.element_size() * (near.shape[1] + 1) ** 2))
-    for part in row_slices(queries.shape[0], size, at_least_one=True):
+    # arrays of all chunks: small results that live on between the large arrays of the chunks would
+    # keep the C library from using the memory of freed ones again
+    count, k = near.shape
+    weights = x.new_empty(count, k)
+    mean, variance = x.new_empty(count), x.new_empty(count)
+    size = max(1, CHUNK_BYTES // (x.element_size() * (k + 1) ** 2))
+    factors = None if torch.compiler.is_exporting() else x.new_empty(min(size, count), k, k)
+    for part in row_slices(count, size, at_least_one=True):
         rows, asked = near[part], queries[part]
         inputs, there = x[rows.clamp_min(0)], rows >= 0
         own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
-        system = local_system(kernel, inputs, asked.unsqueeze(1), own_noise, there)
-        weights.append(system.weights.squeeze(2))
-        means.append((weights[-1] * residual[rows.clamp_min(0)]).sum(1))
-        variances.append(system.rest.squeeze(1))
-    return Conditional(torch.cat(means), torch.cat(variances), torch.cat(weights), near)
+        out = None if factors is None else factors[: len(rows)]
+        system = local_system(kernel, inputs, asked.unsqueeze(1), own_noise, there, out)
+        weights[part] = system.weights.squeeze(2)
+        mean[part] = (weights[part] * residual[rows.clamp_min(0)]).sum(1)
+        variance[part] = system.rest.squeeze(1)
+    return Conditional(mean, variance, weights, near)
 
 
 def near_rows(kernel: Kernel, x: Tensor, queries: Tensor, count: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.batched_covariance import batched_covariances
 from gpx.kernels.base import Kernel
-from gpx.linalg import cholesky, with_gradient
+from gpx.linalg import cholesky, cholesky_in_place, with_gradient
 
 CHUNK_BYTES = 2**23
 """Bytes of the covariances of one chunk of groups; several such arrays exist at once."""
@@ -39,21 +39,37 @@ def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
     return torch.cat(found)
 
 
-def noisy_factor(covariance: Tensor, noise: Tensor, there: Tensor) -> Tensor:
+def noisy_factor(
+    covariance: Tensor, noise: Tensor, there: Tensor | None, out: Tensor | None = None
+) -> Tensor:
     """Lower factors of covariances (r, s, s) with noise; absent members have rows of the identity.
 
     Args:
         covariance (r, s, s), noise (), (s,) or (r, s): of each value of a group.
-        there (r, s): False for absent members of smaller groups.
+        there (r, s): False for absent members of smaller groups; None: all are present.
+        out (r, s, s): receives the factors, contiguous; None: a new tensor.
 
     Raises:
         NotPositiveDefinite: a matrix has no factor; no jitter is added.
     """
-    system = covariance * (there.unsqueeze(2) & there.unsqueeze(1))
-    one = torch.ones_like(covariance[:, 0])
-    system.diagonal(dim1=1, dim2=2).add_(torch.where(there, noise, one))
+
+    def fill(buffer: Tensor) -> None:
+        diagonal = buffer.diagonal(dim1=1, dim2=2)
+        if there is None:
+            buffer.copy_(covariance)
+            diagonal.add_(noise)
+            return
+        present = there.to(covariance.dtype)
+        torch.mul(covariance, present.unsqueeze(2), out=buffer).mul_(present.unsqueeze(1))
+        diagonal.add_(torch.where(there, noise, 1.0))
+
     name = f"covariance of {covariance.shape[1]} neighbours"
-    return cholesky(system, name=name, ladder=(0.0,))[0]
+    buffer = torch.empty_like(covariance, memory_format=torch.contiguous_format)
+    if torch.compiler.is_exporting():  # programs do not write over their arrays
+        fill(buffer)
+        return cholesky(buffer, name=name)[0]
+    upper, _ = cholesky_in_place(fill, buffer if out is None else out, name=name, ladder=(0.0,))
+    return upper.mT
 
 
 def neighbour_log_likelihood(
@@ -103,14 +119,17 @@ def neighbour_log_likelihood(
     size = groups.shape[1]
     given = size - targets
     last = torch.eye(size, dtype=residual.dtype, device=residual.device)[:, given:]
-    for rows in groups.split(max(1, CHUNK_BYTES // (8 * size * size))):
-        there = rows >= 0
+    parts = groups.split(max(1, CHUNK_BYTES // (8 * size * size)))
+    # arrays of every chunk in turn
+    factors, weights = residual.new_empty(2, len(parts[0]) if parts else 0, size, size)
+    for rows in parts:
+        there, index = rows >= 0, rows.clamp_min(0)
         with torch.set_grad_enabled(bool(parameters)):
-            covariance = batched_covariances(kernel, x[rows.clamp_min(0)])
+            covariance = batched_covariances(kernel, x[index])
         with torch.no_grad():
-            y = (residual[rows.clamp_min(0)] * there).unsqueeze(2)
-            own_noise = noise[rows.clamp_min(0)] if noise.ndim else noise
-            factor = noisy_factor(covariance.detach(), own_noise, there)
+            y = (residual[index] * there).unsqueeze(2)
+            own_noise = noise[index] if noise.ndim else noise
+            factor = noisy_factor(covariance.detach(), own_noise, there, factors[: len(rows)])
             z = torch.linalg.solve_triangular(factor, y, upper=False)
             deviations = factor.diagonal(dim1=1, dim2=2)[:, given:]
             own = z[:, given:]
@@ -120,23 +139,24 @@ def neighbour_log_likelihood(
             if not wanted:
                 continue
             columns = torch.linalg.solve_triangular(factor.mT, last, upper=True)  # W^T
+            columns = columns * there[:, None, given:]
             before = torch.linalg.solve_triangular(
                 factor[:, :given, :given].mT, z[:, :given], upper=True
             )
+            before = torch.nn.functional.pad(before, (0, 0, 0, targets))
             v = columns @ own
-            residual_gradient.index_add_(0, rows[there], -v.squeeze(2)[there])
-            weights = torch.baddbmm(v @ v.mT, columns, columns.mT, beta=0.5, alpha=-0.5)
-            outer = 0.5 * v @ before.mT
-            weights[:, :, :given] += outer
-            weights[:, :given] += outer.mT
-            weights *= there.unsqueeze(2) & there.unsqueeze(1)
-            by_noise = weights.diagonal(dim1=1, dim2=2)
+            # entries of absent rows are zero in v, before and columns
+            residual_gradient.index_add_(0, index.flatten(), -v.flatten())
+            left = torch.cat([v, before, columns], 2)
+            right = torch.cat([0.5 * (before + v), 0.5 * v, -0.5 * columns], 2)
+            weight = torch.bmm(left, right.mT, out=weights[: len(rows)])
+            by_noise = weight.diagonal(dim1=1, dim2=2)
             if noise.ndim:
-                noise_gradient.index_add_(0, rows[there], by_noise[there])
+                noise_gradient.index_add_(0, index.flatten(), by_noise.flatten())
             else:
                 noise_gradient += by_noise.sum()
         if parameters:
-            found = torch.autograd.grad(covariance, parameters, weights, allow_unused=True)
+            found = torch.autograd.grad(covariance, parameters, weight, allow_unused=True)
             for total, part in zip(sums, found, strict=True):
                 total += 0.0 if part is None else part
     if not wanted:

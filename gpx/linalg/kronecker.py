@@ -213,7 +213,7 @@ def kronecker_logdet(factors: Sequence[Tensor]) -> Tensor:
         NotPositiveDefinite: a factor is not, to rounding; the message names it.
         ShapeError: a factor is not square.
 
-    Cost: sum_l m_l^3 / 3 multiply-adds; one host synchronisation per factor.
+    Cost: sum_l m_l^3 / 3 operations; one host synchronisation per factor.
     """
     sizes = [f.shape[-1] for f in factors]
     terms = []
@@ -233,7 +233,7 @@ def kronecker_logdet(factors: Sequence[Tensor]) -> Tensor:
 def kronecker_solve(factors: Sequence[Tensor], right: Tensor) -> Tensor:
     """(A_1 x ... x A_d)^{-1} right (..., M, c) for square non-singular factors (LU).
 
-    The factors need not be symmetric. Cost: 2/3 sum_l m_l^3 multiply-adds, then one Kronecker
+    The factors need not be symmetric. Cost: 2/3 sum_l m_l^3 operations, then one Kronecker
     product per call; a triangular solve per factor, so no inverse is formed.
 
     Raises:

@@ -171,6 +171,12 @@ def tridiagonal_of_cg(result: CGResult) -> tuple[Tensor, Tensor]:
     a = result.step_sizes[: result.undisturbed].reshape(result.undisturbed, -1).mT
     b = result.ratios[: result.undisturbed].reshape(result.undisturbed, -1).mT
     moving = a > 0.0
+    if a.is_cpu and bool(moving.all()):  # the general case below, in a few operations
+        inverse = a.reciprocal()
+        betas = b.clamp(min=0.0).sqrt_() * inverse
+        alphas = inverse.clone()
+        alphas[:, 1:] += b[:, :-1] * inverse[:, :-1]
+        return alphas, betas
     inverse = torch.where(moving, 1.0 / a, 0.0)
     alphas = inverse.clone()
     alphas[:, 1:] += b[:, :-1] * inverse[:, :-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -175,9 +175,10 @@ def quadrature_of_solve(
 
     Source: Burt thesis, sections 4.1.4 and 4.1.5.
     """
-    alphas, betas = (part[columns:] for part in tridiagonal_of_cg(solved))
     # small eigenproblems and recurrences are faster on the host: one transfer
-    alphas, betas = torch.stack([alphas, betas]).cpu()
+    steps, ratios = torch.stack([solved.step_sizes, solved.ratios]).cpu()
+    found = tridiagonal_of_cg(replace(solved, step_sizes=steps, ratios=ratios))
+    alphas, betas = (part[columns:].cpu() for part in found)
     upper = gauss(torch.log, alphas, betas)
     lower = upper if node is None else gauss_radau(torch.log, alphas, betas, node)
     lower, upper = scale * torch.stack([lower, upper]).to(scale)

@@ -90,6 +90,10 @@ class Interpolation(Structured):
         name = "rows" if forward else "columns"
         matrix = self.plan.get(name, self._args, self._rows if forward else self._columns)
         if not batch and block.ndim == 2:
+            if block.is_cpu and block.shape[1] > 1 and block.stride(0) == 1:
+                # of columns: a result by rows would cost two more passes that rearrange entries
+                out = block.new_empty(block.shape[1], matrix.shape[0]).mT
+                return torch.mm(matrix, block, out=out)
             return matrix @ block
         if not batch.numel() > 1:  # one matrix: fold every batch of the block into columns
             folded = block.movedim(-2, 0)

@@ -44,6 +44,7 @@ from gpx.runs.watching.loggers import open_logger
 from gpx.sampling.seeds import global_randomness, stream
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import out_of_memory_said, require_matmul, resolve_device
+from gpx.training.initialisation import lengthen_below_steps
 from gpx.training.interrupt import Interrupted
 from gpx.training.trainer import FitResult, Trainer
 
@@ -197,6 +198,7 @@ def _train(state: PreparedRun) -> FitResult:
         draws = stream(seed, "hyperparameters", device)
         if state.start is not None:
             state.start(state.model, *state.sample, generator=draws, say=state.console.say)
+        lengthen_below_steps(state.model, state.sample[0], state.console.say)
         state.model.initialise_watched(
             *state.sample, generator=stream(seed, "model", device), watch=watch
         )

@@ -32,7 +32,7 @@ def _gathered(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def limits_of(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None) -> np.ndarray:
-    """Lower limit of every entry (P,) from one limit per parameter; None means no limits."""
+    """Limit of every entry (P,) from one per parameter; None means no lower limits."""
     each = [-np.inf] * len(parameters) if lower is None else lower
     sizes = [parameter.numel() for parameter in parameters]
     return np.repeat(np.asarray(each, dtype=np.float64), sizes)

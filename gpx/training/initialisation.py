@@ -13,6 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import at_their_floor, lower_limits
 from gpx.errors import ConfigError, class_name
+from gpx.kernels import Product, Scale, Sum
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian, Heteroscedastic
 from gpx.likelihoods.gaussian import NoisyOutputs
@@ -28,6 +29,9 @@ from gpx.training.laplace_start import (
 from gpx.training.lbfgsb import LBFGSB
 
 Say = Callable[[str], None]
+
+STEP_IN_LENGTHSCALES = 5.0
+"""Distance over lengthscale at which two values of an input count as uncorrelated."""
 
 
 class Initialisation(ABC):
@@ -213,6 +217,53 @@ def _lengthen(kernel: nn.Module, factor: float) -> bool:
             part.lengthscale = factor * part.lengthscale
             found = True
     return found
+
+
+@torch.no_grad()
+def lengthen_below_steps(model: Model, x: Tensor, say: Say) -> None:
+    """Raise lengthscales that are below a fifth of the smallest step between an input's values.
+
+    Values of 0 and 1 are all but uncorrelated at a lengthscale of 0.2 already (an RBF kernel:
+    4e-6), so that a fit is indifferent to any shorter one. With a lengthscale of 1e-5, however,
+    distances between rows are lost to rounding in float32, and an inducing point that moves off a
+    value is correlated with no row. Inputs of many values have small steps, and keep what they
+    have.
+
+    Args:
+        model: changed in place, where it has one kernel; within sums, products and multiples the
+            stationary kernels with one lengthscale per input are treated.
+        x (n, d): training inputs.
+        say: takes lines for the user.
+
+    Cost: one sort of the values of each input whose lengthscale is that short for its range.
+    """
+    parts = model.hyperparameters()
+    waiting: list[nn.Module] = [] if parts is None else [parts.kernel]
+    while waiting:
+        kernel = waiting.pop(0)
+        if isinstance(kernel, (Sum, Product)):
+            waiting += kernel.parts
+        elif isinstance(kernel, Scale):
+            waiting.append(kernel.kernel)
+        elif isinstance(kernel, Stationary) and kernel.is_radial:
+            active = kernel.active_dims
+            columns = list(range(x.shape[1])) if active is None else active.tolist()
+            found = kernel.lengthscale.reshape(-1)
+            if found.numel() != len(columns) or not is_parametrized(kernel, "lengthscale"):
+                continue
+            lowest = found.clone()
+            for place, column in enumerate(columns):
+                values = x[:, column]
+                if lowest[place] < (values.max() - values.min()) / STEP_IN_LENGTHSCALES:
+                    step = values.unique().diff().min() / STEP_IN_LENGTHSCALES
+                    lowest[place] = torch.maximum(lowest[place], step)
+                    if lowest[place] > found[place]:
+                        say(
+                            f"lengthscale of input {column + 1} raised from {found[place]:.2g} to "
+                            f"{lowest[place]:.2g}, which keeps its values apart as well"
+                        )
+            if not torch.equal(lowest, found):
+                kernel.lengthscale = lowest.reshape(kernel.lengthscale.shape)
 
 
 def gaussian_parts(model: Model, say: Say) -> Hyperparameters | None:

@@ -12,7 +12,7 @@ import scipy.optimize
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import lower_limits
+from gpx.constraints import limits_within
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
@@ -45,9 +45,12 @@ class LBFGSB(Optimizer):
         ftol: stop when the relative decrease of the loss is below this.
         gtol: stop when the largest gradient entry is below this.
         max_line_search: limit of evaluations per line search.
+        bounds: (name, lowest, largest) of positive parameters, in natural units, as in
+            ``[("kernel.lengthscale", 0.1, 10.0)]``. No evaluation is then beyond any limit.
 
     Raises:
-        ConfigError: a count below 1 or a negative tolerance.
+        ConfigError: a count below 1, a negative tolerance, or bounds that are not a name and two
+            increasing numbers of which the first is not negative.
     """
 
     advice = "use trainer.dtype=float64 or a larger likelihood.noise_variance"
@@ -60,6 +63,7 @@ class LBFGSB(Optimizer):
         ftol: float = 1e-10,
         gtol: float = 1e-7,
         max_line_search: int = 20,
+        bounds: Sequence[Any] = (),
     ) -> None:
         for name, count in (("memory", memory), ("max_line_search", max_line_search)):
             if count < 1:
@@ -71,6 +75,18 @@ class LBFGSB(Optimizer):
         self.ftol = ftol
         self.gtol = gtol
         self.max_line_search = max_line_search
+        self.bounds: dict[str, tuple[float, float]] = {}
+        for given in bounds:
+            try:
+                name, lowest, largest = str(given[0]), float(given[1]), float(given[2])
+            except (IndexError, TypeError, ValueError):
+                name, lowest, largest = "", 0.0, 0.0
+            if not 0.0 <= lowest < largest < math.inf:
+                raise ConfigError(
+                    f"optimizer.bounds: {given} must be a name, a lowest and a largest value "
+                    "with 0 <= lowest < largest, as [kernel.lengthscale,0.1,10]"
+                )
+            self.bounds[name] = lowest, largest
         self.record = Record()
 
     def require_fit(
@@ -83,6 +99,7 @@ class LBFGSB(Optimizer):
                 f"L-BFGS-B needs a deterministic objective and {type(objective).__name__} is "
                 "stochastic; use a first-order optimizer"
             )
+        limits_within(model, _trained(model), self.bounds)
 
     def run(self, session: Session) -> str:
         """As in ``Optimizer``: one search from every start of the model.
@@ -144,6 +161,7 @@ class LBFGSB(Optimizer):
                 raise _BudgetSpent
             clock = time.perf_counter()
 
+        lower, upper = limits_within(session.model, parameters, self.bounds)
         return self.minimise(
             parameters,
             loss,
@@ -151,7 +169,8 @@ class LBFGSB(Optimizer):
             after_evaluation,
             after_iteration=lambda: session.objective.after_step(session.model),
             after_stall=lambda: session.objective.after_stall(session.model),
-            lower=lower_limits(session.model, parameters),
+            lower=lower,
+            upper=upper if self.bounds else None,
         )
 
     def minimise(
@@ -163,6 +182,7 @@ class LBFGSB(Optimizer):
         after_iteration: Callable[[], None] = lambda: None,
         after_stall: Callable[[], bool] = lambda: False,
         lower: Sequence[float] | None = None,
+        upper: Sequence[float] | None = None,
     ) -> str:
         """Minimise ``loss`` over ``parameters``, which are set to the best point seen.
 
@@ -178,6 +198,7 @@ class LBFGSB(Optimizer):
                 and return True; the search then starts again from the best point.
             lower: lower limit for each parameter (``gpx.constraints.lower_limits``), or None. A
                 line search may try points beyond a limit, but no iteration starts there.
+            upper: upper limit for each parameter, or None. With these every point is within.
 
         Returns:
             why it stopped, in words.
@@ -191,8 +212,9 @@ class LBFGSB(Optimizer):
         recorded, restarts = record.evaluations, set(record.restarts)
         record.evaluations = []
         limits = limits_of(parameters, lower)
-        start = np.maximum(record.start.numpy(), limits)
-        bounded = record.bounded or bool((start != record.start.numpy()).any())
+        highest = np.inf if upper is None else limits_of(parameters, upper)
+        start = np.clip(record.start.numpy(), limits, highest)
+        bounded = record.bounded or upper is not None or bool((start != record.start.numpy()).any())
         best_loss, best_point = np.inf, start.copy()
         most = max(RECORD_BYTES // (8 * max(1, start.size)), MIN_RECORD * self.memory)
 
@@ -247,7 +269,7 @@ class LBFGSB(Optimizer):
                         point,
                         jac=True,
                         method="L-BFGS-B",
-                        bounds=scipy.optimize.Bounds(limits, np.inf) if bounded else None,
+                        bounds=scipy.optimize.Bounds(limits, highest) if bounded else None,
                         callback=end_iteration,
                         options={
                             "maxcor": self.memory,

@@ -4,8 +4,12 @@ import public_models
 import pytest
 import torch
 
-from gpx.errors import NotAvailable
+from gpx.errors import NotAvailable, ShapeError
 from gpx.inference.joint_law import JointLaw
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import SGPR, SVGP, ExactGP
 
 NAMES = ("ExactGP", "SubsetOfData", "SGPR", "SVGP", "SVGP of classes", "CGLB", "EffectivePrior")
 
@@ -57,3 +61,27 @@ def test_posteriors_that_know_marginals_only_say_so(name):
     assert isinstance(found, JointLaw)
     with pytest.raises(NotAvailable, match="has no joint covariance in closed form"):
         found.project(inputs(2, 3))
+
+
+@pytest.mark.parametrize("name", ["predict", "predictive", "joint_covariance"])
+def test_a_prediction_that_would_lose_a_gradient_is_refused(name):
+    model = ExactGP(kernel=RBF(), mean=Constant(), likelihood=Gaussian(0.01)).double()
+    x = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]
+    posterior = model.condition(x, x[:, 0])
+    more = (model.likelihood,) if name == "predictive" else ()
+    wanted = x[:2].clone().requires_grad_()
+    with pytest.raises(NotAvailable, match=r"carry no gradient.*posterior\.project\(x\)"):
+        getattr(posterior, name)(wanted, *more)
+    with torch.no_grad():
+        getattr(posterior, name)(wanted, *more)
+
+
+@pytest.mark.parametrize("model_class", [ExactGP, SGPR, SVGP])
+def test_a_prediction_of_too_few_columns_names_the_columns(model_class):
+    own = {} if model_class is ExactGP else {"num_inputs": 3, "num_inducing": 4}
+    model = model_class(kernel=RBF(), mean=Constant(), likelihood=Gaussian(0.01), **own).double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(9, 3, generator=generator, dtype=torch.float64)
+    model.initialise(x, x[:, 0], generator=generator)
+    with pytest.raises(ShapeError, match="inputs have 2 columns, but it is made for 3"):
+        model.condition(x, x[:, 0]).predict(x[:, :2])

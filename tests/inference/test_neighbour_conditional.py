@@ -1,9 +1,10 @@
-"""Where rows are near to each other, for kernels made of others."""
+"""Where rows are near to each other, for kernels made of others; values given near rows."""
 
 import torch
 from draws import draw
 
-from gpx.inference.neighbour_conditional import near_coordinates
+from gpx.inference import neighbour_conditional as module
+from gpx.inference.neighbour_conditional import near_coordinates, neighbour_conditional
 from gpx.kernels import RBF, Convolutional, Linear, Matern32, Warped
 
 
@@ -24,3 +25,31 @@ def test_a_warp_comes_first_and_patches_are_no_inputs():
     assert found.dtype == torch.float64
     torch.testing.assert_close(found, want)
     assert near_coordinates(Convolutional(RBF(4), [3, 3], 2).double(), x) is x
+
+
+def test_chunks_change_nothing_and_share_one_array_of_factors(monkeypatch):
+    """Rows with absent members, too; noise of every row; the dense conditional of each group."""
+    kernel, x, queries, residual = RBF(2).double(), draw(20, 2), draw(7, 2), draw(20, 1)[:, 0]
+    noise = 0.1 + draw(20, 1)[:, 0].square()
+    near = torch.stack([torch.randperm(20)[:5] for _ in range(7)])
+    near[2, 3:] = -1
+    places = []
+    factors = module.noisy_factor
+
+    def noted(covariance, noise, there, out=None):
+        places.append(out.data_ptr())
+        return factors(covariance, noise, there, out)
+
+    monkeypatch.setattr(module, "noisy_factor", noted)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 8 * 36 * 2)
+    found = neighbour_conditional(kernel, noise, x, residual, queries, near)
+    assert len(places) == 4
+    assert len(set(places)) == 1
+    for query, rows, mean, variance in zip(queries, near, found.mean, found.variance, strict=True):
+        own = rows[rows >= 0]
+        cross = kernel.evaluate(x[own], query[None])
+        matrix = kernel.evaluate(x[own]) + torch.diag(noise[own])
+        weights = torch.linalg.solve(matrix, cross)
+        torch.testing.assert_close(mean, (weights[:, 0] * residual[own]).sum())
+        want = kernel.diagonal(query[None])[0] - (weights * cross).sum()
+        torch.testing.assert_close(variance, want)

@@ -38,16 +38,21 @@ def test_what_is_above_the_diagonal_is_never_read():
     assert torch.equal(blocked_inverse(filled, 6), expected)
 
 
-def test_both_devices_take_the_same_door():
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_both_devices_take_the_same_door(batch):
     matrix = definite(40)
+    if batch:
+        matrix = torch.stack([matrix, 2.0 * matrix + 1.0, torch.eye(40).double()])
 
     def through(buffer):
         upper, _ = cholesky_in_place(lambda b: b.copy_(matrix.to(b.device)), buffer)
         return inverse_from_factor(upper)
 
     here = through(torch.empty_like(matrix))
-    with claimed_cuda():
-        there = through(torch.empty_like(matrix, device="cuda")).cpu()
+    with claimed_cuda() as waits:
+        there = through(torch.empty_like(matrix, device="cuda"))
+        assert waits.total() == 1  # of the factorisation
+        there = there.cpu()
     torch.testing.assert_close(here, torch.linalg.inv(matrix), rtol=1e-11, atol=1e-13)
     torch.testing.assert_close(there, here, rtol=1e-11, atol=1e-13)
 

@@ -193,7 +193,7 @@ class ClaimedDevice(TorchFunctionMode):
                 f"{name}: generator on another device than its numbers: {_place()}"
             )
         # a result on the CPU may have come from the device, inputs and results there did not
-        unknown = ACROSS | BACKWARD - {torch.autograd.grad}
+        unknown = BACKWARD - {torch.autograd.grad}
         before, self.host = self.host, not claimed and func not in unknown
         try:
             found = func(*args, **kwargs)
@@ -221,7 +221,11 @@ class ClaimedDevice(TorchFunctionMode):
         here = isinstance(source, Claimed)
         if here and target.type == "cpu":
             self.waits[_place()] += 1
-        moved = Tensor.to(source, *rest, **kwargs) if func is Tensor.to else source
+        before, self.host = self.host, not here and target.type == "cpu"
+        try:
+            moved = Tensor.to(source, *rest, **kwargs) if func is Tensor.to else source
+        finally:
+            self.host = before
         if here != (target.type == "cuda") and moved is source:
             moved = moved.clone()
         return claim(moved) if target.type == "cuda" else release(moved)

@@ -4,9 +4,9 @@ import scipy.optimize
 import torch
 from torch import nn
 
-from gpx.constraints import lower_limits
+from gpx.constraints import limits_within, lower_limits
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
-from gpx.kernels import Matern32
+from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import ExactGP
@@ -236,6 +236,43 @@ def test_an_optimum_beyond_a_limit_ends_on_it():
         started_beyond, lambda: rosenbrock(started_beyond), 1, lambda *_: None, lower=[-1.0, -9.0]
     )
     assert values(started_beyond) == [-1.0, 1.0]
+
+
+def test_with_upper_limits_no_evaluation_is_beyond_a_limit():
+    parameters, solver = fresh_parameters(), LBFGSB()
+    seen = []
+
+    def loss():
+        seen.append(values(parameters))
+        return rosenbrock(parameters)
+
+    lower, upper = [-9.0, -0.5], [0.5, 0.2]
+    solver.minimise(parameters, loss, 200, lambda *_: None, lower=lower, upper=upper)
+    assert all(low <= v <= high for p in seen for low, v, high in zip(lower, p, upper, strict=True))
+    assert values(parameters)[1] == pytest.approx(0.2, abs=1e-12)  # 200 (b - a^2) < 0 at b = 0.2
+
+
+def test_bounds_in_natural_units_are_kept_and_reached():
+    x = torch.linspace(0.0, 6.0, 40, dtype=torch.float64).unsqueeze(1)
+    model = ExactGP(kernel=RBF(1, 1.0, 1.0), mean=Zero(), likelihood=Gaussian(0.5)).double()
+    parameters, objective, seen = list(model.parameters()), ExactMLL(), []
+    solver = LBFGSB(
+        bounds=[["kernel.lengthscale", 0.8, 1.25], ["likelihood.noise_variance", 0.1, 1]]
+    )
+    lower, upper = limits_within(model, parameters, solver.bounds)
+
+    def loss():
+        seen.append((model.kernel.lengthscale.item(), model.likelihood.noise_variance.item()))
+        return -objective.evidence(model, x, (2.0 * x).sin()[:, 0]).value
+
+    solver.minimise(parameters, loss, 40, lambda *_: None, lower=lower, upper=upper)
+    assert all(0.8 - 1e-12 <= s <= 1.25 + 1e-12 and v >= 0.1 - 1e-12 for s, v in seen)
+    assert model.likelihood.noise_variance.item() == pytest.approx(0.1, abs=1e-12)
+    with pytest.raises(ConfigError, match="no such positive parameter; there are kernel"):
+        limits_within(model, parameters, {"kernel.lengthscales": (0.1, 1.0)})
+    for wrong in (["kernel.lengthscale", 2, 1], ["kernel.lengthscale", 1], "kernel.lengthscale"):
+        with pytest.raises(ConfigError, match="a lowest and a largest value"):
+            LBFGSB(bounds=[wrong])
 
 
 def test_more_evaluations_never_end_higher_nor_beyond_a_limit():

@@ -209,16 +209,16 @@ class CSVFile(TableFile):
 
 def _require_different(layout: Layout, roles: Mapping[str, list[int]]) -> None:
     """Raise DataError if a column is used twice."""
-    taken: set[int] = set()
+    taken: dict[int, str] = {}
     for role in ("inputs", "target", "id", "noise", "weights"):
         for column in roles.get(role, ()):
             if column in taken:
-                twice = "inputs= and target=" if role in ("inputs", "target") else f"{role}="
+                first = taken[column]
                 raise DataError(
-                    f"{layout.path}: {layout.column(column)} is used twice, in {twice} and "
-                    "elsewhere; expected different columns"
+                    f"{layout.path}: {layout.column(column)} is used twice, in {role}="
+                    f"{'' if first == role else f' and {first}='}; expected different columns"
                 )
-            taken.add(column)
+            taken[column] = role
 
 
 def _same_columns(layout: Layout, other: Layout, columns: list[int]) -> list[int]:

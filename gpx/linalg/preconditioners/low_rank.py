@@ -297,8 +297,10 @@ class ProductsPlusNoise(Woodbury):
         Unlike ``root_matmul``, it needs no eigendecomposition.
         """
         first, second = xi.tensor_split([self.shape[0]])
-        found = first * self._diagonal.sqrt()
-        return found + self._factor_transpose(second) if len(second) else found
+        root = self._diagonal.sqrt()
+        if not len(second):
+            return first * root
+        return torch.addcmul(self._factor_transpose(second), first, root)
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Q^{-1} times vectors: as in ``Woodbury``, with fewer passes over them."""
@@ -306,6 +308,13 @@ class ProductsPlusNoise(Woodbury):
         low = _on_small(self.capacitance.solve, _on_block(self._factor, vectors))
         carried = _on_block(self._factor_transpose, low / self._diagonal)
         return torch.sub(vectors, carried, out=carried).div_(self._diagonal)
+
+    def quadratic_form(self, vectors: Tensor) -> Tensor:
+        """As in ``Preconditioner``: as in ``Woodbury``, with a pass less over them."""
+        self._check(vectors)
+        low = _on_block(self._factor, vectors) / self._diagonal
+        explained = _on_small(self.capacitance.half_solve, low)
+        return _squared(vectors) / self._diagonal - _squared(explained)
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors: (m,) or (m, c)."""

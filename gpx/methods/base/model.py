@@ -59,6 +59,22 @@ def check_parts(model: Model) -> None:
             )
 
 
+def check_placed(model: Model) -> None:
+    """Raise ConfigError if several inducing points are all where they were made, at zero.
+
+    They would move together for ever, and count as one. Reads the points only if nothing was
+    written into them since they were made, so that no step of training waits for a GPU.
+    """
+    for name in ("inducing", "inducing_points"):
+        points = model._parameters.get(name)
+        if points is None or len(points) < 2 or points._version or bool(points.any()):
+            continue
+        raise ConfigError(
+            f"{class_name(model)}: its {len(points)} inducing points have not been placed; call "
+            "model.initialise(x, y, generator=torch.Generator().manual_seed(0)) before training"
+        )
+
+
 def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     check_parts(model)
     check_inputs(model, x, model.num_inputs)

@@ -18,7 +18,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.batch import Batch
-from gpx.methods.base.model import Model, check_parts
+from gpx.methods.base.model import Model, check_parts, check_placed
 from gpx.priors import Priors
 from gpx.sampling.batches import batch_order, scattered_batches
 from gpx.tensor_checks import check_inputs, check_targets, guard
@@ -63,6 +63,25 @@ def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_
         check_targets(model, x, y, model.num_outputs)
 
 
+def _check_evidence(
+    objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **known: Any
+) -> None:
+    if isinstance(model, Model):  # as in _check_data
+        objective.require_model(model)
+    _check_data(objective, model, x, y, **known)
+    if isinstance(model, Model):
+        try:
+            check_placed(model)
+        except ConfigError:
+            objective.check(model)  # what no start would mend is said first
+            raise
+    if objective.total and len(x) > objective.total:
+        raise ConfigError(
+            f"{class_name(objective)} was made for num_data={objective.total} rows and given "
+            f"{len(x)}; num_data is the number of all training rows"
+        )
+
+
 class Objective(DataSized, Generic[ModelT], ABC):
     """A loss that turns a model and data into evidence.
 
@@ -103,8 +122,9 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("prepare", "evidence", "full_evidence"):
-            guard(cls, method, _check_data)
+        guard(cls, "prepare", _check_data)
+        for method in ("evidence", "full_evidence"):
+            guard(cls, method, _check_evidence)
         _require_batch(cls)
 
     @abstractmethod

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
 from gpx.errors import NotAvailable, class_name
-from gpx.inducing.features import InducingFeatures
+from gpx.inducing.features import InducingFeatures, Points
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
@@ -50,13 +50,17 @@ class Posterior(DataSized, ABC):
     def num_inputs(self) -> int | None:
         """Input columns it expects; None: only the kernel checks them."""
         basis = getattr(self, "basis", None)
-        return basis.num_inputs if isinstance(basis, Basis) else None
+        if isinstance(basis, Basis):
+            return basis.num_inputs
+        found = self.inducing_variables()
+        return found[0].shape[1] if found and isinstance(found[1], Points) else None
 
     @abstractmethod
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (n, d); no gradient graph is kept.
 
         Raises:
+            NotAvailable: x requires a gradient, which would be lost (checked for every subclass).
             ShapeError, DTypeError: not a matrix, or in another precision or on another device than
                 the posterior (checked for every subclass).
         """
@@ -67,6 +71,7 @@ class Posterior(DataSized, ABC):
         Default: ``likelihood`` averaged over Gaussian marginals of f. Posteriors with other
         marginals, or with uncertain noise, override it.
         """
+        _check_prediction(self, x)
         with torch.no_grad():
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
@@ -79,6 +84,7 @@ class Posterior(DataSized, ABC):
         Args:
             noise: of every row of x. If ``has_own_noise``, only known variances are used.
         """
+        _check_prediction(self, x)
         with torch.no_grad():
             if self.has_own_noise:
                 return noise.added_to(self.predictive(x, likelihood))
@@ -169,6 +175,17 @@ def no_joint_law(posterior: Posterior) -> NotAvailable:
 
 def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
     check_inputs(posterior, x, posterior.num_inputs)
+    if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
+        joint = hasattr(posterior, "project")  # gpx.inference.joint_law.JointLaw
+        instead = (
+            "with p = posterior.project(x), p.mean and posterior.covariance_between(p) do"
+            if joint
+            else "for most methods functions drawn by posterior.sample_paths do"
+        )
+        raise NotAvailable(
+            f"{class_name(posterior)}: predictions carry no gradient with respect to x; {instead}; "
+            "without need of one, give x.detach()"
+        )
 
 
 def _check_observations(posterior: Posterior, x: Tensor, y: Tensor, *_: Any, **__: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, effective_log_prior, require_grid
-from gpx.methods.direct.mean_field import negative_divergence
+from gpx.methods.direct.mean_field import best_noise_logits, negative_divergence
 from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.polynomial import (
     expectations,
@@ -172,29 +171,49 @@ class DirectNetwork(SummedRegression, SweptRounds):
         )
         return -0.5 * self.noise_terms().precision * error
 
+    @torch.no_grad()
     def sweep(self) -> None:
         """As in ``SweptRounds``; the fit is linear in the probabilities of a single weight.
 
-        Cost: O(h^2 b^2), in b sequential updates of small operations, on the CPU whatever the
-        device.
-        """
-        if self.logits.is_cpu:
-            self._sweep()
-            return
-        on_cpu = copy.deepcopy(self).cpu()
-        on_cpu._sweep()
-        self.logits.data.copy_(on_cpu.logits)
-        self.noise_logits.data.copy_(on_cpu.noise_logits)
+        The moments of all weights but one are multiplied half of the weights by half, and so on
+        within each half: probabilities that are new in the first half hold for the second.
 
-    def _sweep(self) -> None:
-        prior, _ = effective_log_prior(self.logits.detach().softmax(-1), self.weights)
-        for weight in range(len(self.logits)):
+        Cost: O(h^2 b log b), in b sequential updates of small operations; memory O(h^2 log b).
+        """
+        q = self.logits.softmax(-1)
+        prior, _ = effective_log_prior(q, self.weights)
+        exponents = self.polynomial.exponents
+        degrees = torch.arange(2 * int(exponents.max()) + 1, device=q.device)
+        powers = self.values().unsqueeze(-1) ** degrees  # (b, k, degrees)
+        of_weights = (q.unsqueeze(-1) * powers).sum(-2)
+        exponents = exponents.mT.to(q.device)
+
+        def update(weights: list[int], single: Tensor, pair: Tensor) -> None:
+            """Update ``weights``; single (h,), pair (h, h) have the moments of all others."""
+            if len(weights) > 1:
+                halves = weights[: len(weights) // 2], weights[len(weights) // 2 :]
+                for own, others in (halves, halves[::-1]):
+                    of_terms, of_pairs = single.clone(), pair.clone()
+                    for table, power in zip(of_weights[others], exponents[others], strict=True):
+                        of_terms *= table[power]
+                        of_pairs *= table[power.unsqueeze(0) + power.unsqueeze(1)]
+                    update(own, of_terms, of_pairs)
+                return
+            weight, power = weights[0], exponents[weights[0]]
+            by_moment = torch.zeros_like(of_weights[weight])  # derivatives of E |y - u(x)|^2
+            by_moment.index_add_(0, power, single, alpha=-2.0)
+            in_pairs = power.unsqueeze(0) + power.unsqueeze(1)
+            by_moment.index_add_(0, in_pairs.flatten(), pair.flatten())
             if self.noise is not None:
-                self.noise_logits.data = self.best_noise_logits(self.bound_terms()["fit"])
-            q = self.logits.detach().softmax(-1).requires_grad_()
-            with torch.enable_grad():
-                (slope,) = torch.autograd.grad(self._fit(q), q)
-            self.logits.data[weight] = prior + slope[weight]
+                error = self.totals[0] + by_moment @ of_weights[weight]
+                self.noise_logits.copy_(
+                    best_noise_logits(error, self.totals[1], *self.noise_grid())
+                )
+            slope = -0.5 * self.noise_terms().precision * (powers[weight] @ by_moment)
+            self.logits[weight] = prior + slope
+            of_weights[weight] = self.logits[weight].softmax(-1) @ powers[weight]
+
+        update(list(range(len(q))), self.projected, self.gram)
 
     def bound_value(self) -> float:
         """As in ``SweptRounds``."""

@@ -16,6 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+GATHERED_BYTES = 2**30
+"""Most bytes for the moments of all weights in all pairs of terms; a gradient takes ten times as
+much."""
+
 
 class Polynomial(NamedTuple):
     """u(x) = sum_t count_t prod_i x_i^{powers_ti} prod_k w_k^{exponents_tk}.
@@ -106,14 +110,25 @@ def moments(probabilities: Tensor, values: Tensor, highest: int) -> Tensor:
 def expectations(of_weights: Tensor, exponents: Tensor) -> Tensor:
     """prod_k M_{k, e_tk} (..., h) from powers or moments M (..., b, degrees) of the weights.
 
+    Args:
+        exponents (h, b): of the terms; with more dimensions in the place of h the result has them.
+
     Cost: O(h b).
     """
-    weights = torch.arange(exponents.shape[1], device=exponents.device)
+    weights = torch.arange(exponents.shape[-1], device=exponents.device)
     return of_weights[..., weights, exponents].prod(-1)
 
 
 def pair_expectations(of_weights: Tensor, exponents: Tensor) -> Tensor:
-    """Expected products of two terms (h, h), from moments (b, degrees). Cost: O(h^2 b)."""
+    """Expected products of two terms (h, h), from moments (b, degrees).
+
+    Cost: O(h^2 b). On a GPU the moments of all weights are gathered by one kernel, while they take
+    no more than ``GATHERED_BYTES``; a CPU is faster with those of one weight at a time.
+    """
+    terms, weights = exponents.shape
+    if not of_weights.is_cpu and 8 * weights * terms**2 <= GATHERED_BYTES:
+        pairs = exponents.unsqueeze(0) + exponents.unsqueeze(1)
+        return expectations(of_weights, pairs)
     total = of_weights.new_ones(len(exponents), len(exponents))
     for table, degree in zip(of_weights, exponents.mT, strict=True):
         total = total * table[degree.unsqueeze(0) + degree.unsqueeze(1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 
 import torch
@@ -44,17 +45,26 @@ class SweptRounds(Model):
     def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
         """Run sweeps of coordinate ascent; nothing is drawn.
 
+        They are many small updates in sequence, which a device would wait for one by one: a copy of
+        the model makes them on the CPU.
+
         Returns:
             whether they gained enough for another search from there.
         """
         if not self.restarts:
             return False
-        start = before = self.bound_value()
+        first = next(self.parameters(), None)
+        swept = self if first is None or first.is_cpu else copy.deepcopy(self).cpu()
+        start = before = swept.bound_value()
         for _ in range(MAX_SWEEPS):
-            self.sweep()
-            after = self.bound_value()
+            swept.sweep()
+            after = swept.bound_value()
             if after - before < MIN_GAIN:
                 break
             before = after
+        if swept is not self:
+            own, found = (m.parameter_groups()["variational"] for m in (self, swept))
+            for parameter, value in zip(own, found, strict=True):
+                parameter.copy_(value)
         self.note = f"sweeps of coordinate ascent gained {after - start:.3g} nats"
         return after - start >= MIN_GAIN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +12,7 @@ from gpx.constants import LOG_TWO_PI
 from gpx.inference.exact_solver import require_finite
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import cholesky_in_place, upper_solve, with_gradient
+from gpx.linalg import cholesky_in_place, inverse_from_factor, upper_solve, with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
@@ -63,7 +64,7 @@ def batch_terms(
     complexity = -upper.diagonal(dim1=1, dim2=2).log().sum(1)
     if not gradient:
         return BatchTerms(fit, complexity, alpha, None)
-    inverse = torch.cholesky_inverse(upper, upper=True, out=upper).mT
+    inverse = inverse_from_factor(upper)
     weight = inverse.baddbmm_(alpha.unsqueeze(2), alpha.unsqueeze(1), beta=-0.5, alpha=0.5)
     if batch.mask is not None:
         weight *= batch.mask.unsqueeze(1) & batch.mask.unsqueeze(2)
@@ -71,14 +72,13 @@ def batch_terms(
 
 
 def experts_log_likelihood(
-    parts: ExpertParts, rows: ExpertRows, x: Tensor, y: Tensor, *, budget: int
+    parts: ExpertParts, batches: Iterable[ExpertBatch], x: Tensor, y: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """sum_k log p(y_k | x_k): the log density of y under a block-diagonal kernel matrix.
 
     Args:
-        parts, rows: the experts and their training rows.
+        parts, batches: the experts and their training rows.
         x (n, d), y (n,): all training data.
-        budget: bytes that a batch of experts may take.
 
     Returns:
         the value () in float64, differentiable in all hyperparameters, and its terms, in nats.
@@ -94,7 +94,9 @@ def experts_log_likelihood(
     terms = {name: y.new_zeros((), dtype=torch.float64) for name in ("fit", "complexity")}
     inputs_of_value: list[Tensor] = []  # residuals and noise variances of each batch
     gradients: list[Tensor] = []
-    for batch in rows.batches(x.element_size(), budget):
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
         inputs = x[batch.rows]
         noise = parts.noise(batch.experts)
         residual = y[batch.rows] - parts.means(batch.experts, inputs)
@@ -112,7 +114,7 @@ def experts_log_likelihood(
             of_batch = torch.autograd.grad(matrices, parameters, found.weight, allow_unused=True)
             for total, part in zip(kernel_gradients, of_batch, strict=True):
                 total += 0.0 if part is None else part
-    terms["constant"] = terms["fit"].new_tensor(-0.5 * len(rows.rows) * LOG_TWO_PI)
+    terms["constant"] = terms["fit"].new_full((), -0.5 * count * LOG_TWO_PI)
     value = terms["fit"] + terms["complexity"] + terms["constant"]
     if with_gradients:
         gradients += kernel_gradients
@@ -159,7 +161,8 @@ class ExpertsMLL(Objective[HasExperts]):
         """Evidence in nats, in float64; parts ``fit``, ``complexity`` and ``constant``."""
         require_finite(y)
         rows = model.expert_rows(x)
-        value, terms = experts_log_likelihood(model.parts, rows, x, y, budget=model.batch_bytes)
+        batches = rows.batches(x.element_size(), model.batch_bytes)
+        value, terms = experts_log_likelihood(model.parts, batches, x, y)
         facts: Facts = {
             "evidence_of": "independent experts",
             "num_experts": len(rows),

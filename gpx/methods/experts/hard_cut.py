@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import cholesky
+from gpx.linalg.replayed import Replayed, solve_recordings
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
-from gpx.methods.experts.evidence import CHOLESKY_HINT
+from gpx.methods.experts.evidence import CHOLESKY_HINT, experts_log_likelihood
 from gpx.methods.experts.mixture import HardCutEvidence, MixtureOfExperts
 
 
@@ -142,12 +143,36 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         return found
 
     def _fit(self, x: Tensor, y: Tensor, before: float) -> float:
-        """Fit hyperparameters by L-BFGS, undone if the evidence falls; returns the evidence."""
+        """Fit hyperparameters by L-BFGS, undone if the evidence falls; returns the evidence.
+
+        The optimiser runs on the CPU, on one vector of all hyperparameters: an evaluation is one
+        transfer each way, and on a GPU a recording is replayed for it.
+        """
         parameters = [p for group in self.model.parameter_groups().values() for p in group]
         parameters = [p for p in parameters if p.requires_grad]
-        start = [p.detach().clone() for p in parameters]
+        parts, rows = self.model.parts, self.model.expert_rows(x)
+        batches = list(rows.batches(x.element_size(), self.model.batch_bytes))
+        assignment = self.model.log_assignment(x).detach()
+
+        def evaluate() -> Tensor:
+            """Loss, and its derivatives by all hyperparameters, (1 + P,)."""
+            value, _ = experts_log_likelihood(parts, batches, x, y)
+            loss = -(value + assignment) / len(x)
+            slopes = torch.autograd.grad(loss, parameters, materialize_grads=True)
+            together = [part.detach().reshape(-1).double() for part in (loss, *slopes)]
+            return torch.cat(together)
+
+        def move(point: Tensor) -> None:
+            pieces = point.detach().to(x.device).split([p.numel() for p in parameters])
+            with torch.no_grad():
+                for parameter, piece in zip(parameters, pieces, strict=True):
+                    parameter.copy_(piece.view_as(parameter))
+
+        recorded = Replayed(evaluate, solve_recordings().record if x.is_cuda else None)
+        start = torch.cat([p.detach().reshape(-1) for p in parameters]).cpu()
+        point = nn.Parameter(start.clone())
         optimizer = torch.optim.LBFGS(
-            parameters,
+            [point],
             max_iter=self.evaluations,
             max_eval=self.evaluations,
             history_size=10,
@@ -155,28 +180,26 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         )
 
         def loss() -> Tensor:
-            optimizer.zero_grad()
+            move(point)
             try:
-                value = -self.objective.evidence(self.model, x, y).value / len(x)
-                value.backward()
+                found = recorded().cpu()
             except NotPositiveDefinite:  # a large loss makes the line search step back
-                for parameter in parameters:
-                    parameter.grad = torch.zeros_like(parameter)
-                return torch.tensor(1e3 + abs(before), dtype=torch.float64, device=x.device)
-            return value.detach()
+                point.grad = torch.zeros_like(point)
+                return torch.tensor(1e3 + abs(before), dtype=torch.float64)
+            point.grad = found[1:].to(point.dtype)
+            return found[0]
 
         with torch.enable_grad():
             optimizer.step(loss)
-        optimizer.zero_grad()
+        recorded.release()
+        move(point)
         try:
             after = self._value(x, y)
         except NotPositiveDefinite:
             after = -math.inf
         if after >= before:
             return after
-        with torch.no_grad():
-            for parameter, value in zip(parameters, start, strict=True):
-                parameter.copy_(value)
+        move(start)
         return before
 
 

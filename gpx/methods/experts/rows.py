@@ -20,9 +20,11 @@ class ExpertBatch(PaddedRows):
 
     Attributes:
         experts (c,): indices of the experts.
+        num_rows: rows of all of them, without padding.
     """
 
     experts: Tensor
+    num_rows: int
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,10 @@ class ExpertRows:
             m = largest[first]
             count = max(1, limit // (entry_bytes * m * m))
             experts = order[first : first + count]
-            first += count
+            first += len(experts)
             place = torch.arange(m, device=device).expand(len(experts), m)
             mask = place < self.sizes[experts].unsqueeze(1)
             padded = torch.where(mask, place, 0) + start[experts].unsqueeze(1)
-            full = largest[min(first, len(largest)) - 1] == m
-            yield ExpertBatch(self.rows[padded], None if full else mask, experts)
+            held = largest[first - len(experts) : first]
+            full = held[-1] == m
+            yield ExpertBatch(self.rows[padded], None if full else mask, experts, sum(held))

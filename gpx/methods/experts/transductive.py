@@ -149,7 +149,7 @@ class TransductivePosterior(RegionsPosterior):
             rows (t, m): training rows of every expert.
         """
         parts, inputs = self.parts, self.inputs[rows]
-        batch = ExpertBatch(rows, None, self.regions.nearest(x))
+        batch = ExpertBatch(rows, None, self.regions.nearest(x), rows.numel())
         made = Members.condition(
             batch,
             inputs,

@@ -14,13 +14,20 @@ from gpx.backends import Entries
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
+from gpx.linalg.fft_products import convolve, correlate
 from gpx.linalg.kronecker import kronecker_vector
 from gpx.methods.ski.axis_spectra import AxisSpectra
 from gpx.methods.ski.control_variate import reflect_lags
 from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
-from gpx.methods.ski.waves import WavePart
+from gpx.methods.ski.waves import (
+    WavePart,
+    embedding_eigenvalues,
+    embedding_period,
+    fold_generator,
+)
 from gpx.operators import BlockToeplitz, Kronecker, Toeplitz, grid_lags
+from gpx.operators.convolution import DENSE_ENTRIES
 
 MAX_DENSE_AXIS = 1500
 """Most points of an axis whose matrix is dense; for longer ones FFTs are faster."""
@@ -88,8 +95,35 @@ class LagCovariance(GridCovariance):
 
     def __init__(self, grid: InterpolationGrid, lags: Tensor) -> None:
         self.grid, self.tensors = grid, (lags,)
-        self.operator = self._of(lags)
         self.variance = lags.detach().reshape(-1)[0]
+
+    @cached_property
+    def operator(self) -> LinearOperator:
+        """As in ``GridCovariance``."""
+        return self._of(self.tensors[0])
+
+    @cached_property
+    def _embedding(self) -> Tensor | None:
+        """``embedding_eigenvalues`` of one axis, without a graph; None: use ``operator``."""
+        lags = self.tensors[0].detach()
+        if lags.ndim > 1 or lags.numel() ** 2 <= DENSE_ENTRIES:
+            return None
+        return embedding_eigenvalues(lags)
+
+    def multiply(self, vectors: Tensor) -> Tensor:
+        """As in ``GridCovariance``."""
+        if self._embedding is None:
+            return super().multiply(vectors)
+        m = len(vectors)
+        return convolve(self._embedding, vectors, (embedding_period(m),), (m,), (m,))
+
+    def gradient(self, left: Tensor, right: Tensor) -> list[Tensor]:
+        """As in ``GridCovariance``."""
+        if self._embedding is None:
+            return super().gradient(left, right)
+        m = len(left)
+        found = correlate(left, right, (embedding_period(m),), (m,), (m,))
+        return [fold_generator(found, m)]
 
     def low_rank(
         self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
@@ -97,7 +131,7 @@ class LagCovariance(GridCovariance):
         """As in ``GridCovariance``: pivots on one axis, axis eigenvectors on several."""
         lags = self.tensors[0].detach()
         if lags.ndim == 1 and waves:
-            found = WavePart.of(lags, waves, tolerance)
+            found = WavePart.of(lags, waves, tolerance, self._embedding)
             if found is not None:
                 return found
         if lags.ndim == 1 or max(lags.shape) > MAX_DENSE_AXIS:
@@ -227,6 +261,8 @@ def grid_covariance(
 def kernel_at_lags(kernel: Kernel) -> Callable[[Tensor], Tensor]:
     """A function from lags (r, d) in float64 to k (r,), differentiable in the parameters."""
     named = dict(kernel.named_parameters())
+    if all(p.dtype == torch.float64 for p in named.values()):
+        return lambda tau: kernel.pairs(torch.zeros_like(tau), tau)
     values = tuple(p.double() for p in named.values())
 
     def at(tau: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.pairs import weight_moments
+from gpx.methods.ski.waves import transformed_diagonals
 from gpx.operators import Interpolation
 
 
@@ -40,6 +41,7 @@ class Gathered:
     num_cells: int = 0
     _moments: Tensor | None = field(default=None, repr=False)
     _target_sums: Prepared = field(default_factory=Prepared, repr=False)
+    _transformed: Prepared = field(default_factory=Prepared, repr=False)
 
     @classmethod
     def of(cls, x: Tensor, grid: InterpolationGrid) -> Gathered:
@@ -88,6 +90,14 @@ class Gathered:
         if self._moments is None:
             self._moments = weight_moments(self.weights, self.shape)
         return self._moments
+
+    def transformed_moments(self, period: int) -> Tensor:
+        """``transformed_diagonals`` of W^T W on one axis; cached."""
+        return self._transformed.get(
+            str(period),
+            (self.moments,),
+            lambda: transformed_diagonals(self.moments, self.shape[0], period),
+        )
 
     def grams_by_lag(self, blocks: int) -> list[Tensor]:
         """Sums of (W^T W)_uv over all pairs of grid points of each lag, shaped like the lags.

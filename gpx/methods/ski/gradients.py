@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from scipy.linalg.lapack import dtrtri
 from torch import Tensor
 
 from gpx.linalg.preconditioners.low_rank import Capacitance
@@ -26,7 +27,7 @@ COLUMNS = 32
 @torch.no_grad()
 def quad_gradient(system: SKISystem, v: Tensor) -> list[Tensor]:
     """Gradient of r^T A^{-1} r, from v = A^{-1} r (n, 1)."""
-    wv = system.detached_weights.mT.matmul(v)
+    wv = system.detached_weights._t_multiply(v)
     found = [-g for g in system.covariance.gradient(wv, wv)]
     found.append(-(v * v).sum())
     if system.weights.values.requires_grad:
@@ -41,22 +42,54 @@ def logdet_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     tr(A^{-1} dA) is split into tr(Q^{-1} dA_P), computed exactly, where dA_P has P dK P instead of
     dK for a projection P onto the range of C, and the rest, estimated from the probes.
     """
-    parts = zip(carried_gradient(system), probed_gradient(system, u, z), strict=True)
-    return [exact + estimated for exact, estimated in parts]
+    parts = zip(_carried(system), _probed(system, u, z), strict=True)
+    return _folded(system, [exact + estimated for exact, estimated in parts])
+
+
+def carried_gradient(system: SKISystem) -> list[Tensor]:
+    """tr(Q^{-1} dA_P), without probes; see ``logdet_gradient``."""
+    return _folded(system, _carried(system))
+
+
+def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
+    """The rest of ``logdet_gradient``, as the mean over probes u, z (n, L)."""
+    return _folded(system, _probed(system, u, z))
 
 
 @torch.no_grad()
-def carried_gradient(system: SKISystem) -> list[Tensor]:
-    """tr(Q^{-1} dA_P), without probes; see ``logdet_gradient``."""
+def probed_gradients(system: SKISystem, u: Tensor, z: Tensor) -> list[list[Tensor]]:
+    """``probed_gradient`` of each probe by itself."""
+    if not isinstance(system.part, WavePart) or system.weights.values.requires_grad:
+        pairs = zip(u.split(1, 1), z.split(1, 1), strict=True)
+        return [probed_gradient(system, *pair) for pair in pairs]
+    both = system.detached_weights._t_multiply(torch.cat([u, z], 1))
+    by_lag = system.part.fold(system.part.spectra_outside(both))
+    by_noise = (u * z - z * z).sum(0)
+    return [list(own) for own in zip(by_lag, by_noise, strict=True)]
+
+
+def _folded(system: SKISystem, found: list[Tensor]) -> list[Tensor]:
+    """Gradients by the covariance's tensors in place of spectra of waves."""
+    if isinstance(system.part, WavePart):
+        found[0] = system.part.fold(found[0])
+    return found
+
+
+@torch.no_grad()
+def _carried(system: SKISystem) -> list[Tensor]:
+    """``carried_gradient``, of waves as a spectrum."""
     part, q, noise = system.part, system.preconditioner, system.noise.detach()
+    if isinstance(part, WavePart):
+        diagonal = _inverse_diagonal(q.capacitance.factor)
+        found = [part.carried_spectrum(1.0 - diagonal)]
+        found.append((system.detached_weights.shape[-2] - part.rank + diagonal.sum()) / noise)
+        return _with_values(system, found)
     by_axis = isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance)
     inverse, scale = _inverse(q.capacitance, single=by_axis)
     rows = system.detached_weights.shape[-2]
     trace = (inverse.diagonal() * scale.square()).sum()
     by_noise = (rows - part.rank + trace) / noise
-    if isinstance(part, WavePart):
-        found = [part.carried_gradient(1.0 - inverse.diagonal())]
-    elif isinstance(part, EigenPart):
+    if isinstance(part, EigenPart):
         if by_axis:
             found = part.axis_gradients(inverse, scale)
         else:
@@ -68,10 +101,24 @@ def carried_gradient(system: SKISystem) -> list[Tensor]:
     else:
         assert isinstance(part, PivotedPart)
         found = _lag_trace(system, part)
-    found.append(by_noise)
+    return _with_values(system, [*found, by_noise])
+
+
+def _with_values(system: SKISystem, found: list[Tensor]) -> list[Tensor]:
     if system.weights.values.requires_grad:
         found.append(_carried_by_values(system))
     return found
+
+
+def _inverse_diagonal(factor: Tensor) -> Tensor:
+    """Diagonal of (L L^T)^{-1} for L (r, r): squared norms of the columns of L^{-1}.
+
+    Cost: r^3 / 3 multiply-adds on a CPU, half of an inverse.
+    """
+    if factor.is_cpu and len(factor):
+        found, _ = dtrtri(factor.numpy(), lower=1)  # leaves the zeros above
+        return torch.from_numpy(found).square().sum(0)
+    return torch.cholesky_inverse(factor).diagonal()
 
 
 def _inverse(capacitance: Capacitance, *, single: bool) -> tuple[Tensor, Tensor]:
@@ -94,12 +141,13 @@ def _inverse(capacitance: Capacitance, *, single: bool) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
-    """The rest of ``logdet_gradient``, as the mean over probes u, z (n, L)."""
+def _probed(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
+    """``probed_gradient``, of waves as a spectrum."""
     w, part, probes = system.detached_weights, system.part, u.shape[1]
-    wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
+    both = w._t_multiply(torch.cat([u, z], 1))
+    wu, wz = both.split(probes, 1)
     if isinstance(part, WavePart):
-        found = [part.gradient_outside(wu, wz)]
+        found = [part.spectrum_outside(both)]
     elif isinstance(part, EigenPart) and isinstance(system.covariance, AxisCovariance):
         whole = system.covariance.gradient(wu / probes, wz)
         own = zip(whole, part.axis_gradients_within(wz), strict=True)
@@ -116,8 +164,8 @@ def probed_gradient(system: SKISystem, u: Tensor, z: Tensor) -> list[Tensor]:
     if system.weights.values.requires_grad:
         on_grid = system.covariance.multiply(wz)
         carried = part.expand(part.project(wz))
-        both = torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1)
-        found.append(_by_values(system.weights, *both).mul_(2.0 / probes))
+        left, right = torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1)
+        found.append(_by_values(system.weights, left, right).mul_(2.0 / probes))
     return found
 
 

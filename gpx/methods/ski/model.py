@@ -13,6 +13,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
 from gpx.linalg.interpolation import Boundary, Method, Outside
+from gpx.linalg.memory import allowed_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
@@ -32,6 +33,7 @@ from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
 
+Products = Literal["structured", "dense"]
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
 
 DEFAULT_MAX_RANK = {1: 400, 2: 2000, 3: 2000}
@@ -87,6 +89,9 @@ class SKI(PlacedGrid, Model):
             from random solves, for rough kernels of which C lacks much, with a relative standard
             error sqrt(2 / variance_samples) of the reduction of the prior variance.
         variance_samples, seed: of "stochastic".
+        mvm: products with K_UU in solves by its structure, or by the "dense" (m, m) matrix, for
+            comparison; m^2 operations each.
+        memory_budget: of that matrix, as in ``gpx.linalg.budget_in_bytes``; None: all free memory.
 
     Raises:
         ConfigError: a kernel that is not stationary, another likelihood, more than three inputs, a
@@ -123,6 +128,8 @@ class SKI(PlacedGrid, Model):
         seed: int = 0,
         points: Sequence[Sequence[float]] | None = None,
         additive: bool = False,
+        mvm: Products = "structured",
+        memory_budget: int | str | None = None,
     ) -> None:
         super().__init__()
         if projection is not None:
@@ -151,6 +158,7 @@ class SKI(PlacedGrid, Model):
             ("boundary", boundary, get_args(Boundary)),
             ("outside", outside, get_args(Outside)),
             ("variance", variance, get_args(Variance)),
+            ("mvm", mvm, get_args(Products)),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
@@ -193,6 +201,8 @@ class SKI(PlacedGrid, Model):
         self.boundary: Boundary = boundary
         self.rank, self.tolerance, self.max_iterations = rank, tolerance, max_iterations
         self.outside: Outside = outside
+        self.mvm: Products = mvm
+        self.memory_budget = memory_budget
         if variance_samples < 1:
             raise ConfigError(f"variance_samples={variance_samples} must be at least 1")
         self.variance: Variance = variance
@@ -289,15 +299,28 @@ class SKI(PlacedGrid, Model):
     def system_of(
         self, data: Gathered, num_data: int, negligible: float, waves: int = 0
     ) -> SKISystem:
-        """As ``system``, for rows ``data`` that replace ``num_data`` rows; see ``SKISystem``."""
+        """As ``system``, for rows ``data`` that replace ``num_data`` rows; see ``SKISystem``.
+
+        Raises:
+            ConfigError: mvm="dense" and a matrix above the memory budget.
+        """
+        device = data.weights.values.device
+        if self.mvm == "dense":
+            m, (allowed, limit) = self.grid.size, allowed_memory(self.memory_budget, device)
+            if allowed is not None and 8 * m * m > allowed:
+                raise ConfigError(
+                    f"mvm=dense stores the {m:,} x {m:,} matrix of the grid, {8 * m * m:,} bytes, "
+                    f"and {limit}; take mvm=structured, or fewer points (grid_size)"
+                )
         return SKISystem(
-            covariance_on(self.grid, self.kernel, data.weights.values.device),
+            covariance_on(self.grid, self.kernel, device),
             data,
             self.likelihood.noise_variance.double(),
             self.max_rank,
             num_data,
             negligible,
             waves,
+            stored=self.mvm == "dense",
         )
 
     @property

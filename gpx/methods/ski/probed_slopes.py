@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpx.methods.ski.gradients import carried_gradient, probed_gradient
+from gpx.methods.ski.gradients import carried_gradient, probed_gradients
 from gpx.methods.ski.system import SKISystem
 
 
@@ -32,8 +32,7 @@ class ProbedSlopes:
 
     def add(self, u: Tensor, z: Tensor) -> None:
         """Add probes w, given as A^{-1} w and Q^{-1} w (n, L)."""
-        for own in zip(u.split(1, 1), z.split(1, 1), strict=True):
-            slopes = probed_gradient(self.system, *own)
+        for slopes in probed_gradients(self.system, u, z):
             torch._foreach_add_(self._sums, slopes)
             self._samples.append(self._by_parameter(slopes))
 

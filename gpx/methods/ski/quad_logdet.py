@@ -193,7 +193,7 @@ def _solve_with_probes(
     )
     w = q.draws(xi)
     solved = system.solve(
-        torch.cat([right, w], 1), tolerance, max_iterations, keep_preconditioned=True
+        torch.cat([right.mT, w.mT]).mT, tolerance, max_iterations, keep_preconditioned=True
     )
     assert solved.preconditioned is not None
     z = solved.preconditioned[:, columns:]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
+from linear_operator import LinearOperator
 from linear_operator.operators import ConstantDiagLinearOperator
 from torch import Tensor
 
@@ -54,10 +56,10 @@ class SKISystem:
         num_data: number of data rows that the rows of W replace.
         negligible: trace error, as ``NEGLIGIBLE_TRACE``, at which C counts as complete.
         waves: most waves for C; see ``GridCovariance.low_rank``.
+        stored: multiply by K as an array in solves.
 
     Attributes:
         weights, detached_weights: W, with and without a graph.
-        base, matrix: K and A.
         part: C (r, m).
         left_out: ``negligible``.
         preconditioner: Q = W C^T C W^T + noise I, an approximation of A.
@@ -74,9 +76,10 @@ class SKISystem:
         num_data: int,
         negligible: float = NEGLIGIBLE_TRACE,
         waves: int = 0,
+        stored: bool = False,
     ) -> None:
         self.covariance, self.data, self.noise = covariance, data, noise
-        self.weights, self.base = data.weights, covariance.operator
+        self.weights = data.weights
         self.detached_weights = data.weights
         if self.weights.values.requires_grad:
             self.detached_weights = Interpolation(
@@ -85,10 +88,8 @@ class SKISystem:
                 num_columns=self.weights.num_columns,
             )
         rows, points = self.weights.shape[-2:]
-        self.matrix = Interpolated(self.weights, self.base) + ConstantDiagLinearOperator(
-            noise.reshape(1), diag_shape=rows
-        )
         with torch.no_grad():
+            self.stored = self.base.to_dense() if stored else None
             self.left_out, per_noise = negligible, num_data / (points * float(noise.detach()))
             limit = negligible / per_noise
             self.part: LowRankPart = covariance.low_rank(
@@ -98,6 +99,18 @@ class SKISystem:
             threshold = self.part.threshold
             self._largest_left = None if threshold is None else per_noise * float(threshold)
 
+    @property
+    def base(self) -> LinearOperator:
+        """K."""
+        return self.covariance.operator
+
+    @cached_property
+    def matrix(self) -> LinearOperator:
+        """A, differentiable."""
+        return Interpolated(self.weights, self.base) + ConstantDiagLinearOperator(
+            self.noise.reshape(1), diag_shape=self.weights.shape[-2]
+        )
+
     def _preconditioner(self) -> ProductsPlusNoise:
         part, w = self.part, self.detached_weights
         if isinstance(part, PivotedPart):
@@ -105,14 +118,16 @@ class SKISystem:
             project, expand, gram = factor.matmul, factor.mT.matmul, factor @ factor.mT
         else:
             assert isinstance(part, (EigenPart, WavePart))
-            gram = part.gram(self.data.moments)
+            if isinstance(part, WavePart):
+                gram = part.gram_of(self.data.transformed_moments(part.period))
+            else:
+                gram = part.gram(self.data.moments)
 
             def project(v: Tensor) -> Tensor:
-                return part.project(w.mT.matmul(v))
+                return part.project(w._t_multiply(v))
 
             def expand(low: Tensor) -> Tensor:
-                found: Tensor = w.matmul(part.expand(low))
-                return found
+                return w._multiply(part.expand(low))
 
         return ProductsPlusNoise(
             project, expand, gram, len(w.values), self.noise.detach(), below_kernel=part.below
@@ -128,8 +143,10 @@ class SKISystem:
     def multiply(self, vectors: Tensor) -> Tensor:
         """A times vectors (n, c), without a graph."""
         w = self.detached_weights
-        found: Tensor = w.matmul(self.covariance.multiply(w.mT.matmul(vectors)))
-        return found.add_(vectors * self.noise)
+        seen = w._t_multiply(vectors)
+        on_grid = self.covariance.multiply(seen) if self.stored is None else self.stored @ seen
+        found = w._multiply(on_grid)
+        return found.addcmul_(vectors, self.noise)
 
     @torch.no_grad()
     def solve(

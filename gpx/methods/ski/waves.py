@@ -21,6 +21,8 @@ from gpx.operators import Interpolation
 
 TRACE_SHARE = 0.1
 """Waves are added until the trace error is this share of the tolerance, since they are cheap."""
+LOOKED_UP = 1 << 20
+"""Entries of transforms that are looked up in one go."""
 ROUNDING_MULTIPLE = 64.0
 """Negative eigenvalues up to this many roundings of the largest one count as rounding."""
 
@@ -50,35 +52,44 @@ class WavePart(LowRankPart):
         self.single = (waves == 0) | (2 * waves == period)  # waves without a sine
         self.share = torch.where(self.single, 1.0, 2.0).to(strengths) / period
         self.roots = (self.share * strengths).sqrt()
+        signed = torch.stack([self.roots, -self.roots])  # of cosines and sines of a transform
+        self._seen, self._sent = signed, (signed / self.share).flatten()
 
     @classmethod
     @torch.no_grad()
-    def of(cls, lags: Tensor, rank: int, tolerance: float) -> WavePart | None:
+    def of(
+        cls, lags: Tensor, rank: int, tolerance: float, strengths: Tensor | None = None
+    ) -> WavePart | None:
         """At most ``rank`` waves of a kernel's lags (m,), fewer if the trace error allows.
 
         None if the circulant is not positive semi-definite, because the kernel has not decayed
         along the axis; a few pivots then suffice.
+
+        Args:
+            strengths: ``embedding_eigenvalues`` of the lags, if they are known.
         """
         m = len(lags)
-        period = fast_length(2 * m - 1)
-        # lags beyond the grid are arbitrary; the last lag keeps convex kernels positive
-        gap = lags[-1:].expand(period - 2 * m + 1)
-        strengths = torch.fft.rfft(torch.cat([lags, gap, lags[1:].flip(0)])).real
-        largest = strengths.max()
-        if bool(strengths.min() < -ROUNDING_MULTIPLE * torch.finfo(lags.dtype).eps * largest):
-            return None
-        strengths = strengths.clamp_min(0.0)
-        every = torch.full_like(strengths, 2.0 / period)
-        every[0] = every[-1] = 1.0 / period
-        shares = every * strengths
+        period = embedding_period(m)
+        if strengths is None:
+            strengths = embedding_eigenvalues(lags)
+        lowest, largest = strengths.aminmax()
+        negative = lowest < -ROUNDING_MULTIPLE * torch.finfo(lags.dtype).eps * largest
+        shares = strengths.clamp_min(0.0).mul_(2.0 / period)
+        shares[:: len(shares) - 1] *= 0.5  # waves without a sine
         largest_shares, order = shares.topk(min(rank, len(shares)))
         # relative to the sum of all, as k(0) may be smaller by rounding
         left = (shares.sum() - running_sum(largest_shares)).clamp_min(0.0)
-        positive = int((largest_shares > 0.0).sum())
-        count = min(positive, int((left * m > TRACE_SHARE * tolerance).sum()) + 1)
+        trace = left * m
+        above = torch.stack(
+            [trace > TRACE_SHARE * tolerance, trace > tolerance, largest_shares > 0.0]
+        ).sum(1)
+        refused, wanted, large, positive = torch.cat([negative.reshape(1), above]).tolist()
+        if refused:
+            return None
+        count = min(positive, wanted + 1)
         waves = order[:count]
-        part = cls(m, period, waves, strengths[waves], left[count - 1])
-        part.complete = bool(left[count - 1] * m <= tolerance)
+        part = cls(m, period, waves, strengths[waves].clamp_min(0.0), left[count - 1])
+        part.complete = large < count
         return part
 
     @property
@@ -89,18 +100,15 @@ class WavePart(LowRankPart):
     def project(self, values: Tensor) -> Tensor:
         """As in ``LowRankPart``."""
         seen = torch.fft.rfft(values.mT, n=self.period)[:, self.waves]
-        seen = torch.view_as_real(seen).movedim(-1, 1) * self.roots
-        seen[:, 1].neg_()
-        return seen.flatten(1).mT
+        return (torch.view_as_real(seen).movedim(-1, 1) * self._seen).flatten(1).mT
 
     def expand(self, low: Tensor) -> Tensor:
         """As in ``LowRankPart``."""
-        cosines, sines = (low * self.roots.repeat(2).unsqueeze(1)).mT.chunk(2, 1)
+        cosines, sines = (low.mT * self._sent).chunk(2, 1)
         half = torch.zeros(
             low.shape[1], self.period // 2 + 1, dtype=torch.complex128, device=low.device
         )
-        scale = torch.where(self.single, 1.0, 0.5) * self.period
-        half[:, self.waves] = torch.complex(cosines * scale, -sines * scale)
+        half[:, self.waves] = torch.complex(cosines, sines)
         return torch.fft.irfft(half, n=self.period)[:, : self.points].mT
 
     def at(self, weights: Interpolation, x: Tensor, outside: Outside) -> Tensor:
@@ -113,69 +121,68 @@ class WavePart(LowRankPart):
         return torch.einsum("rtq,rt->tq", self._waves_at(places), low)
 
     def gram(self, moments: Tensor) -> Tensor:
-        """C W^T W C^T (2 f, 2 f) from ``weight_moments``.
+        """C W^T W C^T (2 f, 2 f) from ``weight_moments``."""
+        return self.gram_of(transformed_diagonals(moments, self.points, self.period))
 
-        Cost: a transform of every diagonal of W^T W, and f^2 look-ups.
+    def gram_of(self, seen: Tensor) -> Tensor:
+        """``gram`` from the ``transformed_diagonals`` (w, a) of W^T W, which may be kept.
+
+        Cost: w f^2 look-ups.
         """
-        diagonals = moments.reshape(self.points, -1).mT.contiguous()
-        seen = torch.fft.fft(diagonals, n=self.period)  # (w, a)
-        k = self.waves
-        angle = -2.0 * math.pi / self.period * k.to(moments)
-        found = []
-        for sign in (1, -1):  # sums of exp(-i (t_k u + sign t_l v)) over W^T W
-            place = (k.unsqueeze(1) + sign * k) % self.period
-            total = seen[0][place]
-            for shift in range(1, len(seen)):
-                turn = torch.polar(torch.ones_like(angle), angle * shift)
-                other = turn if sign > 0 else turn.conj()
-                total.addcmul_(seen[shift][place], other + turn.unsqueeze(1))
-            found.append(total)
-        plus, minus = found
-        f = len(k)
-        gram = moments.new_empty(2 * f, 2 * f)
-        gram[:f, :f] = 0.5 * (plus.real + minus.real)
-        gram[f:, f:] = 0.5 * (minus.real - plus.real)
-        gram[:f, f:] = 0.5 * (minus.imag - plus.imag)
-        gram[f:, :f] = gram[:f, f:].mT
+        k, width = self.waves, len(seen)
+        shifts = torch.arange(width, dtype=self.roots.dtype, device=k.device)
+        angle = (-2.0 * math.pi / self.period) * shifts.unsqueeze(1) * k
+        turn = torch.polar(torch.ones_like(angle), angle)  # (w, f)
+        signed = torch.stack([k, -k]).unsqueeze(1)
+        other = torch.stack([turn, turn.conj()]).unsqueeze(2)  # (2, w, 1, f)
+        rows = max(1, LOOKED_UP // (2 * width * len(k)))
+        parts = []
+        for k_l, turn_l in zip(k.split(rows), turn.split(rows, 1), strict=True):
+            # sums of exp(-i (t_k u + t_l v)) and exp(-i (t_k u - t_l v)) over W^T W
+            both = turn_l.unsqueeze(-1) + other
+            both[:, 0] = 1.0
+            picked = seen[:, (k_l.unsqueeze(1) + signed) % self.period]
+            parts.append(torch.view_as_real(both.mul_(picked.transpose(0, 1)).sum(1)))
+        plus, minus = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # (f, f, 2)
+        cosines, (sines, mixed) = (plus + minus)[..., 0], (minus - plus).unbind(-1)
+        gram = torch.cat([torch.cat([cosines, mixed], 1), torch.cat([mixed.mT, sines], 1)])
         roots = torch.cat([self.roots, torch.where(self.single, 0.0, self.roots)])
-        return gram.mul_(roots).mul_(roots.unsqueeze(1))
+        return gram.mul_(roots).mul_(0.5 * roots.unsqueeze(1))
 
-    def carried_gradient(self, complement: Tensor) -> Tensor:
-        """Gradient of log |Q| by K's lags (m,), C as a function of them.
+    def carried_spectrum(self, complement: Tensor) -> Tensor:
+        """Gradient of log |Q| by K's lags, C as a function of them; to be given to ``fold``.
 
         Args:
             complement (2 f,): diagonal of C W^T Q^{-1} W C^T.
         """
         cosines, sines = complement.chunk(2)
         safe = self.strengths.clamp_min(torch.finfo(complement.dtype).tiny)
-        return self._by_lag((cosines + sines) / safe)
+        half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=safe.device)
+        half[self.waves] = ((cosines + sines) / (safe * self.share)).to(half.dtype)
+        return half
 
-    def gradient_outside(self, left: Tensor, right: Tensor) -> Tensor:
-        """Gradient of mean left^T K right - right^T C^T C right by K's lags (m,).
+    def spectrum_outside(self, both: Tensor) -> Tensor:
+        """Gradient of mean left^T K right - right^T C^T C right by K's lags, for ``fold``.
 
         C is a function of the lags.
 
         Args:
-            left, right (m, c): W^T A^{-1} w and W^T Q^{-1} w for probes w.
+            both (m, 2 c): left and right, W^T A^{-1} w and W^T Q^{-1} w for probes w.
         """
-        seen, through = torch.fft.rfft(torch.cat([left, right], 1).mT, n=self.period).chunk(2)
-        half = (seen * through.conj()).sum(0)
-        half[self.waves] -= through[:, self.waves].abs().square().sum(0)
-        return self._fold(half / left.shape[1])
+        return self.spectra_outside(both).mean(0)
 
-    def _by_lag(self, by_strength: Tensor) -> Tensor:
-        """Gradient by K's lags (m,) from that by the strengths (f,)."""
-        half = torch.zeros(self.period // 2 + 1, dtype=torch.complex128, device=by_strength.device)
-        half[self.waves] = (by_strength / self.share).to(half.dtype)
-        return self._fold(half)
+    def spectra_outside(self, both: Tensor) -> Tensor:
+        """``spectrum_outside`` of each probe, (c, a / 2 + 1)."""
+        seen, through = torch.fft.rfft(both.mT, n=self.period).chunk(2)
+        half = seen.mul_(through.conj())
+        half[:, self.waves] -= through[:, self.waves].abs().square()
+        return half
 
-    def _fold(self, half: Tensor) -> Tensor:
-        """Gradient by K's lags (m,) from the transform of that by the circulant's generator."""
+    def fold(self, half: Tensor) -> Tensor:
+        """Gradient by K's lags (..., m) from the transform of that by the circulant's generator."""
         by_lag = torch.fft.irfft(half, n=self.period)
-        m = self.points
-        found = by_lag[:m].clone()
-        found[1:] += by_lag[self.period - m + 1 :].flip(0)
-        found[-1] += by_lag[m : self.period - m + 1].sum()
+        found = fold_generator(by_lag, self.points)
+        found[..., -1] += by_lag[..., self.points : self.period - self.points + 1].sum(-1)
         return found
 
     def _waves_at(self, places: Tensor) -> Tensor:
@@ -186,3 +193,29 @@ class WavePart(LowRankPart):
         where = (self.waves.view(-1, 1, 1) * places) % self.period
         roots = self.roots.view(-1, 1, 1)
         return torch.cat([turn.cos()[where] * roots, turn.sin()[where] * roots])
+
+
+def embedding_period(points: int) -> int:
+    """Period a of the circulant in which the matrix of so many equidistant points is a block."""
+    return fast_length(2 * points - 1)
+
+
+def embedding_eigenvalues(lags: Tensor) -> Tensor:
+    """Eigenvalues (a / 2 + 1,) of a circulant that has a kernel's matrix as a block; lags (m,)."""
+    m = len(lags)
+    # lags beyond the grid are arbitrary; the last lag keeps convex kernels positive
+    gap = lags[-1:].expand(embedding_period(m) - 2 * m + 1)
+    return torch.fft.rfft(torch.cat([lags, gap, lags[1:].flip(0)])).real
+
+
+def fold_generator(by_generator: Tensor, points: int) -> Tensor:
+    """Gradient by lags (..., m) from that by the generator (..., a), without those outside."""
+    found = by_generator[..., :points].clone()
+    found[..., 1:].add_(by_generator[..., by_generator.shape[-1] - points + 1 :].flip(-1))
+    return found
+
+
+def transformed_diagonals(moments: Tensor, points: int, period: int) -> Tensor:
+    """Transforms (w, a) of the diagonals of W^T W on one axis, from ``weight_moments``."""
+    diagonals = moments.reshape(points, -1).mT.contiguous()
+    return torch.fft.fft(diagonals, n=period)

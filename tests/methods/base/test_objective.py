@@ -1,11 +1,18 @@
 """The record of an evidence."""
 
+import copy
+from functools import partial
+
 import pytest
 import torch
 
 from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
 from gpx.linalg.trace import FixedProbes
-from gpx.objectives import Evidence, ExactMLL
+from gpx.means import Zero
+from gpx.models import CGLB, SGPR, SVGP, ExactGP
+from gpx.objectives import SVGPELBO, CGLowerBound, CollapsedELBO, Evidence, ExactMLL
 
 
 def test_parts_for_monitoring_hold_no_graph():
@@ -46,3 +53,34 @@ def test_a_batch_in_two_arguments_is_refused_where_it_is_written():
             return self.evidence(model, batch.x, batch.y)
 
     assert New().kind == "exact"
+
+
+@pytest.mark.parametrize(
+    ("make", "objective"),
+    [
+        (SVGP, SVGPELBO(num_data=9)),
+        (SGPR, CollapsedELBO()),
+        (partial(CGLB, num_data=9), CGLowerBound()),
+    ],
+)
+def test_inducing_points_that_were_never_placed_are_refused(make, objective):
+    x = torch.linspace(0, 1, 9, dtype=torch.float64)[:, None]
+    model = make(
+        kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.1), num_inputs=1, num_inducing=3
+    ).double()
+    with pytest.raises(ConfigError, match=r"3 inducing points have not been placed; call model\."):
+        objective.evidence(model, x, x[:, 0])
+    model.initialise(x, x[:, 0], generator=torch.Generator().manual_seed(0))
+    placed = copy.deepcopy(model)  # its points were never written to, but are not zero
+    assert objective.evidence(placed, x, x[:, 0]).value.isfinite()
+
+
+def test_more_rows_than_all_are_refused_and_so_is_a_model_without_the_bound():
+    x = torch.linspace(0, 1, 9, dtype=torch.float64)[:, None]
+    parts = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(0.1)}
+    model = SVGP(**parts, num_inputs=1, num_inducing=3).double()
+    model.initialise(x, x[:, 0], generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ConfigError, match="SVGPELBO was made for num_data=5 rows and given 9"):
+        SVGPELBO(num_data=5).evidence(model, x, x[:, 0])
+    with pytest.raises(ConfigError, match=r"objective SVGPELBO needs .*bound_terms, got ExactGP"):
+        SVGPELBO(num_data=9).evidence(ExactGP(**parts).double(), x, x[:, 0])

@@ -1,14 +1,16 @@
 """Networks of discrete weights: terms, bound and moments, against a sum over every hypothesis."""
 
+import copy
 import itertools
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 from discrete_hypotheses import hypotheses, log_likelihood, statistics_of
 
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods import Bernoulli, Gaussian
-from gpx.methods.direct import DirectNetworkPosterior, network_posterior
+from gpx.methods.direct import DirectNetworkPosterior, network_posterior, polynomial
 from gpx.methods.direct.mean_field import bound, known_noise_terms
 from gpx.methods.direct.polynomial import network_polynomial, num_terms
 from gpx.models import DirectNetwork, NoiseGrid, WeightGrid
@@ -212,6 +214,49 @@ def test_training_raises_the_bound_and_fits_a_parabola_whose_paths_have_its_mome
     error = (drawn.mean(0) - found.mean).abs() / (found.variance / 4000).sqrt().clamp(min=1e-12)
     # 30 correlated comparisons at 5 standard errors: false alarms below 2e-5
     assert float(error.max()) < 5.0
+
+
+def swept_by_gradients(model):
+    """A sweep that reads the slope of every weight off the gradient of the whole fit."""
+    prior = model.weights.log_prior
+    for weight in range(len(model.logits)):
+        if model.noise is not None:
+            model.noise_logits.data = model.best_noise_logits(model.bound_terms()["fit"])
+        q = model.logits.detach().softmax(-1).requires_grad_()
+        (slope,) = torch.autograd.grad(model._fit(q), q)
+        model.logits.data[weight] = prior + slope[weight]
+
+
+@pytest.mark.parametrize("widths", ARCHITECTURES, ids=str)
+@pytest.mark.parametrize("noise", [None, NoiseGrid(num_values=5)], ids=["known", "grid"])
+def test_a_sweep_sets_each_weight_to_the_best_given_those_before_it(widths, noise):
+    model = made(*data(12), hidden=widths[:-1], num_values=3, noise=noise)
+    want = copy.deepcopy(model)
+    for _ in range(2):
+        model.sweep()
+        swept_by_gradients(want)
+        torch.testing.assert_close(model.logits, want.logits, **CLOSE)
+        torch.testing.assert_close(model.noise_logits, want.noise_logits, **CLOSE)
+
+
+@pytest.mark.parametrize("most", [0, 2**30], ids=["one weight at a time", "all weights"])
+def test_bound_and_sweeps_on_a_device_are_those_of_a_cpu(monkeypatch, most):
+    monkeypatch.setattr(polynomial, "GATHERED_BYTES", most)
+    x, y = data(12)
+    here = made(x, y, num_values=3, noise=NoiseGrid(num_values=5))
+    with claimed_cuda() as waits:
+        there = copy.deepcopy(here).cuda()
+        draws = torch.Generator("cuda")
+        found = DirectNetworkELBO().evidence(there, x.cuda(), y.cuda()).value
+        found.backward()
+        DirectNetworkELBO().evidence(here, x, y).value.backward()
+        torch.testing.assert_close(there.logits.grad.cpu(), here.logits.grad, **CLOSE)
+        waits.clear()
+        assert there.next_round(x.cuda(), y.cuda(), 0.0, generator=draws)
+        assert waits.total() <= 12  # one copy of the model, however many sweeps there are
+        assert here.next_round(x, y, 0.0, generator=torch.Generator())
+        torch.testing.assert_close(there.logits.cpu(), here.logits, **CLOSE)
+        torch.testing.assert_close(there.noise_logits.cpu(), here.noise_logits, **CLOSE)
 
 
 def test_sweeps_never_lower_the_bound_and_lead_out_of_a_corner():

@@ -1,18 +1,22 @@
 """Mixtures of experts: gates, the first two moments, and steps that never lower the evidence."""
 
+import copy
 import math
 from itertools import pairwise
 
 import dense_experts as dense
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 from draws import draws
+from recordings import Capture
 from torch.distributions import MultivariateNormal, Normal
 
 from gpx.errors import ConfigError
 from gpx.inducing import ClusterBlocks
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.linalg.replayed import EAGER_STEPS, solves_recorded
 from gpx.means import Constant
 from gpx.methods.experts import HardCut
 from gpx.methods.experts.mixture import Gates
@@ -179,6 +183,32 @@ def test_no_step_lowers_the_evidence(sharing):
         assert step or not torch.equal(model.labels, wrong)
     assert all(after >= before for before, after in pairwise(values))
     assert values[-1] > values[0] + 50.0
+
+
+def test_a_fit_on_a_device_is_replayed_and_ends_where_a_cpu_does():
+    x, y, _ = two_regimes()
+    here = regimes_model(partition=ClusterBlocks())
+    here.initialise(x, y, generator=draws())
+    with claimed_cuda() as waits:
+        there = copy.deepcopy(here).cuda()
+        recorder = Capture(waits, lambda: [])
+        with solves_recorded(recorder):
+            found = fitted(there, x.cuda(), y.cuda())
+        assert (recorder.recordings, recorder.replays) == (1, 10 - EAGER_STEPS)
+        # a look at the factorisation and a copy of loss and gradient for each evaluation
+        assert sum(n for place, n in waits.items() if "hard_cut.py" in place) <= 13
+        assert found == pytest.approx(fitted(here, x, y), rel=1e-10)
+        for name, value in here.named_parameters():
+            torch.testing.assert_close(
+                there.get_parameter(name).detach().cpu(), value.detach(), rtol=1e-7, atol=1e-9
+            )
+
+
+def fitted(model, x, y):
+    """Evidence after one fit of ten evaluations."""
+    steps = HardCut(evaluations=10)
+    steps.bind(model, x, 0)
+    return steps._fit(x, y, value(model, x, y))
 
 
 def test_hard_cuts_find_the_regimes():

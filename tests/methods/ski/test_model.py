@@ -131,6 +131,24 @@ def test_rows_gathered_by_cell_change_nothing(mean):
     )
 
 
+@pytest.mark.parametrize(("d", "size"), [(1, 150), (2, [14, 12])])
+def test_products_by_the_dense_matrix_change_nothing(d, size):
+    x, y = data(80, d)
+    found = []
+    for mvm in ("structured", "dense"):
+        model = placed(x, y, grid_size=size, mvm=mvm)
+        objective = SKIEvidence(resample=True)
+        evidence = objective.evidence(model, x, y, generator=torch.Generator().manual_seed(1))
+        evidence.value.backward()
+        mean = model.condition(x, y).predict(x[:9]).mean
+        found.append((evidence.value.detach(), mean, [p.grad for p in model.parameters()]))
+        assert (model.system(x).stored is None) == (mvm == "structured")
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+    model = placed(x, y, grid_size=size, mvm="dense", memory_budget="0.1MB")
+    with pytest.raises(ConfigError, match=r"mvm=dense stores the .* [0-9,]+ bytes, and memory_bud"):
+        model.condition(x, y)
+
+
 def test_on_a_fine_grid_it_is_the_exact_model():
     x, y = data(n=300)
     model = placed(x, y, grid_size=600)

@@ -273,5 +273,6 @@ def test_a_subclass_may_write_evidence_without_noise_of_rows():
 
     model = SVGP(kernel=RBF(), mean=Constant(), likelihood=Gaussian(), num_inputs=1, num_inducing=3)
     x, y = torch.linspace(0.0, 1.0, 8)[:, None], torch.ones(8)
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     want = SVGPELBO(8).evidence(model, x, y).value / 2
     assert torch.equal(Halved(8).evidence_of(model, Batch(x, y)).value, want)
