@@ -104,6 +104,7 @@ def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, 
         "train.objective": type(state.objective).__name__,
         "train.steps": fit.steps,
         "train.seconds": fit.seconds,
+        "train.start.seconds": fit.seconds_of_start,
         "train.stopped": state.with_option_names(fit.reason),
         "model.name": type(model).__name__,
     }

@@ -144,6 +144,7 @@ PROMISED = [
     "test.rmse_original",
     "test.mnlp_original",
     "train.seconds",
+    "train.start.seconds",
     "train.steps",
     "train.evidence",
     "model.num_parameters",

@@ -21,7 +21,7 @@ SMALL = [
     "trainer.tensorboard=false",
     "trainer.eval_every=0",
 ]
-UNCOUNTED = ("train.seconds", "memory.peak_mib")
+UNCOUNTED = ("train.seconds", "train.start.seconds", "memory.peak_mib")
 
 
 @pytest.mark.filterwarnings("ignore:predictive variances are certified")
