@@ -112,7 +112,8 @@ class NearestPosterior(Posterior):
     def _predict_rows(self, points: SeenPoints, x: Tensor) -> Marginals:
         near = points.nearest(x, self._count)
         # arrays of all chunks: see ``gpx.inference.neighbour_conditional``
-        mean, variance = x.new_empty(2, len(x), dtype=torch.float64)
+        mean = x.new_empty(x.shape[0], dtype=torch.float64)
+        variance = torch.empty_like(mean)
         for part in self._slices(x):
             rows, seen = x[part], near[part]
             weights, rest = points.conditionals(rows, seen)
@@ -162,7 +163,7 @@ class NearestPosterior(Posterior):
         def paths(x: Tensor) -> Tensor:
             points = self._points()
             near = points.nearest(x, self._count)
-            found = x.new_empty(num, len(x))
+            found = x.new_empty(num, x.shape[0])
             for part in self._slices(x):
                 weights, _ = points.conditionals(x[part], near[part])
                 found[:, part] = (gap[:, near[part]] * weights.to(x)).sum(2)
