@@ -67,14 +67,13 @@ def _check_evidence(
     objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **known: Any
 ) -> None:
     if isinstance(model, Model):  # as in _check_data
-        objective.require_model(model)
-    _check_data(objective, model, x, y, **known)
-    if isinstance(model, Model):
         try:
+            objective.require_model(model)
             check_placed(model)
         except ConfigError:
-            objective.check(model)  # what no start would mend is said first
+            objective.check(model)  # what no start would mend, and what it says in its own words
             raise
+    _check_data(objective, model, x, y, **known)
     if objective.total and len(x) > objective.total:
         raise ConfigError(
             f"{class_name(objective)} was made for num_data={objective.total} rows and given "

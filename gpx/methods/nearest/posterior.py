@@ -110,23 +110,25 @@ class NearestPosterior(Posterior):
 
     @torch.no_grad()
     def _predict_rows(self, points: SeenPoints, x: Tensor) -> Marginals:
-        means, variances = [], []
         near = points.nearest(x, self._count)
-        for rows, seen in self._chunks(x, near):
+        # arrays of all chunks: see ``gpx.inference.neighbour_conditional``
+        mean = x.new_empty(x.shape[0], dtype=torch.float64)
+        variance = torch.empty_like(mean)
+        for part in self._slices(x):
+            rows, seen = x[part], near[part]
             weights, rest = points.conditionals(rows, seen)
             root = self.q_root[seen].double()
             spread = (
                 root * weights if root.ndim == 2 else (root.mT @ weights.unsqueeze(2)).squeeze(2)
             )
-            means.append((weights * self.q_mean[seen]).sum(1))
-            variances.append(rest + spread.square().sum(1))
-        return Marginals(torch.cat(means).to(x) + self.mean(x), torch.cat(variances).to(x))
+            mean[part] = (weights * self.q_mean[seen]).sum(1)
+            variance[part] = rest + spread.square().sum(1)
+        return Marginals(mean.to(x) + self.mean(x), variance.to(x))
 
-    def _chunks(self, x: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _slices(self, x: Tensor) -> Iterator[slice]:
         h, width = self._count, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
         size = max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width)))
-        for rows in row_slices(x.shape[0], size, at_least_one=True):
-            yield x[rows], near[rows]
+        return row_slices(x.shape[0], size, at_least_one=True)
 
     @torch.no_grad()
     def sample_paths(
@@ -159,11 +161,12 @@ class NearestPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            found = []
             points = self._points()
-            for rows, near in self._chunks(x, points.nearest(x, self._count)):
-                weights, _ = points.conditionals(rows, near)
-                found.append((gap[:, near] * weights.to(x)).sum(2))
-            return prior(x) + self.mean(x) + torch.cat(found, 1)
+            near = points.nearest(x, self._count)
+            found = x.new_empty(num, x.shape[0])
+            for part in self._slices(x):
+                weights, _ = points.conditionals(x[part], near[part])
+                found[:, part] = (gap[:, near[part]] * weights.to(x)).sum(2)
+            return prior(x) + self.mean(x) + found
 
         return paths
