@@ -104,7 +104,7 @@ NOTES = (
     "change the number. Waits are counted at the lines of gpx that read a result.",
     "",
     "A step differs between methods. One of mixture_of_experts assigns all rows again and then",
-    "makes up to 20 evaluations, of which a GPU replays all but three as one launch each; one of",
+    "makes up to 20 evaluations, which are counted unrecorded (a GPU records them); one of",
     "elliptical_slice makes six evaluations or so a chain on a line of hyperparameters, each with",
     "the mode by Newton's method, whose line search reads the objective; direct_network runs its",
     "sweeps on the host. ski reads small results between its stages: the extent of the rows,",

@@ -64,12 +64,12 @@ def noisy_factor(
         diagonal.add_(torch.where(there, noise, 1.0))
 
     name = f"covariance of {covariance.shape[1]} neighbours"
-    buffer = torch.empty_like(covariance, memory_format=torch.contiguous_format)
+    if out is None:
+        out = torch.empty_like(covariance, memory_format=torch.contiguous_format)
     if torch.compiler.is_exporting():  # programs do not write over their arrays
-        fill(buffer)
-        return cholesky(buffer, name=name)[0]
-    upper, _ = cholesky_in_place(fill, buffer if out is None else out, name=name, ladder=(0.0,))
-    return upper.mT
+        fill(out)
+        return cholesky(out, name=name)[0]
+    return cholesky_in_place(fill, out, name=name, ladder=(0.0,))[0].mT
 
 
 def neighbour_log_likelihood(
@@ -121,7 +121,8 @@ def neighbour_log_likelihood(
     last = torch.eye(size, dtype=residual.dtype, device=residual.device)[:, given:]
     parts = groups.split(max(1, CHUNK_BYTES // (8 * size * size)))
     # arrays of every chunk in turn
-    factors, weights = residual.new_empty(2, len(parts[0]) if parts else 0, size, size)
+    factors = residual.new_empty(len(parts[0]), size, size)
+    weights = torch.empty_like(factors) if wanted else factors[:0]
     for rows in parts:
         there, index = rows >= 0, rows.clamp_min(0)
         with torch.set_grad_enabled(bool(parameters)):

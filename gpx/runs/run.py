@@ -198,7 +198,7 @@ def _train(state: PreparedRun) -> FitResult:
         draws = stream(seed, "hyperparameters", device)
         if state.start is not None:
             state.start(state.model, *state.sample, generator=draws, say=state.console.say)
-        lengthen_below_steps(state.model, state.sample[0], state.console.say)
+            lengthen_below_steps(state.model, state.sample[0], state.console.say)
         state.model.initialise_watched(
             *state.sample, generator=stream(seed, "model", device), watch=watch
         )

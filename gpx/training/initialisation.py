@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from gpx.constraints import at_their_floor, lower_limits
+from gpx.constraints import at_their_floor, lower_limits, positive_parameters
 from gpx.errors import ConfigError, class_name
 from gpx.kernels import Product, Scale, Sum
 from gpx.kernels.stationary import Stationary
@@ -227,7 +227,7 @@ def lengthen_below_steps(model: Model, x: Tensor, say: Say) -> None:
     4e-6), so that a fit is indifferent to any shorter one. With a lengthscale of 1e-5, however,
     distances between rows are lost to rounding in float32, and an inducing point that moves off a
     value is correlated with no row. Inputs of many values have small steps, and keep what they
-    have.
+    have, as do lengthscales that are not trained.
 
     Args:
         model: changed in place, where it has one kernel; within sums, products and multiples the
@@ -249,7 +249,9 @@ def lengthen_below_steps(model: Model, x: Tensor, say: Say) -> None:
             active = kernel.active_dims
             columns = list(range(x.shape[1])) if active is None else active.tolist()
             found = kernel.lengthscale.reshape(-1)
-            if found.numel() != len(columns) or not is_parametrized(kernel, "lengthscale"):
+            raw = {c.name: c.raw for c in positive_parameters(kernel, below=False)}
+            learned = "lengthscale" in raw and raw["lengthscale"].requires_grad
+            if not learned or found.numel() != len(columns):
                 continue
             lowest = found.clone()
             for place, column in enumerate(columns):

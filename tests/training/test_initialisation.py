@@ -211,6 +211,11 @@ def test_lengthscales_far_below_the_steps_of_an_input_are_raised_and_others_kept
         == ["lengthscale of input 3 raised from 1e-05 to 0.2, which keeps its values apart as well"]
         * 2
     )
+    fixed = RBF(ard_num_dims=4, lengthscale=short).requires_grad_(False)
+    lengthen_below_steps(
+        ExactGP(kernel=fixed, mean=Constant(), likelihood=Gaussian(0.1)), x, lines.append
+    )
+    torch.testing.assert_close(fixed.lengthscale, torch.tensor(short), rtol=1e-3, atol=0)
 
 
 def test_a_short_lengthscale_of_a_binary_input_does_not_cost_a_sparse_model_its_evidence():
