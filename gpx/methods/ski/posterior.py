@@ -244,9 +244,9 @@ class SKIPosterior(PlacedGrid, Posterior):
     def _interpolated(self, weights: Interpolation) -> Sequence[Tensor]:
         """w^T g, and w^T of the explained variances if they are stored, (t,) each."""
         grids = [self.on_grid, *([self.explained] if self.explained.numel() else [])]
-        if self._fixed is not None:  # what recorded programs know
+        if self._fixed is not None or not self.on_grid.is_cpu:  # recorded programs know gathers
             return [(values[weights.indices] * weights.values).sum(1) for values in grids]
-        # side by side, for on large grids a prediction costs the cache lines that it waits for
+        # side by side: on a large grid a prediction costs the cache lines that it waits for
         table = grids[0].unsqueeze(1)
         if len(grids) > 1:
             table = self._kept.get("table", tuple(grids), lambda: torch.stack(grids, 1))
