@@ -11,7 +11,7 @@ from gpx.errors import DidNotConverge, NotAvailable
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg import cholesky
 from gpx.methods.classification.mode import find_mode
-from gpx.methods.classification.propagation import Propagated, propagate
+from gpx.methods.classification.propagation import Propagated, propagate, propagate_many
 
 Around = Literal["posterior", "prior"]
 
@@ -50,13 +50,18 @@ class Frame(NamedTuple):
     contrasts: Tensor
 
     @classmethod
-    def stacked(cls, frames: list[Frame]) -> Frame:
-        """Stack the frames of several chains."""
-        return cls(*(torch.stack(parts) for parts in zip(*frames, strict=True)))
+    def joined(cls, frames: list[Frame]) -> Frame:
+        """The frames of several groups of chains as one."""
+        return cls(*(torch.cat(parts) for parts in zip(*frames, strict=True)))
 
-    def of_chain(self, chain: int) -> Frame:
-        """The frame of one chain, as views of this one."""
-        return Frame(*(part[chain] for part in self))
+    def of_chains(self, chains: int | slice) -> Frame:
+        """The frame of one chain, or of several, as views of this one."""
+        return Frame(*(part[chains] for part in self))
+
+    def set_chain(self, chain: int, frame: Frame) -> None:
+        """Overwrite the frame of one chain."""
+        for whole, part in zip(self, frame, strict=True):
+            whole[chain] = part
 
     def white(self, z: Tensor) -> Tensor:
         """J^-T z, (..., p, n)."""
@@ -125,27 +130,76 @@ def frame_of(
     n^3 / 3, and p n^3.
     """
     n, p = len(y), likelihood.num_latents
-    contrasts = _contrasts(p).to(factor)
     if around == "prior":
-        identity = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(p, n, n)
-        zero = factor.new_zeros(p, n)
-        return Frame(offset, factor, zero, identity, factor.new_zeros(()), contrasts)
+        return _prior_frame(offset, factor, p)
     kernel = factor @ factor.mT
     found = _propagated(kernel, offset, likelihood, y) if p == 1 else None
     if found is not None:
-        weights, information = found.weights, found.sites[:1].clamp_min(0.0)
-    else:
-        mode = find_mode(kernel, offset, likelihood, y, start, tolerance=MODE_TOLERANCE)
-        weights, information = mode.weights, mode.sites.information.reshape(n, p).mT  # (p, n)
+        return _frame_at(offset, factor, found.weights[None], found.sites[:1])
+    mode = find_mode(kernel, offset, likelihood, y, start, tolerance=MODE_TOLERANCE)
+    information = mode.sites.information.reshape(n, p).mT
+    return _frame_at(offset, factor, mode.weights.reshape(n, p).mT, information)
+
+
+@torch.no_grad()
+def frames_of(
+    likelihood: Likelihood,
+    y: Tensor,
+    offset: Tensor,
+    kernel: Tensor,
+    factor: Tensor,
+    around: Around,
+) -> tuple[Frame, list[bool]]:
+    """The frames of C chains at once, as far as that is possible in lockstep.
+
+    Args:
+        likelihood, y, around: as in ``frame_of``.
+        offset (C, n), kernel (C, n, n), factor (C, n, n): m, K and L of every chain, float64.
+
+    Returns:
+        the frames, and which of them are those of ``frame_of``. The others are to be taken from
+        there: expectation propagation did not converge, or is not known for the likelihood.
+    """
+    p = likelihood.num_latents
+    if around == "prior":
+        return _prior_frame(offset, factor, p), [True] * len(offset)
+    try:
+        found = propagate_many(
+            kernel, offset, likelihood, y, tolerance=MOMENT_TOLERANCE, max_sweeps=MAX_SWEEPS
+        )
+    except NotAvailable:
+        return _prior_frame(offset, factor, p), [False] * len(offset)
+    weights, precisions = found.weights.unsqueeze(1), found.precisions.unsqueeze(1)
+    return _frame_at(offset, factor, weights, precisions), found.converged
+
+
+def _prior_frame(offset: Tensor, factor: Tensor, p: int) -> Frame:
+    """c = 0 and J = I."""
+    chains, n = offset.shape[:-1], offset.shape[-1]
+    identity = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(*chains, p, n, n)
+    contrasts = _contrasts(p).to(factor).expand(*chains, p, p)
+    zero = factor.new_zeros(*chains, p, n)
+    return Frame(offset, factor, zero, identity, factor.new_zeros(chains), contrasts)
+
+
+def _frame_at(offset: Tensor, factor: Tensor, weights: Tensor, information: Tensor) -> Frame:
+    """The frame of an approximate posterior.
+
+    Args:
+        offset (..., n), factor (..., n, n): m and L.
+        weights, information (..., p, n): K^-1 times its mean minus m, and w of its sites.
+    """
+    chains, p = weights.shape[:-2], weights.shape[-2]
+    contrasts = _contrasts(p).to(factor).expand(*chains, p, p)
     if p > 1:  # the diagonal of C (diag(w) - w w^T) C^T for the contrasts C
         information = contrasts.square() @ information - (contrasts @ information).square()
-        information = information.clamp_min(0.0)
-    precision = factor.mT @ (information.unsqueeze(2) * factor)
-    precision.diagonal(dim1=1, dim2=2).add_(1.0)
+    information = information.clamp_min(0.0)
+    each = factor.unsqueeze(-3)
+    precision = each.mT @ (information.unsqueeze(-1) * each)
+    precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
     root, _ = cholesky(precision, name="I + L^T W L", ladder=(0.0,))
-    centre = contrasts @ (factor.mT @ weights.reshape(n, p)).mT
-    volume = root.diagonal(dim1=1, dim2=2).log().sum()
-    return Frame(offset, factor, centre, root, volume, contrasts)
+    volume = root.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1))
+    return Frame(offset, factor, contrasts @ weights @ factor, root, volume, contrasts)
 
 
 def _propagated(

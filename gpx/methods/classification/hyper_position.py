@@ -50,13 +50,11 @@ class HyperPosition:
             made = part if constraint is None else constraint.right_inverse(part.exp())
             raw.copy_(made.view(raw.shape))
 
-    def allows(self, position: Tensor) -> bool:
-        """Whether u (k,) is finite and every positive parameter is above its floor."""
-        for (_, constraint), part in self._pieces(position):
-            lowest = -math.inf
-            if constraint is not None and constraint.floor > 0.0:
-                lowest = math.log((1.0 + MARGIN) * constraint.floor)
-            # exp(50) is beyond any scale of standardised data
-            if not bool(((part > lowest) & (part.abs() < 50.0)).all()):
-                return False
-        return True
+    def allows(self, positions: Tensor) -> Tensor:
+        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""
+        lowest = []
+        for raw, constraint in self.entries:
+            floor = 0.0 if constraint is None else constraint.floor
+            lowest += [math.log((1.0 + MARGIN) * floor) if floor > 0.0 else -math.inf] * raw.numel()
+        # exp(50) is beyond any scale of standardised data
+        return ((positions > positions.new_tensor(lowest)) & (positions.abs() < 50.0)).all(-1)
