@@ -99,7 +99,10 @@ class LineSlices:
         self.moving = list(range(len(values)))
         # the only transfers from the device are this one and one a round
         states = torch.cat([values.double()[None], self._uniform(4, len(values))]).T.tolist()
-        self._lines = [_asked_along_a_line(*state, max_steps_out) for state in states]
+        self._lines = [
+            _asked_along_a_line(value, edge, split, depth, share, max_steps_out)
+            for value, edge, split, depth, share in states
+        ]
         self.offsets = [next(line) for line in self._lines]
 
     def tell(self, values: Tensor) -> list[int]:
@@ -115,8 +118,8 @@ class LineSlices:
             try:
                 self.offsets[chain] = self._lines[chain].send(told[chain])
                 still.append(chain)
-            except StopIteration as end:
-                accepted += [chain] if end.value else []
+            except StopIteration as ended:
+                accepted += [chain] if ended.value else []
         self.moving = still
         return accepted
 

@@ -10,14 +10,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DidNotConverge, GPXError, NotPositiveDefinite, class_name
+from gpx.errors import ConfigError, GPXError, class_name
 from gpx.linalg import cholesky, require_memory
 from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence, Facts
-from gpx.methods.classification.frame import Around, Frame, frame_of, frames_of
+from gpx.methods.classification.frame import Around, Frame, frames_of
 from gpx.methods.classification.model import num_arrays
 from gpx.methods.classification.sampled_model import SampledGP
-from gpx.methods.classification.sampled_posterior import prior_factor
+from gpx.methods.classification.sampled_posterior import prior_factors
 from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
 from gpx.sampling.slices import LineSlices, elliptical_slice
@@ -41,7 +41,8 @@ class EllipticalSlice(Chain[SampledGP]):
     slices given u, then u by slice sampling along a random line given z, where f follows u. Both
     leave the exact posterior invariant, since the approximation only defines coordinates. The
     directions of the lines have the covariance of u over all chains, learned in burn-in and fixed
-    afterwards. Chains start at draws of the hyper-prior, so that R-hat is meaningful.
+    afterwards. Chains start at draws of the hyper-prior, so that R-hat is meaningful. They move in
+    lockstep: their matrices are factorised as one batch.
 
     Args:
         chains: number C of chains.
@@ -165,54 +166,34 @@ class EllipticalSlice(Chain[SampledGP]):
         """Frames of all chains at their current hyperparameters."""
         self.start: Tensor | None = None
         if self.around == "posterior":
-            centre = self._frame(self.model.centre, y)
+            centre = self._existing_frames(self.model.centre[None], y).of_chains(0)
             white = centre.by_class(centre.centre)
             right = white.reshape(len(y), -1)
             weights = torch.linalg.solve_triangular(centre.factor.mT, right, upper=True)
             self.start = weights.view_as(white)
-        made = []
-        for group in self.groups:
-            frames, missing = self._frames(self.positions[group], y)
-            if missing:
-                raise next(iter(missing.values()))
-            made.append(frames)
-        return Frame.joined(made)
+        return Frame.joined([self._existing_frames(self.positions[g], y) for g in self.groups])
 
-    def _frame(self, position: Tensor, y: Tensor) -> Frame:
-        """The frame at u (k,), to which the model's hyperparameters are set."""
-        self.place.move(position)
-        offset = self.model.mean(self.inputs).double()
-        factor = prior_factor(self.model.kernel, self.inputs, self.model.jitter)
-        return frame_of(self.model.likelihood, y, offset.clone(), factor, self.around, self.start)
+    def _existing_frames(self, positions: Tensor, y: Tensor) -> Frame:
+        """The frames at u (c, k), which must exist."""
+        frames, missing = self._frames(positions, y)
+        if missing:
+            raise next(iter(missing.values()))
+        return frames
 
     def _frames(self, positions: Tensor, y: Tensor) -> tuple[Frame, dict[int, GPXError]]:
         """The frames at u (c, k), and by their rows why some of them do not exist."""
         model, offsets, kernels = self.model, [], []
-        for position in positions:
-            self.place.move(position)
+        for _ in self.place.visit(positions):
             # a constant mean is a view of its parameter, which is overwritten later
             offsets.append(model.mean(self.inputs).double().clone())
             kernels.append(model.kernel.evaluate(self.inputs).double())
         offset, kernel = torch.stack(offsets), torch.stack(kernels)
-        del kernels
-        diagonal = kernel.diagonal(dim1=1, dim2=2)
-        diagonal.add_(model.jitter * diagonal.mean(1, keepdim=True))
-        try:
-            factor, _ = cholesky(kernel, name="a kernel matrix", ladder=(0.0,))
-            frames, done = frames_of(model.likelihood, y, offset, kernel, factor, self.around)
-        except NotPositiveDefinite:  # one of them at least; in their place until each is tried
-            identity = torch.eye(len(y), dtype=kernel.dtype, device=y.device).expand_as(kernel)
-            frames, _ = frames_of(model.likelihood, y, offset, identity, identity, "prior")
-            done = [False] * len(positions)
-        missing: dict[int, GPXError] = {}
-        if not all(done):
-            frames = Frame(*(part.clone() for part in frames))  # some are expanded
-        for row in (row for row, whole in enumerate(done) if not whole):
-            try:
-                frames.set_chain(row, self._frame(positions[row], y))
-            except (NotPositiveDefinite, DidNotConverge) as error:
-                missing[row] = error
-        return frames, missing
+        kernels.clear()
+        factor, indefinite = prior_factors(kernel, model.jitter)
+        frames, missing = frames_of(
+            model.likelihood, y, offset, kernel, factor, self.around, self.start
+        )
+        return frames, missing | indefinite
 
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:

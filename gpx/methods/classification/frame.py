@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.errors import DidNotConverge, NotAvailable
+from gpx.errors import DidNotConverge, GPXError, NotAvailable, NotPositiveDefinite
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg import cholesky
 from gpx.methods.classification.mode import find_mode
-from gpx.methods.classification.propagation import Propagated, propagate, propagate_many
+from gpx.methods.classification.propagation import propagate_many
 
 Around = Literal["posterior", "prior"]
 
@@ -129,16 +130,13 @@ def frame_of(
     Cost: for the posterior some five sweeps of n^3 multiply-adds, or a few Newton steps of
     n^3 / 3, and p n^3.
     """
-    n, p = len(y), likelihood.num_latents
-    if around == "prior":
-        return _prior_frame(offset, factor, p)
     kernel = factor @ factor.mT
-    found = _propagated(kernel, offset, likelihood, y) if p == 1 else None
-    if found is not None:
-        return _frame_at(offset, factor, found.weights[None], found.sites[:1])
-    mode = find_mode(kernel, offset, likelihood, y, start, tolerance=MODE_TOLERANCE)
-    information = mode.sites.information.reshape(n, p).mT
-    return _frame_at(offset, factor, mode.weights.reshape(n, p).mT, information)
+    frames, missing = frames_of(
+        likelihood, y, offset[None], kernel[None], factor[None], around, start
+    )
+    if missing:
+        raise missing[0]
+    return frames.of_chains(0)
 
 
 @torch.no_grad()
@@ -149,69 +147,50 @@ def frames_of(
     kernel: Tensor,
     factor: Tensor,
     around: Around,
-) -> tuple[Frame, list[bool]]:
-    """The frames of C chains at once, as far as that is possible in lockstep.
+    start: Tensor | None = None,
+) -> tuple[Frame, dict[int, GPXError]]:
+    """The frames of C chains, whose expectation propagation goes in lockstep.
 
     Args:
-        likelihood, y, around: as in ``frame_of``.
+        likelihood, y, around, start: as in ``frame_of``.
         offset (C, n), kernel (C, n, n), factor (C, n, n): m, K and L of every chain, float64.
 
     Returns:
-        the frames, and which of them are those of ``frame_of``. The others are to be taken from
-        there: expectation propagation did not converge, or is not known for the likelihood.
+        the frames, and the errors of the chains that have none, whose rows here are meaningless.
     """
-    p = likelihood.num_latents
+    chains, n, p = len(offset), len(y), likelihood.num_latents
+    contrasts = _contrasts(p).to(factor).expand(chains, p, p)
+    weights, information = factor.new_zeros(2, chains, p, n)
     if around == "prior":
-        return _prior_frame(offset, factor, p), [True] * len(offset)
-    try:
-        found = propagate_many(
-            kernel, offset, likelihood, y, tolerance=MOMENT_TOLERANCE, max_sweeps=MAX_SWEEPS
-        )
-    except NotAvailable:
-        return _prior_frame(offset, factor, p), [False] * len(offset)
-    weights, precisions = found.weights.unsqueeze(1), found.precisions.unsqueeze(1)
-    return _frame_at(offset, factor, weights, precisions), found.converged
-
-
-def _prior_frame(offset: Tensor, factor: Tensor, p: int) -> Frame:
-    """c = 0 and J = I."""
-    chains, n = offset.shape[:-1], offset.shape[-1]
-    identity = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(*chains, p, n, n)
-    contrasts = _contrasts(p).to(factor).expand(*chains, p, p)
-    zero = factor.new_zeros(*chains, p, n)
-    return Frame(offset, factor, zero, identity, factor.new_zeros(chains), contrasts)
-
-
-def _frame_at(offset: Tensor, factor: Tensor, weights: Tensor, information: Tensor) -> Frame:
-    """The frame of an approximate posterior.
-
-    Args:
-        offset (..., n), factor (..., n, n): m and L.
-        weights, information (..., p, n): K^-1 times its mean minus m, and w of its sites.
-    """
-    chains, p = weights.shape[:-2], weights.shape[-2]
-    contrasts = _contrasts(p).to(factor).expand(*chains, p, p)
+        root = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(chains, p, n, n)
+        return Frame(offset, factor, weights, root, factor.new_zeros(chains), contrasts), {}
+    converged = [False] * chains
+    if p == 1:
+        with contextlib.suppress(NotAvailable):
+            found, at, converged = propagate_many(
+                kernel, offset, likelihood, y, tolerance=MOMENT_TOLERANCE, max_sweeps=MAX_SWEEPS
+            )
+            information, weights = found.unsqueeze(1), at.unsqueeze(1)
+    missing: dict[int, GPXError] = {}
+    for chain in (chain for chain, known in enumerate(converged) if not known):
+        try:
+            mode = find_mode(
+                kernel[chain], offset[chain], likelihood, y, start, tolerance=MODE_TOLERANCE
+            )
+        except (DidNotConverge, NotPositiveDefinite) as error:
+            missing[chain] = error
+        else:
+            weights[chain] = mode.weights.reshape(n, p).mT
+            information[chain] = mode.sites.information.reshape(n, p).mT
     if p > 1:  # the diagonal of C (diag(w) - w w^T) C^T for the contrasts C
         information = contrasts.square() @ information - (contrasts @ information).square()
-    information = information.clamp_min(0.0)
-    each = factor.unsqueeze(-3)
-    precision = each.mT @ (information.unsqueeze(-1) * each)
-    precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    each = factor.unsqueeze(1)
+    precision = each.mT @ (information.clamp_min(0.0).unsqueeze(3) * each)
+    precision.diagonal(dim1=2, dim2=3).add_(1.0)
     root, _ = cholesky(precision, name="I + L^T W L", ladder=(0.0,))
-    volume = root.diagonal(dim1=-2, dim2=-1).log().sum((-2, -1))
-    return Frame(offset, factor, contrasts @ weights @ factor, root, volume, contrasts)
-
-
-def _propagated(
-    kernel: Tensor, offset: Tensor, likelihood: Likelihood, y: Tensor
-) -> Propagated | None:
-    """Expectation propagation, from no sites; None where it is not known or does not converge."""
-    try:
-        return propagate(
-            kernel, offset, likelihood, y, tolerance=MOMENT_TOLERANCE, max_sweeps=MAX_SWEEPS
-        )
-    except (NotAvailable, DidNotConverge):
-        return None
+    volume = root.diagonal(dim1=2, dim2=3).log().sum((1, 2))
+    centre = contrasts @ weights @ factor
+    return Frame(offset, factor, centre, root, volume, contrasts), missing
 
 
 def _contrasts(p: int) -> Tensor:

@@ -177,9 +177,8 @@ def propagate_many(
         before = residual
         if kernel.is_cpu and len(going) < len(problems):
             kernel, mean, sites = kernel[going], mean[going], sites[:, going]
-            problems, damping, before = (
-                [of[row] for row in going] for of in (problems, damping, before)
-            )
+            problems = [problems[row] for row in going]
+            damping, before = [damping[row] for row in going], [before[row] for row in going]
     return made
 
 
