@@ -64,7 +64,14 @@ class Positive(nn.Module):
                 f"{self.name} was set to {value[bad][0].item():.3g}; "
                 f"it must be above its floor {self.floor:.1e} and finite"
             )
-        info = torch.finfo(value.dtype)
+        return self._raw(above)
+
+    def unconstrained(self, value: Tensor) -> Tensor:
+        """``right_inverse`` of a value known to be above the floor, without a wait to check it."""
+        return self._raw(value - self.floor)
+
+    def _raw(self, above: Tensor) -> Tensor:
+        info = torch.finfo(above.dtype)
         return _unconstrained(above.clamp_min(max(self.floor * info.eps, info.tiny)))
 
     @property

@@ -105,10 +105,11 @@ NOTES = (
     "",
     "A step differs between methods. One of mixture_of_experts assigns all rows again and then",
     "makes up to 20 evaluations, which are counted unrecorded (a GPU records them); one of",
-    "elliptical_slice makes six evaluations or so a chain on a line of hyperparameters, each with",
-    "the mode by Newton's method, whose line search reads the objective; direct_network runs its",
-    "sweeps on the host. ski reads small results between its stages: the extent of the rows,",
-    "the spectra of the axes, and whether the probes drawn so far are enough.",
+    "elliptical_slice moves all chains along their lines of hyperparameters together, and waits",
+    "once for each of some five points of the lines, and for each sweep of expectation propagation",
+    "there; direct_network runs its sweeps on the host. ski reads small results between its",
+    "stages: the extent of the rows, the spectra of the axes, and whether the probes drawn so far",
+    "are enough.",
 )
 
 

@@ -128,7 +128,7 @@ def judged(logs: Rows, line: Rows, fine: Rows, plane: Rows, spaces: Rows, draws:
     }
     checks |= _on_a_line(line) | _on_fine_grids(fine) | _over_inputs(spaces) | _over_draws(draws)
     checks |= _over_rows(plane) if plane else {"E6": None}
-    checks["E4: more than 500 points an axis"] = None
+    checks["E4: more than 1,000 points an axis"] = None
     checks["E6: more than 4,000 rows or 300 points an axis"] = None
     checks["E7: four and five inputs (SKI accepts at most three)"] = None
     return checks
@@ -281,7 +281,7 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {
     "line": ("Errors over rows, one input (E5)", on_a_line),
     "fine": (
         "Errors over points, two inputs, n = 1,000 (E4)",
-        lambda: of_predictions(2, 1000, (100, 200, 500), range(1)),
+        lambda: of_predictions(2, 1000, (100, 200, 500, 1000), range(1)),
     ),
     "plane": (
         "Errors over rows, two inputs, 300 points an axis (E6)",

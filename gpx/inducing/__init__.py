@@ -13,6 +13,10 @@ measures them, before and after training):
 - ``dpp``: near ``rpcholesky`` and much dearer; ``rls``, ``rls_adaptive``: points of the data with a
   guarantee on the largest error; ``uniform``: the baseline, for nothing.
 
+- ``greedy_evidence``, ``greedy_rss`` (``GreedyRegression``): by how well the points explain the
+  targets at the hyperparameters of the start; for sparse regressions with Gaussian noise.
+- ``novelty``: ``greedy`` that stops once no row's variance given the points is above a threshold.
+
 ``ivm`` and ``information_gain`` (``InformativeVectors``) choose rows for a subset of data
 (approx=sod), by the noise and the targets as well.
 """
@@ -23,6 +27,7 @@ from gpx.inducing.conditional_variance import GreedyConditionalVariance, Sampled
 from gpx.inducing.determinantal import Determinantal
 from gpx.inducing.eigenfunctions import Eigenfunctions
 from gpx.inducing.features import InducingFeatures, Points
+from gpx.inducing.greedy_regression import GreedyRegression
 from gpx.inducing.informative import InformativeVectors
 from gpx.inducing.kmeans import KMeans
 from gpx.inducing.partition import (
@@ -46,6 +51,7 @@ __all__ = [
     "Eigenfunctions",
     "Eigenvectors",
     "GreedyConditionalVariance",
+    "GreedyRegression",
     "InducingFeatures",
     "InformativeVectors",
     "KMeans",

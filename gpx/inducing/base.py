@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.tensor_checks import check_at_least, check_inputs
 
@@ -33,10 +33,24 @@ class Selection:
 
 
 class Selector(ABC):
-    """Chooses inducing points from the inputs alone (never from the targets).
+    """Chooses inducing points from the inputs, a few selectors by targets and noise as well.
 
     Calling a selector gives the points; ``select`` gives the indices and diagnostics as well.
+
+    Attributes:
+        needs_targets: whether ``given`` must be called before; regressions with Gaussian noise do.
     """
+
+    needs_targets: ClassVar[bool] = False
+
+    def given(self, residual: Tensor, noise: Tensor) -> Selector:
+        """The selector for these targets; by default itself, as it does not use them.
+
+        Args:
+            residual (n,): y - m(x), of the rows that ``select`` will get.
+            noise () or (n,): noise variances.
+        """
+        return self
 
     @abstractmethod
     def _select(
@@ -119,17 +133,41 @@ def place_points(parameter: nn.Parameter, points: Tensor) -> None:
         parameter.data = points.detach().to(parameter, copy=True)
 
 
-def require_selector(value: object) -> Selector:
-    """``value`` if it is a selector.
+@torch.no_grad()
+def copy_points(parameter: Tensor, points: Tensor) -> None:
+    """Set the parameter to points (M, d).
 
     Raises:
-        ConfigError: it is something else.
+        ShapeError: M or d differ from the parameter's.
+    """
+    if points.shape != parameter.shape:
+        raise ShapeError(
+            f"the model has {parameter.shape[0]} inducing points of {parameter.shape[1]} inputs, "
+            f"those to place are {tuple(points.shape)}; make it with their number (num_inducing)"
+        )
+    parameter.copy_(points)
+
+
+def require_selector(value: object, *, targets: bool = False) -> Selector:
+    """``value`` if it is a selector.
+
+    Args:
+        targets: whether the model calls ``Selector.given``.
+
+    Raises:
+        ConfigError: it is something else, or needs targets that the model does not give.
     """
     if not isinstance(value, Selector):
         given = repr(value) if isinstance(value, str) else type(value).__name__
         raise ConfigError(
             f"selector={given} is no selector of inducing points: give an instance, such as "
             "gpx.inducing.KMeans()"
+        )
+    if value.needs_targets and not targets:
+        raise ConfigError(
+            f"selector={type(value).__name__} chooses by the targets, which only regressions with "
+            "Gaussian noise pass on to it: use model=SGPR(), or a selector that needs the inputs "
+            "alone, such as selector=KMeans()"
         )
     return value
 

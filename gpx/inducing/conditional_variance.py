@@ -11,6 +11,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, fill_with_random_rows, random_rows
 from gpx.kernels.base import Kernel
 from gpx.linalg import PivotedCholesky, pivoted_cholesky, randomly_pivoted_cholesky
@@ -27,6 +28,8 @@ class PivotSelector(Selector):
         max_candidates: with more data than this, choose among a uniform subset of this size;
             memory is (M + 64) x candidates numbers.
     """
+
+    threshold = 0.0
 
     def __init__(self, max_candidates: int = 100_000) -> None:
         check_at_least(1, max_candidates=max_candidates)
@@ -49,7 +52,9 @@ class PivotSelector(Selector):
             candidates = random_rows(n, size, x, generator).sort().values
             inputs = x[candidates]
         done = self._pivots(inputs, kernel, num_inducing, generator)
-        indices = fill_with_random_rows(done.pivots, num_inducing, inputs, generator)
+        indices = done.pivots
+        if not self.threshold:
+            indices = fill_with_random_rows(indices, num_inducing, inputs, generator)
         if candidates is not None:
             indices = candidates[indices]
         return Selection(
@@ -71,16 +76,28 @@ class GreedyConditionalVariance(PivotSelector):
 
     Args:
         max_candidates: as in ``PivotSelector``.
+        threshold: take a row only if its variance given the rows before (its novelty) is above
+            this share of the largest k(x, x); the number of points follows, up to M. Zero: M.
 
     Cost: O(M) rows of the kernel matrix, n M^2 multiply-adds.
-    Source: Burt thesis, section 3.1.2.
+    Source: Burt thesis, section 3.1.2; Hultin 2017, section 2.3.2 (threshold).
     """
+
+    def __init__(self, max_candidates: int = 100_000, threshold: float = 0.0) -> None:
+        super().__init__(max_candidates)
+        if not 0.0 <= threshold < 1.0:
+            raise ConfigError(f"threshold={threshold} is a share of k(x, x): choose 0 <= it < 1")
+        self.threshold = threshold
 
     def _pivots(
         self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
     ) -> PivotedCholesky:
+        diagonal = kernel.diagonal(x)
         return pivoted_cholesky(
-            lambda rows: kernel.evaluate(x[rows], x), kernel.diagonal(x), num_inducing
+            lambda rows: kernel.evaluate(x[rows], x),
+            diagonal,
+            num_inducing,
+            largest=self.threshold * float(diagonal.max()) if self.threshold else 0.0,
         )
 
 

@@ -49,6 +49,7 @@ def pivoted_cholesky(
     rank: int,
     *,
     tolerance: float = 0.0,
+    largest: float = 0.0,
 ) -> PivotedCholesky:
     """Factorise with the largest residual variance as the next pivot (ties: lowest index).
 
@@ -63,9 +64,10 @@ def pivoted_cholesky(
         diagonal (n,): diag(K), non-negative.
         rank: most pivots to take.
         tolerance: stop once the trace error is at or below this, in the unit of K.
+        largest: stop once no residual variance is above this, in the unit of K.
 
     Returns:
-        The factorisation with m <= rank pivots: fewer when the tolerance is met or when the
+        The factorisation with m <= rank pivots: fewer when a tolerance is met or when the
         residual is exhausted to rounding (EXHAUSTED times the largest diagonal entry).
 
     Raises:
@@ -82,7 +84,7 @@ def pivoted_cholesky(
     rank = min(rank, n)
     factor = residual.new_empty(rank, n)
     pivots = torch.empty(rank, dtype=torch.long, device=residual.device)
-    floor = EXHAUSTED.get(residual.dtype, 1e-3) * scale
+    floor = max(largest, EXHAUSTED.get(residual.dtype, 1e-3) * scale)
     block, taken = MIN_BLOCK, 0
     while taken < rank:
         guess = torch.topk(residual, min(block, rank - taken), sorted=False).indices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -69,6 +69,98 @@ def _on_ellipse(
     return tuple(f * cos + g * sin for f, g in zip(states, draws, strict=True))
 
 
+class LineSlices:
+    """Slice updates of C chains, each along a line of its own, stepping out and shrinking.
+
+    The chains move in lockstep: every round asks for the log density of each chain that still
+    moves, at one point of its line, and waits once for all of them.
+
+        while slices.moving:
+            accepted = slices.tell(log densities at slices.offsets)
+
+    Args:
+        values (C,): log densities of the present states.
+        max_steps_out: largest number of widths that a bracket grows by.
+
+    Attributes:
+        offsets: the point of each chain's line that is asked for, as a multiple of its direction,
+            whose length is the initial width of the bracket; the last one if it moves no more.
+        moving: numbers of the chains whose updates have not ended.
+        count: number of log densities so far, over all chains.
+
+    Source: Neal 2003, section 4, figures 3 and 5.
+    """
+
+    def __init__(
+        self, values: Tensor, *, generator: torch.Generator, max_steps_out: int = 8
+    ) -> None:
+        self.generator = generator
+        self.count = 0
+        self.moving = list(range(len(values)))
+        # the only transfers from the device are this one and one a round
+        states = torch.cat([values.double()[None], self._uniform(4, len(values))]).T.tolist()
+        self._lines = [
+            _asked_along_a_line(value, edge, split, depth, share, max_steps_out)
+            for value, edge, split, depth, share in states
+        ]
+        self.offsets = [next(line) for line in self._lines]
+
+    def tell(self, values: Tensor) -> list[int]:
+        """Take the log densities (C,) at ``offsets``, of which those of ``moving`` are read.
+
+        Returns:
+            the chains that accept their point, which move no more.
+        """
+        told = torch.stack([values.double(), self._uniform(len(values))]).T.tolist()
+        self.count += len(self.moving)
+        accepted, still = [], []
+        for chain in self.moving:
+            try:
+                self.offsets[chain] = self._lines[chain].send(told[chain])
+                still.append(chain)
+            except StopIteration as ended:
+                accepted += [chain] if ended.value else []
+        self.moving = still
+        return accepted
+
+    def _uniform(self, *shape: int) -> Tensor:
+        device = self.generator.device
+        return torch.rand(*shape, generator=self.generator, dtype=torch.float64, device=device)
+
+
+def _asked_along_a_line(
+    value: float, edge: float, split: float, depth: float, share: float, max_steps_out: int
+) -> Generator[float, list[float], bool]:
+    """One slice update: yields offsets, is sent log densities there, each with a uniform number.
+
+    Args:
+        value: log density of the present state, at offset 0.
+        edge, split, depth, share: uniform numbers.
+
+    Returns:
+        whether the last offset is accepted; otherwise the state stays.
+    """
+    level = value + math.log(depth) if depth > 0.0 else -math.inf
+    low, high = -edge, 1.0 - edge
+    left = int(max_steps_out * split)
+    for steps, sign in ((left, -1.0), (max_steps_out - 1 - left, 1.0)):
+        for _ in range(steps):
+            found, share = yield low if sign < 0.0 else high
+            if found <= level:
+                break
+            if sign < 0.0:
+                low -= 1.0
+            else:
+                high += 1.0
+    for _ in range(MAX_SHRINKAGES):
+        at = low + share * (high - low)
+        found, share = yield at
+        if found > level:
+            return True
+        low, high = (at, high) if at < 0.0 else (low, at)
+    return False
+
+
 def line_slice(
     position: Tensor,
     direction: Tensor,
@@ -78,7 +170,7 @@ def line_slice(
     generator: torch.Generator,
     max_steps_out: int = 8,
 ) -> tuple[Tensor, float, int]:
-    """One slice update of ``position`` (k,) along ``direction`` (k,), stepping out and shrinking.
+    """One slice update of ``position`` (k,) along ``direction`` (k,): ``LineSlices`` of one chain.
 
     Args:
         position: current state, with log density ``value``.
@@ -88,31 +180,15 @@ def line_slice(
 
     Returns:
         the new position, its log density, and the number of evaluations.
-
-    Source: Neal 2003, section 4, figures 3 and 5.
     """
-    first = torch.rand(3, generator=generator, dtype=torch.float64, device=generator.device)
-    edge, split, depth = first.tolist()
-    level = value + math.log(depth) if depth > 0.0 else -math.inf
-    low, high, count = -edge, 1.0 - edge, 0
-    left = int(max_steps_out * split)
-    for steps, sign in ((left, -1.0), (max_steps_out - 1 - left, 1.0)):
-        for _ in range(steps):
-            end = low if sign < 0.0 else high
-            count += 1
-            if log_density(position + end * direction) <= level:
-                break
-            if sign < 0.0:
-                low -= 1.0
-            else:
-                high += 1.0
-    for _ in range(MAX_SHRINKAGES):
-        share = torch.rand((), generator=generator, dtype=torch.float64, device=generator.device)
-        at = low + float(share) * (high - low)
-        proposal = position + at * direction
+
+    def told(number: float) -> Tensor:
+        return torch.tensor([number], dtype=torch.float64, device=generator.device)
+
+    slices = LineSlices(told(value), generator=generator, max_steps_out=max_steps_out)
+    while slices.moving:
+        proposal = position + slices.offsets[0] * direction
         found = log_density(proposal)
-        count += 1
-        if found > level:
-            return proposal, found, count
-        low, high = (at, high) if at < 0.0 else (low, at)
-    return position, value, count
+        if slices.tell(told(found)):
+            return proposal, found, slices.count
+    return position, value, slices.count

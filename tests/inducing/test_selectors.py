@@ -12,6 +12,7 @@ from gpx.inducing import (
     AdaptiveRidgeLeverage,
     Determinantal,
     GreedyConditionalVariance,
+    GreedyRegression,
     KMeans,
     RidgeLeverage,
     SampledConditionalVariance,
@@ -28,6 +29,7 @@ ALL = [
     AdaptiveRidgeLeverage,
     Determinantal,
     RidgeLeverage,
+    GreedyRegression,
 ]
 
 
@@ -35,9 +37,10 @@ def test_every_public_selector_is_listed():
     assert public_classes(inducing, inducing.Selector) == {cls.__name__ for cls in ALL}
 
 
-def made(cls):
-    """With a short chain where there is one."""
-    return cls(steps=1000) if cls is Determinantal else cls()
+def made(cls, x):
+    """With a short chain where there is one, and with targets where they are needed."""
+    selector = cls(steps=1000) if cls is Determinantal else cls()
+    return selector.given((2.0 * x).sin().sum(1).nan_to_num(), torch.tensor(1e-3, dtype=x.dtype))
 
 
 def data(n=300, d=2, dtype=torch.float64, seed=0):
@@ -63,21 +66,21 @@ def trace_error(x, z, function):
 def test_points_have_the_right_shape_and_are_reproducible(cls, dtype):
     x = data(dtype=dtype)
     first, second, other = (
-        made(cls)(x, kernel(dtype), 23, generator=torch.Generator().manual_seed(s))
+        made(cls, x)(x, kernel(dtype), 23, generator=torch.Generator().manual_seed(s))
         for s in (1, 1, 2)
     )
     assert first.shape == (23, 2)
     assert first.dtype == dtype
     assert not first.requires_grad
     assert torch.equal(first, second)
-    assert torch.equal(first, other) == (cls is GreedyConditionalVariance)
+    assert torch.equal(first, other) == (cls in (GreedyConditionalVariance, GreedyRegression))
     assert torch.unique(first, dim=0).shape[0] == 23
 
 
 @pytest.mark.parametrize("cls", [c for c in ALL if c is not KMeans])
 def test_indices_are_those_of_the_points(cls):
     x = data()
-    chosen = made(cls).select(x, kernel(), 23, generator=torch.Generator().manual_seed(1))
+    chosen = made(cls, x).select(x, kernel(), 23, generator=torch.Generator().manual_seed(1))
     assert torch.equal(x[chosen.indices], chosen.points)
     assert chosen.indices.unique().numel() == 23
     chosen.points.zero_()  # a copy: training the points must not move the data
@@ -87,7 +90,7 @@ def test_indices_are_those_of_the_points(cls):
 @pytest.mark.parametrize("cls", ALL)
 def test_every_selector_can_take_all_the_data(cls):
     x = data(n=9)
-    z = made(cls)(x, kernel(), 9, generator=torch.Generator().manual_seed(1))
+    z = made(cls, x)(x, kernel(), 9, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(z.sort(0).values, x.sort(0).values)
 
 
@@ -95,12 +98,12 @@ def test_every_selector_can_take_all_the_data(cls):
 def test_mistakes_are_explained(cls):
     x = data(n=5)
     with pytest.raises(DataError, match=r"6 inducing points .* only 5 training points"):
-        made(cls)(x, kernel(), 6)
+        made(cls, x)(x, kernel(), 6)
     with pytest.raises(ConfigError, match="at least 1"):
-        made(cls)(x, kernel(), 0)
+        made(cls, x)(x, kernel(), 0)
     x[2, 0] = float("nan")
     with pytest.raises(DataError, match="NaN or infinite"):
-        made(cls)(x, kernel(), 3)
+        made(cls, x)(x, kernel(), 3)
 
 
 def test_over_dispersed_points_explain_more_than_uniform_ones():
@@ -112,7 +115,7 @@ def test_over_dispersed_points_explain_more_than_uniform_ones():
         centres = 4 * torch.randn(4, 2, generator=generator, dtype=torch.float64)
         x = data(n=500, seed=seed) + centres[torch.randint(4, (500,), generator=generator)]
         for cls in ALL:
-            z = made(cls)(x, function, 80, generator=generator)
+            z = made(cls, x)(x, function, 80, generator=generator)
             errors[cls] += trace_error(x, z, function)
     assert errors[GreedyConditionalVariance] < 0.5 * errors[Uniform]
     assert errors[SampledConditionalVariance] < 0.8 * errors[Uniform]
@@ -177,6 +180,25 @@ def test_greedy_takes_the_largest_conditional_variance_each_time():
         assert float(variance[indices[m]]) >= float(variance.max()) - 1e-12
 
 
+def test_a_threshold_of_novelty_sets_the_number_of_points():
+    x, function = data(), kernel(outputscale=2.0)
+    greedy = GreedyConditionalVariance().select(x, function, 300)
+    few = GreedyConditionalVariance(threshold=0.05).select(x, function, 300)
+    size = len(few.indices)
+    assert 5 < size < 100
+    assert torch.equal(few.indices, greedy.indices[:size])
+    with torch.no_grad():
+        matrix = function.evaluate(x, x)
+    for m in (size - 1, size):  # the last point was novel, and no row is any more
+        old = few.indices[:m]
+        explained = matrix[:, old] @ torch.linalg.solve(matrix[old][:, old], matrix[old])
+        novelty = float((matrix - explained).diagonal().max())
+        assert (novelty > 0.05 * 2.0) == (m < size)
+    assert len(GreedyConditionalVariance(threshold=0.05)(x, function, 7)) == 7
+    with pytest.raises(ConfigError, match=r"threshold=1\.0 is a share of k\(x, x\)"):
+        GreedyConditionalVariance(threshold=1.0)
+
+
 @pytest.mark.parametrize("cls", [GreedyConditionalVariance, SampledConditionalVariance])
 def test_pivots_fill_up_when_the_data_repeat(cls):
     x = data(n=6).repeat(10, 1)
@@ -233,8 +255,9 @@ def test_names_in_configs():
     assert require_selector(kept) is kept
     with pytest.raises(ConfigError, match="'random' is no selector of inducing points"):
         require_selector("random")
-    with pytest.raises(ConfigError, match="max_candidates"):
-        GreedyConditionalVariance(max_candidates=0)
+    for selector in (GreedyConditionalVariance, GreedyRegression):
+        with pytest.raises(ConfigError, match="max_candidates"):
+            selector(max_candidates=0)
     with pytest.raises(ConfigError, match="max_iterations"):
         KMeans(max_iterations=-1)
 
@@ -243,6 +266,7 @@ def test_names_in_configs():
 def test_inputs_in_another_precision_than_the_kernel_or_no_matrix(cls):
     for x, own in ((data(), torch.float32), (data().float(), torch.float64)):
         with pytest.raises(DTypeError, match=r"RBF: inputs are float.*numbers float.*or RBF"):
-            made(cls).select(x, kernel(own), 5)
+            made(cls, x).select(x, kernel(own), 5)
+    x = data()
     with pytest.raises(ShapeError, match=r"RBF: inputs must be a matrix \(n, d\)"):
-        made(cls).select(data()[:, 0], kernel(), 5)
+        made(cls, x).select(data()[:, 0], kernel(), 5)

@@ -94,6 +94,7 @@ CEILINGS = {
     "direct_logistic": ([*CLASSES, "approx=direct_logistic", "approx.num_basis=40"], 73, 1),
     "laplace": ([*CLASSES, "approx=laplace"], 383, 24),
     "ep": ([*CLASSES, "approx=ep"], 1068, 31),
+    "elliptical_slice": ([*CLASSES, "approx=elliptical_slice"], 3230, 48),
     "svgp, classes": (
         [*CLASSES, "approx=svgp", "likelihood=bernoulli", "approx.num_inducing=64"],
         215,
@@ -124,7 +125,10 @@ def script(monkeypatch):
 
 
 @pytest.mark.filterwarnings(
-    "ignore:max_steps=3 ends before", "ignore:the chain accepted", "ignore:the weight mean"
+    "ignore:max_steps=3 ends before",
+    "ignore:the chain accepted",
+    "ignore:the weight mean",
+    "ignore:the 4 chains have not converged",
 )
 @pytest.mark.parametrize("name", CEILINGS)
 def test_a_step_launches_no_more_than(name, script):

@@ -7,6 +7,7 @@ import scipy.stats
 import torch
 
 from gpx.sampling import elliptical_slice, line_slice
+from gpx.sampling.slices import LineSlices
 
 
 def generator(seed=0):
@@ -108,3 +109,40 @@ def test_the_last_point_asked_for_is_the_one_taken():
         assert value == -0.5 * float(found.square().sum())
         assert count >= 1
         at = found
+
+
+def test_chains_in_lockstep_sample_their_own_densities():
+    """Normals of scales 1/3, 1 and 3, each on its line: KS at 0.1 % on thinned chains of each."""
+    draws, scale = generator(3), torch.tensor([1.0 / 3.0, 1.0, 3.0]).double()
+    log_density = lambda at: -0.5 * (at / scale).square()  # noqa: E731
+    at, states = torch.zeros(3).double(), []
+    for step in range(1000):
+        slices = LineSlices(log_density(at), generator=draws)
+        before = at.clone()
+        while slices.moving:
+            points = before + 1.5 * torch.tensor(slices.offsets).double()
+            values = log_density(points)
+            # what is said of a chain that no longer moves is not read
+            values[[c for c in range(3) if c not in slices.moving]] = torch.nan
+            for chain in slices.tell(values):
+                at[chain] = points[chain]
+        assert slices.count >= 3
+        if step % 4 == 0:
+            states.append(at.clone())
+    found = torch.stack(states)
+    for chain in range(3):
+        law = scipy.stats.norm(0.0, float(scale[chain]))
+        assert scipy.stats.kstest(found[:, chain], law.cdf).pvalue > 1e-3
+    correlation = torch.corrcoef(found.mT) - torch.eye(3).double()
+    assert float(correlation.abs().max()) < 0.2  # of 250 states: three standard errors
+
+
+def test_a_line_on_which_nothing_is_possible_keeps_its_chain_only():
+    at = torch.zeros(2).double()
+    slices = LineSlices(at, generator=generator())
+    accepted = []
+    while slices.moving:
+        values = torch.tensor([-math.inf, 1.0]).double()
+        accepted += slices.tell(values)
+    assert accepted == [1]
+    assert slices.count > 200

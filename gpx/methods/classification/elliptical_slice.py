@@ -10,20 +10,24 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
+from gpx.errors import ConfigError, GPXError, class_name
 from gpx.linalg import cholesky, require_memory
 from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence, Facts
-from gpx.methods.classification.frame import Around, Frame, frame_of
+from gpx.methods.classification.frame import Around, Frame, frames_of
 from gpx.methods.classification.model import num_arrays
 from gpx.methods.classification.sampled_model import SampledGP
-from gpx.methods.classification.sampled_posterior import prior_factor
+from gpx.methods.classification.sampled_posterior import prior_factors
 from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
-from gpx.sampling.slices import elliptical_slice, line_slice
+from gpx.sampling.slices import LineSlices, elliptical_slice
 
 BRACKET_WIDTH = 2.0
 """Initial bracket of a slice along a line, in standard deviations."""
+
+LOCKSTEP_ENTRIES = 2**22
+"""Entries of the kernel matrices of the chains that move together. Larger ones fill a machine by
+themselves, and take memory."""
 
 MAX_RHAT = 1.05
 """R-hat above which the run warns; the literature asks for 1.01 for published results."""
@@ -37,7 +41,8 @@ class EllipticalSlice(Chain[SampledGP]):
     slices given u, then u by slice sampling along a random line given z, where f follows u. Both
     leave the exact posterior invariant, since the approximation only defines coordinates. The
     directions of the lines have the covariance of u over all chains, learned in burn-in and fixed
-    afterwards. Chains start at draws of the hyper-prior, so that R-hat is meaningful.
+    afterwards. Chains start at draws of the hyper-prior, so that R-hat is meaningful. They move in
+    lockstep: their matrices are factorised as one batch.
 
     Args:
         chains: number C of chains.
@@ -148,28 +153,47 @@ class EllipticalSlice(Chain[SampledGP]):
         self.spread = model.prior_deviation * torch.eye(self.place.size, **like)
         draws = torch.randn(self.chains, self.place.size, generator=generator, **like)
         self.positions = model.centre + model.prior_deviation * draws
-        for chain, position in enumerate(self.positions):
-            if not self.place.allows(position):
-                self.positions[chain] = model.centre
+        allowed = self.place.allows(self.positions).unsqueeze(1)
+        self.positions = torch.where(allowed, self.positions, model.centre)
+
+    @property
+    def groups(self) -> list[slice]:
+        """Chains that move in lockstep, by their numbers; alone where their matrices are large."""
+        size = max(1, LOCKSTEP_ENTRIES // len(self.inputs) ** 2)
+        return [slice(first, first + size) for first in range(0, self.chains, size)]
 
     def _initial_frames(self, y: Tensor) -> Frame:
         """Frames of all chains at their current hyperparameters."""
         self.start: Tensor | None = None
         if self.around == "posterior":
-            centre = self._frame(self.model.centre, y)
+            centre = self._existing_frames(self.model.centre[None], y).of_chains(0)
             white = centre.by_class(centre.centre)
             right = white.reshape(len(y), -1)
             weights = torch.linalg.solve_triangular(centre.factor.mT, right, upper=True)
             self.start = weights.view_as(white)
-        return Frame.stacked([self._frame(position, y) for position in self.positions])
+        return Frame.joined([self._existing_frames(self.positions[g], y) for g in self.groups])
 
-    def _frame(self, position: Tensor, y: Tensor) -> Frame:
-        """The frame at u (k,), to which the model's hyperparameters are set."""
-        self.place.move(position)
-        # a constant mean is a view of its parameter, which is overwritten later
-        offset = self.model.mean(self.inputs).double().clone()
-        factor = prior_factor(self.model.kernel, self.inputs, self.model.jitter)
-        return frame_of(self.model.likelihood, y, offset, factor, self.around, self.start)
+    def _existing_frames(self, positions: Tensor, y: Tensor) -> Frame:
+        """The frames at u (c, k), which must exist."""
+        frames, missing = self._frames(positions, y)
+        if missing:
+            raise next(iter(missing.values()))
+        return frames
+
+    def _frames(self, positions: Tensor, y: Tensor) -> tuple[Frame, dict[int, GPXError]]:
+        """The frames at u (c, k), and by their rows why some of them do not exist."""
+        model, offsets, kernels = self.model, [], []
+        for _ in self.place.visit(positions):
+            # a constant mean is a view of its parameter, which is overwritten later
+            offsets.append(model.mean(self.inputs).double().clone())
+            kernels.append(model.kernel.evaluate(self.inputs).double())
+        offset, kernel = torch.stack(offsets), torch.stack(kernels)
+        kernels.clear()
+        factor, indefinite = prior_factors(kernel, model.jitter)
+        frames, missing = frames_of(
+            model.likelihood, y, offset, kernel, factor, self.around, self.start
+        )
+        return frames, missing | indefinite
 
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
@@ -187,8 +211,8 @@ class EllipticalSlice(Chain[SampledGP]):
         self._move_latents(frame, y, generator)
         if self.place.size and self.model.prior_deviation > 0.0:
             self._learn_directions(step)
-            for chain in range(self.chains):
-                self._move_hyperparameters(frame, chain, y, generator)
+            for group in self.groups:
+                self._move_hyperparameters(frame.of_chains(group), group, y, generator)
         white = frame.white(self.z)
         latents = frame.latent(frame.colour(white))
         fit = self.model.likelihood.log_prob(y, latents).sum(-1)
@@ -235,37 +259,41 @@ class EllipticalSlice(Chain[SampledGP]):
             self.history = []
 
     def _move_hyperparameters(
-        self, frame: Frame, chain: int, y: Tensor, generator: torch.Generator
+        self, frame: Frame, group: slice, y: Tensor, generator: torch.Generator
     ) -> None:
-        """Slice sampling of u given z along a random line; updates ``frame`` of this chain."""
-        model, z, start = self.model, self.z[chain], self.positions[chain].clone()
-        latest = frame.of_chain(chain)
+        """Slice sampling of u given z, of a group of chains in lockstep; updates their ``frame``.
 
-        def log_density_in(frame: Frame, position: Tensor) -> float:
-            white = frame.white(z)
-            ratio = frame.log_ratio(model.likelihood, y, (z, white, frame.colour(white)))
-            standardised = (position - model.centre) / model.prior_deviation
-            return float(ratio - 0.5 * standardised.square().sum())
-
-        def log_density(position: Tensor) -> float:
-            nonlocal latest
-            if not self.place.allows(position):
-                return -math.inf
-            try:
-                latest = self._frame(position, y)
-            except (NotPositiveDefinite, DidNotConverge):
-                return -math.inf
-            return log_density_in(latest, position)
-
+        Each chain moves along a random line of its own.
+        """
+        positions, z = self.positions[group], self.z[group]
+        start = positions.clone()
         direction = torch.empty_like(start).normal_(generator=generator)
-        direction = self.spread @ (BRACKET_WIDTH / direction.norm() * direction)
-        value = log_density_in(latest, start)
-        found, _, count = line_slice(start, direction, value, log_density, generator=generator)
-        self.evaluations["hyperparameters"] += count
-        if found is not start:  # the last evaluation was at the accepted point, so ``latest`` fits
-            self.positions[chain] = found
-            for whole, part in zip(frame, latest, strict=True):
-                whole[chain] = part
+        direction = BRACKET_WIDTH / direction.norm(dim=1, keepdim=True) * direction
+        direction = direction @ self.spread.mT
+        slices = LineSlices(self._log_density(frame, start, z, y), generator=generator)
+        while slices.moving:
+            # on a device all go along: it takes no longer, and a batch of one size has the same
+            # bits when a run is resumed
+            asked = slices.moving if start.is_cpu else list(range(len(start)))
+            points = start + start.new_tensor(slices.offsets).unsqueeze(1) * direction
+            allowed = self.place.allows(points)
+            at = torch.where(allowed.unsqueeze(1), points, start)[asked]
+            found, missing = self._frames(at, y)
+            values = torch.full_like(start[:, 0], -math.inf)
+            values[asked] = self._log_density(found, at, z[asked], y)
+            impossible = ~allowed | values.isnan()
+            impossible[[asked[row] for row in missing]] = True
+            for chain in slices.tell(values.masked_fill(impossible, -math.inf)):
+                positions[chain] = points[chain]
+                frame.set_chain(chain, found.of_chains(asked.index(chain)))
+        self.evaluations["hyperparameters"] += slices.count
+
+    def _log_density(self, frame: Frame, positions: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        """log density of u (c, k) given z (c, p, n), up to a constant, (c,)."""
+        white = frame.white(z)
+        ratio = frame.log_ratio(self.model.likelihood, y, (z, white, frame.colour(white)))
+        standardised = (positions - self.model.centre) / self.model.prior_deviation
+        return ratio - 0.5 * standardised.square().sum(1)
 
     def _store_samples(self, latents: Tensor, fit: Tensor) -> None:
         """Add the state of every chain to the samples of the model."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.errors import DidNotConverge, NotAvailable
+from gpx.errors import DidNotConverge, GPXError, NotAvailable, NotPositiveDefinite
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg import cholesky
 from gpx.methods.classification.mode import find_mode
-from gpx.methods.classification.propagation import Propagated, propagate
+from gpx.methods.classification.propagation import propagate_many
 
 Around = Literal["posterior", "prior"]
 
@@ -50,13 +51,18 @@ class Frame(NamedTuple):
     contrasts: Tensor
 
     @classmethod
-    def stacked(cls, frames: list[Frame]) -> Frame:
-        """Stack the frames of several chains."""
-        return cls(*(torch.stack(parts) for parts in zip(*frames, strict=True)))
+    def joined(cls, frames: list[Frame]) -> Frame:
+        """The frames of several groups of chains as one."""
+        return cls(*(torch.cat(parts) for parts in zip(*frames, strict=True)))
 
-    def of_chain(self, chain: int) -> Frame:
-        """The frame of one chain, as views of this one."""
-        return Frame(*(part[chain] for part in self))
+    def of_chains(self, chains: int | slice) -> Frame:
+        """The frame of one chain, or of several, as views of this one."""
+        return Frame(*(part[chains] for part in self))
+
+    def set_chain(self, chain: int, frame: Frame) -> None:
+        """Overwrite the frame of one chain."""
+        for whole, part in zip(self, frame, strict=True):
+            whole[chain] = part
 
     def white(self, z: Tensor) -> Tensor:
         """J^-T z, (..., p, n)."""
@@ -124,40 +130,67 @@ def frame_of(
     Cost: for the posterior some five sweeps of n^3 multiply-adds, or a few Newton steps of
     n^3 / 3, and p n^3.
     """
-    n, p = len(y), likelihood.num_latents
-    contrasts = _contrasts(p).to(factor)
-    if around == "prior":
-        identity = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(p, n, n)
-        zero = factor.new_zeros(p, n)
-        return Frame(offset, factor, zero, identity, factor.new_zeros(()), contrasts)
     kernel = factor @ factor.mT
-    found = _propagated(kernel, offset, likelihood, y) if p == 1 else None
-    if found is not None:
-        weights, information = found.weights, found.sites[:1].clamp_min(0.0)
-    else:
-        mode = find_mode(kernel, offset, likelihood, y, start, tolerance=MODE_TOLERANCE)
-        weights, information = mode.weights, mode.sites.information.reshape(n, p).mT  # (p, n)
+    frames, missing = frames_of(
+        likelihood, y, offset[None], kernel[None], factor[None], around, start
+    )
+    if missing:
+        raise missing[0]
+    return frames.of_chains(0)
+
+
+@torch.no_grad()
+def frames_of(
+    likelihood: Likelihood,
+    y: Tensor,
+    offset: Tensor,
+    kernel: Tensor,
+    factor: Tensor,
+    around: Around,
+    start: Tensor | None = None,
+) -> tuple[Frame, dict[int, GPXError]]:
+    """The frames of C chains, whose expectation propagation goes in lockstep.
+
+    Args:
+        likelihood, y, around, start: as in ``frame_of``.
+        offset (C, n), kernel (C, n, n), factor (C, n, n): m, K and L of every chain, float64.
+
+    Returns:
+        the frames, and the errors of the chains that have none, whose rows here are meaningless.
+    """
+    chains, n, p = len(offset), len(y), likelihood.num_latents
+    contrasts = _contrasts(p).to(factor).expand(chains, p, p)
+    weights, information = factor.new_zeros(2, chains, p, n)
+    if around == "prior":
+        root = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(chains, p, n, n)
+        return Frame(offset, factor, weights, root, factor.new_zeros(chains), contrasts), {}
+    converged = [False] * chains
+    if p == 1:
+        with contextlib.suppress(NotAvailable):
+            found, at, converged = propagate_many(
+                kernel, offset, likelihood, y, tolerance=MOMENT_TOLERANCE, max_sweeps=MAX_SWEEPS
+            )
+            information, weights = found.unsqueeze(1), at.unsqueeze(1)
+    missing: dict[int, GPXError] = {}
+    for chain in (chain for chain, known in enumerate(converged) if not known):
+        try:
+            mode = find_mode(
+                kernel[chain], offset[chain], likelihood, y, start, tolerance=MODE_TOLERANCE
+            )
+        except (DidNotConverge, NotPositiveDefinite) as error:
+            missing[chain] = error
+        else:
+            weights[chain] = mode.weights.reshape(n, p).mT
+            information[chain] = mode.sites.information.reshape(n, p).mT
     if p > 1:  # the diagonal of C (diag(w) - w w^T) C^T for the contrasts C
         information = contrasts.square() @ information - (contrasts @ information).square()
-        information = information.clamp_min(0.0)
-    precision = factor.mT @ (information.unsqueeze(2) * factor)
-    precision.diagonal(dim1=1, dim2=2).add_(1.0)
+    each = factor.unsqueeze(1)
+    precision = each.mT @ (information.clamp_min(0.0).unsqueeze(3) * each)
+    precision.diagonal(dim1=2, dim2=3).add_(1.0)
     root, _ = cholesky(precision, name="I + L^T W L", ladder=(0.0,))
-    centre = contrasts @ (factor.mT @ weights.reshape(n, p)).mT
-    volume = root.diagonal(dim1=1, dim2=2).log().sum()
-    return Frame(offset, factor, centre, root, volume, contrasts)
-
-
-def _propagated(
-    kernel: Tensor, offset: Tensor, likelihood: Likelihood, y: Tensor
-) -> Propagated | None:
-    """Expectation propagation, from no sites; None where it is not known or does not converge."""
-    try:
-        return propagate(
-            kernel, offset, likelihood, y, tolerance=MOMENT_TOLERANCE, max_sweeps=MAX_SWEEPS
-        )
-    except (NotAvailable, DidNotConverge):
-        return None
+    volume = root.diagonal(dim1=2, dim2=3).log().sum((1, 2))
+    centre = contrasts @ weights @ factor
+    return Frame(offset, factor, centre, root, volume, contrasts), missing
 
 
 def _contrasts(p: int) -> Tensor:

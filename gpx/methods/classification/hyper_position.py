@@ -37,26 +37,30 @@ class HyperPosition:
         ]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
-    def _pieces(
-        self, position: Tensor
-    ) -> Iterator[tuple[tuple[nn.Parameter, Positive | None], Tensor]]:
-        sizes = [parameter.numel() for parameter, _ in self.entries]
-        return zip(self.entries, position.split(sizes), strict=True)
-
-    @torch.no_grad()
     def move(self, position: Tensor) -> None:
         """Set the modules' parameters from u (k,), which ``allows`` must accept."""
-        for (raw, constraint), part in self._pieces(position):
-            made = part if constraint is None else constraint.right_inverse(part.exp())
-            raw.copy_(made.view(raw.shape))
+        for _ in self.visit(position[None]):
+            pass
 
-    def allows(self, position: Tensor) -> bool:
-        """Whether u (k,) is finite and every positive parameter is above its floor."""
-        for (_, constraint), part in self._pieces(position):
-            lowest = -math.inf
-            if constraint is not None and constraint.floor > 0.0:
-                lowest = math.log((1.0 + MARGIN) * constraint.floor)
-            # exp(50) is beyond any scale of standardised data
-            if not bool(((part > lowest) & (part.abs() < 50.0)).all()):
-                return False
-        return True
+    @torch.no_grad()
+    def visit(self, positions: Tensor) -> Iterator[None]:
+        """Set the modules' parameters from each u of (c, k), which ``allows`` must accept."""
+        sizes = [parameter.numel() for parameter, _ in self.entries]
+        columns = positions.split(sizes, dim=1)
+        made = [
+            part if constraint is None else constraint.unconstrained(part.exp())
+            for part, (_, constraint) in zip(columns, self.entries, strict=True)
+        ]
+        for row in range(len(positions)):
+            for (raw, _), part in zip(self.entries, made, strict=True):
+                raw.copy_(part[row].view(raw.shape))
+            yield
+
+    def allows(self, positions: Tensor) -> Tensor:
+        """Whether u (..., k) is finite and every positive parameter above its floor: bool (...)."""
+        lowest = []
+        for raw, constraint in self.entries:
+            floor = 0.0 if constraint is None else constraint.floor
+            lowest += [math.log((1.0 + MARGIN) * floor) if floor > 0.0 else -math.inf] * raw.numel()
+        # exp(50) is beyond any scale of standardised data
+        return ((positions > positions.new_tensor(lowest)) & (positions.abs() < 50.0)).all(-1)

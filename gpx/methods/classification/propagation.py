@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from gpx.errors import DidNotConverge
 from gpx.likelihoods.base import Likelihood, Tilted
 from gpx.linalg import SolveReport
+from gpx.linalg.cholesky import checks_deferred
 from gpx.methods.classification.site_matrix import ScalarSites
 
 MIN_DAMPING = 1.0 / 32.0
@@ -27,8 +29,8 @@ class Cavities(NamedTuple):
     """Marginals of f - m (latents minus the mean function), with and without their own site.
 
     Attributes:
-        mean, variance (n,): of the posterior.
-        cavity_mean, cavity_variance (n,): of the posterior without site i.
+        mean, variance (..., n): of the posterior.
+        cavity_mean, cavity_variance (..., n): of the posterior without site i.
     """
 
     mean: Tensor
@@ -94,26 +96,19 @@ def propagate(
     evidence, rearranged to avoid division by site precisions, which may be zero.
     """
     sites = y.new_zeros(2, len(y)) if start is None else start.clone()
-    damping, before = 1.0, float("inf")
+    damping, before = 1.0, math.inf
     for sweep in range(1, max_sweeps + 1):
         matrix = ScalarSites(kernel, sites[0])
-        cavities = _cavities(kernel, matrix, sites)
+        weights, cavities = _cavities(kernel, matrix, sites)
         tilted = likelihood.tilted(y, mean + cavities.cavity_mean, cavities.cavity_variance)
-        residual = _mismatch(cavities, tilted)
+        residual = float(_mismatch(cavities, tilted))
         if residual <= tolerance:
             report = SolveReport(sweep, residual, True, "the moments match")
             parts = _evidence(sites, matrix, cavities, tilted)
-            weights = sites[1] - matrix.solve(kernel @ sites[1])
             return Propagated(sites, weights, matrix, cavities, parts, report, damping)
-        if residual > (1.0 - MIN_PROGRESS * damping) * before:
-            damping = max(MIN_DAMPING, 0.5 * damping)
-        else:
-            damping = min(1.0, RECOVERY * damping)
+        damping = _damped(damping, residual, before)
         before = residual
-        # new site precision: that of the tilted distribution, 1 / (v - v^2 w), minus the cavity's
-        shrinkage = 1.0 - cavities.cavity_variance * tilted.information
-        shift = tilted.gradient + cavities.cavity_mean * tilted.information
-        sites = sites + damping * (torch.stack([tilted.information, shift]) / shrinkage - sites)
+        sites = sites + damping * (_matched(cavities, tilted) - sites)
     raise DidNotConverge(
         f"expectation propagation on {len(y)} points has moments that differ by {residual:.1e} "
         f"after {max_sweeps} sweeps with changes damped to {damping:g} of themselves, expected "
@@ -122,23 +117,111 @@ def propagate(
     )
 
 
-def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> Cavities:
-    prior = kernel.diagonal()
+class ManyPropagated(NamedTuple):
+    """Fixed points of C problems; those that do not converge have zeros.
+
+    Attributes:
+        precisions, weights (C, n): of the sites, and a, as in ``Propagated``.
+        converged: of each problem.
+    """
+
+    precisions: Tensor
+    weights: Tensor
+    converged: list[bool]
+
+
+@torch.no_grad()
+def propagate_many(
+    kernel: Tensor,
+    mean: Tensor,
+    likelihood: Likelihood,
+    y: Tensor,
+    *,
+    tolerance: float,
+    max_sweeps: int,
+) -> ManyPropagated:
+    """``propagate`` from no sites, for C problems with the same targets in lockstep.
+
+    A sweep factorises the matrices of all problems and then waits for the device once. Problems
+    that have ended are left out on the CPU; on a device they go along, at no cost in time.
+
+    Args:
+        kernel (C, n, n): K of every problem, float64.
+        mean (C, n): m.
+        likelihood, y (n,), tolerance, max_sweeps: as in ``propagate``.
+    """
+    made = ManyPropagated(torch.zeros_like(mean), torch.zeros_like(mean), [False] * len(mean))
+    problems = list(range(len(mean)))
+    damping, before = [1.0] * len(mean), [math.inf] * len(mean)
+    sites = mean.new_zeros(2, *mean.shape)
+    prior = kernel.diagonal(dim1=-2, dim2=-1)
+    weights, cavities = sites[1], Cavities(sites[1], prior, sites[1], prior)
+    for sweep in range(max_sweeps):
+        if sweep > 0:
+            with checks_deferred():  # only NaN could fail, which the mismatch shows
+                matrix = ScalarSites(kernel, sites[0])
+            weights, cavities = _cavities(kernel, matrix, sites)
+        tilted = likelihood.tilted(y, mean + cavities.cavity_mean, cavities.cavity_variance)
+        residual = _mismatch(cavities, tilted).tolist()
+        for row, problem in enumerate(problems):
+            if residual[row] <= tolerance and not made.converged[problem]:
+                made.precisions[problem], made.weights[problem] = sites[0, row], weights[row]
+                made.converged[problem] = True
+        going = [row for row, problem in enumerate(problems) if not made.converged[problem]]
+        going = [row for row in going if not math.isnan(residual[row])]
+        if not going:
+            break
+        damping = [_damped(*state) for state in zip(damping, residual, before, strict=True)]
+        factor = mean.new_tensor(damping).unsqueeze(-1)
+        sites = sites + factor * (_matched(cavities, tilted) - sites)
+        before = residual
+        if kernel.is_cpu and len(going) < len(problems):
+            kernel, mean, sites = kernel[going], mean[going], sites[:, going]
+            problems = [problems[row] for row in going]
+            damping, before = [damping[row] for row in going], [before[row] for row in going]
+    return made
+
+
+def _damped(damping: float, residual: float, before: float) -> float:
+    """Factor on the changes of a sweep, from those of the last one and what it did."""
+    if residual > (1.0 - MIN_PROGRESS * damping) * before:
+        return max(MIN_DAMPING, 0.5 * damping)
+    return min(1.0, RECOVERY * damping)
+
+
+def _matched(cavities: Cavities, tilted: Tilted) -> Tensor:
+    """Sites (2, ..., n) with the moments of the tilted distributions."""
+    # new site precision: that of the tilted distribution, 1 / (v - v^2 w), minus the cavity's
+    shrinkage = 1.0 - cavities.cavity_variance * tilted.information
+    shift = tilted.gradient + cavities.cavity_mean * tilted.information
+    return torch.stack([tilted.information, shift]) / shrinkage
+
+
+def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tensor, Cavities]:
+    """a (..., n), and the cavities."""
+    prior = kernel.diagonal(dim1=-2, dim2=-1)
     variance = prior - matrix.variance_reduction(kernel)
-    mean = kernel @ (sites[1] - matrix.solve(kernel @ sites[1]))
+    weights = sites[1] - matrix.solve(_times(kernel, sites[1]))
+    mean = _times(kernel, weights)
     precision = torch.maximum(1.0 / variance - sites[0], 1.0 / prior)
     cavity_variance = 1.0 / precision
-    return Cavities(mean, variance, cavity_variance * (mean / variance - sites[1]), cavity_variance)
+    cavity_mean = cavity_variance * (mean / variance - sites[1])
+    return weights, Cavities(mean, variance, cavity_mean, cavity_variance)
 
 
-def _mismatch(cavities: Cavities, tilted: Tilted) -> float:
+def _times(kernel: Tensor, vector: Tensor) -> Tensor:
+    """K v, (..., n). As rows: a problem then has the same bits whatever is beside it in a batch."""
+    return (vector.unsqueeze(-2) @ kernel).squeeze(-2)
+
+
+def _mismatch(cavities: Cavities, tilted: Tilted) -> Tensor:
     """Largest difference between the moments of the tilted distributions and of the posterior."""
     v = cavities.cavity_variance
     mean = cavities.cavity_mean + v * tilted.gradient
     variance = v - v.square() * tilted.information
     of_mean = (mean - cavities.mean).abs() / variance.sqrt()
     of_variance = (variance / cavities.variance - 1.0).abs()
-    return float(torch.maximum(of_mean, of_variance).max())
+    return torch.maximum(of_mean, of_variance).amax(-1)
 
 
 def _evidence(

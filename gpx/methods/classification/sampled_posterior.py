@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from gpx.backends import row_chunks
+from gpx.errors import NotPositiveDefinite
 from gpx.inference.finite_mixture import mixture_moments
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood, class_law
@@ -168,10 +169,27 @@ def prior_factor(kernel: Kernel, x: Tensor, jitter: float) -> Tensor:
     Raises:
         NotPositiveDefinite: no factor even with a hundred times that jitter.
     """
-    factor, _ = cholesky(
-        kernel.evaluate(x).double(),
-        name=f"the kernel matrix of {x.shape[0]} training points",
-        ladder=(jitter, 10.0 * jitter, 100.0 * jitter),
-        hint="a larger jitter",
-    )
-    return factor
+    factors, missing = prior_factors(kernel.evaluate(x).double()[None], jitter)
+    if missing:
+        raise missing[0]
+    return factors[0]
+
+
+def prior_factors(kernels: Tensor, jitter: float) -> tuple[Tensor, dict[int, NotPositiveDefinite]]:
+    """``prior_factor`` of C kernel matrices (C, n, n) at once.
+
+    Returns:
+        the factors (C, n, n), and the errors of those that do not exist, zero here.
+    """
+    name = f"the kernel matrix of {kernels.shape[-1]} training points"
+    try:
+        return cholesky(kernels, name=name, ladder=(jitter,))[0], {}
+    except NotPositiveDefinite:
+        factors, missing = torch.zeros_like(kernels), {}
+    ladder = (jitter, 10.0 * jitter, 100.0 * jitter)  # of each its own
+    for row, kernel in enumerate(kernels):
+        try:
+            factors[row], _ = cholesky(kernel, name=name, ladder=ladder, hint="a larger jitter")
+        except NotPositiveDefinite as error:
+            missing[row] = error
+    return factors, missing

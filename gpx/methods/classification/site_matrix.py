@@ -67,8 +67,8 @@ class ScalarSites(SiteMatrix):
     """One latent function: W = diag(w).
 
     Args:
-        kernel (n, n): K, float64.
-        information (n,): w, not negative.
+        kernel (..., n, n): K, float64; leading dimensions are separate problems.
+        information (..., n): w, not negative.
 
     Cost: n^3 / 3 multiply-adds, and n^2 t for variances at t points.
     Source: Rasmussen and Williams 2006, equations 3.26 and 3.27.
@@ -77,14 +77,14 @@ class ScalarSites(SiteMatrix):
     def __init__(self, kernel: Tensor, information: Tensor) -> None:
         self.information = information
         self.scale = information.sqrt()
-        inner = self.scale.unsqueeze(1) * kernel * self.scale
-        inner.diagonal().add_(1.0)
+        inner = self.scale.unsqueeze(-1) * kernel * self.scale.unsqueeze(-2)
+        inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
         self.factor, _ = cholesky(inner, name="I + W^1/2 K W^1/2", ladder=(0.0,))
 
     @property
     def log_determinant(self) -> Tensor:
         """As in ``SiteMatrix``."""
-        return 2.0 * self.factor.diagonal().log().sum()
+        return 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def weigh(self, vector: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
@@ -96,18 +96,18 @@ class ScalarSites(SiteMatrix):
 
     def solve(self, vector: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
-        right = (self.scale * vector).unsqueeze(1)
-        return self.scale * torch.cholesky_solve(right, self.factor).squeeze(1)
+        right = (self.scale * vector).unsqueeze(-1)
+        return self.scale * torch.cholesky_solve(right, self.factor).squeeze(-1)
 
     def precision(self) -> Tensor:
         """As in ``SiteMatrix``. Cost: 2 n^3 / 3 multiply-adds."""
         inverse = torch.cholesky_inverse(self.factor)
-        return inverse.mul_(self.scale).mul_(self.scale.unsqueeze(1))
+        return inverse.mul_(self.scale.unsqueeze(-2)).mul_(self.scale.unsqueeze(-1))
 
     def variance_reduction(self, cross: Tensor) -> Tensor:
         """As in ``SiteMatrix``."""
-        scaled = (cross * self.scale).mT
-        return torch.linalg.solve_triangular(self.factor, scaled, upper=False).square().sum(0)
+        scaled = (cross * self.scale.unsqueeze(-2)).mT
+        return torch.linalg.solve_triangular(self.factor, scaled, upper=False).square().sum(-2)
 
 
 class ClassSites(SiteMatrix):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gpx.inducing import Selector
+from gpx.inducing import Selector, require_selector
 from gpx.inference.variational import GAUSSIAN, row_scale
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -99,7 +99,8 @@ class DKL(FeatureModel):
             predict_samples=predict_samples,
             seed=seed,
         )
-        self.selector, self.warm_start, self.refit = selector, warm_start, refit
+        self.selector = None if selector is None else require_selector(selector)
+        self.warm_start, self.refit = warm_start, refit
 
     @property
     def layer(self) -> InducingLayer:

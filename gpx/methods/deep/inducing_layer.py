@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.inducing import KMeans, Selector
+from gpx.inducing.base import copy_points
 from gpx.inference.variational import (
     FullCholesky,
     InducingVariables,
@@ -158,7 +159,8 @@ class InducingLayer(OutputLayer):
     ) -> None:
         """Choose inducing points for the layer's inputs x (n, d), and reset q to the prior."""
         chosen = KMeans() if selector is None else selector
-        self.inducing.copy_(chosen(x, self.kernel, len(self.inducing), generator=generator))
+        points = chosen(x, self.kernel, len(self.inducing), generator=generator)
+        copy_points(self.inducing, points)
         size = len(self.inducing)
         identity = torch.eye(size, dtype=self.inducing.dtype, device=self.inducing.device)
         self.q.assign(

@@ -14,7 +14,7 @@ from gpx.inducing.kmeans import distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.likelihoods.row_noise import RowNoise
+from gpx.likelihoods.row_noise import RowNoise, training_noise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
@@ -95,7 +95,8 @@ class SubsetOfData(Model):
                 generator=generator,
             )
             return
-        selection = self.selector.select(x, self.kernel, self.num_points, generator=generator)
+        selector = self.selector.given(y - self.mean(x), training_noise(self, x))
+        selection = selector.select(x, self.kernel, self.num_points, generator=generator)
         rows = selection.indices
         if rows is None:
             unit = distance_unit(x, self.kernel)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
-from gpx.inducing.base import describe_num_inducing
+from gpx.inducing.base import copy_points, describe_num_inducing
 from gpx.inference.local_gaussian import half_log_determinant
 from gpx.inference.neighbour_conditional import LocalSystem, local_system
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
@@ -198,7 +198,7 @@ class SWSGP(LocalValues):
             )
         points = self.selector(x[first], self.kernel, size, generator=generator)
         with torch.no_grad():
-            self.inducing.copy_(points)
+            copy_points(self.inducing, points)
             self._start(x, y)
             fitted = self.warm_start and self.row_noise is None
             if fitted and isinstance(self.likelihood, Gaussian):

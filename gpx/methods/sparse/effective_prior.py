@@ -143,7 +143,7 @@ class EffectivePrior(Model):
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.prior = prior
         self.structure, self.test = PRIORS[prior]
-        self.selector = KMeans() if selector is None else require_selector(selector)
+        self.selector = KMeans() if selector is None else require_selector(selector, targets=True)
         self.features: InducingFeatures = POINTS if features is None else features
         if learn_inducing is None:
             learn_inducing = self.structure != "none"
@@ -242,8 +242,10 @@ class EffectivePrior(Model):
         Raises:
             DataError: fewer data than inducing points or blocks.
         """
+        with torch.no_grad():
+            selector = self.selector.given(y - self.mean(x), training_noise(self, x))
         points = self.features.choose(
-            x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
+            x, self.kernel, self.num_inducing, selector=selector, generator=generator
         )
         self.place(points)
         if self._has_partition:

@@ -112,7 +112,7 @@ class SGPR(Model):
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
-        self.selector = KMeans() if selector is None else require_selector(selector)
+        self.selector = KMeans() if selector is None else require_selector(selector, targets=True)
         self.features: InducingFeatures = POINTS if features is None else features
         self.fit_noise = fit_noise
         self.jitter = jitter
@@ -171,8 +171,10 @@ class SGPR(Model):
             self.note = str(found)
             self.place(found.points)
             return
+        with torch.no_grad():
+            selector = self.selector.given(y - self.mean(x), training_noise(self, x))
         points = self.features.choose(
-            x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
+            x, self.kernel, self.num_inducing, selector=selector, generator=generator
         )
         if not self.escalate:
             kept = self._independent(points)

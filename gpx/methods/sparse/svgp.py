@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, ShapeError, class_name
+from gpx.errors import ConfigError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
-from gpx.inducing.base import default_num_inducing, describe_num_inducing
+from gpx.inducing.base import copy_points, default_num_inducing, describe_num_inducing
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.variational import (
@@ -179,8 +179,7 @@ class SVGP(Model):
         points = self.features.choose(
             x, self.kernel, self.inducing.shape[0], selector=self.selector, generator=generator
         )
-        if not self.features.trainable:
-            self._resize(points.shape)
+        self._resize(points.shape)
         self.place(points)
         self._start_likelihood(x, y)
         if self.warm_start and isinstance(self.likelihood, OPTIMAL):
@@ -206,13 +205,7 @@ class SVGP(Model):
         Raises:
             ShapeError: M or d differ from the model's.
         """
-        if points.shape != self.inducing.shape:
-            raise ShapeError(
-                f"the model has {self.inducing.shape[0]} inducing points of "
-                f"{self.inducing.shape[1]} inputs, those to place are {tuple(points.shape)}; make "
-                "it with their number (num_inducing)"
-            )
-        self.inducing.copy_(points)
+        copy_points(self.inducing, points)
         latents, size = self.q.mean.shape
         identity = torch.eye(size, dtype=self.q.mean.dtype, device=self.q.mean.device)
         self._assign(self.q, torch.zeros_like(self.q.mean), identity.expand(latents, size, size))

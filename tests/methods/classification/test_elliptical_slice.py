@@ -7,13 +7,13 @@ import scipy.stats
 import torch
 from class_problems import parts, points
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
 from gpx.means import Constant, Zero
 from gpx.methods.classification import frame as frame_module
-from gpx.methods.classification.frame import Frame, frame_of
-from gpx.methods.classification.sampled_posterior import prior_factor
+from gpx.methods.classification.frame import Frame, frame_of, frames_of
+from gpx.methods.classification.sampled_posterior import prior_factor, prior_factors
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP, SampledGP
 from gpx.objectives import LatentLikelihood
 from gpx.sampling import bulk_effective_sample_size
@@ -169,6 +169,55 @@ def test_a_frame_follows_the_posterior(case, monkeypatch):
     assert bool((off < (0.05 if loose else 0.01)).all())
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    [Bernoulli("probit"), Bernoulli("logit"), Poisson(), Softmax(3)],
+    ids=["probit", "logit", "counts", "three"],
+)
+def test_frames_of_many_chains_are_those_of_each(likelihood):
+    """To the bit, whatever is beside a chain: a resumed run has other chains beside it."""
+    x, y = points(12, classes=3 if isinstance(likelihood, Softmax) else 2)
+    y = (y + 1.0) if isinstance(likelihood, Poisson) else y
+    # outputscales whose sweeps differ in number; of the last one the mode is wanted for labels
+    kernels = torch.stack(
+        [RBF(2, [0.8, 1.2], scale).double().evaluate(x).detach() for scale in (0.5, 4.0, 30.0, 3e4)]
+    )
+    factors, _ = prior_factors(kernels, 1e-6)
+    offsets = torch.linspace(-0.3, 0.6, 4).double().unsqueeze(1).expand(4, 12).contiguous()
+    offsets[2, 3] = torch.nan  # this chain has no frame
+    likelihood = likelihood.double()
+
+    def of(rows):
+        return frames_of(likelihood, y, offsets[rows], kernels[rows], factors[rows], "posterior")
+
+    together, missing = of([0, 1, 2, 3])
+    assert list(missing) == [2]
+    assert isinstance(missing[2], NotPositiveDefinite)
+    for rows in ([0], [1], [3], [1, 3]):
+        frames, none = of(rows)
+        assert not none
+        for whole, part in zip(together, frames, strict=True):
+            assert torch.equal(whole[rows], part)
+    alone = frame_of(likelihood, y, offsets[1], factors[1], "posterior")
+    for part, want in zip(together.of_chains(1), alone, strict=True):
+        torch.testing.assert_close(part, want, rtol=1e-4, atol=1e-4)  # K here without its jitter
+
+
+def test_a_factor_that_does_not_exist_leaves_the_others():
+    x, _ = points(12)
+    good = RBF(2).double().evaluate(x).detach()
+    bad = good - 0.5 * torch.eye(12)
+    needs_more = good.clone()
+    needs_more[0, 1:] = needs_more[1:, 0] = 0.0
+    needs_more[0, 0] = -2e-6 * float(good.diagonal().mean())
+    factors, missing = prior_factors(torch.stack([good, bad, needs_more]), 1e-6)
+    assert list(missing) == [1]
+    assert isinstance(missing[1], NotPositiveDefinite)
+    for row, (matrix, jitter) in {0: (good, 1e-6), 2: (needs_more, 1e-5)}.items():
+        want = matrix + jitter * float(matrix.diagonal().mean()) * torch.eye(12)
+        torch.testing.assert_close(factors[row] @ factors[row].mT, want)
+
+
 def test_chains_mix_on_labels_that_the_inputs_separate():
     """Their frame is about the mean: the mode is far from it, and chains about that mix badly."""
     generator = torch.Generator().manual_seed(0)
@@ -185,7 +234,7 @@ def test_chains_mix_on_labels_that_the_inputs_separate():
 
 def test_going_on_from_a_checkpoint_is_the_same_chain():
     x, y = points(12)
-    options = {"chains": 2, "burn_in": 6, "iterations": 8, "thin": 2}
+    options = {"chains": 3, "burn_in": 6, "iterations": 8, "thin": 2}
     whole = SampledGP(**parts(Bernoulli())).double()
     run(whole, x, y, **options)
     for stop in (3, 9):

@@ -11,7 +11,7 @@ from gpx.errors import ConfigError, DidNotConverge, NotAvailable
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
 from gpx.means import Zero
-from gpx.methods.classification.propagation import propagate
+from gpx.methods.classification.propagation import propagate, propagate_many
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP
 from gpx.objectives import EPEvidence, ExactMLL, LaplaceEvidence
 
@@ -228,3 +228,28 @@ def test_unsupported_models_are_refused():
         check(Softmax(3))
     with pytest.raises(ConfigError, match="nothing to approximate"):
         check(Gaussian(0.1))
+
+
+@pytest.mark.parametrize("likelihood", [PROBIT, LOGIT], ids=["probit", "logit"])
+def test_many_problems_are_those_of_each(likelihood):
+    """Of very different numbers of sweeps; one does not converge and one has no numbers."""
+    x, y = points(30)
+    scales = (0.3, 2.0, 40.0, 3e4, 1.0)
+    kernels = torch.stack([RBF(2, 0.8, scale).double().evaluate(x).detach() for scale in scales])
+    means = torch.linspace(-0.5, 0.5, 5).double().unsqueeze(1).expand(5, 30).contiguous()
+    means[4] = torch.nan
+    limits = {"tolerance": 1e-6, "max_sweeps": 30}
+    found = propagate_many(kernels, means, likelihood, y, **limits)
+    sweeps = []
+    for row in range(4):
+        if not found.converged[row]:
+            with pytest.raises(DidNotConverge):
+                propagate(kernels[row], means[row], likelihood, y, **limits)
+            assert not bool(found.weights[row].any())
+            continue
+        alone = propagate(kernels[row], means[row], likelihood, y, **limits)
+        sweeps.append(alone.report.iterations)
+        torch.testing.assert_close(found.precisions[row], alone.sites[0], rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(found.weights[row], alone.weights, rtol=1e-8, atol=1e-9)
+    assert len(set(sweeps)) == len(sweeps) >= 2
+    assert found.converged == [True, True, True, False, False]
