@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -69,6 +70,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         *("axis_vectors", "roots", "columns"),  # older versions stored an array only
         *("explained", "row_values", "row_indices", "noise", "solves", "lost"),
     )
+    differentiable: ClassVar[bool] = True
     on_grid: Tensor
     low_rank: Tensor
     axis_vectors: Tensor
@@ -215,7 +217,6 @@ class SKIPosterior(PlacedGrid, Posterior):
             found["solve_iterations"] = self.report.iterations
         return found
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
         grid, part = (self.grid, self.part) if self._fixed is None else self._fixed
