@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -113,22 +113,37 @@ class Priors:
             trained: the parameters that are optimised.
         """
         optimised = {id(parameter) for parameter in trained}
-        known = [each.name for each in _learned(model) if id(each.raw) in optimised]
+        self._require(
+            [each.name for each in _learned(model) if id(each.raw) in optimised], "learns"
+        )
+
+    def _require(self, known: Sequence[str], verb: str) -> None:
         for name in self.parameters:
             if name not in self.optional and not any(_matches(name, full) for full in known):
                 raise ConfigError(
-                    f"there is a prior of {name}, and the model learns no such positive "
+                    f"there is a prior of {name}, and the model {verb} no such positive "
                     f"hyperparameter; it has {', '.join(known) or 'none'}"
                 )
 
-    def log_prob(self, model: nn.Module) -> Tensor:
-        """Sum of the log densities () of the model's hyperparameters, with gradients; float64."""
+    def log_prob(self, model: nn.Module, *, all_known: bool = False) -> Tensor:
+        """Sum of the log densities () of the learned hyperparameters, with gradients; float64.
+
+        Args:
+            all_known: whether the model must have every hyperparameter that has a prior, learned or
+                not; models that stand in for another one need not.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        learned = list(_learned(model))
         found = [
             prior.log_prob(each.constraint(each.raw).double()).sum()
-            for each in _learned(model)
+            for each in learned
             for name, prior in self.parameters.items()
             if _matches(name, each.name)
         ]
+        if all_known and len(found) < len(self.parameters):
+            self._require([each.name for each in positive_parameters(model)], "has")
         return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 
 

@@ -58,6 +58,16 @@ def test_what_is_fixed_has_no_prior():
         priors.require(model, model.parameters())
 
 
+def test_a_loop_of_ones_own_is_told_of_a_misspelt_name():
+    model, x = exact(), torch.zeros(3, 2, dtype=torch.float64)
+    model.hyperpriors = Priors({"lenghtscale": LogNormal(1.0, 2.0)})
+    with pytest.raises(ConfigError, match="a prior of lenghtscale, and the model has no such"):
+        ExactMLL()(model, x, x[:, 0])
+    model.kernel.requires_grad_(False)
+    model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 2.0)})
+    ExactMLL()(model, x, x[:, 0])  # fixed, but known
+
+
 def test_the_loss_counts_them_in_and_the_evidence_does_not():
     draws = torch.Generator().manual_seed(0)
     x = torch.randn(12, 2, generator=draws, dtype=torch.float64)

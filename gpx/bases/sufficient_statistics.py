@@ -194,7 +194,7 @@ class WeightPosterior:
         dtype = features.dtype
         block = self.scale.to(dtype).unsqueeze(1) * features
         half = torch.linalg.solve_triangular(self.factor.to(dtype), block, upper=False)
-        return self.mean.to(dtype) @ block, half.square_().sum(0)
+        return self.mean.to(dtype) @ block, torch.linalg.vecdot(half, half, dim=0)
 
     def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
         """Weights w (num, m) drawn from their posterior. Cost: num m^2 / 2 multiply-adds."""

@@ -17,6 +17,7 @@ COMMANDS (gpx COMMAND --help shows the options of each)
   train      train a model, continue a stopped run, or sweep over options
   predict    predict a table of inputs with a trained model, or export the model
   diagnose   check the calibration of a trained model, and bound its approximation error
+  compare    one table of several runs, or of a sweep
   doctor     check this machine: packages, devices and numerics
 
 OPTIONS
@@ -25,7 +26,7 @@ OPTIONS
   -sc install=bash       set up completion of commands and options in the shell (also zsh, fish):
                          eval "$(gpx -sc install=bash)"
 """
-COMMANDS = ("train", "predict", "diagnose", "doctor")
+COMMANDS = ("train", "predict", "diagnose", "compare", "doctor")
 USAGE_ERROR = 2
 """Exit status for mistakes of the user."""
 HELP = ("--help", "-h")
@@ -75,6 +76,10 @@ def call(name: str, arguments: list[str]) -> None:
         from gpx.commands.diagnose import main as diagnose
 
         diagnose(arguments)
+    elif name == "compare":
+        from gpx.commands.compare import main as compare
+
+        compare(arguments)
     else:
         from gpx.doctor import main as doctor
 

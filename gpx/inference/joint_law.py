@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, no_gradient
 
 CHUNK_BYTES = 2**26
 """Bytes of the projections of one chunk of rows."""
@@ -47,6 +47,7 @@ class JointLaw(Posterior):
     """
 
     kernel: Kernel
+    differentiable: ClassVar[bool] = True
 
     @abstractmethod
     def project_rows(self, x: Tensor) -> Projected:
@@ -72,6 +73,17 @@ class JointLaw(Posterior):
             rows.explained.reshape(*groups, rows.explained.shape[-1]),
             None if rows.added is None else rows.added.reshape(*groups, rows.added.shape[-1]),
         )
+
+    def projected_marginals(self, x: Tensor) -> Marginals:
+        """Mean and variance of f at x (n, d) from ``project``, differentiable in x."""
+        try:
+            found = self.project(x)
+        except NotAvailable:
+            raise no_gradient(self) from None
+        variance = self.kernel.diagonal(x) - found.explained.square().sum(-1)
+        if found.added is not None:
+            variance = variance + found.added.square().sum(-1)
+        return Marginals(found.mean, variance.clamp_min(0.0))
 
     def covariance_between(self, left: Projected, right: Projected | None = None) -> Tensor:
         """Posterior covariances (..., p, q) of groups of p and of q inputs; None: left with itself.
@@ -99,7 +111,6 @@ class JointLaw(Posterior):
         found = batched_covariances(self.kernel, left, right)
         return found.reshape(*groups, *found.shape[-2:])
 
-    @torch.no_grad()
     def joint_covariance(self, x: Tensor) -> Tensor:
         """As in ``Posterior``. Cost: that of predictions, and r + s operations a pair of rows."""
         return self.covariance_between(self.project_rows(x))
@@ -240,18 +251,10 @@ class Conditioned(JointLaw):
         parts = [part.expand(*groups, *part.shape[-2:]) for part in (there.explained, root)]
         return Projected(x, mean, torch.cat(parts, -1), there.added)
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d); cost: see the class."""
-        means, variances = [], []
-        for rows in self._chunks(x):
-            found = self.project(rows)
-            variance = self.kernel.diagonal(rows) - found.explained.square().sum(-1)
-            if found.added is not None:
-                variance = variance + found.added.square().sum(-1)
-            means.append(found.mean)
-            variances.append(variance.clamp_min(0.0))
-        return Marginals(torch.cat(means), torch.cat(variances))
+        parts = [self.projected_marginals(rows) for rows in self._chunks(x)]
+        return Marginals(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
 
     def _chunks(self, x: Tensor) -> Iterator[Tensor]:
         width = self.solved().seen.explained.shape[-1] + 2 * self.y.shape[-1]

@@ -119,7 +119,6 @@ def local_system(
     return LocalSystem(weights, rest.clamp_min(0.0), inner, factor)
 
 
-@torch.no_grad()
 def neighbour_conditional(
     kernel: Kernel, noise: Tensor, x: Tensor, residual: Tensor, queries: Tensor, near: Tensor
 ) -> Conditional:

@@ -116,7 +116,7 @@ class Interpolation(Structured):
         blocks = self.values.shape[:-2].numel()
         values, indices = self.values.detach(), self.indices
         if indices.numel():  # sparse products do not check, and would read outside the vector
-            low, high = (int(found) for found in indices.aminmax())
+            low, high = torch.stack(indices.aminmax()).tolist()
             if low < 0 or high >= self.num_columns:
                 raise ShapeError(
                     f"interpolation indices from {low} to {high} do not fit {self.num_columns} "

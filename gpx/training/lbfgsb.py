@@ -86,6 +86,8 @@ class LBFGSB(Optimizer):
                     f"optimizer.bounds: {given} must be a name, a lowest and a largest value "
                     "with 0 <= lowest < largest, as [kernel.lengthscale,0.1,10]"
                 )
+            if name in self.bounds:
+                raise ConfigError(f"optimizer.bounds: there are two of {name}; leave one out")
             self.bounds[name] = lowest, largest
         self.record = Record()
 

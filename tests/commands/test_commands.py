@@ -75,7 +75,7 @@ def test_the_shell_completes(line, suggested):
     [
         (["tain"], "there is no command 'tain'; did you mean gpx train? (gpx --help)"),
         (["approx=sgpr"], "options come after a command, for example gpx train approx=sgpr"),
-        (["zzz"], "commands are: train, predict, diagnose, doctor"),
+        (["zzz"], "commands are: train, predict, diagnose, compare, doctor"),
         (["predict", "run=x"], "input= is missing (gpx predict --help)"),
         (["diagnose", "rum=x"], "did you mean run=? (gpx diagnose --help)"),
         (["train", "aprox=exact"], "there is no option aprox; did you mean approx"),

@@ -34,6 +34,22 @@ WITH_COVARIANCE = {
 """Models whose posteriors have a joint covariance."""
 
 
+DIFFERENTIABLE = WITH_COVARIANCE | {
+    "QSGP",
+    "QSGP full",
+    "QSGP of classes",
+    "QSRVM",
+    "SKI",
+    "SSGP",
+    "SVGP of outputs",
+    "SWSGP",
+    "VNNGP",
+    "VSSGP",
+    "Vecchia",
+} - {"EffectivePrior of degenerate rank"}
+"""Models whose predictions have derivatives by their inputs."""
+
+
 @pytest.fixture(scope="module")
 def conditioned():
     """Every model with its posterior, made once."""
@@ -86,6 +102,28 @@ def test_marginals_have_the_shape_of_the_rows_and_keep_no_graph(conditioned, nam
         assert not variance.requires_grad
         assert torch.isfinite(mean).all()
         assert (variance >= 0.0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives_by_the_inputs_are_right_or_refused(conditioned, name):
+    _, posterior = conditioned(name)
+    x = inputs(3).requires_grad_()
+    if name not in DIFFERENTIABLE:
+        with pytest.raises(NotAvailable, match="no gradient with respect to x"):
+            posterior.predict(x)
+        return
+    found, plain = posterior.predict(x), posterior.predict(x.detach())
+    for own, other in zip(found, plain, strict=True):
+        torch.testing.assert_close(own.detach(), other, rtol=1e-8, atol=1e-10)
+    step = 1e-5 * (torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).double() - 0.5)
+    ends = [posterior.predict((x + sign * step).detach()) for sign in (1.0, -1.0)]
+    for place, value in enumerate(found):
+        weights = torch.linspace(0.5, 1.5, value.numel()).double().reshape(value.shape)
+        (slope,) = torch.autograd.grad((weights * value).sum(), x, retain_graph=True)
+        change = (weights * (ends[0][place] - ends[1][place])).sum() / 2.0
+        assert slope.abs().max() > 0.0
+        torch.testing.assert_close((slope * step).sum(), change, rtol=1e-4, atol=1e-12)
+    assert all(parameter.grad is None for parameter in posterior.parameters())
 
 
 @pytest.mark.parametrize("name", NAMES)

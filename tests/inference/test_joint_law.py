@@ -63,14 +63,38 @@ def test_posteriors_that_know_marginals_only_say_so(name):
         found.project(inputs(2, 3))
 
 
-@pytest.mark.parametrize("name", ["predict", "predictive", "joint_covariance"])
+def slope(values, x):
+    return torch.autograd.grad(values.sum(), x, retain_graph=True)[0]
+
+
+@pytest.mark.parametrize("model_class", [ExactGP, SGPR, SVGP])
+def test_predictions_of_targets_and_joint_covariances_have_derivatives(model_class):
+    model, x, y = public_models.prepared(model_class.__name__)
+    posterior = model.condition(x, y)
+    wanted = inputs(3).requires_grad_()
+    law = posterior.predictive(wanted, model.likelihood)
+    latent = posterior.predict(wanted)
+    for own, other in ((law.mean, latent.mean), (law.variance, latent.variance)):
+        found, want = (
+            torch.autograd.grad(v.sum(), wanted, retain_graph=True)[0] for v in (own, other)
+        )
+        torch.testing.assert_close(found, want)
+    whole = posterior.joint_covariance(wanted)
+    found, want = (
+        torch.autograd.grad(v.sum(), wanted, retain_graph=True)[0]
+        for v in (whole.diagonal(), latent.variance)
+    )
+    torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["predictive", "predict"])
 def test_a_prediction_that_would_lose_a_gradient_is_refused(name):
-    model = ExactGP(kernel=RBF(), mean=Constant(), likelihood=Gaussian(0.01)).double()
-    x = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]
-    posterior = model.condition(x, x[:, 0])
+    other, classes = "LocalExperts", "SVGP of classes"
+    model, x, y = public_models.prepared(classes if name == "predictive" else other)
+    posterior = model.condition(x, y)
     more = (model.likelihood,) if name == "predictive" else ()
-    wanted = x[:2].clone().requires_grad_()
-    with pytest.raises(NotAvailable, match=r"carry no gradient.*posterior\.project\(x\)"):
+    wanted = inputs(2).requires_grad_()
+    with pytest.raises(NotAvailable, match=r"carry no gradient.*sample_paths"):
         getattr(posterior, name)(wanted, *more)
     with torch.no_grad():
         getattr(posterior, name)(wanted, *more)

@@ -10,6 +10,9 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.commands.predict import main as predict
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
 
 PAGE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]
@@ -18,7 +21,7 @@ PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]
 def write_files(folder):
     """The files of the page."""
     files = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(files) == 14
+    assert len(files) == 19
     for name, text in files:
         target = folder / "my_research" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +49,44 @@ def test_basis_of_the_page(train_py, tmp_path, own):
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
     predict([*PREDICT, "trust=hinges,spiral"])
     assert (tmp_path / "predictions.csv").exists()
+
+
+def test_approximation_and_mean_of_the_page(train_py, tmp_path, own):
+    options = ["approx=regressors", "mean=ripple", "trainer.max_steps=30", "hydra.run.dir=out"]
+    status, err = train_py("--config-dir", "my_research/configs", "data=spiral", *options)
+    assert status == 0, err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
+    (tmp_path / "new.csv").write_text("east,north\n1,2\n")
+    predict([*PREDICT, "trust=regressors,ripple,spiral"])
+    assert (tmp_path / "predictions.csv").exists()
+
+
+def test_the_approximation_of_the_page_is_the_exact_process_of_its_prior(own):
+    """Evidence, predictions and sampled functions against the dense Gaussian law."""
+    from regressors import Regressors, RegressorsMLL, features
+
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 2, generator=draws).double()
+    y = x.sum(1).sin()
+    parts = {"kernel": RBF(), "mean": Constant(0.3), "likelihood": Gaussian(0.05)}
+    model = Regressors(**parts, num_points=5).double()
+    model.initialise(x, y, generator=draws)
+    phi = features(model.kernel, model.points, x).detach()
+    noise, offset = model.likelihood.noise_variance, model.mean(x)
+    covariance = (phi @ phi.mT + noise * torch.eye(12).double()).detach()
+    law = MultivariateNormal(offset.detach(), covariance)
+    torch.testing.assert_close(RegressorsMLL().evidence(model, x, y).value, law.log_prob(y))
+    cross = phi[:4] @ phi.mT
+    mean, variance = model.condition(x, y).predict(x[:4])
+    want = (offset[:4] + cross @ torch.linalg.solve(covariance, y - offset)).detach()
+    torch.testing.assert_close(mean, want, rtol=1e-9, atol=1e-10)
+    explained = (cross * torch.linalg.solve(covariance, cross.mT).mT).sum(1)
+    want = phi[:4].square().sum(1) - explained
+    torch.testing.assert_close(variance, want, rtol=1e-7, atol=1e-10)
+    paths = model.condition(x, y).sample_paths(20_000, generator=draws)(x[:4])
+    assert (paths.mean(0) - mean).abs().max() < 5.0 * (variance.max() / 20_000) ** 0.5
+    torch.testing.assert_close(paths.var(0), variance, rtol=0.05, atol=0.0)
 
 
 def test_likelihood_of_the_page(train_py, tmp_path, own):

@@ -55,7 +55,7 @@ CEILINGS = {
         130,
         6,
     ),
-    "ski": (["approx=ski", "projection=unit", "approx.grid_size=40"], 1760, 70),
+    "ski": (["approx=ski", "projection=unit", "approx.grid_size=40"], 1650, 50),
     "deep_rf": (["approx=deep_rf", "approx.num_features=40"], 176, 0),
     "swsgp": (
         ["approx=swsgp", "approx.num_inducing=64", "approx.num_neighbours=6"],

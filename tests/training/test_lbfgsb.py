@@ -273,6 +273,8 @@ def test_bounds_in_natural_units_are_kept_and_reached():
     for wrong in (["kernel.lengthscale", 2, 1], ["kernel.lengthscale", 1], "kernel.lengthscale"):
         with pytest.raises(ConfigError, match="a lowest and a largest value"):
             LBFGSB(bounds=[wrong])
+    with pytest.raises(ConfigError, match=r"there are two of kernel\.lengthscale"):
+        LBFGSB(bounds=[["kernel.lengthscale", 1, 2], ["kernel.lengthscale", 1, 3]])
 
 
 def test_more_evaluations_never_end_higher_nor_beyond_a_limit():

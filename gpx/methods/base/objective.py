@@ -261,7 +261,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
         value = evidence.value
         if priors is not None:
             assert isinstance(model, Model)
-            value = value + priors.log_prob(model).to(value)
+            value = value + priors.log_prob(model, all_known=True).to(value)
         return value / -self.num_data(x)
 
     @torch.no_grad()

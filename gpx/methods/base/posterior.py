@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,12 +38,19 @@ class Posterior(DataSized, ABC):
 
     It holds everything prediction needs (caches as buffers, its own copy of the kernel), so that
     nothing depends on the model it came from, on train()/eval() switches or on hidden caches.
+
+    Attributes:
+        differentiable: whether predictions keep a graph for inputs that require a gradient; those
+            of y do if the likelihood is Gaussian. Without such inputs they run without gradients.
     """
+
+    differentiable: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for method in ("predict", "predictive", "predictive_of_rows", "joint_covariance"):
-            guard(cls, method, _check_prediction)
+            _keep_graph_if_wanted(cls, method)
+            guard(cls, method, _check_inputs)
         guard(cls, "with_observations", _check_observations)
         guard(cls, "sample_paths", _check_number)
 
@@ -57,22 +65,28 @@ class Posterior(DataSized, ABC):
 
     @abstractmethod
     def predict(self, x: Tensor) -> Marginals:
-        """Mean and variance of the latent function at x (n, d); no gradient graph is kept.
+        """Mean and variance of the latent function at x (n, d).
+
+        No graph is kept, unless x requires a gradient: first derivatives by x are those of mean and
+        variance, with all hyperparameters fixed.
 
         Raises:
-            NotAvailable: x requires a gradient, which would be lost (checked for every subclass).
+            NotAvailable: x requires a gradient, and this posterior is not ``differentiable``
+                (checked for every subclass).
             ShapeError, DTypeError: not a matrix, or in another precision or on another device than
                 the posterior (checked for every subclass).
         """
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Distribution of y at x (n, d), batch shape (n,); no gradient graph is kept.
+        """Distribution of y at x (n, d), batch shape (n,); differentiable as ``predict``.
 
         Default: ``likelihood`` averaged over Gaussian marginals of f. Posteriors with other
         marginals, or with uncertain noise, override it.
         """
-        _check_prediction(self, x)
-        with torch.no_grad():
+        wanted = _wants_gradient(x)
+        if wanted and not isinstance(likelihood, Gaussian):
+            raise no_gradient(self, f" of y under {class_name(likelihood)}")
+        with torch.set_grad_enabled(wanted):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
@@ -84,8 +98,7 @@ class Posterior(DataSized, ABC):
         Args:
             noise: of every row of x. If ``has_own_noise``, only known variances are used.
         """
-        _check_prediction(self, x)
-        with torch.no_grad():
+        with torch.set_grad_enabled(_wants_gradient(x)):
             if self.has_own_noise:
                 return noise.added_to(self.predictive(x, likelihood))
             return likelihood.predictive_of_rows(*self.predict(x), noise)
@@ -173,19 +186,41 @@ def no_joint_law(posterior: Posterior) -> NotAvailable:
     )
 
 
-def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
+def _wants_gradient(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def _keep_graph_if_wanted(cls: type[Posterior], method: str) -> None:
+    """Let ``method``, if ``cls`` itself defines it, keep a graph only if x requires a gradient."""
+    inner = vars(cls).get(method)
+    if inner is None or getattr(inner, "__isabstractmethod__", False):
+        return
+
+    @functools.wraps(inner)
+    def run(self: Posterior, x: Tensor, *rest: Any, **options: Any) -> Any:
+        wanted = _wants_gradient(x)
+        if wanted and not self.differentiable:
+            raise no_gradient(self)
+        with torch.set_grad_enabled(wanted):
+            return inner(self, x, *rest, **options)
+
+    setattr(cls, method, run)
+
+
+def no_gradient(posterior: Posterior, of: str = "") -> NotAvailable:
+    """The error to raise for inputs that require a gradient which predictions do not carry.
+
+    Args:
+        of: what these predictions are of, after the word.
+    """
+    return NotAvailable(
+        f"{class_name(posterior)}: predictions{of} carry no gradient with respect to x; functions "
+        "drawn by posterior.sample_paths may; without need of one, give x.detach()"
+    )
+
+
+def _check_inputs(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
     check_inputs(posterior, x, posterior.num_inputs)
-    if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
-        joint = hasattr(posterior, "project")  # gpx.inference.joint_law.JointLaw
-        instead = (
-            "with p = posterior.project(x), p.mean and posterior.covariance_between(p) do"
-            if joint
-            else "for most methods functions drawn by posterior.sample_paths do"
-        )
-        raise NotAvailable(
-            f"{class_name(posterior)}: predictions carry no gradient with respect to x; {instead}; "
-            "without need of one, give x.detach()"
-        )
 
 
 def _check_observations(posterior: Posterior, x: Tensor, y: Tensor, *_: Any, **__: Any) -> None:

@@ -96,6 +96,7 @@ class LocalValues(Model):
         if self.q_log_deviation is not None:
             self.q_log_deviation.zero_()[: len(mean)] = deviation.log().unsqueeze(1)
 
+    @torch.no_grad()
     def _local_regression(self, x: Tensor, y: Tensor) -> Conditional | None:
         """Regressions at the inducing points on the data near each; None: start at the prior."""
         if not (self.warm_start and isinstance(self.likelihood, Gaussian)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class NearestPosterior(Posterior):
     """
 
     data_sized = ("inducing", "q_mean", "q_root")
+    differentiable: ClassVar[bool] = True
     derived = ("_prepared", "_single")
     inducing: Tensor
     q_mean: Tensor
@@ -108,7 +110,6 @@ class NearestPosterior(Posterior):
         """Points that an input sees: H, or all if there are fewer."""
         return min(self.num_neighbours, len(self.inducing))
 
-    @torch.no_grad()
     def _predict_rows(self, points: SeenPoints, x: Tensor) -> Marginals:
         near = points.nearest(x, self._count)
         # arrays of all chunks: see ``gpx.inference.neighbour_conditional``

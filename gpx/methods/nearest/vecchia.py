@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -147,6 +147,8 @@ class VecchiaPosterior(GaussianPosterior):
         num_neighbours: number of rows that a value conditions on; at most all.
     """
 
+    differentiable: ClassVar[bool] = True
+
     def __init__(
         self, kernel: Kernel, mean: Mean, likelihood: Gaussian, *, num_neighbours: int
     ) -> None:
@@ -161,7 +163,6 @@ class VecchiaPosterior(GaussianPosterior):
         """As in ``Posterior``: number of rows that a prediction conditions on."""
         return {"prediction_neighbours": min(self.num_neighbours, self.inputs.shape[0])}
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of f at x (t, d). Cost: O(k^3) per row, and the search."""
         noise = self.noise_variances()

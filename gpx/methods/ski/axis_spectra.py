@@ -38,7 +38,7 @@ class AxisSpectra:
         values, vectors = [], []
         for matrix in axes:
             found, basis = symmetric_eigh(matrix.detach())
-            kept = found > MIN_RELATIVE_EIGENVALUE * found[0]
+            kept = (found > MIN_RELATIVE_EIGENVALUE * found[0]).nonzero().squeeze(1)
             values.append(found[kept])
             vectors.append(basis[:, kept])
         return cls(tuple(values), tuple(vectors))

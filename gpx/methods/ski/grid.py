@@ -65,14 +65,16 @@ class InterpolationGrid:
         Raises:
             ConfigError: an equidistant axis of fewer than six points.
         """
-        columns = x.detach().double().unbind(1)
+        seen = x.detach().double()
         axes: list[RegularAxis | Tensor] = []
-        for column, size in zip(columns, sizes, strict=True):
-            if placement == "kmeans":
-                axes.append(kmeans_axis(column, size))
-            else:
-                low, high = column.min().item(), column.max().item()
-                axes.append(RegularAxis.covering(low, high, size, margin=MARGIN_CELLS))
+        if placement == "kmeans":
+            axes += [kmeans_axis(c, size) for c, size in zip(seen.unbind(1), sizes, strict=True)]
+        else:
+            extent = torch.stack(seen.aminmax(dim=0), 1).tolist()  # one wait for a device
+            axes += [
+                RegularAxis.covering(low, high, size, margin=MARGIN_CELLS)
+                for (low, high), size in zip(extent, sizes, strict=True)
+            ]
         return cls(tuple(axes), method, boundary)
 
     @classmethod
@@ -118,11 +120,10 @@ class InterpolationGrid:
         boundary: Boundary,
     ) -> InterpolationGrid:
         """The grid with this ``state``; its axes are all equidistant, or all given by points."""
-        shape = sizes.tolist()
         if points.numel():
-            return cls(tuple(points.split(shape)), method, boundary)
-        axes = zip(start.tolist(), spacing.tolist(), shape, strict=True)
-        return cls(tuple(RegularAxis(*axis) for axis in axes), method, boundary)
+            return cls(tuple(points.split(sizes.tolist())), method, boundary)
+        axes = torch.stack([start, spacing, sizes.to(start)], 1).tolist()  # one wait for a device
+        return cls(tuple(RegularAxis(a, b, int(size)) for a, b, size in axes), method, boundary)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -75,8 +75,10 @@ def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -
     Cost: m w^d sum_l k_l and prod_l w k_l sum_l c_l^2 operations for k_l <= m_l dimensions (about
     2 c_l on fine axes), half of that for symmetric and antisymmetric columns, and r^2 look-ups.
     """
+    signs = [parities(v) for v in vectors]
     products = [
-        _PairProducts(v, size // len(v)) for v, size in zip(vectors, moments.shape, strict=True)
+        _PairProducts(v, size // len(v), sign)
+        for v, size, sign in zip(vectors, moments.shape, signs, strict=True)
     ]
     table = moments
     for axis in products:  # contracts the first axis, and appends its projection as the last one
@@ -85,12 +87,15 @@ def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -
     for axis in products:
         rest = table.shape[1:]
         table = axis.pair_sums(table.reshape(len(table), -1)).reshape(*rest, -1)
-    places = _pair_places(vectors, columns)
+    places = _pair_places(vectors, columns, signs)
     return table.flatten().index_select(0, places.flatten()).view_as(places)
 
 
 class _PairProducts:
     """Products of any two columns (m, c) of an axis, at all pairs of points less than w apart.
+
+    Args:
+        v (m, c), width, sign: columns, w, and ``parities`` of the columns.
 
     Attributes:
         shape: (m, w).
@@ -98,17 +103,17 @@ class _PairProducts:
     Cost: c^2 w m k / 4 multiply-adds for symmetric and antisymmetric columns.
     """
 
-    def __init__(self, v: Tensor, width: int) -> None:
-        self.v, self.shape, self._signed = v, (len(v), width), parities(v) is not None
-        low, high = _pairs(v)
-        counts = _counts(v)
+    def __init__(self, v: Tensor, width: int, sign: Tensor | None) -> None:
+        self.v, self.shape, self._signed = v, (len(v), width), sign is not None
+        low, high = _pairs(v, sign)
+        counts = _counts(v, sign)
         rows = (len(v) + 1) // 2 if self._signed else len(v)
         self._bases: list[list[Tensor] | None] = []
         self._products: list[Tensor] = []
         start = 0
         for part, count in enumerate(counts):
             some = slice(start, start + count)
-            bases = _bases(v, rows, width, odd=part == 1) if count else None
+            bases = _bases(v, rows, width, sign, odd=part == 1) if count else None
             step = _step(rows * width)
             found = [
                 _in_bases(_shifted_products(v[:, i], v[:, j], rows, width), bases)
@@ -139,7 +144,9 @@ class _PairProducts:
         return found
 
 
-def _bases(v: Tensor, rows: int, width: int, *, odd: bool) -> list[Tensor] | None:
+def _bases(
+    v: Tensor, rows: int, width: int, sign: Tensor | None, *, odd: bool
+) -> list[Tensor] | None:
     """Orthonormal bases (rows, k) of all products of two columns, one for every shift < ``width``.
 
     None if their dimension is nearly the number of rows. They span products of random combinations
@@ -148,11 +155,11 @@ def _bases(v: Tensor, rows: int, width: int, *, odd: bool) -> list[Tensor] | Non
     Args:
         v (m, c): columns.
         rows: m, or half of that for symmetric and antisymmetric columns.
+        sign: ``parities`` of the columns.
         odd: products of a symmetric with an antisymmetric column; otherwise of two of one kind.
     """
     c = v.shape[1]
     generator = torch.Generator().manual_seed(0)
-    sign = parities(v)
     count = (c if sign is not None else 2 * c) + EXTRA_DIMENSIONS
     while count <= MAX_DIMENSION_SHARE * rows:
         draws = torch.randn(2, c, count + NUM_TRIALS, generator=generator, dtype=v.dtype).to(v)
@@ -190,12 +197,13 @@ def pair_gradient(vectors: Sequence[Tensor], columns: Tensor, matrix: Tensor) ->
     """
     sizes = [v.shape[1] * (v.shape[1] + 1) // 2 for v in vectors]
     table = matrix.new_zeros(math.prod(sizes))
-    table.index_add_(0, _pair_places(vectors, columns).flatten(), matrix.flatten())
+    signs = [parities(v) for v in vectors]
+    table.index_add_(0, _pair_places(vectors, columns, signs).flatten(), matrix.flatten())
     table = table.reshape(sizes)
-    for v in vectors:
+    for v, sign in zip(vectors, signs, strict=True):
         rest = table.reshape(len(table), -1)
         spectra = torch.fft.rfft(v.mT, n=2 * len(v))
-        low, high = _pairs(v)
+        low, high = _pairs(v, sign)
         found = v.new_zeros(len(v), rest.shape[1])
         step = _step(2 * len(v))
         for some in (slice(first, first + step) for first in range(0, len(low), step)):
@@ -237,9 +245,9 @@ def _even_and_odd(table: Tensor) -> list[Tensor]:
     return [even, odd]
 
 
-def _counts(v: Tensor) -> list[int]:
+def _counts(v: Tensor, sign: Tensor | None) -> list[int]:
     """Numbers of even and odd ``_pairs``; of all pairs if columns have no parities."""
-    c, sign = v.shape[1], parities(v)
+    c = v.shape[1]
     every = c * (c + 1) // 2
     if sign is None:
         return [every]
@@ -276,22 +284,23 @@ def pair_entries(sizes: Sequence[int]) -> int:
     return math.prod(c * (c + 1) // 2 for c in sizes)
 
 
-def _pairs(v: Tensor) -> tuple[Tensor, Tensor]:
+def _pairs(v: Tensor, sign: Tensor | None) -> tuple[Tensor, Tensor]:
     """Both column indices of all pairs of columns of v (m, c); even pairs come first."""
     low, high = torch.triu_indices(v.shape[1], v.shape[1], device=v.device)
-    sign = parities(v)
     if sign is None:
         return low, high
     order = (sign[low] * sign[high]).argsort(descending=True, stable=True)
     return low[order], high[order]
 
 
-def _pair_places(vectors: Sequence[Tensor], columns: Tensor) -> Tensor:
+def _pair_places(
+    vectors: Sequence[Tensor], columns: Tensor, signs: Sequence[Tensor | None]
+) -> Tensor:
     """Index (r, r) of every pair of columns in a table of pairs of all axes; int32."""
     place = columns.new_zeros((), dtype=torch.int32)
     stride = pair_entries([v.shape[1] for v in vectors])
-    for v, column in zip(vectors, columns.unbind(1), strict=True):
-        low, high = _pairs(v)
+    for v, column, sign in zip(vectors, columns.unbind(1), signs, strict=True):
+        low, high = _pairs(v, sign)
         stride //= len(low)
         number = place.new_empty(v.shape[1], v.shape[1])
         number[low, high] = stride * torch.arange(len(low), dtype=place.dtype, device=v.device)

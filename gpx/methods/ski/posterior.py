@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from gpx.backends import row_slices
 from gpx.errors import ConfigError
@@ -68,6 +70,7 @@ class SKIPosterior(PlacedGrid, Posterior):
         *("axis_vectors", "roots", "columns"),  # older versions stored an array only
         *("explained", "row_values", "row_indices", "noise", "solves", "lost"),
     )
+    differentiable: ClassVar[bool] = True
     on_grid: Tensor
     low_rank: Tensor
     axis_vectors: Tensor
@@ -214,7 +217,6 @@ class SKIPosterior(PlacedGrid, Posterior):
             found["solve_iterations"] = self.report.iterations
         return found
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
         grid, part = (self.grid, self.part) if self._fixed is None else self._fixed
@@ -223,15 +225,14 @@ class SKIPosterior(PlacedGrid, Posterior):
         for rows in row_slices(x.shape[0], max(1, CHUNK_ENTRIES // part.entries_at(grid))):
             seen = self.projected(x[rows])
             weights = grid.weights(seen, self.outside)
-            at = (self.on_grid[weights.indices] * weights.values).sum(1)
+            at, *taken = self._interpolated(weights)
             prior = self.kernel.diagonal(seen).double()
             if self.row_values.numel():
                 if system is None:
                     system = self.system
                 latent = (prior - self._reduction_by_solves(weights, system)).clamp_min(0.0)
-            elif self.explained.numel():
-                taken = (self.explained[weights.indices] * weights.values).sum(1)
-                latent = (prior - taken).clamp_min(0.0)
+            elif taken:
+                latent = (prior - taken[0]).clamp_min(0.0)
             else:
                 carried = part.at(weights, seen, self.outside)
                 left = (prior - carried.square().sum(0)).clamp_min(0.0)
@@ -240,6 +241,19 @@ class SKIPosterior(PlacedGrid, Posterior):
             mean[rows] = self.mean(x[rows]) + at.to(x.dtype)
             variance[rows] = latent.to(x.dtype)
         return Marginals(mean, variance)
+
+    def _interpolated(self, weights: Interpolation) -> Sequence[Tensor]:
+        """w^T g, and w^T of the explained variances if they are stored, (t,) each."""
+        grids = [self.on_grid, *([self.explained] if self.explained.numel() else [])]
+        if self._fixed is not None or not self.on_grid.is_cpu:  # recorded programs know gathers
+            return [(values[weights.indices] * weights.values).sum(1) for values in grids]
+        # side by side: on a large grid a prediction costs the cache lines that it waits for
+        table = grids[0].unsqueeze(1)
+        if len(grids) > 1:
+            table = self._kept.get("table", tuple(grids), lambda: torch.stack(grids, 1))
+        return embedding_bag(
+            weights.indices, table, per_sample_weights=weights.values, mode="sum"
+        ).unbind(1)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:

@@ -191,12 +191,13 @@ class CGLBPosterior(SGPRPosterior):
         found = super().project_rows(x)
         return found._replace(mean=found.mean + self._correction(x))
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
         Cost: n kernel evaluations and M^2 multiply-adds per row, plus the variance (see ``CGLB``).
         """
+        if torch.is_grad_enabled():  # x requires a gradient
+            return self.projected_marginals(x)
         sparse = super().predict(x)
         mean = sparse.mean + self._correction(x)
         if self.variance == "sgpr" or not x.shape[0]:

@@ -78,12 +78,13 @@ class SGPRPosterior(JointLaw):
             found |= {"kl_upper_bound": kl, "kl_tolerance": tolerance, "certified": kl <= tolerance}
         return found
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
         Cost: M^2 multiply-adds per row; memory of one block of kernel rows beside the output.
         """
+        if torch.is_grad_enabled():  # x requires a gradient
+            return self.projected_marginals(x)
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         for rows, block in BlockStore(self._whitener(), x):
             mean[rows] = self.mean(x[rows]) + block @ self.weights

@@ -63,7 +63,6 @@ class SVGPPosterior(JointLaw):
         """As in ``Posterior``."""
         return self.inducing, self.features
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Marginals of f at x (n, d): (n,) or (n, p). Cost: O(p M^2) per row, in chunks."""
         parts = [self._predict(x[rows]) for rows in row_slices(x.shape[0], PREDICT_CHUNK)]
@@ -74,7 +73,10 @@ class SVGPPosterior(JointLaw):
 
     def _predict(self, x: Tensor) -> Marginals:
         cross = self.features.cross_rows(self.kernel, self.inducing, x)
-        projection = lower_matmul(self.inverse_cholesky, cross)
+        if cross.requires_grad:
+            projection = self.inverse_cholesky @ cross
+        else:
+            projection = lower_matmul(self.inverse_cholesky, cross)
         added = (self.q_factor.mT @ projection).square().sum(1)
         variance = self.kernel.diagonal(x) - projection.square().sum(0) + added
         return latent_marginals(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
     """
 
     data_sized = ("weights", "factor", "squares")
+    differentiable: ClassVar[bool] = True
     weights: Tensor
     factor: Tensor
     squares: Tensor
@@ -60,7 +61,6 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
         """As in ``Posterior``."""
         return {"num_basis": self.spectrum.num_basis}
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ class QSGPPosterior(Posterior):
     Source: Evans and Nair 2020 (QSGP), prediction.
     """
 
+    differentiable: ClassVar[bool] = True
     weight_mean: Tensor
     scale: Tensor
     dense: Tensor
@@ -74,7 +76,6 @@ class QSGPPosterior(Posterior):
         for some in blocks.split(at_once):
             yield some, self.basis.block_features(x, some)
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of f at x (n, d), without observation noise."""
         n = x.shape[0]
@@ -124,8 +125,9 @@ class QSGPPosterior(Posterior):
                 dense = self.dense[some].reshape(-1, self.num_dense)
                 projected += features @ dense.to(x.dtype)
             square = self.scale[some].reshape(-1).to(x.dtype).square()
-            # features are not used again, so they are squared in place
-            variance += features.square_() @ square
+            # without a graph, features are not used again
+            squared = features.square() if features.requires_grad else features.square_()
+            variance += squared @ square
         variance += projected.square().sum(1)
 
     def _roots(self, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
@@ -180,5 +182,6 @@ def _squared_columns(root: Tensor, features: Tensor) -> Tensor:
     total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
     for start in range(0, root.shape[0], PANEL):
         stop = min(start + PANEL, root.shape[0])
-        total += (root[start:stop, :stop] @ features[:stop]).square_().sum(0)
+        part = root[start:stop, :stop] @ features[:stop]
+        total += torch.linalg.vecdot(part, part, dim=0)
     return total

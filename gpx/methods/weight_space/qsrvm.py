@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -234,6 +235,7 @@ class RelevanceVectorPosterior(Posterior):
     """
 
     data_sized = ("centres", "weight_mean", "weight_root")
+    differentiable: ClassVar[bool] = True
     centres: Tensor
     weight_mean: Tensor
     weight_root: Tensor
@@ -248,7 +250,6 @@ class RelevanceVectorPosterior(Posterior):
         """k."""
         return self.centres.shape[0]
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of f at x (n, d), without observation noise."""
         phi = self.kernel.evaluate(x, self.centres)

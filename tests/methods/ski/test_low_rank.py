@@ -86,7 +86,7 @@ def test_on_fine_axes_the_gram_matrix_is_that_of_the_array(even, monkeypatch):
     width = 4 if even else 2
     for v in part.vectors:
         assert (parities(v) is not None) == even
-        for basis in _PairProducts(v, width)._bases:
+        for basis in _PairProducts(v, width, parities(v))._bases:
             assert basis is not None
             assert all(b.shape[1] <= 0.6 * len(b) for b in basis)
     weights = grid.weights(x)
@@ -95,7 +95,8 @@ def test_on_fine_axes_the_gram_matrix_is_that_of_the_array(even, monkeypatch):
     seen = part.at(weights, x, "error")
     torch.testing.assert_close(found, seen @ seen.mT, rtol=1e-9, atol=1e-9)
     monkeypatch.setattr(pairs, "MAX_DIMENSION_SHARE", 0.0)
-    assert _PairProducts(part.vectors[0], width)._bases[0] is None
+    v = part.vectors[0]
+    assert _PairProducts(v, width, parities(v))._bases[0] is None
     torch.testing.assert_close(part.gram(moments), found, rtol=1e-9, atol=1e-9)
 
 

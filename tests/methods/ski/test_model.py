@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal
 from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Linear, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.linalg import RegularAxis
 from gpx.means import Constant, Zero
 from gpx.methods.ski.explained import explained_by_samples
 from gpx.methods.ski.grid import kmeans_axis
@@ -16,6 +17,7 @@ from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.methods.ski.system import SKISystem
 from gpx.models import SKI, ExactGP
 from gpx.objectives import ExactMLL, SKIEvidence
+from gpx.operators import Interpolated, Interpolation, Toeplitz
 
 KERNELS = {
     "rbf": lambda d: RBF(d, 0.9, 1.3),
@@ -177,6 +179,26 @@ def test_float32_is_right_to_four_digits():
     torch.testing.assert_close(found.double(), want.double(), rtol=1e-5, atol=0.0)
     mean, variance = model.condition(x.float(), y.float()).predict(x[:9].float())
     assert mean.dtype == variance.dtype == torch.float32
+
+
+@torch.no_grad()
+def test_a_product_in_float32_at_100_000_rows_and_10_000_points():
+    """Every part in the precision asked for, against float64. Within 1e-4: Hultin 2017, D = 1."""
+    x = torch.rand(100_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    v = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    axis = RegularAxis.covering(0.0, 1.0, 10_000)
+    lags = RBF(1, 0.01, 1.3).double().evaluate(axis.points(x)[:, None], axis.points(x)[:1, None])
+    weights = Interpolation.of(x, [axis])
+    found = [
+        Interpolated(
+            Interpolation(weights.values.to(dtype), weights.indices, num_columns=10_000),
+            Toeplitz(lags[:, 0].to(dtype)),
+        )
+        @ v.to(dtype)
+        for dtype in (torch.float64, torch.float32)
+    ]
+    assert found[1].dtype == torch.float32
+    assert float((found[1] - found[0]).norm() / found[0].norm()) < 1e-4
 
 
 @pytest.mark.parametrize("d", [1, 2])

@@ -1,11 +1,15 @@
-"""A sweep on the command line and the table gathered from it."""
+"""A sweep on the command line and the table of its runs."""
 
 import csv
 import json
 import statistics
 
+import pytest
 
-def test_sweep_and_table(train_py, command, tmp_path):
+from gpx.commands.compare import main as compare
+
+
+def test_a_sweep_ends_with_a_table_of_its_runs(train_py, tmp_path, capsys, monkeypatch):
     status, err = train_py(
         "-m",
         "approx=exact",
@@ -22,10 +26,13 @@ def test_sweep_and_table(train_py, command, tmp_path):
     runs = sorted(p.parent for p in tmp_path.glob("sweep/*/metrics.json"))
     assert len(runs) == 4
     (tmp_path / "sweep" / "3" / "metrics.json").unlink()
-    status, out, err = command("scripts/gather.py", "sweep", "--csv", "table.csv")
-    assert status == 0, err
-    assert "not finished" in err
-    assert "gpx train resume=" in err
+    table = (tmp_path / "sweep" / "table.md").read_text()
+    assert table.count("+-") >= 4
+    monkeypatch.chdir(tmp_path)
+    compare(["runs=sweep", "output=table.csv"])
+    out, err = capsys.readouterr()
+    assert "not finished: sweep/3" in err
+    assert "resume=sweep/3" in err
     with (tmp_path / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["runs"] for row in rows] == ["1", "2"]
@@ -37,3 +44,17 @@ def test_sweep_and_table(train_py, command, tmp_path):
     assert both["test.rmse"] == expected
     assert expected in out
     assert "baseline.linear.rmse" in both
+
+
+def test_mistakes_of_a_comparison_are_one_line(tmp_path, capsys):
+    for given, said in (
+        ([f"runs={tmp_path}/none"], "none is no folder"),
+        ([f"runs={tmp_path}"], "there is no finished run in it"),
+        ([f"run={tmp_path}"], "did you mean runs=?"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            compare(given)
+        assert stop.value.code == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
