@@ -271,7 +271,7 @@ TABLES: dict[str, tuple[str, Callable[[], Rows]]] = {
             (NONE, ALL),
             22_000,
             230_000_000,
-            7000,
+            4000,
         ),
     ),
 }
@@ -367,7 +367,7 @@ def judged(tables: dict[str, Rows]) -> Checks:
     ] = all(r[f"{EIGENVALUES}, s"] >= max(r[f"{NONE}, s"], r[f"{ALL}, s"]) for r in short[:2])
     checks["E8a, E8b, E8c: eigenvalues of a dense K_UU of more than 3,600 points"] = None
     checks[
-        "E9e: m = 15,000 without structure above 7,000 rows, and eigenvalues of the dense K_UU"
+        "E9e: m = 15,000 without structure above 4,000 rows, and eigenvalues of the dense K_UU"
     ] = None
     return checks
 
