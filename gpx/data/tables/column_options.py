@@ -15,7 +15,7 @@ from gpx.data.columns.numbers import Floats, Mask
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 
-TARGET_HINT = "remove the row, or choose missing=drop, which removes it; targets are not filled in"
+TARGET_HINT = "remove the row, or choose missing=drop or missing=mean, which leave it out"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _numbers(
     allowed = options.policies.missing != "refuse"
     none = np.empty((len(rows.targets), 0))
     x = _stacked(rows.inputs, columns, allowed) if columns else none
-    y = _stacked(rows.targets, targets, dropped or len(targets) > 1, TARGET_HINT)
+    y = _stacked(rows.targets, targets, allowed or len(targets) > 1, TARGET_HINT)
     if targets[0].kind == "category" and (y[:, 0] == UNSEEN).any():
         row, frame = int((y[:, 0] == UNSEEN).argmax()), rows.targets
         raise DataError(

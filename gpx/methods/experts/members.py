@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.linalg import cholesky
+from gpx.linalg import cholesky_in_place
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.experts.evidence import CHOLESKY_HINT
 from gpx.methods.experts.rows import ExpertBatch
@@ -26,9 +26,9 @@ class CommunicationExpert(NamedTuple):
     factor: Tensor
     white: Tensor
 
-    def whiten(self, cross: Tensor) -> Tensor:
-        """L^{-1} k(x_b, .) for covariances k(x_b, .) (..., b, q)."""
-        return torch.linalg.solve_triangular(self.factor, cross, upper=False)
+    def whiten(self, cross: Tensor, out: Tensor | None = None) -> Tensor:
+        """L^{-1} k(x_b, .) for covariances k(x_b, .) (..., b, q), written to ``out`` if given."""
+        return torch.linalg.solve_triangular(self.factor, cross, upper=False, out=out)
 
 
 class Members(NamedTuple):
@@ -64,50 +64,56 @@ class Members(NamedTuple):
         noise: Tensor,
         residual: Tensor,
         communication: tuple[CommunicationExpert, Tensor] | None = None,
+        storage: Tensor | None = None,
     ) -> Members:
         """Condition a batch of experts on their rows.
 
         Args:
             batch, inputs: as above.
-            matrices (c, m, m), noise (c,), residual (c, m): prior covariances, noise variances,
-                targets minus prior means.
+            matrices (c, m, m), noise (c,), residual (c, m): prior covariances, which are
+                overwritten, noise variances, targets minus prior means.
             communication: the communication expert, and prior covariances (c, b, m) between its
                 rows and those of the experts.
+            storage (c m (m + b),): receives ``factor`` and ``white``; None: a new tensor.
 
         Raises:
             NotPositiveDefinite: no Cholesky factor at any permitted jitter.
         """
+        c, m = residual.shape
+        base = 0 if communication is None else len(communication[0].inputs)
+        if storage is None:
+            storage = matrices.new_empty(c * m * (m + base))
+        of_factor, of_white = storage.split([c * m * m, c * m * base])
         white = None
         if communication is not None:
             expert, cross = communication
-            white = expert.whiten(cross)
-            matrices = torch.baddbmm(matrices, white.mT, white, alpha=-1.0)
+            white = expert.whiten(cross, of_white.view(c, m, base).mT)
+            matrices.baddbmm_(white.mT, white, alpha=-1.0)
             residual = residual - torch.einsum("cbm,b->cm", white, expert.white)
-        system = batch.covariance(matrices, noise)
-        name = f"the kernel matrix of an expert of {system.shape[-1]} rows plus noise"
-        factor, report = cholesky(system, name=name, hint=CHOLESKY_HINT)
+        upper, report = cholesky_in_place(
+            lambda buffer: batch.covariance(matrices, noise, buffer),
+            of_factor.view(c, m, m),
+            name=f"the kernel matrix of an expert of {m} rows plus noise",
+            hint=CHOLESKY_HINT,
+        )
+        factor = upper.mT
         right = batch.zero_padding(residual).unsqueeze(2)
         alpha = torch.cholesky_solve(right, factor).squeeze(2)
         return cls(batch, inputs, factor, alpha, white, report.jitter)
-
-    @property
-    def bytes(self) -> int:
-        """Memory that its tensors take."""
-        held = (self.inputs, self.factor, self.alpha, self.white)
-        return sum(t.numel() * t.element_size() for t in held if t is not None)
 
     def conditional_covariance(self, cross: Tensor, whitened: Tensor | None = None) -> Tensor:
         """Covariances k_* (c, m, t) of the rows with test points, see the class; zero for padding.
 
         Args:
-            cross (c, m, t): prior covariances.
+            cross (c, m, t): prior covariances; overwritten.
             whitened (b, t): L^{-1} k(x_b, x_*), if there is a communication expert.
         """
         if whitened is not None:
             assert self.white is not None
-            cross = cross - self.white.mT @ whitened
+            each = whitened.expand(len(cross), *whitened.shape)
+            cross.baddbmm_(self.white.mT, each, alpha=-1.0)
         if self.batch.mask is not None:
-            cross = cross * self.batch.mask.unsqueeze(2)
+            cross *= self.batch.mask.unsqueeze(2)
         return cross
 
     @torch.no_grad()
@@ -123,4 +129,4 @@ class Members(NamedTuple):
         mean = start.mean + torch.einsum("cm,cmt->ct", self.alpha, cross)
         white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
         smallest = torch.finfo(prior.dtype).eps * prior
-        return Marginals(mean, torch.maximum(start.variance - white.square().sum(1), smallest))
+        return Marginals(mean, torch.maximum(start.variance - white.square_().sum(1), smallest))

@@ -21,8 +21,9 @@ from gpx.methods.experts.members import CommunicationExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
 
-MAX_BLOCK_ROWS = 2048
-"""Most test points that are predicted at a time."""
+MAX_BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
+"""Most test points that are predicted at a time: few, so that their arrays are small, on a device
+more, for fewer launches."""
 
 
 class PartsPosterior(Posterior):
@@ -173,25 +174,27 @@ class ExpertsPosterior(PartsPosterior):
         if self._cached_experts is not None:
             return self._cached_experts[0], iter(self._cached_experts[1])
         communication = self.communication_expert()
+        entry = self.inputs.element_size()
+        batches = list(self.expert_rows().batches(entry, self.budget // 4))
+        base = 0 if communication is None else len(communication.inputs)
+        sizes = [b.rows.numel() * (b.rows.shape[1] + base) for b in batches]
+        if entry * sum(sizes) > self.budget // 2:
+            return communication, (self._members(batch, communication) for batch in batches)
+        # in one array: many that stay, between those of the work, leave gaps that are lost
+        storage = self.inputs.new_empty(sum(sizes)).split(sizes)
+        members = [
+            self._members(batch, communication, part)
+            for batch, part in zip(batches, storage, strict=True)
+        ]
+        self._cached_experts = communication, members
+        return communication, iter(members)
 
-        def factorise() -> Iterator[Members]:
-            kept: list[Members] | None = []
-            held = 0
-            for batch in self.expert_rows().batches(self.inputs.element_size(), self.budget // 4):
-                members = self._members(batch, communication)
-                self.jitter = max(self.jitter, members.jitter)
-                yield members
-                held += members.bytes
-                if kept is not None and held <= self.budget // 2:
-                    kept.append(members)
-                else:
-                    kept = None
-            if kept is not None:
-                self._cached_experts = communication, kept
-
-        return communication, factorise()
-
-    def _members(self, batch: ExpertBatch, communication: CommunicationExpert | None) -> Members:
+    def _members(
+        self,
+        batch: ExpertBatch,
+        communication: CommunicationExpert | None,
+        storage: Tensor | None = None,
+    ) -> Members:
         parts, inputs = self.parts, self.inputs[batch.rows]
         start = None
         if communication is not None:
@@ -200,12 +203,16 @@ class ExpertsPosterior(PartsPosterior):
             start = communication, flat.view(len(base), *inputs.shape[:2]).transpose(0, 1)
         matrices = parts.covariances(batch.experts, inputs)
         noise = parts.noise(batch.experts)
-        return Members.condition(batch, inputs, matrices, noise, self.residual[batch.rows], start)
+        residual = self.residual[batch.rows]
+        made = Members.condition(batch, inputs, matrices, noise, residual, start, storage)
+        self.jitter = max(self.jitter, made.jitter)
+        return made
 
     def row_blocks(self, x: Tensor, width: int = 0) -> Iterator[slice]:
         """Blocks of rows of x (t, d) whose arrays fit the budget, with ``width`` more columns."""
         largest = int(self.sizes.max())
         entries = batch_bytes(x.device) // x.element_size()
         width += min(len(self.residual), max(entries // largest, largest))
-        row = max(16 * width * x.element_size(), self.budget // MAX_BLOCK_ROWS)
+        most = MAX_BLOCK_ROWS.get(x.device.type, MAX_BLOCK_ROWS["cpu"])
+        row = max(16 * width * x.element_size(), self.budget // most)
         return row_chunks(len(x), row, self.budget)

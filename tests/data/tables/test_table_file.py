@@ -91,10 +91,13 @@ def test_classes_of_which_all_rows_are_dropped(tmp_path: Path) -> None:
 
 
 def test_the_mean_stands_in_for_inputs_only(tmp_path: Path) -> None:
+    table = CSVFile(write(tmp_path, GAPS), missing="mean").table()
+    assert table.y.tolist() == [1.0, 2.0, 3.0, 5.0, 6.0]
+    assert table.notes == "1 of 6 rows have no target and are left out"
     with pytest.raises(
-        DataError, match=r"line 5, column 3 \('y'\): found an empty cell.*not filled in"
+        DataError, match=r"line 3, column 3 \('y'\): found an .*=drop or missing=mean"
     ):
-        CSVFile(write(tmp_path, GAPS), missing="mean").table()
+        CSVFile(write(tmp_path, "a,c,y\n1,red,1\n2,red,\n")).table()
     text = GAPS.replace("4,red,\n", "4,red,4\n")
     source = CSVFile(write(tmp_path, text), missing="mean", test_fraction=0.5)
     data = load(source, task="regression")
