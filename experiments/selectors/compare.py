@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from cells import Cells
-from record import write
+from record import tally, write
 from torch import Tensor
 
 from gpx.data import load
@@ -169,7 +169,8 @@ def per_set(cells: list[Cell], key: str) -> list[dict[str, Any]]:
         first = next(iter(part.values()))
         values = {s: part[s][key] / first["n"] if key in part[s] else None for s in names}
         best = max(names, key=lambda s: -math.inf if values[s] is None else values[s])
-        rows.append({"data": name, "n": first["n"], "d": first["d"], **values, "best": best})
+        row = {"data": name, "n": first["n"], "d": first["d"], **values, "best": best}
+        rows.append({**row, "commit": tally([*part.values()])})
     return rows
 
 
@@ -178,7 +179,7 @@ def summary(cells: list[Cell]) -> list[dict[str, Any]]:
     rows = []
     for selector in dict.fromkeys(c["selector"] for c in cells):
         part = [c for c in cells if c["selector"] == selector]
-        row: dict[str, Any] = {"selector": selector, "sets": len(part)}
+        row: dict[str, Any] = {"selector": selector, "sets": len(part), "commit": tally(part)}
         for key in ("before", "after"):
             table = [r for r in per_set(cells, key) if r[selector] is not None]
             lost = [r[r["best"]] - r[selector] for r in table]

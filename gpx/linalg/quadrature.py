@@ -59,14 +59,15 @@ def gauss_radau(
             f"Gauss-Radau needs one coupling per step, got {betas.shape[-1]} for {t} steps"
         )
     inner = betas[..., :-1]
-    size = 1 + (inner != 0.0).long().cumprod(-1).sum(-1)  # of the leading block
+    whole = t == 1 or bool((inner != 0.0).all())
+    size = None if whole else 1 + (inner != 0.0).long().cumprod(-1).sum(-1)  # of leading blocks
     pivot = alphas[..., 0] - node
     lowest = final = pivot
     for i in range(1, t):
         coupling = betas[..., i - 1]
         pivot = alphas[..., i] - node - coupling * (coupling / pivot)  # no square: any scale
         lowest = torch.minimum(lowest, pivot)
-        final = torch.where(i < size, pivot, final)
+        final = pivot if size is None else torch.where(i < size, pivot, final)
     # rounding may put the smallest Ritz value a hair below a node that is the smallest eigenvalue
     slack = 1e4 * torch.finfo(alphas.dtype).eps * alphas.abs().amax(-1)
     if not bool((lowest >= -slack).all()):
@@ -81,6 +82,9 @@ def gauss_radau(
     ended = (coupling == 0.0) | (final <= 0.0)
     last = torch.where(ended, alphas[..., 0], last).unsqueeze(-1)
     coupling = torch.where(ended, 0.0, coupling).unsqueeze(-1)
+    if size is None:
+        extended, couplings = torch.cat([alphas, last], -1), torch.cat([inner, coupling], -1)
+        return _rule(function, tridiagonal(extended, couplings))
     place = size.unsqueeze(-1)
     extended = torch.cat([alphas, alphas[..., :1]], -1).scatter(-1, place, last)
     couplings = torch.nn.functional.pad(inner, (0, 1)).scatter(-1, place - 1, coupling)

@@ -21,8 +21,9 @@ from gpx.methods.experts.members import CommunicationExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
 
-MAX_BLOCK_ROWS = 2048
-"""Most test points that are predicted at a time."""
+MAX_BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
+"""Most test points that are predicted at a time: few, so that their arrays are small, on a device
+more, for fewer launches."""
 
 
 class PartsPosterior(Posterior):
@@ -212,5 +213,6 @@ class ExpertsPosterior(PartsPosterior):
         largest = int(self.sizes.max())
         entries = batch_bytes(x.device) // x.element_size()
         width += min(len(self.residual), max(entries // largest, largest))
-        row = max(16 * width * x.element_size(), self.budget // MAX_BLOCK_ROWS)
+        most = MAX_BLOCK_ROWS.get(x.device.type, MAX_BLOCK_ROWS["cpu"])
+        row = max(16 * width * x.element_size(), self.budget // most)
         return row_chunks(len(x), row, self.budget)

@@ -12,8 +12,13 @@ from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.pairs import weight_moments
-from gpx.methods.ski.waves import transformed_diagonals
+from gpx.methods.ski.waves import transformed_diagonals, wave_products
 from gpx.operators import Interpolation
+
+LEAST_WAVES = 16
+"""Waves of the smallest table of their products."""
+MOST_MISSING = 4
+"""A table is used if it has at most so many times the wanted waves."""
 
 
 @dataclass
@@ -42,6 +47,7 @@ class Gathered:
     _moments: Tensor | None = field(default=None, repr=False)
     _target_sums: Prepared = field(default_factory=Prepared, repr=False)
     _transformed: Prepared = field(default_factory=Prepared, repr=False)
+    _products: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, x: Tensor, grid: InterpolationGrid) -> Gathered:
@@ -91,8 +97,27 @@ class Gathered:
             self._moments = weight_moments(self.weights, self.shape)
         return self._moments
 
-    def transformed_moments(self, period: int) -> Tensor:
-        """``transformed_diagonals`` of W^T W on one axis; cached."""
+    def products_of_waves(self, waves: Tensor, period: int) -> Tensor:
+        """``wave_products`` (2 f, 2 f) of W^T W on one axis.
+
+        They depend on the data alone. Those of the 16, 32, 64 ... lowest waves are kept, so that
+        steps of an optimisation look theirs up; in tables of fixed sizes, so that a resumed run has
+        the same rounding. On a GPU, where the highest wave would have to be read back, and for rows
+        that change with every step, they are computed.
+        """
+        seen = self._transformed_moments(period)
+        if self.by_cell is None or not waves.is_cpu:
+            return wave_products(waves, seen)
+        count = int(waves.max()) + 1
+        kept = min(period // 2 + 1, max(LEAST_WAVES, 1 << (count - 1).bit_length()))
+        if kept > MOST_MISSING * len(waves) + LEAST_WAVES:
+            return wave_products(waves, seen)
+        if (period, kept) not in self._products:
+            self._products[period, kept] = wave_products(torch.arange(kept), seen)
+        rows = torch.cat([waves, waves + kept])
+        return self._products[period, kept][rows.unsqueeze(1), rows]
+
+    def _transformed_moments(self, period: int) -> Tensor:
         return self._transformed.get(
             str(period),
             (self.moments,),

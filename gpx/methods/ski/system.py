@@ -119,7 +119,7 @@ class SKISystem:
         else:
             assert isinstance(part, (EigenPart, WavePart))
             if isinstance(part, WavePart):
-                gram = part.gram_of(self.data.transformed_moments(part.period))
+                gram = part.gram_of(self.data.products_of_waves(part.waves, part.period))
             else:
                 gram = part.gram(self.data.moments)
 

@@ -122,32 +122,13 @@ class WavePart(LowRankPart):
 
     def gram(self, moments: Tensor) -> Tensor:
         """C W^T W C^T (2 f, 2 f) from ``weight_moments``."""
-        return self.gram_of(transformed_diagonals(moments, self.points, self.period))
+        seen = transformed_diagonals(moments, self.points, self.period)
+        return self.gram_of(wave_products(self.waves, seen))
 
-    def gram_of(self, seen: Tensor) -> Tensor:
-        """``gram`` from the ``transformed_diagonals`` (w, a) of W^T W, which may be kept.
-
-        Cost: w f^2 look-ups.
-        """
-        k, width = self.waves, len(seen)
-        shifts = torch.arange(width, dtype=self.roots.dtype, device=k.device)
-        angle = (-2.0 * math.pi / self.period) * shifts.unsqueeze(1) * k
-        turn = torch.polar(torch.ones_like(angle), angle)  # (w, f)
-        signed = torch.stack([k, -k]).unsqueeze(1)
-        other = torch.stack([turn, turn.conj()]).unsqueeze(2)  # (2, w, 1, f)
-        rows = max(1, LOOKED_UP // (2 * width * len(k)))
-        parts = []
-        for k_l, turn_l in zip(k.split(rows), turn.split(rows, 1), strict=True):
-            # sums of exp(-i (t_k u + t_l v)) and exp(-i (t_k u - t_l v)) over W^T W
-            both = turn_l.unsqueeze(-1) + other
-            both[:, 0] = 1.0
-            picked = seen[:, (k_l.unsqueeze(1) + signed) % self.period]
-            parts.append(torch.view_as_real(both.mul_(picked.transpose(0, 1)).sum(1)))
-        plus, minus = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # (f, f, 2)
-        cosines, (sines, mixed) = (plus + minus)[..., 0], (minus - plus).unbind(-1)
-        gram = torch.cat([torch.cat([cosines, mixed], 1), torch.cat([mixed.mT, sines], 1)])
+    def gram_of(self, products: Tensor) -> Tensor:
+        """``gram`` from ``wave_products`` (2 f, 2 f), which is overwritten."""
         roots = torch.cat([self.roots, torch.where(self.single, 0.0, self.roots)])
-        return gram.mul_(roots).mul_(0.5 * roots.unsqueeze(1))
+        return products.mul_(roots).mul_(roots.unsqueeze(1))
 
     def carried_spectrum(self, complement: Tensor) -> Tensor:
         """Gradient of log |Q| by K's lags, C as a function of them; to be given to ``fold``.
@@ -219,3 +200,32 @@ def transformed_diagonals(moments: Tensor, points: int, period: int) -> Tensor:
     """Transforms (w, a) of the diagonals of W^T W on one axis, from ``weight_moments``."""
     diagonals = moments.reshape(points, -1).mT.contiguous()
     return torch.fft.fft(diagonals, n=period)
+
+
+def wave_products(waves: Tensor, seen: Tensor) -> Tensor:
+    """Sums of cos(t_k u) cos(t_l v), and with sines, over (W^T W)_uv: (2 f, 2 f); t_k = 2 pi k / a.
+
+    Args:
+        waves (f,): k.
+        seen (w, a): ``transformed_diagonals`` of W^T W.
+
+    Cost: w f^2 look-ups.
+    """
+    (width, period), k = seen.shape, waves
+    shifts = torch.arange(width, dtype=seen.real.dtype, device=k.device)
+    angle = (-2.0 * math.pi / period) * shifts.unsqueeze(1) * k
+    turn = torch.polar(torch.ones_like(angle), angle)  # (w, f)
+    signed = torch.stack([k, -k]).unsqueeze(1)
+    other = torch.stack([turn, turn.conj()]).unsqueeze(2)  # (2, w, 1, f)
+    rows = max(1, LOOKED_UP // (2 * width * len(k)))
+    parts = []
+    for k_l, turn_l in zip(k.split(rows), turn.split(rows, 1), strict=True):
+        # sums of exp(-i (t_k u + t_l v)) and exp(-i (t_k u - t_l v)) over W^T W
+        both = turn_l.unsqueeze(-1) + other
+        both[:, 0] = 1.0
+        picked = seen[:, (k_l.unsqueeze(1) + signed) % period]
+        parts.append(torch.view_as_real(both.mul_(picked.transpose(0, 1)).sum(1)))
+    plus, minus = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # (f, f, 2)
+    cosines, (sines, mixed) = (plus + minus)[..., 0], (minus - plus).unbind(-1)
+    found = torch.cat([torch.cat([cosines, mixed], 1), torch.cat([mixed.mT, sines], 1)])
+    return found.mul_(0.5)

@@ -5,10 +5,11 @@ import torch
 
 from gpx.kernels import RBF, Matern12, Matern32
 from gpx.methods.ski.covariance import grid_covariance
+from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.low_rank import PivotedPart
 from gpx.methods.ski.pairs import weight_moments
-from gpx.methods.ski.waves import WavePart
+from gpx.methods.ski.waves import WavePart, transformed_diagonals, wave_products
 
 CPU = torch.device("cpu")
 
@@ -47,6 +48,22 @@ def test_products_and_gram_matrix_are_those_of_the_array(method, waves):
     wide = normals(part.rank, 50)
     picked = torch.gather((c.mT @ wide).mT, 1, weights.indices)
     torch.testing.assert_close(part.picked(wide, weights.indices), picked)
+
+
+def test_products_of_waves_are_looked_up():
+    """The same bits whichever waves were asked for before; high ones alone are computed."""
+    x = torch.linspace(0.0, 4.0, 3000, dtype=torch.float64).unsqueeze(1)
+    grid = InterpolationGrid.covering(x, [200], "cubic")
+    low, some, high = torch.arange(5), torch.tensor([3, 0, 20, 7, 12]), torch.tensor([150, 3])
+    data, period = Gathered.of(x, grid), 405
+    assert data.by_cell is not None
+    seen = transformed_diagonals(data.moments, 200, period)
+    for waves in (low, low, some, high, torch.arange(40).flip(0), low):
+        found = data.products_of_waves(waves, period)
+        torch.testing.assert_close(found, wave_products(waves, seen), rtol=1e-11, atol=1e-9)
+        assert torch.equal(found, Gathered.of(x, grid).products_of_waves(waves, period))
+        found.zero_()  # the caller may overwrite them
+    assert [kept for _, kept in data._products] == [16, 32, 64]
 
 
 @pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32])
