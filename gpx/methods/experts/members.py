@@ -88,6 +88,7 @@ class Members(NamedTuple):
         if communication is not None:
             expert, cross = communication
             white = expert.whiten(cross, of_white.view(c, m, base).mT)
+            matrices = matrices.contiguous()  # those of a constant may be one number, expanded
             matrices.baddbmm_(white.mT, white, alpha=-1.0)
             residual = residual - torch.einsum("cbm,b->cm", white, expert.white)
         upper, report = cholesky_in_place(
@@ -108,6 +109,7 @@ class Members(NamedTuple):
             cross (c, m, t): prior covariances; overwritten.
             whitened (b, t): L^{-1} k(x_b, x_*), if there is a communication expert.
         """
+        cross = cross.contiguous()  # as in ``condition``
         if whitened is not None:
             assert self.white is not None
             each = whitened.expand(len(cross), *whitened.shape)

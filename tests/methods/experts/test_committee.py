@@ -7,7 +7,7 @@ from draws import draws
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import ColumnBlocks, RandomBlocks
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Constant
 from gpx.likelihoods import Bernoulli
 from gpx.models import Committee, ExactGP
 
@@ -63,6 +63,20 @@ def test_every_rule_is_its_definition(rule, kernel):
             torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-10)
             torch.testing.assert_close(found.variance, variance, rtol=1e-9, atol=1e-10)
         assert posterior.facts()["jitter"] == 0.0
+
+
+@pytest.mark.parametrize("rule", ["poe", "grbcm"])
+def test_a_kernel_whose_matrices_are_one_number_expanded(rule):
+    x, y, new = dense.data()
+    model = Committee(
+        **{**dense.parts(), "kernel": Constant(0.8).double()}, rule=rule, num_experts=5
+    )
+    model.initialise(x, y, generator=draws())
+    with torch.no_grad():
+        mean, variance = definition(model, rule, x, y, new)
+    found = model.condition(x, y).predict(new)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.variance, variance, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("rule", ["poe", "gpoe", "bcm", "grbcm"])
