@@ -35,7 +35,8 @@ def main(arguments: list[str] | None = None) -> None:
     with mistakes_in_one_line():
         known = ("runs", "output")
         options = read_options(arguments, known, required=("runs",), script=command("compare"))
-        folders = [Path(name) for name in options["runs"].split(",")]
+        whole = Path(options["runs"])  # a folder's name may hold a comma
+        folders = [whole] if whole.is_dir() else [Path(n) for n in options["runs"].split(",")]
         for folder in folders:
             if not folder.is_dir():
                 raise ConfigError(f"runs={folder} is no folder")

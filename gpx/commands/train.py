@@ -28,6 +28,7 @@ from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import with_kernel_expressions
 from gpx.runs.folder import RunFolder
 from gpx.runs.run import resume, run
+from gpx.runs.run_table import SweepTable
 from gpx.runs.trust import trusted_packages
 from gpx.runs.watching.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted, signals_raised
@@ -55,6 +56,7 @@ def main() -> None:
     arguments = _flags_first(sys.argv[1:])
     sys.argv[1:] = arguments
     _failed.clear()
+    SweepTable.folders.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
         require_no_dashes(arguments, CONFIGS)
@@ -83,6 +85,8 @@ def main() -> None:
             print("stopped immediately, without a new checkpoint", file=sys.stderr, flush=True)
         sys.exit(128 + getattr(stop, "signal_number", signal.SIGINT))
     except RunFailed as error:  # runs in other processes are not in _failed
+        with suppress(GPXError, OSError):
+            SweepTable.show()
         count = f"{len(_failed)} run{'s' * (len(_failed) > 1)}" if _failed else "runs"
         _fail(f"{count} of the sweep failed, for example: {error}")
     except GPXError as error:

@@ -125,16 +125,17 @@ def neighbour_conditional(
     """Mean and variance of f at ``queries`` given noisy values of the rows ``near`` to each.
 
     Args:
-        kernel: covariance function; nothing is differentiated.
+        kernel: covariance function.
         noise () or (n,): noise variance of all rows or of each.
         x (n, d), residual (n,): data; y less its prior mean.
-        queries (q, d).
+        queries (q, d): gradients reach them.
         near (q, k): rows of x; -1 where there are fewer.
 
     Raises:
         NotPositiveDefinite: the covariance of a group with its noise has no factor.
 
-    Cost: q k^3 / 3 operations and q k^2 kernel entries; memory of a chunk of groups.
+    Cost: q k^3 / 3 operations and q k^2 kernel entries; memory of a chunk of groups, with
+    gradients of all groups.
     """
     # arrays of all chunks: small results that live on between the large arrays of the chunks would
     # keep the C library from using the memory of freed ones again
@@ -142,7 +143,10 @@ def neighbour_conditional(
     weights = x.new_empty(count, k)
     mean, variance = x.new_empty(count), x.new_empty(count)
     size = max(1, CHUNK_BYTES // (x.element_size() * (k + 1) ** 2))
-    factors = None if torch.compiler.is_exporting() else x.new_empty(min(size, count), k, k)
+    # derivatives need the factors of every chunk
+    kept = queries.requires_grad and torch.is_grad_enabled()
+    new = kept or torch.compiler.is_exporting()
+    factors = None if new else x.new_empty(min(size, count), k, k)
     for part in row_slices(count, size, at_least_one=True):
         rows, asked = near[part], queries[part]
         inputs, there = x[rows.clamp_min(0)], rows >= 0

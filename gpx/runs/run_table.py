@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
+from gpx.errors import DataError
 from gpx.installation import command
 
 METRICS = ("test.rmse", "test.mnlp", "test.accuracy", "test.rmse_original", "train.seconds")
 BASELINES = ("baseline.linear.rmse", "baseline.5-nn.rmse")
+NAMED = (("data", "data.name"), ("model", "model.name"))
+"""Title of a column, and the key of metrics.json."""
 NOT_SETTINGS = ("seed", "data.split", "facts", "resume")
 
 
@@ -41,13 +46,29 @@ class RunTable(NamedTuple):
 class SweepTable(Callback):
     """Prints the table of a sweep at its end, and writes it into the sweep's folder."""
 
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+    folders: ClassVar[list[Path]] = []
+    """Of sweeps that have not ended."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Called by Hydra."""
-        folder = Path(config.hydra.sweep.dir)
+        self.folders.append(Path(config.hydra.sweep.dir))
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """Called by Hydra, unless a run of the sweep failed."""
+        self.show()
+
+    @classmethod
+    def show(cls) -> None:
+        """Print and write the table of the sweep that has ended; without one, do nothing."""
+        if not cls.folders:
+            return
+        folder = cls.folders.pop()
         found = run_table([folder])
         if found.rows or found.unfinished:
-            (folder / "table.md").write_text(f"{found}\n")
-            print(f"\n{found}\ntable: {folder / 'table.md'}", *found.reminders, sep="\n")
+            # printed first: the folder may be full or no longer writable
+            print(f"\n{found}", *found.reminders, sep="\n")
+            (folder / "table.md").write_text(f"{found}\n", encoding="utf-8")
+            print(f"table: {folder / 'table.md'}")
 
 
 def _flatten(node: DictConfig, prefix: str = "") -> dict[str, Any]:
@@ -66,10 +87,28 @@ def _runs_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def _settings_of(run: Path) -> dict[str, Any]:
-    config = OmegaConf.load(run / "config.yaml")
-    assert isinstance(config, DictConfig)
+    try:
+        config = OmegaConf.load(run / "config.yaml")
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"{run / 'config.yaml'} cannot be read: {_first_line(error)}") from None
+    if not isinstance(config, DictConfig):
+        raise DataError(f"{run / 'config.yaml'} holds no options of a run")
     flat = _flatten(config)
     return {k: v for k, v in flat.items() if not k.startswith(NOT_SETTINGS)}
+
+
+def _metrics_of(run: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{run / 'metrics.json'} cannot be read: {_first_line(error)}") from None
+    if not isinstance(found, dict) or not all(key in found for _, key in NAMED):
+        raise DataError(f"{run / 'metrics.json'} does not name the data set and the model of a run")
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _label(settings: dict[str, Any], varying: list[str]) -> tuple[str, ...]:
@@ -81,6 +120,8 @@ def _spread(values: list[float]) -> str:
         return "-"
     if len(values) == 1:
         return f"{values[0]:.4f}"
+    if not all(math.isfinite(value) for value in values):
+        return f"{math.fsum(values):.4f}"  # NaN or infinite
     return f"{statistics.mean(values):.4f} +- {statistics.stdev(values):.4f}"
 
 
@@ -89,31 +130,43 @@ def run_table(folders: Sequence[Path]) -> RunTable:
 
     Runs that differ only in seed and split share a row, with the number of runs, and mean +-
     standard deviation of every metric. Baselines on the same splits are further columns.
+
+    Raises:
+        DataError: config.yaml or metrics.json of a finished run cannot be read.
     """
     runs = _runs_in(folders)
     finished = [run for run in runs if (run / "metrics.json").exists()]
     unfinished = [run for run in runs if run not in finished]
     settings = {run: _settings_of(run) for run in finished}
-    metrics = {run: json.loads((run / "metrics.json").read_text()) for run in finished}
+    metrics = {run: _metrics_of(run) for run in finished}
+    names = {run: tuple(str(metrics[run][key]) for _, key in NAMED) for run in finished}
 
     every = sorted({name for s in settings.values() for name in s})
     varying = [n for n in every if len({str(s.get(n, "-")) for s in settings.values()}) > 1]
     # columns of data set and model replace the options that follow from them
-    named = [("data", "data.name"), ("model", "model.name")]
-    owners = {"data", "approx", "objective", "optimizer", "init", "mean", "trainer"}
+    owners = {"approx", "objective", "optimizer", "init", "mean", "trainer"}
     chosen = {n.split(".")[0] for n in varying if n.endswith("_target_")}
-    varying = [n for n in varying if n.split(".")[0] not in (owners & chosen) | {"data"}]
+    implied = (owners & chosen) | {"data"}
+
+    def follows(option: str) -> bool:
+        pairs = {(names[run], str(settings[run].get(option, "-"))) for run in finished}
+        return option.split(".")[0] in implied and len(pairs) == len(set(names.values()))
+
+    varying = [n for n in varying if not follows(n)]
 
     groups: dict[tuple[str, ...], list[Path]] = defaultdict(list)
     for run in finished:
-        names = tuple(str(metrics[run][key]) for _, key in named)
-        groups[names + _label(settings[run], varying)].append(run)
-    present = [m for m in METRICS + BASELINES if any(m in metrics[run] for run in finished)]
-    header = [title for title, _ in named] + varying + ["runs", *present]
+        groups[names[run] + _label(settings[run], varying)].append(run)
+    measured = {
+        run: {m: v for m, v in found.items() if isinstance(v, int | float)}
+        for run, found in metrics.items()
+    }
+    present = [m for m in METRICS + BASELINES if any(m in measured[run] for run in finished)]
+    header = [title for title, _ in NAMED] + varying + ["runs", *present]
     rows = []
     for key in sorted(groups):
         members = groups[key]
-        cells = [_spread([metrics[r][m] for r in members if m in metrics[r]]) for m in present]
+        cells = [_spread([measured[r][m] for r in members if m in measured[r]]) for m in present]
         rows.append([*key, str(len(members)), *cells])
     return RunTable(header, rows, unfinished)
 

@@ -4,6 +4,7 @@ import copy
 import io
 import warnings
 
+import derivatives
 import public_models
 import pytest
 import torch
@@ -17,6 +18,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Posterior
+from gpx.methods.exact.model import ExactPosterior
 
 NAMES = sorted(public_models.MODELS)
 WITH_COVARIANCE = {
@@ -34,7 +36,7 @@ WITH_COVARIANCE = {
 """Models whose posteriors have a joint covariance."""
 
 
-DIFFERENTIABLE = WITH_COVARIANCE | {
+DIFFERENTIABLE = WITH_COVARIANCE - {"EffectivePrior of degenerate rank"} | {
     "QSGP",
     "QSGP full",
     "QSGP of classes",
@@ -46,7 +48,7 @@ DIFFERENTIABLE = WITH_COVARIANCE | {
     "VNNGP",
     "VSSGP",
     "Vecchia",
-} - {"EffectivePrior of degenerate rank"}
+}
 """Models whose predictions have derivatives by their inputs."""
 
 
@@ -112,18 +114,35 @@ def test_derivatives_by_the_inputs_are_right_or_refused(conditioned, name):
         with pytest.raises(NotAvailable, match="no gradient with respect to x"):
             posterior.predict(x)
         return
-    found, plain = posterior.predict(x), posterior.predict(x.detach())
-    for own, other in zip(found, plain, strict=True):
-        torch.testing.assert_close(own.detach(), other, rtol=1e-8, atol=1e-10)
-    step = 1e-5 * (torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).double() - 0.5)
-    ends = [posterior.predict((x + sign * step).detach()) for sign in (1.0, -1.0)]
-    for place, value in enumerate(found):
-        weights = torch.linspace(0.5, 1.5, value.numel()).double().reshape(value.shape)
-        (slope,) = torch.autograd.grad((weights * value).sum(), x, retain_graph=True)
-        change = (weights * (ends[0][place] - ends[1][place])).sum() / 2.0
-        assert slope.abs().max() > 0.0
-        torch.testing.assert_close((slope * step).sum(), change, rtol=1e-4, atol=1e-12)
+    for count in (3, 1):
+        derivatives.check(posterior.predict, inputs(count))
     assert all(parameter.grad is None for parameter in posterior.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(WITH_COVARIANCE))
+def test_derivatives_of_joint_covariances_are_right_or_refused(conditioned, name):
+    _, posterior = conditioned(name)
+    x = inputs(3).requires_grad_()
+    try:
+        posterior.joint_covariance(x)
+    except NotAvailable as error:
+        assert "no gradient with respect to x" in str(error)  # noqa: PT017
+        assert name == "EffectivePrior of degenerate rank"
+    else:
+        derivatives.check(lambda x: [posterior.joint_covariance(x)], x.detach())
+
+
+def test_a_subclass_whose_predictions_drop_the_graph_is_refused(conditioned):
+    class Own(ExactPosterior):
+        @torch.no_grad()
+        def predict(self, x):
+            return super().predict(x)
+
+    posterior = copy.deepcopy(conditioned("ExactGP")[1])
+    posterior.__class__ = Own
+    assert not posterior.predict(inputs(3)).mean.requires_grad
+    with pytest.raises(NotAvailable, match="no gradient with respect to x"):
+        posterior.predict(inputs(3).requires_grad_())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -238,6 +238,7 @@ def test_a_failing_run_of_a_sweep_does_not_stop_the_others(train_py, tmp_path):
     assert "1 run of the sweep failed" in err
     finished = sorted(p.parent.name for p in tmp_path.glob("sweep/*/metrics.json"))
     assert finished == ["0", "2"]
+    assert "| 2    | " in (tmp_path / "sweep" / "table.md").read_text()  # both in one row
 
 
 def test_a_failing_run_of_a_parallel_sweep_is_in_the_exit_status(command, tmp_path):

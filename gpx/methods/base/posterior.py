@@ -202,7 +202,11 @@ def _keep_graph_if_wanted(cls: type[Posterior], method: str) -> None:
         if wanted and not self.differentiable:
             raise no_gradient(self)
         with torch.set_grad_enabled(wanted):
-            return inner(self, x, *rest, **options)
+            found = inner(self, x, *rest, **options)
+        parts = {Marginals: found, Tensor: (found,)}.get(type(found), ())
+        if wanted and len(x) and parts and not any(part.requires_grad for part in parts):
+            raise no_gradient(self)  # a subclass has dropped the graph
+        return found
 
     setattr(cls, method, run)
 

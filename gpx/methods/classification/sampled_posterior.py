@@ -185,7 +185,8 @@ def prior_factors(kernels: Tensor, jitter: float) -> tuple[Tensor, dict[int, Not
     try:
         return cholesky(kernels, name=name, ladder=(jitter,))[0], {}
     except NotPositiveDefinite:
-        factors, missing = torch.zeros_like(kernels), {}
+        # laid out like the factors of a batch, so that products have the same bits
+        factors, missing = torch.zeros_like(kernels).mT, {}
     ladder = (jitter, 10.0 * jitter, 100.0 * jitter)  # of each its own
     for row, kernel in enumerate(kernels):
         try:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from gpx.inference.batched_covariance import MIN_SQUARED_DISTANCE
 from gpx.inference.neighbour_conditional import local_system, near_coordinates
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
@@ -29,8 +30,8 @@ class SeenPoints:
 
     Everything that predictions share is computed once: the kernel's parameters, the coordinates of
     z in which distances are measured, and the search among them. For kernels that decrease with
-    distance, the nearest points are found without evaluating the kernel at all M. There are no
-    gradients; call it with gradients disabled.
+    distance, the nearest points are found without evaluating the kernel at all M. Gradients reach
+    the inputs alone.
 
     Args:
         kernel: copied.
@@ -64,6 +65,7 @@ class SeenPoints:
 
     def nearest(self, x: Tensor, count: int) -> Tensor:
         """Indices (b, count) of the points nearest to inputs x (b, d). Cost: b M d, or a tree's."""
+        x = x.detach()  # which points are nearest has no derivative
         if self.search is None:
             return nearest_inducing(self.kernel, self.z, x, count, self.rule)
         return self.search(self.coordinates(x.double()).to(self.z), count)
@@ -87,6 +89,7 @@ class SeenPoints:
         gap = self.places[near].sub_(asked.unsqueeze(1))
         products = gap @ gap.mT
         to_input = products.diagonal(dim1=1, dim2=2).clone()
+        products = products.detach()  # distances among the points do not depend on the input
         far = to_input[:, 0] > FAR_SQUARED
         if torch.compiler.is_exporting():  # exported programs cannot branch on the data
             seen = self.places[near]
@@ -98,7 +101,8 @@ class SeenPoints:
             products[far] = gap @ gap.mT
         squares = products.diagonal(dim1=1, dim2=2).unsqueeze(2)
         among = (squares + squares.mT).sub_(products, alpha=2.0)
-        r2 = torch.cat([among, to_input.unsqueeze(2)], 2).clamp_min_(0.0)
+        least = MIN_SQUARED_DISTANCE if to_input.requires_grad else 0.0
+        r2 = torch.cat([among, to_input.unsqueeze(2)], 2).clamp_min_(least)
         scale = self.stationary.outputscale
         values = self.stationary.of_squared_distance(r2) * scale
         inner, cross = values[:, :, :-1], values[:, :, -1:]

@@ -174,6 +174,10 @@ class SKIPosterior(PlacedGrid, Posterior):
             right = system.weights.matmul(system.covariance.multiply(rows.mT.matmul(eye)))
             solved = system.solve(right, tolerance, int(most)).solution
             found[some] = (right * solved).sum(0)
+            if weights.values.requires_grad:  # a quadratic form in w: twice the change of one side
+                back = system.covariance.multiply(system.weights.mT.matmul(solved))
+                side = (weights.values[some] * back.mT.gather(1, weights.indices[some])).sum(1)
+                found[some] += 2.0 * (side - side.detach())
         return found
 
     @property

@@ -17,7 +17,7 @@ from gpx.inference.joint_law import Projected
 from gpx.inference.nystrom import BlockStore
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, no_joint_law
+from gpx.methods.base.posterior import Marginals, no_gradient, no_joint_law
 from gpx.methods.sparse.residual_noise import BlockNoise
 from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
 from gpx.operators import LowRankPlusDiagonal
@@ -79,7 +79,11 @@ class EffectivePosterior(SGPRPosterior):
         return super().project_rows(x)
 
     def joint_covariance(self, x: Tensor) -> Tensor:
-        """As in ``Posterior``: ``covariance`` as an array."""
+        """As in ``Posterior``: ``covariance`` as an array; differentiable for ``test="full"``."""
+        if torch.is_grad_enabled():  # x requires a gradient
+            if self.test != "full":
+                raise no_gradient(self)
+            return super().joint_covariance(x)
         return self.covariance(x).to_dense()
 
     @torch.no_grad()

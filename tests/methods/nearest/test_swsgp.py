@@ -2,16 +2,18 @@
 
 import math
 
+import derivatives
 import pytest
 import torch
 from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels import RBF, Matern52
+from gpx.kernels import RBF, Matern32, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
 from gpx.methods.base.batch import Batch
+from gpx.methods.nearest import seen_points
 from gpx.methods.nearest.nearness import nearest_inducing
 from gpx.models import SWSGP, VNNGP, NearestPosterior
 from gpx.objectives import SWSGPObjective
@@ -200,6 +202,28 @@ def test_the_nearest_of_a_trained_svgp_predict_by_the_same_code():
         torch.testing.assert_close(found.variance[i], variance, rtol=1e-8, atol=1e-10)
     mine = made.condition(x, x[:, 0]).predict(x)
     torch.testing.assert_close(mine.mean, found.mean, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("count", [1, 9])
+def test_derivatives_by_the_inputs_with_a_kernel_of_distances(count, tree, monkeypatch):
+    """Whose profile has no derivative by the squared distance at zero, however points are found."""
+    monkeypatch.setattr(seen_points, "MIN_TREE_POINTS", 0 if tree else 1000)
+    x, y = data()
+    made = SWSGP(
+        kernel=Matern32(2, lengthscale=0.7),
+        mean=Constant(0.2),
+        likelihood=Gaussian(0.1),
+        num_inputs=2,
+        num_inducing=20,
+        num_neighbours=6,
+    ).double()
+    made.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    posterior = made.condition(x, y)
+    derivatives.check(posterior.predict, data(count, seed=5)[0])
+    at_a_point = posterior.inducing[:2].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(posterior.predict(at_a_point).mean.sum(), at_a_point)
+    assert torch.isfinite(slope).all()
 
 
 def test_a_diagonal_factor_is_the_diagonal_variant():

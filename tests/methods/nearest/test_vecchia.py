@@ -1,10 +1,12 @@
 """The Vecchia approximation: its density is one, and that of the whole process in the limit."""
 
+import derivatives
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
+from gpx.inference import neighbour_conditional
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -88,6 +90,13 @@ def test_predictions_are_those_of_the_nearest_rows_in_the_kernels_metric():
         exact = ExactGP(**parts()).double().condition(x[rows], y[rows]).predict(asked[i : i + 1])
         torch.testing.assert_close(got.mean[i : i + 1], exact.mean, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(got.variance[i : i + 1], exact.variance, rtol=1e-8, atol=1e-10)
+
+
+def test_derivatives_by_the_inputs_hold_over_several_chunks_of_rows(monkeypatch):
+    x, y = data()
+    posterior = model(x, y, num_neighbours=5).condition(x, y)
+    monkeypatch.setattr(neighbour_conditional, "CHUNK_BYTES", 4 * 8 * 91**2)
+    derivatives.check(posterior.predict, data(9, seed=1)[0])
 
 
 def test_sampled_functions_have_the_marginals_of_predictions():
