@@ -136,13 +136,14 @@ class Priors:
             ConfigError: it has not.
         """
         learned = list(_learned(model))
-        found = [
-            prior.log_prob(each.constraint(each.raw).double()).sum()
+        pairs = [
+            (name, prior.log_prob(each.constraint(each.raw).double()).sum())
             for each in learned
             for name, prior in self.parameters.items()
             if _matches(name, each.name)
         ]
-        if all_known and len(found) < len(self.parameters):
+        found = [density for _, density in pairs]
+        if all_known and len({name for name, _ in pairs}) < len(self.parameters):
             self._require([each.name for each in positive_parameters(model)], "has")
         return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
 

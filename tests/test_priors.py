@@ -66,6 +66,10 @@ def test_a_loop_of_ones_own_is_told_of_a_misspelt_name():
     model.kernel.requires_grad_(False)
     model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 2.0)})
     ExactMLL()(model, x, x[:, 0])  # fixed, but known
+    model.kernel = RBF(2).double() + RBF(2, 2.0).double()
+    model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 2.0), "typo": LogNormal(1.0, 2.0)})
+    with pytest.raises(ConfigError, match="a prior of typo"):  # though one has two matches
+        ExactMLL()(model, x, x[:, 0])
 
 
 def test_the_loss_counts_them_in_and_the_evidence_does_not():

@@ -232,7 +232,8 @@ class Conditioned(JointLaw):
         gap = (self.y - seen.mean).unsqueeze(-1)
         weights = torch.linalg.solve_triangular(factor, gap, upper=False).squeeze(-1)
         found = ObservationSolve(seen, factor, weights)
-        if not (weights.requires_grad or factor.requires_grad):
+        # weights that predictions make, without gradients, do not show whether the rows need them
+        if not any(part.requires_grad for part in (self.x, self.y, self.noise)):
             self._solved = found
         return found
 

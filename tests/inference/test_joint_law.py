@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpx.errors import NotAvailable, ShapeError
-from gpx.inference.joint_law import JointLaw
+from gpx.inference.joint_law import Conditioned, JointLaw
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -85,6 +85,15 @@ def test_predictions_of_targets_and_joint_covariances_have_derivatives(model_cla
         for v in (whole.diagonal(), latent.variance)
     )
     torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-9)
+
+
+def test_a_prediction_does_not_cut_the_gradient_of_observations():
+    model, x, y = public_models.prepared("ExactGP")
+    seen = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    made = Conditioned.of(model.condition(x, y), inputs(3), seen, torch.full((3,), 0.1).double())
+    made.predict(inputs(2, seed=1))  # without gradients
+    (slope,) = torch.autograd.grad(made.project(inputs(2, seed=1)).mean.sum(), seen)
+    assert slope.abs().max() > 0.0
 
 
 @pytest.mark.parametrize("name", ["predictive", "predict"])
