@@ -83,6 +83,7 @@ class Posterior(DataSized, ABC):
         Default: ``likelihood`` averaged over Gaussian marginals of f. Posteriors with other
         marginals, or with uncertain noise, override it.
         """
+        _check_inputs(self, x)
         wanted = _wants_gradient(x)
         if wanted and not isinstance(likelihood, Gaussian):
             raise no_gradient(self, f" of y under {class_name(likelihood)}")
@@ -98,6 +99,7 @@ class Posterior(DataSized, ABC):
         Args:
             noise: of every row of x. If ``has_own_noise``, only known variances are used.
         """
+        _check_inputs(self, x)
         with torch.set_grad_enabled(_wants_gradient(x)):
             if self.has_own_noise:
                 return noise.added_to(self.predictive(x, likelihood))
