@@ -38,27 +38,35 @@ def own(tmp_path, monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
-def test_basis_of_the_page(train_py, tmp_path, own):
-    options = ["init=constants", "hydra.run.dir=out", "approx.num_basis=200"]
-    options += ["approx=qsgp", "basis=hinges", "approx.basis.seed=1", "approx.block_columns=100"]
-    train = ["--config-dir", "my_research/configs", "data=spiral", *options]
-    status, err = train_py(*train)
+@pytest.mark.parametrize(
+    ("options", "trust"),
+    [
+        (
+            "approx=qsgp basis=hinges approx.basis.seed=1 approx.num_basis=200 "
+            "approx.block_columns=100",
+            "hinges",
+        ),
+        ("approx=regressors mean=ripple trainer.max_steps=30", "regressors,ripple"),
+        (
+            "approx=svgp likelihood=outliers approx.num_inducing=40 trainer.max_steps=150",
+            "outliers",
+        ),
+        (
+            "approx=svgp selector=spread_out family=isotropic approx.refit=false "
+            "approx.num_inducing=40 trainer.max_steps=150",
+            "spread_out,isotropic",
+        ),
+    ],
+    ids=["basis", "approximation and mean", "likelihood", "selector and family"],
+)
+def test_parts_of_the_page(train_py, tmp_path, own, options, trust):
+    train = ["--config-dir", "my_research/configs", "data=spiral", "hydra.run.dir=out"]
+    status, err = train_py(*train, "init=constants", *options.split())
     assert status == 0, err
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
     (tmp_path / "new.csv").write_text("east,north\n1,2\n")
-    predict([*PREDICT, "trust=hinges,spiral"])
-    assert (tmp_path / "predictions.csv").exists()
-
-
-def test_approximation_and_mean_of_the_page(train_py, tmp_path, own):
-    options = ["approx=regressors", "mean=ripple", "trainer.max_steps=30", "hydra.run.dir=out"]
-    status, err = train_py("--config-dir", "my_research/configs", "data=spiral", *options)
-    assert status == 0, err
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
-    (tmp_path / "new.csv").write_text("east,north\n1,2\n")
-    predict([*PREDICT, "trust=regressors,ripple,spiral"])
+    predict([*PREDICT, f"trust={trust},spiral"])
     assert (tmp_path / "predictions.csv").exists()
 
 
@@ -87,32 +95,6 @@ def test_the_approximation_of_the_page_is_the_exact_process_of_its_prior(own):
     paths = model.condition(x, y).sample_paths(20_000, generator=draws)(x[:4])
     assert (paths.mean(0) - mean).abs().max() < 5.0 * (variance.max() / 20_000) ** 0.5
     torch.testing.assert_close(paths.var(0), variance, rtol=0.05, atol=0.0)
-
-
-def test_likelihood_of_the_page(train_py, tmp_path, own):
-    options = ["init=constants", "hydra.run.dir=out", "approx.num_inducing=40"]
-    options += ["trainer.max_steps=150", "approx=svgp", "likelihood=outliers"]
-    train = ["--config-dir", "my_research/configs", "data=spiral", *options]
-    status, err = train_py(*train)
-    assert status == 0, err
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
-    (tmp_path / "new.csv").write_text("east,north\n1,2\n")
-    predict([*PREDICT, "trust=outliers,spiral"])
-    assert (tmp_path / "predictions.csv").exists()
-
-
-def test_selector_and_family_of_the_page(train_py, tmp_path, own):
-    options = ["init=constants", "hydra.run.dir=out", "approx.num_inducing=40"]
-    options += ["trainer.max_steps=150", "approx=svgp", "selector=spread_out", "family=isotropic"]
-    train = ["--config-dir", "my_research/configs", "data=spiral", "approx.refit=false", *options]
-    status, err = train_py(*train)
-    assert status == 0, err
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
-    (tmp_path / "new.csv").write_text("east,north\n1,2\n")
-    predict([*PREDICT, "trust=spread_out,isotropic,spiral"])
-    assert (tmp_path / "predictions.csv").exists()
 
 
 def test_the_family_of_the_page_is_one(own):
