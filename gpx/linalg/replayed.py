@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -34,17 +33,23 @@ Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
-    """Record the kernels of ``body`` as a CUDA graph; returns the function that launches them.
+    """Record the kernels of ``body`` on the current device as a CUDA graph; returns its launch.
 
     Raises:
         RuntimeError: an operation of ``body`` cannot be recorded (it waits, or copies from the
             host).
     """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=_recording_stream(torch.cuda.current_device())):
         body()
     replay: Callable[[], None] = graph.replay
     return replay
+
+
+@lru_cache(maxsize=64)
+def _recording_stream(device: int) -> torch.cuda.Stream:
+    """One stream for all recordings on a device; torch's own is on whichever came first."""
+    return torch.cuda.Stream(device)
 
 
 def refuse_recording(why: str) -> None:
@@ -96,24 +101,24 @@ class Recordings:
     refused: dict[Hashable, str] = field(default_factory=dict)
 
 
-_default = Recordings()
-_recordings: ContextVar[Recordings | None] = ContextVar("recordings", default=None)
+# for all threads: torch computes gradients of CUDA tensors in threads of its own
+_recordings = Recordings()
 
 
 def solve_recordings() -> Recordings:
     """The ``Recordings`` in force; by default solves on a GPU are recorded."""
-    return _recordings.get() or _default
+    return _recordings
 
 
 @contextmanager
 def solves_recorded(record: Record | None = record_cuda_graph) -> Iterator[Recordings]:
     """Inside, iterative solves on a GPU are recorded by ``record``; None: not at all."""
-    recordings = Recordings(record)
-    token = _recordings.set(recordings)
+    global _recordings
+    before, _recordings = _recordings, Recordings(record)
     try:
-        yield recordings
+        yield _recordings
     finally:
-        _recordings.reset(token)
+        _recordings = before
 
 
 @dataclass
@@ -137,16 +142,17 @@ class Replayed:
     """Calls a function of tensors, replayed from a recording where possible.
 
     The first calls with given input shapes and a given ``depends_on()`` run unrecorded; then the
-    function is recorded. A recorded factorisation cannot raise its jitter. It sets a flag instead,
-    which is read after the replay; where it is set, the replay's results are discarded and the call
-    is repeated unrecorded, which raises the jitter or reports the error.
+    function is recorded, on the device of the first input. A recorded factorisation cannot raise
+    its jitter. It sets a flag instead, which is read after the replay; where it is set, the
+    replay's results are discarded and the call is repeated unrecorded, which raises the jitter or
+    reports the error.
 
     ``function`` must launch the same kernels on the same arrays at every call: no random draws, no
     state that is replaced rather than changed in place. A function without factorisations may
     change its own arrays, and its replays do not synchronise.
 
     Args:
-        function: of tensors; every replay overwrites the arrays in its result.
+        function: of one tensor or more; every replay overwrites the arrays in its result.
         record: makes a recording (tests pass a stand-in); None: never recorded.
         depends_on: what else a recording depends on; when its value changes, a new one is made.
         eager: unrecorded calls before a recording.
@@ -186,7 +192,8 @@ class Replayed:
         assert self.record is not None
         made = _Recorded(tuple(tensor.clone() for tensor in given))
         try:
-            self._replay = self.record(partial(_record, self.function, made))
+            with torch.cuda.device_of(given[0]):  # on another one nothing would be recorded
+                self._replay = self.record(partial(_record, self.function, made))
             self._recorded = made
         except RuntimeError as error:
             self._give_up(f"the step cannot be recorded ({str(error).splitlines()[0]})")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
-from recordings import Recorder
+from recordings import FromTheHost, Recorder
 from torch import nn
 
 from gpx import load
@@ -136,6 +136,28 @@ def test_a_claimed_tensor_refuses_what_one_on_cuda_refuses():
         assert waits.total() == before + 1
     assert not torch.ones(3).is_cuda
     assert torch.Generator().device.type == "cpu"
+
+
+def test_copies_to_the_device_are_seen_by_a_recording():
+    with claimed_cuda():
+        here, there = torch.ones(3), torch.ones(3, device="cuda")
+        for copied in (
+            lambda: here.to("cuda"),
+            lambda: there.to(there) + here.to(there),
+            lambda: there.copy_(here),
+            lambda: there[[0, 2]],
+            lambda: there[here.long()],
+            lambda: there.__setitem__(slice(None), here),
+            lambda: torch.as_tensor([1.0, 2.0], device="cuda"),
+        ):
+            with FromTheHost() as seen:
+                copied()
+            assert seen.names
+        with FromTheHost() as seen:
+            there.to(torch.float64)[1:] + there[there.long()][0]
+            there[1] = 2.0
+            there.copy_(there + torch.zeros(3, device="cuda"))
+        assert not seen.names
 
 
 class _Tabulated(torch.autograd.Function):

@@ -1,5 +1,6 @@
 """What tests of Triton kernels share: precisions, spread points, how errors are measured."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,3 +53,20 @@ def error(found, reference):
     if not reference.numel():
         return 0.0
     return float((found.double() - reference).abs().max() / reference.abs().max())
+
+
+def truncate_dots(monkeypatch):
+    """Make ``tl.dot`` in float32 what tensor cores compute: a sum that is exact, then truncated.
+
+    Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021.
+    """
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def dot(self, a, b, d, *_):
+        exact = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64)) + d.data
+        found = exact.astype(d.data.dtype)
+        over = np.abs(found.astype(np.float64)) > np.abs(exact)
+        found = np.where(over, np.nextafter(found, np.zeros_like(found)), found)
+        return TensorHandle(found, d.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
