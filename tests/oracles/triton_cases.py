@@ -64,9 +64,27 @@ def truncate_dots(monkeypatch):
 
     def dot(self, a, b, d, *_):
         exact = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64)) + d.data
-        found = exact.astype(d.data.dtype)
-        over = np.abs(found.astype(np.float64)) > np.abs(exact)
-        found = np.where(over, np.nextafter(found, np.zeros_like(found)), found)
-        return TensorHandle(found, d.dtype.scalar)
+        return TensorHandle(_truncated(exact, d.data.dtype), d.dtype.scalar)
 
     monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
+
+
+def tensor_core_products(left, right, step=8, bits=25):
+    """left_i . right_i (n,) as tensor cores sum them, ``step`` columns at a time.
+
+    In a step terms and the sum so far are aligned to the largest, truncated to ``bits``, added, and
+    truncated to float32.
+    """
+    products, total = (left.double() * right.double()).numpy(), np.zeros(len(left))
+    for start in range(0, products.shape[1], step):
+        terms = np.column_stack((products[:, start : start + step], total))
+        unit = 2.0 ** (np.floor(np.log2(np.abs(terms).max(1))) - bits + 1)
+        exact = (np.trunc(terms / unit[:, None]) * unit[:, None]).sum(1)
+        total = _truncated(exact, np.float32).astype(np.float64)
+    return torch.from_numpy(total)
+
+
+def _truncated(exact, dtype):
+    found = exact.astype(dtype)
+    over = np.abs(found.astype(np.float64)) > np.abs(exact)
+    return np.where(over, np.nextafter(found, np.zeros_like(found)), found)
