@@ -80,7 +80,11 @@ class JointLaw(Posterior):
             found = self.project(x)
         except NotAvailable:
             raise no_gradient(self) from None
-        variance = self.kernel.diagonal(x) - found.explained.square().sum(-1)
+        return self._marginals_of(found)
+
+    def _marginals_of(self, found: Projected) -> Marginals:
+        """Mean and variance of one group of inputs."""
+        variance = self.kernel.diagonal(found.x) - found.explained.square().sum(-1)
         if found.added is not None:
             variance = variance + found.added.square().sum(-1)
         return Marginals(found.mean, variance.clamp_min(0.0))

@@ -36,20 +36,17 @@ WITH_COVARIANCE = {
 """Models whose posteriors have a joint covariance."""
 
 
-DIFFERENTIABLE = WITH_COVARIANCE - {"EffectivePrior of degenerate rank"} | {
-    "QSGP",
-    "QSGP full",
-    "QSGP of classes",
-    "QSRVM",
-    "SKI",
-    "SSGP",
-    "SVGP of outputs",
-    "SWSGP",
-    "VNNGP",
-    "VSSGP",
-    "Vecchia",
+WITHOUT_DERIVATIVES = {
+    "Direct",
+    "Direct learned",
+    "DirectLogistic of classes",
+    "DirectMixture",
+    "DirectNetwork",
+    "ExactGP iterative",
+    "GridGP",
+    "QSGPInducing",
 }
-"""Models whose predictions have derivatives by their inputs."""
+"""Models whose predictions have no derivatives by their inputs."""
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +107,28 @@ def test_marginals_have_the_shape_of_the_rows_and_keep_no_graph(conditioned, nam
 def test_derivatives_by_the_inputs_are_right_or_refused(conditioned, name):
     _, posterior = conditioned(name)
     x = inputs(3).requires_grad_()
-    if name not in DIFFERENTIABLE:
+    if name in WITHOUT_DERIVATIVES:
         with pytest.raises(NotAvailable, match="no gradient with respect to x"):
             posterior.predict(x)
         return
     for count in (3, 1):
         derivatives.check(posterior.predict, inputs(count))
     assert all(parameter.grad is None for parameter in posterior.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives_of_the_predictive_law_are_right_or_refused(conditioned, name):
+    model, posterior = conditioned(name)
+    rows = torch.ones(3, *targets(model), dtype=torch.float64)
+
+    def density(x):
+        return [posterior.predictive(x, model.likelihood).log_prob(rows)]
+
+    if name in WITHOUT_DERIVATIVES | {"LaplaceGP of several classes"}:
+        with pytest.raises(NotAvailable, match="no gradient with respect to x"):
+            density(inputs(3).requires_grad_())
+    else:
+        derivatives.check(density, inputs(3))
 
 
 @pytest.mark.parametrize("name", sorted(WITH_COVARIANCE))
