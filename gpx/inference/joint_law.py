@@ -130,7 +130,7 @@ class JointLaw(Posterior):
         """As in ``Posterior``: ``Conditioned``.
 
         Raises:
-            NotAvailable: there are several outputs.
+            NotAvailable: there are several outputs, or the posterior has no joint law.
         """
         if isinstance(likelihood, NoisyOutputs):
             raise NotAvailable(
@@ -139,7 +139,10 @@ class JointLaw(Posterior):
             )
         learned = likelihood.noise_variance.to(x)
         variances = learned.expand(len(x)) if noise is None else noise.like(x).variance(learned)
-        return Conditioned.of(self, x, y, variances)
+        try:
+            return Conditioned.of(self, x, y, variances)
+        except NotAvailable:
+            return super().with_observations(x, y, likelihood, noise)  # which raises
 
 
 class ObservationSolve(NamedTuple):
