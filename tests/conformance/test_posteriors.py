@@ -38,14 +38,7 @@ WITH_COVARIANCE = {
 """Models whose posteriors have a joint covariance."""
 
 
-WITHOUT_DERIVATIVES = {
-    "Direct",
-    "Direct learned",
-    "DirectLogistic of classes",
-    "DirectMixture",
-    "DirectNetwork",
-    "GridGP",
-}
+WITHOUT_DERIVATIVES = {"GridGP"}
 """Models whose predictions have no derivatives by their inputs."""
 
 
