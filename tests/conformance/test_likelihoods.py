@@ -240,3 +240,14 @@ def test_probit_derivatives_in_the_far_tails():
     )
     assert (information[2:] < 1e-28).all()
     assert (gradient[2:] < 1e-30).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predictive_laws_are_differentiable_in_the_latents(name):
+    likelihood, y, mean, variance = case(name)
+    moments = mean.requires_grad_(), variance.requires_grad_()
+
+    def density(mean, variance):
+        return likelihood.predictive(mean, variance).log_prob(y)
+
+    torch.autograd.gradcheck(density, moments, rtol=1e-4)

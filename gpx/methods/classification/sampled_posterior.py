@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +51,7 @@ class SampledPosterior(Posterior):
     per sample and row.
     """
 
+    differentiable: ClassVar[bool] = True
     data_sized = ("inputs", "samples", "latents")
     inputs: Tensor
     samples: Tensor
@@ -85,7 +86,6 @@ class SampledPosterior(Posterior):
             weights = torch.cholesky_solve(centred, factor).view(latent.shape)
             yield _Part(kernel, mean, factor, weights)
 
-    @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance at x (t, d) of every sample: (S, t), or (S, t, p) for p latents."""
         p, n = self.num_latents, self.inputs.shape[0]
@@ -107,7 +107,6 @@ class SampledPosterior(Posterior):
         """As in ``Posterior``: mean and variance of the mixture."""
         return mixture_moments(self.components(x))
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``: class probabilities are averages over the samples.
 

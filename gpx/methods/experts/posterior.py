@@ -38,6 +38,7 @@ class PartsPosterior(Posterior):
         jitter: largest jitter added to a diagonal so far.
     """
 
+    differentiable: ClassVar[bool] = True
     data_sized: ClassVar[tuple[str, ...]] = ("inputs",)
     inputs: Tensor
 
@@ -101,7 +102,6 @@ class RegionsPosterior(PartsPosterior):
         super().__init__(parts, budget)
         self.regions = copy.deepcopy(regions)
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``; with own hyperparameters the nearest expert's noise is added."""
         if self.own is None:

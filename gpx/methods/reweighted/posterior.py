@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,8 @@ class ReweightedPosterior(ReweightedState, Posterior):
     Cost: T times that of one factorisation, and of a row of predictions, see ``reweighted_form``.
     Source: Evans thesis, section 5.4 (type-I predictive distribution).
     """
+
+    differentiable: ClassVar[bool] = True
 
     def __init__(self, basis: Basis, mean: Mean, structure: Structure) -> None:
         super().__init__()
@@ -82,7 +85,6 @@ class ReweightedPosterior(ReweightedState, Posterior):
         """As in ``Posterior``."""
         return {"num_samples": len(self.samples), "num_basis": len(self.projected)}
 
-    @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance (T, t) of the latent function at x (t, d) for every sample."""
         shape = len(self.samples), x.shape[0]
