@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
+from copies import copies
 from public_classes import public_classes
 
 from gpx import likelihoods
@@ -161,7 +162,8 @@ def test_the_state_travels(name):
         for parameter in likelihood.parameters():
             parameter.add_(0.7)
     other.load_state_dict(likelihood.state_dict())
-    assert torch.equal(other.log_prob(y, mean), likelihood.log_prob(y, mean))
+    for again in (other, *copies(likelihood)):
+        assert torch.equal(again.log_prob(y, mean), likelihood.log_prob(y, mean))
 
 
 def declares(name, method):

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import derivatives
 import public_models
 import pytest
 import torch
+from copies import copies
 from public_classes import public_classes
 
 from gpx import models
@@ -305,13 +307,34 @@ def test_parameters_have_one_role_each(conditioned, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_is_its_state(name):
+    """So are copies and pickles of it and of its posterior."""
     model, x, y = public_models.prepared(name)
     other = public_models.MODELS[name]()
     other.settle(x)
     other.load_state_dict(copy.deepcopy(model.state_dict()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnconvergedWarning)
+        posterior = model.condition(x, y)
+        want = posterior.predict(inputs())
         found = other.condition(x, y).predict(inputs())
-        want = model.condition(x, y).predict(inputs())
+        same = [again.condition(x, y).predict(inputs()) for again in copies(model)]
     torch.testing.assert_close(found.mean, want.mean, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(found.variance, want.variance, rtol=1e-7, atol=1e-10)
+    same += [again.predict(inputs()) for again in copies(posterior)]
+    for mean, variance in same:
+        assert torch.equal(mean, want.mean)
+        assert torch.equal(variance, want.variance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_predictions_keep_is_not_in_a_pickle_and_follows_the_precision(conditioned, name):
+    """Factors are worked out anew: they would make a pickle n x n, and are of one precision."""
+    model, posterior = conditioned(name)
+    used, fresh = copy.deepcopy(posterior), model.new_posterior().double()
+    fresh.load_state_dict(posterior.state_dict())
+    size = len(pickle.dumps(fresh))
+    used.predict(inputs())
+    assert len(pickle.dumps(used)) <= 1.1 * size
+    found, expected = (one.float().predict(inputs().float()) for one in (used, fresh))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
