@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -50,10 +51,12 @@ class GPXModel(Model, FantasizeMixin):
         likelihood: of a posterior; None: the ``likelihood`` of the posterior, if it has one. Noisy
             predictions and new observations need a Gaussian one.
 
+    A posterior without a joint law (all but exact GPs and those with inducing points) gives the
+    moments of single points (q = 1), and takes no further observations.
+
     Raises:
         ConfigError: there are several targets, or it is not a posterior.
-        NotAvailable: the target is transformed or recalibrated, or the posterior has no joint
-            distribution (exact GPs and inducing points have one).
+        NotAvailable: the target is transformed or recalibrated.
     """
 
     num_outputs = 1
@@ -73,14 +76,10 @@ class GPXModel(Model, FantasizeMixin):
             likelihood = (
                 getattr(posterior, "likelihood", None) if likelihood is None else likelihood
             )
-        if not isinstance(posterior, JointLaw):
-            raise (
-                no_joint_law(posterior)
-                if isinstance(posterior, Posterior)
-                else ConfigError(
-                    "GPXModel takes the result of gpx.fit or gpx.load, or a posterior, got a "
-                    f"{class_name(posterior)}"
-                )
+        if not isinstance(posterior, Posterior):
+            raise ConfigError(
+                "GPXModel takes the result of gpx.fit or gpx.load, or a posterior, got a "
+                f"{class_name(posterior)}"
             )
         self.law, self.likelihood, self.scaler = posterior, likelihood, scaler
 
@@ -117,14 +116,14 @@ class GPXModel(Model, FantasizeMixin):
         Raises:
             ShapeError: X has another number of columns than the model.
             ConfigError: noise of a likelihood that is not Gaussian.
+            NotAvailable: q > 1, or several latent functions, without a joint law.
 
         Cost: a prediction for every row, plus O(m) for every pair in a group, with m data or
         inducing points.
         """
         if output_indices is not None:
             self.subset_output(output_indices)
-        there = self.law.project(self._standardised(self.transform_inputs(X)))
-        mean, covariance = there.mean, self.law.covariance_between(there)
+        mean, covariance = self._moments(self._standardised(self.transform_inputs(X)))
         covariance = covariance.expand(*mean.shape, mean.shape[-1])
         scale = self._scale
         mean = self._offset + scale * mean
@@ -158,6 +157,7 @@ class GPXModel(Model, FantasizeMixin):
         Raises:
             ShapeError: shapes of X and Y do not match.
             ConfigError: the likelihood is not Gaussian.
+            NotAvailable: the posterior has no joint law.
 
         Cost: every call of ``posterior`` also predicts at all these inputs, and factorises a matrix
         of their number.
@@ -172,6 +172,8 @@ class GPXModel(Model, FantasizeMixin):
                 f"Y has shape {tuple(Y.shape)}, expected (..., {X.shape[-2]}, 1) for X of shape "
                 f"{tuple(X.shape)}"
             )
+        if not isinstance(self.law, JointLaw):
+            raise no_joint_law(self.law)
         x = self._standardised(self.transform_inputs(X))
         y = (Y.squeeze(-1).to(x) - self._offset) / self._scale
         if noise is None:
@@ -184,6 +186,19 @@ class GPXModel(Model, FantasizeMixin):
         return made
 
     # --- in standardised units -------------------------------------------------------------------
+
+    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (..., q) and covariance (..., q, q) of f at x (..., q, d)."""
+        with suppress(NotAvailable):
+            if isinstance(self.law, JointLaw):
+                there = self.law.project(x)
+                return there.mean, self.law.covariance_between(there)
+        if x.shape[-2] != 1:
+            raise no_joint_law(self.law)
+        found = self.law.predict(x.reshape(-1, x.shape[-1]))
+        if found.mean.ndim > 1:
+            raise NotAvailable(f"{class_name(self.law)} has several latent functions, BoTorch one")
+        return found.mean.reshape(x.shape[:-1]), found.variance.reshape(*x.shape[:-1], 1)
 
     def _standardised(self, x: Tensor) -> Tensor:
         width = self.law.num_inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -29,3 +30,8 @@ def command(name: str) -> str:
     if Path(sys.argv[0]).name in SCRIPTS:
         return f"python {name}.py"
     return f"gpx {name}"
+
+
+def resuming(folder: Path) -> str:
+    """The command line that goes on with the run in ``folder``, quoted for a shell."""
+    return f"{command('train')} resume={shlex.quote(str(folder))}"

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from gpx.cache_folder import cache_folder
-from gpx.data.sets.uci import UCI, resolve_name
-from gpx.data.sets.uci_sets import UCI_SETS
+from gpx.data.sets.uci import UCI, UCI_SETS, resolve_name
 from gpx.errors import GPXError
 
 

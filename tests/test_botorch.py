@@ -7,6 +7,7 @@ import warnings
 from importlib.util import find_spec
 
 import numpy as np
+import public_models
 import pytest
 import torch
 from optimisation_problems import negative_branin, random_search_reaches
@@ -16,7 +17,7 @@ from gpx.errors import ConfigError, NotAvailable, ShapeError
 from gpx.kernels import RBF, Matern32, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
-from gpx.models import SGPR, SVGP, ExactGP
+from gpx.models import SGPR, SVGP, ExactGP, IterativeOptions
 
 if find_spec("botorch") is not None:
     with warnings.catch_warnings():
@@ -252,6 +253,25 @@ def test_bayesian_optimisation_beats_random_search():
 
 
 @needs_botorch
+def test_posteriors_of_marginals_serve_single_points():
+    x, y = problem()
+    at = draw(4, 1, 3, seed=2)
+    law = ours(solver="iterative", iterative=IterativeOptions(tolerance=1e-8)).condition(x, y)
+    found, want = (GPXModel(m).posterior(at) for m in (law, ours().condition(x, y)))
+    torch.testing.assert_close(found.mean, want.mean)
+    torch.testing.assert_close(found.variance, want.variance)
+    committee = public_models.prepared("Committee")
+    bounds = torch.tensor([[0.0] * 2, [1.0] * 2]).double()
+    acquisition = LogExpectedImprovement(
+        GPXModel(committee[0].condition(*committee[1:])), best_f=committee[2].max()
+    )
+    point, value = optimize_acqf(acquisition, bounds, q=1, num_restarts=2, raw_samples=16)
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 15).double()] * 2).unsqueeze(1)
+    assert value >= acquisition(grid).max() - 1e-6
+    assert point.shape == (1, 2)
+
+
+@needs_botorch
 def test_mistakes():
     x, y = problem()
     model = GPXModel(ours().condition(x, y))
@@ -265,8 +285,11 @@ def test_mistakes():
         model.posterior(x, output_indices=[1])
     with pytest.raises(ConfigError, match=r"takes the result of gpx.*, or a posterior"):
         GPXModel(ours())
+    single = GPXModel(ours(solver="iterative").condition(x, y))
     with pytest.raises(NotAvailable, match="IterativePosterior has no joint covariance"):
-        GPXModel(ours(solver="iterative").condition(x, y))
+        single.posterior(x[:2])
+    with pytest.raises(NotAvailable, match="IterativePosterior has no joint covariance"):
+        single.condition_on_observations(x[:2], y[:2, None])
     classes = SVGP(
         kernel=ours().kernel,
         mean=ours().mean,

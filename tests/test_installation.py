@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import gpx.installation
-from gpx.installation import command, config_folder
+from gpx.installation import command, config_folder, resuming
 
 
 def test_a_clone_reads_the_folder_beside_the_package():
@@ -36,3 +36,4 @@ def test_an_installed_package_reads_its_own(tmp_path, monkeypatch):
 def test_commands_are_named_as_they_are_called(started, said, monkeypatch):
     monkeypatch.setattr(sys, "argv", [started])
     assert command("train") == said
+    assert resuming(Path("my runs")) == f"{said} resume='my runs'"

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from gpx.data.sets.extra import ExtraTable
 from gpx.diagnostics.certificate import Certificate, certify, certify_exact
-from gpx.diagnostics.credible_intervals import credible_intervals
 from gpx.diagnostics.event_probability import exceedance_probability, probability_interval
+from gpx.diagnostics.moment_bounds import credible_intervals
 from gpx.inducing import GreedyConditionalVariance
 from gpx.inference.kl_bounds import kl_upper_bound
 from gpx.inference.nystrom import longest_prefix

@@ -35,8 +35,8 @@ from matplotlib.figure import Figure
 from record import write
 from torch import Tensor
 
-from gpx.methods.direct.entropy import log_density
 from gpx.methods.direct.mean_field import draw_codes
+from gpx.methods.direct.mixture_elbo import log_density
 from gpx.models import Direct, DirectMixture, DirectPosterior
 from gpx.objectives import DirectELBO, DirectMixtureELBO, DirectSampledELBO, Objective
 from gpx.training import LBFGSB

@@ -26,7 +26,7 @@ from protocol import small_set, sparse_at_ones
 from record import write
 from torch import Tensor
 
-from gpx.data.sets.uci_sets import UCI_SETS
+from gpx.data.sets.uci import UCI_SETS
 from gpx.models import CGLB, ExactGP
 from gpx.objectives import CGLowerBound, ExactMLL
 from gpx.training.lbfgsb import LBFGSB

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from gpx.diagnostics.certificate import Certificate
-from gpx.diagnostics.credible_intervals import CredibleIntervals, credible_intervals
 from gpx.diagnostics.event_probability import decide, exceedance_probability
-from gpx.diagnostics.moment_bounds import variance_ratio_interval
+from gpx.diagnostics.moment_bounds import (
+    CredibleIntervals,
+    credible_intervals,
+    variance_ratio_interval,
+)
 from gpx.diagnostics.verdict import Verdict, in_words, judge
 from gpx.inference.kl_bounds import total_variation_bound
 

@@ -85,7 +85,7 @@ class GreedyConditionalVariance(PivotSelector):
 
     def __init__(self, max_candidates: int = 100_000, threshold: float = 0.0) -> None:
         super().__init__(max_candidates)
-        if not 0.0 <= threshold < 1.0:
+        if not isinstance(threshold, int | float) or not 0.0 <= threshold < 1.0:
             raise ConfigError(f"threshold={threshold} is a share of k(x, x): choose 0 <= it < 1")
         self.threshold = threshold
 

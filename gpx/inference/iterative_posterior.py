@@ -122,7 +122,6 @@ class IterativePosterior(GaussianPosterior):
             "variance_error_bound": "none" if widest is None else widest,
         }
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
@@ -144,8 +143,9 @@ class IterativePosterior(GaussianPosterior):
             mean[rows] = self.mean(part) + (cross.mT @ self.alpha.double()).to(x.dtype)
             found = self._rule(cross, self.kernel.diagonal(part).double())
             variance[rows] = found.variance.clamp(min=0.0).to(x.dtype)
-            certified = (found.variance - found.gap).clamp(min=0.0)
-            relative = (found.variance - certified) / (certified + system.noise)
+            predicted = found.variance.detach()
+            certified = (predicted - found.gap).clamp(min=0.0)
+            relative = (predicted - certified) / (certified + system.noise)
             widest = max(widest, float(relative.nan_to_num(torch.inf).max()))
         self._note(widest)
         return Marginals(mean, variance)

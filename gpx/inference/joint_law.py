@@ -47,7 +47,6 @@ class JointLaw(Posterior):
     """
 
     kernel: Kernel
-    differentiable: ClassVar[bool] = True
 
     @abstractmethod
     def project_rows(self, x: Tensor) -> Projected:
@@ -80,7 +79,11 @@ class JointLaw(Posterior):
             found = self.project(x)
         except NotAvailable:
             raise no_gradient(self) from None
-        variance = self.kernel.diagonal(x) - found.explained.square().sum(-1)
+        return self._marginals_of(found)
+
+    def _marginals_of(self, found: Projected) -> Marginals:
+        """Mean and variance of one group of inputs."""
+        variance = self.kernel.diagonal(found.x) - found.explained.square().sum(-1)
         if found.added is not None:
             variance = variance + found.added.square().sum(-1)
         return Marginals(found.mean, variance.clamp_min(0.0))
@@ -126,7 +129,7 @@ class JointLaw(Posterior):
         """As in ``Posterior``: ``Conditioned``.
 
         Raises:
-            NotAvailable: there are several outputs.
+            NotAvailable: there are several outputs, or the posterior has no joint law.
         """
         if isinstance(likelihood, NoisyOutputs):
             raise NotAvailable(
@@ -135,7 +138,10 @@ class JointLaw(Posterior):
             )
         learned = likelihood.noise_variance.to(x)
         variances = learned.expand(len(x)) if noise is None else noise.like(x).variance(learned)
-        return Conditioned.of(self, x, y, variances)
+        try:
+            return Conditioned.of(self, x, y, variances)
+        except NotAvailable:
+            return super().with_observations(x, y, likelihood, noise)  # which raises
 
 
 class ObservationSolve(NamedTuple):

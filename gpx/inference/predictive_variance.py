@@ -41,15 +41,23 @@ class Variance(NamedTuple):
 
 
 VarianceRule = Callable[[Tensor, Tensor], Variance]
+"""Its variance is differentiable in k_* and the prior variances, its gap is not."""
+
+
+def _explained(cross: Tensor, solved: Tensor) -> Tensor:
+    """k^T A k of columns k of ``cross`` (n, b); ``solved`` is A k without a graph, A symmetric."""
+    constant = cross.detach()
+    value = (constant * solved).sum(0)
+    return value + 2.0 * ((cross - constant) * solved).sum(0) if cross.requires_grad else value
 
 
 def _quadratic(system: PreconditionedKernel, vectors: Tensor) -> tuple[Tensor, Tensor]:
     """r^T Q^{-1} r of vectors (n, b) and its rounding error, (b,) each."""
+    vectors = vectors.detach()
     value = (vectors * system.preconditioner.solve(vectors)).sum(0)
     return value, ROUNDING * vectors.square().sum(0) / system.noise
 
 
-@torch.no_grad()
 def explained_by_neighbours(
     system: PreconditionedKernel, image: Tensor, rest: Tensor, neighbours: int
 ) -> Tensor:
@@ -133,7 +141,7 @@ class Projection:
         gap = gap + rounding
         if self.white is not None:
             more = explained_by_neighbours(self.system, self.white, rest, self.neighbours)
-            explained, gap = explained + more, (gap - more).clamp_(min=0.0)
+            explained, gap = explained + more, (gap - more.detach()).clamp_(min=0.0)
         return Variance(prior - explained, gap)
 
 
@@ -172,21 +180,27 @@ def projection_rule(system: PreconditionedKernel, options: IterativeOptions) -> 
 def solve_rule(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """A preconditioned CG solve per test point, to ``tolerance`` noise variances ("exact").
 
+    An error e of K^{-1} k_* enters the variance as e^T K e, but its derivatives as e: where these
+    are wanted, solves go on to ``tolerance`` squared.
+
     Cost: a product of b columns per step. Source: Burt thesis, section 4.4.2.
     """
-    stop = EvidenceBound(0.5 * options.tolerance * float(system.noise))
+    noise = float(system.noise)
 
     def rule(cross: Tensor, prior: Tensor) -> Variance:
+        power = 2 if cross.requires_grad else 1
+        stop = EvidenceBound(0.5 * options.tolerance**power * noise)
         found = conjugate_gradients(
             system.matmul,
-            cross,
+            cross.detach(),
             preconditioner=system.preconditioner,
             stop=stop,
             max_iterations=options.max_iterations,
             product_dtype=system.product_dtype,
             on_failure="warn",
         )
-        explained = (found.solution * (cross + found.residual)).sum(0)
+        explained = _explained(cross, found.solution)
+        explained = explained + (found.solution * found.residual).sum(0)
         gap, rounding = _quadratic(system, found.residual)
         return Variance(prior - explained, gap + rounding)
 
@@ -213,7 +227,7 @@ def subset_rule(system: PreconditionedKernel, options: IterativeOptions) -> Vari
         # K_xz = C^T L^T
         rest = cross[others] - outside.mT @ (lower.mT @ weights)
         variance = prior - (near * weights).sum(0)
-        gap = torch.minimum(rest.square().sum(0) / system.noise, variance.clamp(min=0.0))
+        gap = torch.minimum(rest.square().sum(0) / system.noise, variance.clamp(min=0.0)).detach()
         return Variance(variance, gap)
 
     return rule
@@ -246,11 +260,11 @@ def sandwich_rule(system: PreconditionedKernel, options: IterativeOptions) -> Va
     above = LowRankPlusNoise(system.factor, system.noise + system.trace_error)
 
     def rule(cross: Tensor, prior: Tensor) -> Variance:
-        upper = prior - (cross * above.solve(cross)).sum(0)
+        upper = prior - _explained(cross, above.solve(cross.detach()))
         explained, rounding = _quadratic(system, cross)
-        lower = prior - explained
+        lower = prior.detach() - explained
         upper, lower = torch.maximum(upper, lower) + rounding, lower - rounding
-        return Variance(upper, upper - lower.clamp(min=0.0))
+        return Variance(upper, upper.detach() - lower.clamp(min=0.0))
 
     return rule
 

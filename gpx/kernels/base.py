@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -95,8 +96,15 @@ class Kernel(Constructed, ABC):
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """k(x1_i, x2_i) of corresponding rows: (n, d) and (n, d) -> (n,), differentiable.
 
-        Cost: by default O(32 n d), from small square blocks; stationary kernels O(n d).
+        Cost: O(n d). By default all pairs at once by ``torch.vmap``; if that cannot take
+        ``covariance``, square blocks of 32 rows, O(32 n d).
         """
+
+        def one(a: Tensor, b: Tensor) -> Tensor:
+            return self.evaluate(a.unsqueeze(0), b.unsqueeze(0)).squeeze()
+
+        with suppress(RuntimeError, ValueError):  # what vmap cannot take
+            return torch.vmap(one)(x1, x2)
         blocks = zip(x1.split(_PAIR_BLOCK), x2.split(_PAIR_BLOCK), strict=True)
         return torch.cat([self.evaluate(a, b).diagonal() for a, b in blocks])
 

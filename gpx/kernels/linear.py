@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
@@ -46,7 +47,8 @@ class Linear(Kernel):
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``, in O(n d)."""
-        return (self._weighted(self._select(x1)) * self._select(x2)).sum(1)
+        left, right = self._weighted(self._select(x1)), self._select(x2)
+        return torch.einsum("nd,nd->n", left, right)
 
     def variance(self, x: Tensor) -> Tensor:
         """Weighted squared norms."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
@@ -75,7 +76,8 @@ class Polynomial(Kernel):
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``, in O(n d)."""
-        inner = (self._scaled(self._select(x1)) * self._scaled(self._select(x2))).sum(1)
+        left, right = self._scaled(self._select(x1)), self._scaled(self._select(x2))
+        inner = torch.einsum("nd,nd->n", left, right)
         return self.outputscale * (inner + self.offset).pow(self.degree)
 
     def variance(self, x: Tensor) -> Tensor:

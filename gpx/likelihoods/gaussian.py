@@ -157,8 +157,8 @@ class NoisyOutputs(Likelihood):
         super().__init__()
         if num_outputs < 2:
             raise ConfigError(
-                f"{class_name(self)} is for two outputs or more, got {num_outputs}; the Gaussian "
-                "likelihood is for one"
+                f"{class_name(self)} is for two outputs or more, got {num_outputs}; for one take "
+                "the Gaussian likelihood, and model=ExactGP() in place of model=CoregionalGP()"
             )
         self.num_outputs, self.num_latents = num_outputs, num_latents
         self.noise_floor = noise_floor

@@ -142,7 +142,9 @@ def fit(
             classes of one's own are loaded by ``gpx.load(folder, trust=("my_package",))``.
         folder: run folder, new or empty; None: a new one in ``outputs``.
         quiet: print nothing (``trainer.quiet=true``); warnings are still issued by Python.
-        keep: False: leave no run folder behind; the result still predicts and can be pickled.
+        keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
+            ``trainer.tensorboard`` are off unless asked for); the result still predicts and can be
+            pickled.
 
     The global random states of torch, NumPy and Python are left unchanged.
 
@@ -184,6 +186,7 @@ def fit(
         started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
         return _trained(given, y, options, modules, target)
+    options = ("trainer.figures=false", "trainer.tensorboard=false", *options)
     with TemporaryDirectory(prefix="gpx-") as temporary:
         return _trained(given, y, options, modules, RunFolder(temporary))._replace(folder=None)
 

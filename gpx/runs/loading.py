@@ -15,7 +15,7 @@ from gpx.data import Standardiser
 from gpx.data.columns.coding import Coding
 from gpx.data.target_transform import TargetTransform
 from gpx.errors import CheckpointError, ConfigError
-from gpx.installation import command
+from gpx.installation import resuming
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.options.build import build, build_model
 from gpx.runs.folder import RunFolder
@@ -53,8 +53,7 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
     state = load_checkpoint(folder.checkpoint, where)
     if "posterior" not in state:
         raise CheckpointError(
-            f"the run in {folder.path} is not finished; "
-            f"finish it with: {command('train')} resume={folder.path}"
+            f"the run in {folder.path} is not finished; finish it with: {resuming(folder.path)}"
         )
     require_same_model(state, config, str(folder.config))
     note = version_note(version_of(state))

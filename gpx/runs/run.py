@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
-from gpx.installation import command
+from gpx.installation import command, resuming
 from gpx.linalg.processes import ALONE, sharing, work_shared
 from gpx.linalg.replayed import record_cuda_graph, solves_recorded
 from gpx.methods.base.start import StartWatch
@@ -95,10 +95,7 @@ def run(
                 where, why = error.filename or folder.path, error.strerror or error
                 text = f"{where} cannot be written: {why}"
                 if folder.config.exists():
-                    text += (
-                        f"; when that is solved, continue with: {command('train')} "
-                        f"resume={folder.path}"
-                    )
+                    text += f"; when that is solved, continue with: {resuming(folder.path)}"
                 raise WriteError(text) from error
 
 
@@ -227,5 +224,5 @@ def _train(state: PreparedRun) -> FitResult:
             initialise=initialise,
         )
     except Interrupted:
-        state.console.say(f"stopped; continue with: {command('train')} resume={state.folder.path}")
+        state.console.say(f"stopped; continue with: {resuming(state.folder.path)}")
         raise

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from gpx.errors import DataError
-from gpx.installation import command
+from gpx.installation import resuming
 
 METRICS = ("test.rmse", "test.mnlp", "test.accuracy", "test.rmse_original", "train.seconds")
 BASELINES = ("baseline.linear.rmse", "baseline.5-nn.rmse")
@@ -37,10 +37,7 @@ class RunTable(NamedTuple):
     @property
     def reminders(self) -> list[str]:
         """A line for each unfinished run."""
-        finish = command("train")
-        return [
-            f"not finished: {run} (finish it: {finish} resume={run})" for run in self.unfinished
-        ]
+        return [f"not finished: {run} (finish it: {resuming(run)})" for run in self.unfinished]
 
 
 class SweepTable(Callback):
@@ -173,6 +170,7 @@ def run_table(folders: Sequence[Path]) -> RunTable:
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table of texts, with aligned columns."""
+    header, *rows = [[cell.replace("|", r"\|") for cell in line] for line in [header, *rows]]
     widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
     lines = [header, ["-" * w for w in widths], *rows]
     return "\n".join(

@@ -12,9 +12,9 @@ from torch.distributions import (
 )
 
 from gpx.calibration import Conformal, Variance
+from gpx.calibration.intervals import widened
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.quantiles import central_interval, quantile
-from gpx.likelihoods.widened import widened
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 

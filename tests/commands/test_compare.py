@@ -19,10 +19,10 @@ def write_run(folder, split, rmse, **options):
     (folder / "metrics.json").write_text(json.dumps({**names, "test.rmse": rmse}))
 
 
-def test_only_runs_that_differ_in_seed_and_split_share_a_row(tmp_path):
+def test_only_runs_that_differ_in_seed_and_split_share_a_row(tmp_path, capsys):
     """Also where options of the data or of the model differ within one model."""
     number = 0
-    for model in ("SGPR", "SVGP"):
+    for model in ("SGPR", "SV|GP"):
         for size in (10, 20):
             for rows in (100, 200):
                 for split in (0, 1):
@@ -35,11 +35,12 @@ def test_only_runs_that_differ_in_seed_and_split_share_a_row(tmp_path):
     assert [row["runs"] for row in rows] == ["2"] * 8
     assert {(r["model"], r["approx.size"], r["data.a"]) for r in rows} == {
         (model, size, count)
-        for model in ("SGPR", "SVGP")
+        for model in ("SGPR", "SV|GP")
         for size in ("10", "20")
         for count in ("100", "200")
     }
     assert rows[0]["test.rmse"] == "1.5000 +- 0.7071"
+    assert r"SV\|GP" in capsys.readouterr().out
 
 
 def test_metrics_that_are_not_finite_are_shown_and_broken_files_are_named(tmp_path, capsys):

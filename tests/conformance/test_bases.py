@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from copies import copies
 from public_classes import public_classes
 
 from gpx import bases
@@ -225,7 +226,9 @@ def test_no_global_draws_and_the_same_basis_again(name):
     first = REGISTRY[name]()(inputs())
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert torch.equal(REGISTRY[name]()(inputs()), first)
+    basis = REGISTRY[name]()
+    for again in (basis, *copies(basis)):
+        assert torch.equal(again(inputs()), first)
 
 
 @pytest.mark.parametrize("name", NAMES)

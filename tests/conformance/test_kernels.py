@@ -5,6 +5,7 @@ import inspect
 
 import pytest
 import torch
+from copies import copies
 from public_classes import public_classes
 
 import gpx.kernels as kernels
@@ -181,6 +182,21 @@ def test_operator_agrees_and_state_dict_round_trips(name):
             parameter.add_(0.3)
     other.load_state_dict(kernel.state_dict())
     torch.testing.assert_close(other.evaluate(x, z), kernel.evaluate(x, z), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_are_the_same_and_on_their_own(name):
+    kernel = REGISTRY[name]()
+    x, z = overlapping()
+    first = next(kernel.parameters()).requires_grad_(False)  # a choice that must survive
+    dense = kernel.evaluate(x, z)
+    others = list(copies(kernel))
+    first.data.add_(1.0)
+    assert not torch.equal(kernel.evaluate(x, z), dense)
+    for again in others:
+        assert torch.equal(again.evaluate(x, z), dense)
+        if any(p.requires_grad for p in again.parameters()):
+            again.evaluate(x, z).sum().backward()
 
 
 @pytest.mark.parametrize("name", NAMES)

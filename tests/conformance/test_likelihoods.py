@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
+from copies import copies
 from public_classes import public_classes
 
 from gpx import likelihoods
@@ -161,7 +162,8 @@ def test_the_state_travels(name):
         for parameter in likelihood.parameters():
             parameter.add_(0.7)
     other.load_state_dict(likelihood.state_dict())
-    assert torch.equal(other.log_prob(y, mean), likelihood.log_prob(y, mean))
+    for again in (other, *copies(likelihood)):
+        assert torch.equal(again.log_prob(y, mean), likelihood.log_prob(y, mean))
 
 
 def declares(name, method):
@@ -238,3 +240,14 @@ def test_probit_derivatives_in_the_far_tails():
     )
     assert (information[2:] < 1e-28).all()
     assert (gradient[2:] < 1e-30).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predictive_laws_are_differentiable_in_the_latents(name):
+    likelihood, y, mean, variance = case(name)
+    moments = mean.requires_grad_(), variance.requires_grad_()
+
+    def density(mean, variance):
+        return likelihood.predictive(mean, variance).log_prob(y)
+
+    torch.autograd.gradcheck(density, moments, rtol=1e-4)

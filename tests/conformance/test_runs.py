@@ -138,6 +138,8 @@ RUNS = {
 pytestmark = pytest.mark.filterwarnings("ignore:the 2 chains have not converged")
 STOP = 3
 """Steps after which a run is stopped, to be resumed."""
+VARIANTS = ("cnn_mcd", "cnn_sorf", "dtc", "fic", "pitc", "sor")
+"""Approximations that differ from another one in an option of the model alone."""
 PROMISED = [
     "test.rmse",
     "test.mnlp",
@@ -242,11 +244,11 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
 
 def test_the_sparsity_of_discrete_weights_is_that_of_draws(finished):
     """In metrics.json and in the summary; zeros of 4,000 draws, five standard errors at most."""
-    posterior = load(finished.folder.path).posterior
     found = finished.metrics.get("predict.sparsity")
     assert (found is not None) == finished.approx.startswith("direct")
     if found is None:
         return
+    posterior = load(finished.folder.path).posterior
     assert finished.metrics["train.sparsity"] == pytest.approx(found, rel=1e-9)
     assert f"zeros in a draw of the weights: {100.0 * found:.1f} %" in summary(finished.metrics)
     codes = posterior.sample_codes(4000, generator=torch.Generator().manual_seed(0))
@@ -257,6 +259,8 @@ def test_the_sparsity_of_discrete_weights_is_that_of_draws(finished):
 
 def test_a_run_that_was_stopped_ends_at_the_same_numbers(finished, tmp_path):
     """To the bit, from other states of torch's own generator: so does one that was not stopped."""
+    if finished.approx in VARIANTS:
+        return
     folder = RunFolder(tmp_path / "stopped")
     with torch.random.fork_rng(), stopped_at(STOP):
         torch.manual_seed(1)  # of no use to a run

@@ -11,7 +11,7 @@ from omegaconf.errors import MissingMandatoryValue
 from gpx.data import DataSource
 from gpx.data.grids.file import EXTRA_GRIDS
 from gpx.data.sets.extra import EXTRA_SETS
-from gpx.data.sets.uci_sets import ALIASES, UCI_SETS
+from gpx.data.sets.uci import ALIASES, UCI_SETS
 from gpx.options.composition import composed as whole
 
 FOLDER = Path(__file__).parents[2] / "configs"

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.diagnostics.certificate import certify, certify_exact
-from gpx.diagnostics.credible_intervals import credible_intervals
 from gpx.diagnostics.event_probability import (
     exceedance_interval,
     exceedance_probability,
     probability_interval,
 )
+from gpx.diagnostics.moment_bounds import credible_intervals
 from gpx.diagnostics.nystrom_moments import davies_variance_bounds, nystrom_moment_bounds
 from gpx.errors import ConfigError, DataError, DTypeError
 from gpx.inducing import GreedyConditionalVariance

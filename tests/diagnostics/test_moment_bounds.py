@@ -6,7 +6,6 @@ import mpmath
 import pytest
 import torch
 
-from gpx.diagnostics.credible_intervals import credible_intervals
 from gpx.diagnostics.event_probability import (
     decide,
     exceedance_interval,
@@ -15,6 +14,7 @@ from gpx.diagnostics.event_probability import (
 )
 from gpx.diagnostics.moment_bounds import (
     MomentBounds,
+    credible_intervals,
     moment_bounds_from_kl,
     variance_ratio_interval,
 )

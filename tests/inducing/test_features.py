@@ -29,6 +29,18 @@ def data(n=60, d=1, seed=0):
     return x, y
 
 
+def sparse(num_inducing, kernel=None, mean=Zero, features=Eigenfunctions, num_inputs=1):
+    return SGPR(
+        kernel=RBF(lengthscale=0.8) if kernel is None else kernel,
+        mean=mean(),
+        likelihood=Gaussian(0.05),
+        num_inputs=num_inputs,
+        num_inducing=num_inducing,
+        features=features(),
+        fit_noise=False,
+    )
+
+
 def bound(kernel, x, y, z, features):
     with torch.no_grad():
         terms, _, report = collapsed_elbo(kernel, x, z, y, NOISE, gradient=False, features=features)
@@ -109,15 +121,7 @@ def test_eigenfunctions_leave_the_tail_on_average_over_the_density():
 @torch.no_grad()
 def test_enough_eigenfunctions_are_exact_inference():
     x, y = data(80)
-    model = SGPR(
-        kernel=RBF(lengthscale=0.8),
-        mean=Constant(),
-        likelihood=Gaussian(0.05),
-        num_inputs=1,
-        num_inducing=60,
-        features=Eigenfunctions(),
-        fit_noise=False,
-    ).double()
+    model = sparse(60, mean=Constant).double()
     model.initialise(x, y, generator=torch.Generator())
     exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
     got, want = CollapsedELBO().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
@@ -127,18 +131,7 @@ def test_enough_eigenfunctions_are_exact_inference():
     posterior = model.condition(x, y)
     for one, other in zip(posterior.predict(at), exact.condition(x, y).predict(at), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
-    rebuilt = (
-        SGPR(
-            kernel=RBF(),
-            mean=Constant(),
-            likelihood=Gaussian(),
-            num_inputs=1,
-            num_inducing=60,
-            features=Eigenfunctions(),
-        )
-        .double()
-        .new_posterior()
-    )
+    rebuilt = sparse(60, RBF(), Constant).double().new_posterior()
     rebuilt.load_state_dict(posterior.state_dict())
     assert torch.equal(rebuilt.predict(at).mean, posterior.predict(at).mean)
     with pytest.raises(ConfigError, match="need inducing points"):
@@ -166,15 +159,8 @@ def test_a_posterior_of_eigenfunctions_can_be_certified():
 @pytest.mark.parametrize("kind", [Points, Eigenfunctions, Eigenvectors])
 def test_gradient_of_the_bound_equals_that_of_dense_algebra(kind):
     x, y = data(40, 2)
-    model = SGPR(
-        kernel=RBF(ard_num_dims=2, lengthscale=[0.8, 1.4], outputscale=1.2),
-        mean=Zero(),
-        likelihood=Gaussian(0.05),
-        num_inputs=2,
-        num_inducing=12,
-        features=kind(),
-        fit_noise=False,
-    ).double()
+    kernel = RBF(ard_num_dims=2, lengthscale=[0.8, 1.4], outputscale=1.2)
+    model = sparse(12, kernel, features=kind, num_inputs=2).double()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     parameters = [p for group in model.parameter_groups().values() for p in group]
     assert (model.inducing_points in set(parameters)) == model.features.trainable
@@ -195,15 +181,7 @@ def test_gradient_of_the_bound_equals_that_of_dense_algebra(kind):
 
 def test_float32_keeps_the_bound_below():
     x, y = data(80)
-    wide = SGPR(
-        kernel=RBF(lengthscale=0.8),
-        mean=Zero(),
-        likelihood=Gaussian(0.05),
-        num_inputs=1,
-        num_inducing=30,
-        features=Eigenfunctions(),
-        fit_noise=False,
-    )
+    wide = sparse(30)
     wide.initialise(x.float(), y.float(), generator=torch.Generator())
     with torch.no_grad():
         found = CollapsedELBO().evidence(wide, x.float(), y.float())
@@ -232,15 +210,7 @@ def test_cuda_agrees_with_cpu():
     x, y = data(80)
     values = []
     for device in ("cpu", "cuda"):
-        model = SGPR(
-            kernel=RBF(lengthscale=0.8),
-            mean=Zero(),
-            likelihood=Gaussian(0.05),
-            num_inputs=1,
-            num_inducing=20,
-            features=Eigenfunctions(),
-            fit_noise=False,
-        ).to(device, torch.float64)
+        model = sparse(20).to(device, torch.float64)
         model.initialise(x.to(device), y.to(device), generator=torch.Generator(device))
         values.append(float(CollapsedELBO().evidence(model, x.to(device), y.to(device)).value))
     assert values[1] == pytest.approx(values[0], rel=1e-9)

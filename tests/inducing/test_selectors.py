@@ -195,8 +195,9 @@ def test_a_threshold_of_novelty_sets_the_number_of_points():
         novelty = float((matrix - explained).diagonal().max())
         assert (novelty > 0.05 * 2.0) == (m < size)
     assert len(GreedyConditionalVariance(threshold=0.05)(x, function, 7)) == 7
-    with pytest.raises(ConfigError, match=r"threshold=1\.0 is a share of k\(x, x\)"):
-        GreedyConditionalVariance(threshold=1.0)
+    for wrong in (1.0, "x"):
+        with pytest.raises(ConfigError, match=rf"threshold={wrong} is a share of k\(x, x\)"):
+            GreedyConditionalVariance(threshold=wrong)
 
 
 @pytest.mark.parametrize("cls", [GreedyConditionalVariance, SampledConditionalVariance])

@@ -5,6 +5,7 @@ import math
 import warnings
 from itertools import pairwise
 
+import derivatives
 import pytest
 import torch
 
@@ -72,6 +73,27 @@ def test_variances_lie_within_their_certificate(rule):
     assert bool((found.variance - found.gap <= want + 1e-10).all())
     noise = model.likelihood.noise_variance.detach()
     assert float(((got - want) / (want + noise)).max()) <= posterior.facts()["variance_error_bound"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_derivatives_are_those_of_the_predictions(rule):
+    model, x, y = problem(variance=rule, tolerance=1e-10)
+    posterior = model.condition(x, y)
+    at = torch.rand(3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 4
+    derivatives.check(lambda rows: predict_quietly(posterior, rows), at)
+
+
+def test_derivatives_of_solved_variances_meet_the_tolerance():
+    """An error e of a solve enters the variance as its square, but derivatives as it is."""
+    model, x, y = problem(variance="exact", tolerance=1e-3)
+    other = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+    at = torch.rand(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 4
+    at.requires_grad_()
+    found, wanted = [
+        torch.autograd.grad(m.condition(x, y).predict(at).variance.sum(), at)[0]
+        for m in (model, other)
+    ]
+    torch.testing.assert_close(found, wanted, rtol=0.0, atol=1e-3 * float(wanted.abs().max()))
 
 
 def test_default_variances_hold_where_the_noise_is_small():

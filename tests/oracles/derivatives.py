@@ -16,5 +16,6 @@ def check(predict, x, *, rtol=1e-4):
         weights = torch.linspace(0.5, 1.5, value.numel()).double().reshape(value.shape)
         (slope,) = torch.autograd.grad((weights * value).sum(), asked, retain_graph=True)
         change = (weights * (ends[0][place] - ends[1][place])).sum() / 2.0
-        assert slope.abs().max() > 0.0
+        # zero only where the prediction does not move, as the mean of an untrained deep process
+        assert bool(slope.any()) or torch.equal(ends[0][place], ends[1][place])
         torch.testing.assert_close((slope * step).sum(), change, rtol=rtol, atol=1e-12)

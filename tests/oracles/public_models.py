@@ -201,6 +201,7 @@ MODELS = {
         models.Reweighted,
         basis=partial(GridFeatures, num_inputs=INPUTS),
         num_basis=20,
+        priors=models.WeightPriors(),
         inference="type2",
     ),
     "Reweighted interpolated": lambda: gaussian(

@@ -68,8 +68,9 @@ class ProductFactors:
         if not isinstance(kernel, Stationary) or not factors:
             raise ConfigError(
                 f"kernel {kernel.name} over {len(columns)} columns is no product of "
-                "one-dimensional kernels, which a grid needs: use kernel=RBF(), or a product of "
-                "stationary kernels with one column each (active_dims)"
+                "one-dimensional kernels, which a grid needs: use kernel=RBF(), a product over "
+                "axes such as kernel=AxisProduct(family=matern32), or one of stationary kernels "
+                "with one column each (active_dims)"
             )
         self._scales.append((kernel, "outputscale"))
         self._parts.append((kernel, columns))

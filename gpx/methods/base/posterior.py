@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Categorical, Distribution
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
@@ -38,13 +38,8 @@ class Posterior(DataSized, ABC):
 
     It holds everything prediction needs (caches as buffers, its own copy of the kernel), so that
     nothing depends on the model it came from, on train()/eval() switches or on hidden caches.
-
-    Attributes:
-        differentiable: whether predictions keep a graph for inputs that require a gradient; those
-            of y do if the likelihood is Gaussian. Without such inputs they run without gradients.
+    Predictions keep a graph for inputs that require a gradient, and only then.
     """
-
-    differentiable: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -71,8 +66,8 @@ class Posterior(DataSized, ABC):
         variance, with all hyperparameters fixed.
 
         Raises:
-            NotAvailable: x requires a gradient, and this posterior is not ``differentiable``
-                (checked for every subclass).
+            NotAvailable: x requires a gradient, and the subclass has cut it off (checked for every
+                subclass).
             ShapeError, DTypeError: not a matrix, or in another precision or on another device than
                 the posterior (checked for every subclass).
         """
@@ -84,10 +79,7 @@ class Posterior(DataSized, ABC):
         marginals, or with uncertain noise, override it.
         """
         _check_inputs(self, x)
-        wanted = _wants_gradient(x)
-        if wanted and not isinstance(likelihood, Gaussian):
-            raise no_gradient(self, f" of y under {class_name(likelihood)}")
-        with torch.set_grad_enabled(wanted):
+        with torch.set_grad_enabled(_wants_gradient(x)):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
@@ -201,16 +193,20 @@ def _keep_graph_if_wanted(cls: type[Posterior], method: str) -> None:
     @functools.wraps(inner)
     def run(self: Posterior, x: Tensor, *rest: Any, **options: Any) -> Any:
         wanted = _wants_gradient(x)
-        if wanted and not self.differentiable:
-            raise no_gradient(self)
         with torch.set_grad_enabled(wanted):
             found = inner(self, x, *rest, **options)
-        parts = {Marginals: found, Tensor: (found,)}.get(type(found), ())
-        if wanted and len(x) and parts and not any(part.requires_grad for part in parts):
+        if wanted and len(x) and not any(part.requires_grad for part in _tensors(found)):
             raise no_gradient(self)  # a subclass has dropped the graph
         return found
 
     setattr(cls, method, run)
+
+
+def _tensors(found: Marginals | Tensor | Distribution) -> Sequence[Tensor]:
+    """What a prediction is made of, as far as derivatives are concerned."""
+    if isinstance(found, Distribution):
+        return (found.probs if isinstance(found, Categorical) else found.mean,)
+    return (found,) if isinstance(found, Tensor) else found
 
 
 def no_gradient(posterior: Posterior, of: str = "") -> NotAvailable:

@@ -85,7 +85,6 @@ class SampledPosterior(Posterior):
             weights = torch.cholesky_solve(centred, factor).view(latent.shape)
             yield _Part(kernel, mean, factor, weights)
 
-    @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance at x (t, d) of every sample: (S, t), or (S, t, p) for p latents."""
         p, n = self.num_latents, self.inputs.shape[0]
@@ -107,7 +106,6 @@ class SampledPosterior(Posterior):
         """As in ``Posterior``: mean and variance of the mixture."""
         return mixture_moments(self.components(x))
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``: class probabilities are averages over the samples.
 

@@ -13,7 +13,7 @@ from gpx.backends import row_chunks
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood, class_law
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.posterior import Marginals, Posterior, no_gradient
 from gpx.methods.classification.site_matrix import SiteMatrix, site_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
@@ -64,7 +64,6 @@ class SitePosterior(Posterior):
             self._sites = site_matrix(kernel, self.information.double())
         return self._sites
 
-    @torch.no_grad()
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (t, p) and covariance (t, p, p) of the p latents at each row of x (t, d).
 
@@ -96,15 +95,19 @@ class SitePosterior(Posterior):
             covariance = covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0)
         return Marginals(mean, covariance)
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``; for several classes under the joint distribution of the latents.
 
         Class probabilities are then averages over ``SOBOL_POINTS`` quasi-random points, the same
         for every row and call, with errors of about 1e-3.
+
+        Raises:
+            NotAvailable: several classes, and x requires a gradient.
         """
         if self.num_latents == 1:
             return super().predictive(x, likelihood)
+        if torch.is_grad_enabled():  # roots by eigenvectors have no derivative
+            raise no_gradient(self, " of classes")
         mean, covariance = (part.double() for part in self.joint(x))
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0.0).sqrt().unsqueeze(1)

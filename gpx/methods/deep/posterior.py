@@ -139,7 +139,6 @@ class NetworkPosterior(Posterior):
                 parts.append(of(rows))
         return torch.cat(parts, -2)
 
-    @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance of f for each draw: (S, n), or (S, n, p).
 
@@ -156,12 +155,10 @@ class NetworkPosterior(Posterior):
             found = found.squeeze(3)
         return Marginals(found[0], found[1])
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the mixture over draws at x (n, d): (n,) or (n, p)."""
         return mixture_moments(self.components(x))
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Mixture over draws of the distribution of y at x (n, d).
 
@@ -191,7 +188,6 @@ class NetworkPosterior(Posterior):
             likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1)),
         )
 
-    @torch.no_grad()
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:

@@ -81,10 +81,9 @@ class DirectNetworkPosterior(DiscretePosterior):
         for rows in row_chunks(len(x), 4 * 8 * len(self.polynomial.counts), DEFAULT_BUDGET):
             yield rows, self.coefficients(x[rows].double())
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Exact mean and variance of the network at x (t, d). Cost: t h^2 multiply-adds."""
-        mean, variance = x.new_empty(2, len(x))
+        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
         for rows, made in self.blocks(x):
             mean[rows] = (made @ self.expected).to(x.dtype)
             variance[rows] = ((made @ self.covariance) * made).sum(1).clamp(min=0.0).to(x.dtype)

@@ -63,7 +63,6 @@ class DiscretePosterior(InDoublePrecision, Posterior):
         assert isinstance(likelihood, Gaussian)
         return likelihood.noise_variance.detach()
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``; adds the expected noise variance if that has a posterior."""
         if not self.has_own_noise:
@@ -71,7 +70,6 @@ class DiscretePosterior(InDoublePrecision, Posterior):
         mean, variance = self.predict(x)
         return Normal(mean, (variance + self.noise_variance(likelihood).to(x.dtype)).sqrt())
 
-    @torch.no_grad()
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:
@@ -172,7 +170,6 @@ class DirectPosterior(DiscretePosterior):
         for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
             yield rows, self.basis(x[rows]) * self.scale.to(x.dtype)
 
-    @torch.no_grad()
     def cumulants(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance and third cumulant of f at x (t, d) in every component: (r, t) each.
 
@@ -200,14 +197,12 @@ class DirectPosterior(DiscretePosterior):
         off = mean - (shares * mean).sum(0)
         return (shares * (third + 3.0 * variance * off + off**3)).sum(0)
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``DiscretePosterior``; for several components a mixture of normals."""
         if len(self.shares) == 1:
             return super().predictive(x, likelihood)
         return self._mixture_of_normals(x, self.noise_variance(likelihood).to(x.dtype))
 
-    @torch.no_grad()
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:

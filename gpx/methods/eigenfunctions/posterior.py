@@ -73,7 +73,6 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
             "num_eigenfunctions": len(self.scale),
         }
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 
@@ -82,7 +81,9 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         functions = EigenfunctionPass(self.basis, self.modes, x)
         for rows in functions.blocks():
-            unit = functions(rows)
+            # the blocks of ``functions`` keep no graph
+            graph = torch.is_grad_enabled()
+            unit = self.basis.features(x[rows], self.modes) if graph else functions(rows)
             found, variance[rows] = self._of_weights.marginals(unit)
             mean[rows] = self.mean(x[rows]) + found
             if self.correction:

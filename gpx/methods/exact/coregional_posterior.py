@@ -93,7 +93,6 @@ class CoregionalPosterior(Posterior):
             "jitter": jitter,
         }
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance (t, p) of the outputs without noise at x (t, d).
 
@@ -102,7 +101,6 @@ class CoregionalPosterior(Posterior):
         mean, covariance = self.joint_outputs(x)
         return Marginals(mean, covariance.diagonal(dim1=1, dim2=2).clamp_min(0.0))
 
-    @torch.no_grad()
     def joint_outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (t, p) and covariance (t, p, p) of the outputs of each row, without noise.
 
@@ -132,7 +130,6 @@ class CoregionalPosterior(Posterior):
             return super().predictive_of_rows(x, likelihood, noise)
         return self._law(x, likelihood.noise_of_rows(noise))
 
-    @torch.no_grad()
     def _law(self, x: Tensor, noise: Tensor) -> MultivariateNormal:
         """Law of the targets at x (t, d), with noise variances (p,) or (t, p)."""
         mean, covariance = self.joint_outputs(x)

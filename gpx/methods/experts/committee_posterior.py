@@ -96,10 +96,9 @@ class CommitteePosterior(ExpertsPosterior):
         white = torch.linalg.solve_triangular(factor, right, upper=False).squeeze(1)
         return CommunicationExpert(inputs, factor, white)
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at each of the points x (t, d)."""
-        mean, variance = x.new_empty(2, len(x))
+        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
         for rows in self.blocks(x):
             mean[rows], variance[rows] = self.combine(x[rows]).result()
         return Marginals(self.mean(x) + mean, variance)

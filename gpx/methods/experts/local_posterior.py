@@ -24,10 +24,9 @@ class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
     Cost: m^2 multiply-adds per test point for experts of m rows.
     """
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function of the nearest expert at x (t, d)."""
-        mean, variance = x.new_empty(2, len(x))
+        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
         for block in self.row_blocks(x):
             at, block_mean, block_variance = x[block], mean[block], variance[block]
             for members, rows, real in self.points_by_batch(self.regions.nearest(at)):

@@ -109,7 +109,8 @@ class Members(NamedTuple):
             cross (c, m, t): prior covariances; overwritten.
             whitened (b, t): L^{-1} k(x_b, x_*), if there is a communication expert.
         """
-        cross = cross.contiguous()  # as in ``condition``
+        # as in ``condition``; a graph keeps its own
+        cross = cross.clone() if cross.requires_grad else cross.contiguous()
         if whitened is not None:
             assert self.white is not None
             each = whitened.expand(len(cross), *whitened.shape)
@@ -118,7 +119,6 @@ class Members(NamedTuple):
             cross *= self.batch.mask.unsqueeze(2)
         return cross
 
-    @torch.no_grad()
     def predict(self, cross: Tensor, start: Marginals, prior: Tensor) -> Marginals:
         """Mean minus the prior mean, and variance, of every expert: (c, t) each.
 
@@ -131,4 +131,6 @@ class Members(NamedTuple):
         mean = start.mean + torch.einsum("cm,cmt->ct", self.alpha, cross)
         white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
         smallest = torch.finfo(prior.dtype).eps * prior
-        return Marginals(mean, torch.maximum(start.variance - white.square_().sum(1), smallest))
+        # without a graph, ``white`` is not used again
+        squares = white.square() if white.requires_grad else white.square_()
+        return Marginals(mean, torch.maximum(start.variance - squares.sum(1), smallest))

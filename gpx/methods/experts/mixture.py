@@ -228,10 +228,10 @@ class MixturePosterior(ExpertsPosterior):
         """Probabilities of the experts at an input."""
         return Gates(self.log_shares, self.centres, self.variances)
 
-    @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance of every expert's latent function at x (t, d): (K, t) each."""
-        mean, variance = x.new_empty(2, len(self.sizes), len(x))
+        shape = len(self.sizes), len(x)
+        mean, variance = x.new_empty(shape), x.new_empty(shape)
         for block in self.row_blocks(x):
             for members in self.experts()[1]:
                 experts = members.batch.experts
@@ -239,12 +239,10 @@ class MixturePosterior(ExpertsPosterior):
                 mean[experts, block], variance[experts, block] = self.latent(members, at)
         return Marginals(mean, variance)
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the mixture at x (t, d), which is not Gaussian."""
         return mixture_moments(self.components(x), self.gates.probabilities(x))
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """The mixture of the experts' normals at x (t, d), each with its own noise."""
         mean, variance = self.components(x)

@@ -101,7 +101,6 @@ class RegionsPosterior(PartsPosterior):
         super().__init__(parts, budget)
         self.regions = copy.deepcopy(regions)
 
-    @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """As in ``Posterior``; with own hyperparameters the nearest expert's noise is added."""
         if self.own is None:

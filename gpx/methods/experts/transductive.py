@@ -166,10 +166,9 @@ class TransductivePosterior(RegionsPosterior):
         budget = min(self.budget, ARRAYS_PER_BATCH * batch_bytes(x.device))
         return row_chunks(len(x), ARRAYS_PER_BATCH * row, budget)
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
-        mean, variance = x.new_empty(2, len(x))
+        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
         rows = self.neighbours(x)
         for block in self.blocks(x):
             at = x[block]

@@ -82,7 +82,6 @@ class ReweightedPosterior(ReweightedState, Posterior):
         """As in ``Posterior``."""
         return {"num_samples": len(self.samples), "num_basis": len(self.projected)}
 
-    @torch.no_grad()
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance (T, t) of the latent function at x (t, d) for every sample."""
         shape = len(self.samples), x.shape[0]

@@ -78,6 +78,14 @@ class EffectivePosterior(SGPRPosterior):
             raise no_joint_law(self)
         return super().project_rows(x)
 
+    def projected_marginals(self, x: Tensor) -> Marginals:
+        """As in ``JointLaw``, for every ``test``."""
+        found = super().project_rows(x)
+        if self.test == "none":
+            assert found.added is not None
+            return Marginals(found.mean, found.added.square().sum(-1))
+        return self._marginals_of(found)
+
     def joint_covariance(self, x: Tensor) -> Tensor:
         """As in ``Posterior``: ``covariance`` as an array; differentiable for ``test="full"``."""
         if torch.is_grad_enabled():  # x requires a gradient
@@ -188,8 +196,6 @@ class BlockPosterior(SGPRPosterior):
         Cost: each block with a test point b M^2 / 2 + b^2 M + b^3 / 3 multiply-adds, each test
         point M^2 + b M + b^2; memory of one block.
         """
-        if torch.is_grad_enabled():  # x requires a gradient
-            return self.projected_marginals(x)
         whitener = self._whitener()
         mean, variance = self.mean(x).clone(), x.new_empty(len(x))
         labels = self.regions.nearest(x)
@@ -203,7 +209,7 @@ class BlockPosterior(SGPRPosterior):
                 part = BlockNoise(store, own, low, self.noise)
                 solved = part.whiten(low)
             for rows in (labels == number).nonzero().squeeze(1).split(TEST_ROWS):
-                block = whitener.block(x[rows], x.new_empty(len(rows), len(self.weights)))
+                block = self._whitened_rows(x[rows])
                 mean[rows] += block @ self.weights
                 left = self._unexplained(x[rows], block)
                 if part is not None:

@@ -107,6 +107,12 @@ class SGPRPosterior(JointLaw):
     def _whitener(self) -> Whitener:
         return Whitener(self.kernel, self.inducing_points, self.factor, self.features)
 
+    def _whitened_rows(self, x: Tensor) -> Tensor:
+        """Rows of A^T (b, M) at x (b, d); differentiable where gradients are enabled."""
+        if torch.is_grad_enabled():
+            return SGPRPosterior.project_rows(self, x).explained
+        return self._whitener().block(x, x.new_empty(len(x), len(self.weights)))
+
     def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
         """Variance (b,) of f at x (b, d) given u, from rows of A^T (b, M)."""
         return (self.kernel.diagonal(x) - torch.linalg.vecdot(block, block)).clamp_(min=0.0)

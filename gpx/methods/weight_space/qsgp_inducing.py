@@ -79,7 +79,6 @@ class InducingPosterior(IterativePosterior):
         found["variance"] = self.variance_family
         return found
 
-    @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
         if self.variance_family in VARIANCE_RULES:
@@ -92,7 +91,8 @@ class InducingPosterior(IterativePosterior):
             cross = self.kernel.evaluate(x[rows], self.inputs)
             # large weights of both signs cancel, so products are summed in float64
             mean[rows] = (cross.double() @ self.alpha.double()).to(x.dtype)
-            square = cross.square_()
+            # without a graph, the covariances are not used again
+            square = cross.square() if cross.requires_grad else cross.square_()
             found = (square @ self.scales.to(x.dtype)).double()
             if self.variance_family == "augmented":
                 prior = self.kernel.diagonal(x[rows]).double()

@@ -13,7 +13,7 @@ import pytest
 from gpx.data import UCI, load
 from gpx.data.folders import sha256
 from gpx.data.sets import uci as module
-from gpx.data.sets.uci_sets import ALIASES, REVISION, UCI_SETS, Pinned, UCISet
+from gpx.data.sets.uci import ALIASES, REVISION, UCI_SETS, Pinned, UCISet
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 

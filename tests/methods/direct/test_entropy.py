@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from gpx.methods.direct.entropy import entropy_bound, entropy_surrogate, log_density
+from gpx.methods.direct.mixture_elbo import entropy_bound, entropy_surrogate, log_density
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 

@@ -12,7 +12,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.methods.direct import mixture_elbo
-from gpx.methods.direct.entropy import log_density
+from gpx.methods.direct.mixture_elbo import log_density
 from gpx.models import Direct, DirectMixture, NoiseGrid, WeightGrid
 from gpx.objectives import DirectELBO, DirectMixtureELBO, DirectSampledELBO
 from gpx.training import LBFGSB

@@ -9,8 +9,8 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
-from gpx.methods.direct.entropy import log_density
 from gpx.methods.direct.mean_field import draw_codes
+from gpx.methods.direct.mixture_elbo import log_density
 from gpx.models import Direct, DirectMixture, NoiseGrid, WeightGrid
 from gpx.objectives import DirectMixtureELBO, DirectSampledELBO
 

@@ -13,8 +13,7 @@ from gpx.linalg import probe_vectors
 from gpx.means import Zero
 from gpx.methods.ski.gradients import logdet_gradient
 from gpx.methods.ski.low_rank import EigenPart, PivotedPart
-from gpx.methods.ski.probed_slopes import ProbedSlopes
-from gpx.methods.ski.quad_logdet import _num_probes_needed
+from gpx.methods.ski.quad_logdet import ProbedSlopes, _num_probes_needed
 from gpx.methods.ski.waves import WavePart
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence

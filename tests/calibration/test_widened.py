@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.distributions import Categorical, Laplace, MixtureSameFamily, Normal, StudentT
 
+from gpx.calibration.intervals import widened
 from gpx.errors import ConfigError
 from gpx.likelihoods.quantiles import cdf
-from gpx.likelihoods.widened import widened
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
