@@ -16,7 +16,7 @@ from gpu_machine import DTYPES, Machine, catch_errors, write_row
 from torch import Tensor
 
 from gpx.backends.radial_parts import RadialPart
-from gpx.backends.triton import triton_refusal
+from gpx.backends.triton import triton_fourier, triton_normals, triton_refusal, triton_tree
 from gpx.bases.counter_random import standard_normals
 from gpx.kernels import RBF
 from gpx.operators import KernelMatrix
@@ -54,6 +54,8 @@ def triton_kernels(machine: Machine) -> None:
     if refusal is not None:
         write_row("Triton kernels", passed=None, note=refusal)
         return
+    if machine.is_gpu:
+        passes_in_use(machine)
     tasks = [(case, str(machine.device), machine.quick) for case in cases()]
     if machine.quick:
         found = map(checked, tasks[::4])
@@ -65,6 +67,19 @@ def triton_kernels(machine: Machine) -> None:
     with catch_errors("Triton kernels"), spawned.Pool(PROCESSES) as pool:
         for row in pool.imap_unordered(checked, tasks):
             write_row(**row)
+
+
+def passes_in_use(machine: Machine) -> None:
+    """Whether models take the kernels that no option asks for: all, on a device that can."""
+    x = machine.normal(4, 2)
+    with torch.no_grad():  # as in the forward pass of an autograd function
+        used = {
+            "Fourier features": triton_fourier(x),
+            "normals": triton_normals(torch.arange(4, device=machine.device)),
+            "products of eigenfunctions": triton_tree(x[:, 0]),
+        }
+    unused = [name for name, taken in used.items() if not taken]
+    write_row("Triton passes in use", passed=not unused, note=", ".join(unused))
 
 
 def checked(task: tuple[Case, str, bool]) -> dict[str, Any]:

@@ -174,7 +174,9 @@ def _profile_refusal(
 def _trial_refusal(trial: Callable[[], float], what: str) -> str | None:
     """Why a tested kernel cannot be used; None if its error is rounding."""
     try:
-        error = trial()
+        # asked from within autograd functions and inference mode, where nothing has a gradient
+        with torch.inference_mode(False), torch.enable_grad():
+            error = trial()
     except Exception as failure:  # a compiler may fail in any way
         reason = " ".join(str(failure).split()) or "no reason given"
         return (
