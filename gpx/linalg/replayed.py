@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -39,11 +39,23 @@ def record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
         RuntimeError: an operation of ``body`` cannot be recorded (it waits, or copies from the
             host).
     """
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=_recording_stream(torch.cuda.current_device())):
-        body()
+    graph, stream = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            body()
+    except RuntimeError:
+        _end_recording(stream)
+        raise
     replay: Callable[[], None] = graph.replay
     return replay
+
+
+def _end_recording(stream: torch.cuda.Stream) -> None:
+    """Make torch leave a recording that failed: its default generator on the device still counts
+    as recorded, and would refuse all further draws, until a recording succeeds."""
+    number = torch.zeros((), device=stream.device)
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+        number.add_(1.0)
 
 
 @lru_cache(maxsize=64)

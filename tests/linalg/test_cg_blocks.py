@@ -291,6 +291,38 @@ def test_every_device_has_a_stream_of_its_own_for_recordings(monkeypatch):
     assert used[0] is used[2]
 
 
+def test_a_recording_that_fails_is_followed_by_one_that_does_not(monkeypatch):
+    """Otherwise draws from torch's default generator on the device would fail from then on."""
+    recorded = []
+
+    @contextmanager
+    def graph(made, stream):
+        yield
+        recorded.append(stream)
+
+    def refused():
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=None))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: SimpleNamespace(device="cpu"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    _recording_stream.cache_clear()
+    with pytest.raises(RuntimeError, match="not permitted"):
+        record_cuda_graph(refused)
+    _recording_stream.cache_clear()
+    assert len(recorded) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_draws_go_on_after_a_recording_that_failed():
+    number = torch.ones((), device="cuda")
+    with pytest.raises(RuntimeError):
+        record_cuda_graph(lambda: float(number))
+    assert torch.rand(3, device="cuda").isfinite().all()
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_one_option_rules_over_the_solves_of_a_run(monkeypatch, asked):
     seen = []
