@@ -63,7 +63,10 @@ CEILINGS = {
         1,
     ),
     "vnngp": (
-        ["approx=vnngp", "data.num_points=300", "approx.num_neighbours=6"],
+        [
+            *("approx=vnngp", "data.num_points=300", "approx.num_neighbours=6"),
+            "init.neighbour_evaluations=1",
+        ],
         262,
         1,
     ),
