@@ -23,8 +23,9 @@ from gpu_machine import (
     write_row,
 )
 from gpu_tables import CLASSES, TWO_TARGETS, with_tables
+from gpu_triton import triton_kernels
 
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Matern12
 from gpx.operators import KernelMatrix
 
 FIVE_STEPS = {
@@ -88,9 +89,12 @@ blocks, which changes the estimate of the log determinant. All others agree to r
 
 
 def correctness(machine: Machine) -> None:
-    """The doctor, kernel products, every approximation on both devices, and the tests for GPUs."""
+    """The doctor, kernels, every approximation on both devices, and the tests for GPUs."""
     command(machine, "doctor", [sys.executable, "-m", "gpx.doctor"], 120)
+    triton_kernels(machine)
     kernel_products(machine)
+    long_sums(machine)
+    coincident_rows(machine)
     chosen = dict(list(FIVE_STEPS.items())[:: 6 if machine.quick else 1])
     for name, options in chosen.items():
         if machine.left() < 60:
@@ -112,7 +116,8 @@ def gpu_tests(machine: Machine) -> None:
     files = [str(path) for path in every if "mark.gpu" in path.read_text()]
     # options of pyproject.toml name a plugin that may not be installed
     words = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=--import-mode=importlib"]
-    command(machine, name, [*words, "-m", "gpu", *files], machine.left() - 10)
+    # the slow one is a row of the headline runs
+    command(machine, name, [*words, "-m", "gpu and not slow", *files], machine.left() - 10)
 
 
 def search_path() -> str:
@@ -190,3 +195,37 @@ def kernel_products(machine: Machine) -> None:
                     name, value=max(off, turned), unit="off by, relative",
                     passed=max(off, turned) <= allowed,
                 )  # fmt: skip
+
+
+def own_backends(machine: Machine) -> list[str]:
+    """All but KeOps, which would compile for seconds for every kernel."""
+    return [name for name in backends(machine) if name != "keops"]
+
+
+def long_sums(machine: Machine) -> None:
+    """Sums of 100,000 positive entries in float32, where errors of one sign would add up."""
+    n = machine.size(100_000, 2000)
+    x = machine.normal(n, 8, dtype=torch.float64)
+    few, ones = x[:500], torch.ones(n, 1, dtype=torch.float64, device=machine.device)
+    kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, torch.float64).requires_grad_(False)
+    exact = kernel.evaluate(few, x) @ ones
+    kernel = kernel.float()
+    for backend in own_backends(machine):
+        name = f"sums of {n:,} entries, {backend}, float32"
+        with catch_errors(name):
+            matrix = KernelMatrix.of(kernel, few.float(), x.float(), backend=backend)  # type: ignore[arg-type]
+            off = float(((matrix @ ones.float()).double() / exact - 1.0).abs().max())
+            write_row(name, value=off, unit="off by, relative", passed=off <= 1e-5)
+
+
+def coincident_rows(machine: Machine) -> None:
+    """Entries for coincident rows, one, of a kernel whose square root magnifies rounding."""
+    x = machine.normal(machine.size(1000, 50), 8)
+    kernel = Matern12(8, lengthscale=LENGTHSCALE).to(machine.device).requires_grad_(False)
+    identity = torch.eye(len(x), device=machine.device)
+    for backend in own_backends(machine):
+        name = f"coincident rows, Matern 1/2, {backend}, float32"
+        with catch_errors(name):
+            matrix = KernelMatrix.of(kernel, x, x.clone(), backend=backend)  # type: ignore[arg-type]
+            off = float(((matrix @ identity).diagonal() - 1.0).abs().max())
+            write_row(name, value=off, unit="off by", passed=off <= 2e-3)

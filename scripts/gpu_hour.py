@@ -60,7 +60,7 @@ OUTPUT = HERE.parent / "experiments" / "gpu" / "hour"
 """A folder of its own, because experiments/gpu has another RESULTS.md."""
 LIMITS = {
     "ceilings": 60,
-    "correctness": 420,
+    "correctness": 450,
     "headline": 270,
     "peers": 300,
     "profiles": 90,
@@ -271,7 +271,7 @@ def results(rows: list[Row]) -> str:
                 format_value(row.get("peer")),
                 ratio(row),
                 str(row.get("note", "")),
-                f"{row['date'][:10]} {str(row.get('commit', ''))[:8]} {row['device']}",
+                f"{row['date'][:10]} {(row.get('commit') or 'unknown')[:8]} {row['device']}",
             ]
             clean = (c.replace("|", "/").replace("\n", " ") for c in cells)
             text.append("| " + " | ".join(clean) + " |")

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from gpu_comparisons import peers
 from gpu_correctness import correctness
 from gpu_machine import (
     DTYPES,
+    LENGTHSCALE,
     ROOT,
     SILENT_RUN,
     SMALL_DATA,
@@ -29,6 +31,9 @@ from gpu_machine import (
 )
 from gpu_sizes import sizes
 
+from gpx.kernels import RBF
+from gpx.linalg import RelativeResidual, conjugate_gradients
+from gpx.linalg.replayed import solve_recordings, solves_recorded
 from gpx.runs.environment import environment_record
 
 # -- ceilings -------------------------------------------------------------------------------------
@@ -140,7 +145,8 @@ def two_million_points(machine: Machine) -> None:
 
 
 def profiles(machine: Machine) -> None:
-    """Launches, kernels that take most time, and peak memory of short runs."""
+    """Launches, kernels that take most time, and peak memory of short runs; a recorded solve."""
+    recorded_solve(machine)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if machine.is_gpu:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -168,6 +174,29 @@ def profiles(machine: Machine) -> None:
             with torch.profiler.profile(activities=activities) as seen:
                 found = run_metrics(words)
             write_profile(machine, name, seen, found)
+
+
+def recorded_solve(machine: Machine) -> None:
+    """A solve whose steps are recorded as a CUDA graph, beside the same steps as they are."""
+    n, steps = machine.size(4000, 100), 100
+    name = f"{steps} steps of conjugate gradients, n = {n:,}, 11 columns: recorded"
+    with catch_errors(name):
+        x, right = machine.normal(n, 8, dtype=torch.float64), machine.normal(n, 11, seed=1).double()
+        kernel = RBF(8, lengthscale=LENGTHSCALE).to(machine.device, torch.float64)
+        matrix = kernel.requires_grad_(False).evaluate(x, x)
+        matrix.diagonal().add_(1e-4)
+        solve = partial(
+            conjugate_gradients, matrix, right, stop=RelativeResidual(1e-30), max_iterations=steps,
+            verify=False, on_failure="return",
+        )  # fmt: skip
+        found = machine.seconds(solve)
+        with solves_recorded(None):
+            plain = machine.seconds(solve)
+        refused = "; ".join(solve_recordings().refused.values())
+        write_row(
+            name, value=1e3 * found, unit="ms", peer=1e3 * plain, peer_name="steps as they are",
+            note=refused,
+        )  # fmt: skip
 
 
 def write_profile(machine: Machine, name: str, seen: Any, metrics: dict[str, Any]) -> None:

@@ -41,7 +41,6 @@ class IterativePosterior(GaussianPosterior):
         mean_error (): bound on the error of every predicted mean, in the unit of the targets.
     """
 
-    differentiable: ClassVar[bool] = True
     data_sized: ClassVar[tuple[str, ...]] = (*GaussianPosterior.data_sized, "alpha", "mean_error")
     derived: ClassVar[tuple[str, ...]] = ("_system", "_rule")
     alpha: Tensor

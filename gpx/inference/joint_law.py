@@ -47,7 +47,6 @@ class JointLaw(Posterior):
     """
 
     kernel: Kernel
-    differentiable: ClassVar[bool] = True
 
     @abstractmethod
     def project_rows(self, x: Tensor) -> Projected:

@@ -8,11 +8,11 @@ functions run as they are.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -34,17 +34,37 @@ Record = Callable[[Callable[[], None]], Callable[[], None]]
 
 
 def record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
-    """Record the kernels of ``body`` as a CUDA graph; returns the function that launches them.
+    """Record the kernels of ``body`` on the current device as a CUDA graph; returns its launch.
 
     Raises:
         RuntimeError: an operation of ``body`` cannot be recorded (it waits, or copies from the
             host).
     """
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        body()
+    graph, stream = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
+    try:
+        with warnings.catch_warnings(), torch.cuda.graph(graph, stream=stream):
+            # of a body that refuses at once; the error says more
+            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+            body()
+    except RuntimeError:
+        _end_recording(stream)
+        raise
     replay: Callable[[], None] = graph.replay
     return replay
+
+
+def _end_recording(stream: torch.cuda.Stream) -> None:
+    """Make torch leave a recording that failed: its default generator on the device still counts
+    as recorded, and would refuse all further draws, until a recording succeeds."""
+    number = torch.zeros((), device=stream.device)
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+        number.add_(1.0)
+
+
+@lru_cache(maxsize=64)
+def _recording_stream(device: int) -> torch.cuda.Stream:
+    """One stream for all recordings on a device; torch's own is on whichever came first."""
+    return torch.cuda.Stream(device)
 
 
 def refuse_recording(why: str) -> None:
@@ -96,24 +116,24 @@ class Recordings:
     refused: dict[Hashable, str] = field(default_factory=dict)
 
 
-_default = Recordings()
-_recordings: ContextVar[Recordings | None] = ContextVar("recordings", default=None)
+# for all threads: torch computes gradients of CUDA tensors in threads of its own
+_recordings = Recordings()
 
 
 def solve_recordings() -> Recordings:
     """The ``Recordings`` in force; by default solves on a GPU are recorded."""
-    return _recordings.get() or _default
+    return _recordings
 
 
 @contextmanager
 def solves_recorded(record: Record | None = record_cuda_graph) -> Iterator[Recordings]:
     """Inside, iterative solves on a GPU are recorded by ``record``; None: not at all."""
-    recordings = Recordings(record)
-    token = _recordings.set(recordings)
+    global _recordings
+    before, _recordings = _recordings, Recordings(record)
     try:
-        yield recordings
+        yield _recordings
     finally:
-        _recordings.reset(token)
+        _recordings = before
 
 
 @dataclass
@@ -137,16 +157,17 @@ class Replayed:
     """Calls a function of tensors, replayed from a recording where possible.
 
     The first calls with given input shapes and a given ``depends_on()`` run unrecorded; then the
-    function is recorded. A recorded factorisation cannot raise its jitter. It sets a flag instead,
-    which is read after the replay; where it is set, the replay's results are discarded and the call
-    is repeated unrecorded, which raises the jitter or reports the error.
+    function is recorded, on the device of the first input. A recorded factorisation cannot raise
+    its jitter. It sets a flag instead, which is read after the replay; where it is set, the
+    replay's results are discarded and the call is repeated unrecorded, which raises the jitter or
+    reports the error.
 
     ``function`` must launch the same kernels on the same arrays at every call: no random draws, no
     state that is replaced rather than changed in place. A function without factorisations may
     change its own arrays, and its replays do not synchronise.
 
     Args:
-        function: of tensors; every replay overwrites the arrays in its result.
+        function: of one tensor or more; every replay overwrites the arrays in its result.
         record: makes a recording (tests pass a stand-in); None: never recorded.
         depends_on: what else a recording depends on; when its value changes, a new one is made.
         eager: unrecorded calls before a recording.
@@ -186,7 +207,8 @@ class Replayed:
         assert self.record is not None
         made = _Recorded(tuple(tensor.clone() for tensor in given))
         try:
-            self._replay = self.record(partial(_record, self.function, made))
+            with torch.cuda.device_of(given[0]):  # on another one nothing would be recorded
+                self._replay = self.record(partial(_record, self.function, made))
             self._recorded = made
         except RuntimeError as error:
             self._give_up(f"the step cannot be recorded ({str(error).splitlines()[0]})")

@@ -142,8 +142,9 @@ def fit(
             classes of one's own are loaded by ``gpx.load(folder, trust=("my_package",))``.
         folder: run folder, new or empty; None: a new one in ``outputs``.
         quiet: print nothing (``trainer.quiet=true``); warnings are still issued by Python.
-        keep: False: leave no run folder behind, and draw no figures but for loggers; the result
-            still predicts and can be pickled.
+        keep: False: leave no run folder behind, so that nothing is drawn (``trainer.figures`` and
+            ``trainer.tensorboard`` are off unless asked for); the result still predicts and can be
+            pickled.
 
     The global random states of torch, NumPy and Python are left unchanged.
 
@@ -181,12 +182,11 @@ def fit(
     options = (*options, *(f"{n}={part}" for n, part in parts.items() if isinstance(part, str)))
     if quiet:
         options = (*options, "trainer.quiet=true")
-    if not keep and not any("trainer.loggers" in option for option in options):
-        options = ("trainer.figures=false", "trainer.tensorboard=false", *options)  # unseen
     if keep:
         started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
         target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
         return _trained(given, y, options, modules, target)
+    options = ("trainer.figures=false", "trainer.tensorboard=false", *options)
     with TemporaryDirectory(prefix="gpx-") as temporary:
         return _trained(given, y, options, modules, RunFolder(temporary))._replace(folder=None)
 

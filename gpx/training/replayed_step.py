@@ -46,7 +46,8 @@ class ReplayedStep:
 
     Args:
         evaluate: the loss; see ``Replayed`` for what it may do.
-        parameters: to differentiate by; a replay reads their current values.
+        parameters: to differentiate by; a replay reads their current values. A new recording is
+            made when one is replaced.
         record: makes a recording; None to never record.
         owners: modules whose buffers the loss reads. A new recording is made when a buffer is
             replaced, and when other parameters require gradients.
@@ -88,8 +89,8 @@ class ReplayedStep:
 
 
 def _places(parameters: Sequence[nn.Parameter], owners: Sequence[nn.Module]) -> object:
-    """What a recording depends on: parameters with gradients, and addresses of buffers."""
-    moving = tuple(p.requires_grad for p in parameters)
+    """What a recording depends on: parameters with gradients, and addresses of all arrays."""
+    moving = tuple((p.requires_grad, p.data_ptr()) for p in parameters)
     return moving, tuple(b.data_ptr() for owner in owners for b in owner.buffers())
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
-from recordings import Recorder
+from recordings import FromTheHost, Recorder
 from torch import nn
 
 from gpx import load
 from gpx.bases import RandomFourier
-from gpx.kernels import RBF
-from gpx.likelihoods import Gaussian
+from gpx.kernels import RBF, Kumaraswamy
+from gpx.likelihoods import Gaussian, Ordinal
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import QSGP
@@ -135,6 +135,49 @@ def test_a_claimed_tensor_refuses_what_one_on_cuda_refuses():
         assert waits.total() == before + 1
     assert not torch.ones(3).is_cuda
     assert torch.Generator().device.type == "cpu"
+
+
+def test_copies_to_the_device_are_seen_by_a_recording():
+    with claimed_cuda():
+        here, there = torch.ones(3), torch.ones(3, device="cuda")
+        for copied in (
+            lambda: here.to("cuda"),
+            lambda: there.to(there) + here.to(there),
+            lambda: there.copy_(here),
+            lambda: there[[0, 2]],
+            lambda: there[here.long()],
+            lambda: there.__setitem__(slice(None), here),
+            lambda: torch.as_tensor([1.0, 2.0], device="cuda"),
+        ):
+            with FromTheHost() as seen:
+                copied()
+            assert seen.names
+        with FromTheHost() as seen:
+            there.to(torch.float64)[1:] + there[there.long()][0]
+            there.copy_(there + torch.zeros(3, device="cuda"))
+        assert not seen.names
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cut_points_of_ordered_classes_have_the_same_bits_every_time(deterministic):
+    expected = Ordinal(5).cut_points
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        with claimed_cuda():
+            found = Ordinal(5).cuda().cut_points.cpu()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_warp_copies_nothing_to_the_device():
+    with claimed_cuda() as waits:
+        warp, x = Kumaraswamy(2).cuda(), torch.ones(3, 2, device="cuda")
+        waits.clear()
+        with FromTheHost() as seen:
+            warp(x).sum().backward()
+        assert not seen.names
+        assert not waits
 
 
 class _Tabulated(torch.autograd.Function):

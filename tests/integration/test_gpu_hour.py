@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -97,6 +99,30 @@ def test_programs_of_a_stage_find_the_packages_that_were_carried(
     words = [sys.executable, "-c", "import carried, gpx"]
     sys.modules["gpu_correctness"].command(stages.Machine("cpu", True, 60.0), "it", words, 60)
     assert json.loads(capsys.readouterr().out)["passed"]
+
+
+def test_runs_of_the_stages_need_no_package_that_is_not_carried():
+    """They write no events and no figures, and read no pictures and no Parquet."""
+    program = (
+        "import sys\n"
+        "absent = 'tensorboard', 'matplotlib', 'PIL', 'pandas', 'pyarrow', 'joblib_launcher'\n"
+        "sys.modules.update(dict.fromkeys(absent))\n"
+        "from gpu_machine import SILENT_RUN, SMALL_DATA, run_metrics\n"
+        "import gpu_stages\n"
+        "words = ['approx=sod', 'approx.num_points=20', *SMALL_DATA, *SILENT_RUN]\n"
+        "words += ['trainer.baselines=false', 'trainer.max_steps=1']\n"
+        "assert run_metrics(words)['train.steps'] == 1\n"
+    )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def stage_that(gpu_hour, monkeypatch, tmp_path, program):

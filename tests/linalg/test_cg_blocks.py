@@ -6,7 +6,10 @@ runs the block's function again from the recording's own arrays, and is refused 
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ from claimed_cuda import claimed_cuda
 from launches import Launches, steps_of
 from recordings import Capture, Recorder, Watched
 
+from gpx.backends import Chunked
 from gpx.backends.keops import KeOps
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.noisy_kernel import PreconditionedKernel
@@ -31,6 +35,7 @@ from gpx.linalg.processes import Processes, work_shared
 from gpx.linalg.replayed import (
     EAGER_STEPS,
     Replayed,
+    _recording_stream,
     record_cuda_graph,
     solve_recordings,
     solves_recorded,
@@ -224,6 +229,16 @@ def test_keops_refuses_a_recording(monkeypatch):
         KeOps().product(entries, torch.ones(5, 1), transposed=False)
 
 
+def test_a_product_of_many_tiles_refuses_a_recording(monkeypatch):
+    entries = RBF(2)(torch.rand(40, 2)).entries
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    few, many = (Chunked(budget) for budget in (2**20, 2**6))
+    assert few.product(entries, torch.ones(40, 1), transposed=False).shape == (40, 1)
+    with pytest.raises(RuntimeError, match=r"a product in \d+ tiles takes far longer"):
+        many.product(entries, torch.ones(40, 1), transposed=False)
+
+
 def test_a_buffer_that_is_replaced_is_held_as_long_as_the_recording():
     buffers = [torch.zeros(3)]
     given = torch.ones(3)
@@ -235,6 +250,88 @@ def test_a_buffer_that_is_replaced_is_held_as_long_as_the_recording():
     assert buffers[0].untyped_storage().data_ptr() in places
     replayed.release()
     assert replayed._recorded is None
+
+
+def test_what_is_asked_of_solves_holds_in_every_thread():
+    """torch computes gradients of CUDA tensors, with the solves in them, in its own threads."""
+    with solves_recorded(None), ThreadPoolExecutor(1) as other:
+        assert other.submit(lambda: solve_recordings().record).result() is None
+    assert solve_recordings().record is record_cuda_graph
+
+
+def test_a_recording_is_made_on_the_device_of_what_it_is_given(monkeypatch):
+    """On another one, as the first where a run is on cuda:1, it would have no kernels."""
+    on = []
+
+    class DeviceOf:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __enter__(self):
+            on.append(self.tensor)
+
+        def __exit__(self, *_):
+            on.pop()
+
+    def record(body):
+        assert on == [given]
+        return body
+
+    monkeypatch.setattr(torch.cuda, "device_of", DeviceOf)
+    given = torch.ones(3)
+    assert Replayed(torch.sum, record, eager=0)(given) == 3.0
+
+
+def test_every_device_has_a_stream_of_its_own_for_recordings(monkeypatch):
+    used = []
+
+    @contextmanager
+    def graph(made, stream):
+        used.append(stream)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=None))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(device=device))
+    _recording_stream.cache_clear()
+    for device in (0, 1, 0):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda device=device: device)
+        record_cuda_graph(lambda: None)
+    _recording_stream.cache_clear()
+    assert [stream.device for stream in used] == [0, 1, 0]
+    assert used[0] is used[2]
+
+
+def test_a_recording_that_fails_is_followed_by_one_that_does_not(monkeypatch):
+    """Otherwise draws from torch's default generator on the device would fail from then on."""
+    recorded = []
+
+    @contextmanager
+    def graph(made, stream):
+        yield
+        recorded.append(stream)
+
+    def refused():
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=None))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: SimpleNamespace(device="cpu"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    _recording_stream.cache_clear()
+    with pytest.raises(RuntimeError, match="not permitted"):
+        record_cuda_graph(refused)
+    _recording_stream.cache_clear()
+    assert len(recorded) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_draws_go_on_after_a_recording_that_failed():
+    number = torch.ones((), device="cuda")
+    with pytest.raises(RuntimeError):
+        record_cuda_graph(lambda: float(number))
+    assert torch.rand(3, device="cuda").isfinite().all()
 
 
 @pytest.mark.parametrize("asked", [True, False])

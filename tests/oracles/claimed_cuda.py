@@ -15,8 +15,10 @@ one; they meet what was saved in a forward pass, which is watched, and gradients
 they enter: from a caller (``grad_outputs``) and from a function written in Python, where torch's
 engine refuses another device than the input's, too.
 
-It does not see time, precision, compiled kernels, copies to the device, waits within other
-torch operations, and what runs in ``torch.vmap``, whose results are where its arguments are.
+Copies to the device are counted apart, by line (``copies``): a recording of a step refuses them.
+
+It does not see time, precision, compiled kernels, waits within other torch operations, and what
+runs in ``torch.vmap``, whose results are where its arguments are.
 """
 
 from __future__ import annotations
@@ -146,6 +148,7 @@ class ClaimedDevice(TorchFunctionMode):
 
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
+        self.copies: Counter[str] = Counter()
         self.host = False  # whether the function that is running has nothing to do with the device
         self.mapped = False  # whether it runs in torch.vmap, whose tensors have no claim
         super().__init__()
@@ -177,6 +180,8 @@ class ClaimedDevice(TorchFunctionMode):
             raise DeviceMismatch(f"a CUDA tensor has no numpy(): {_place()}")
         if claimed and (func in READS or self._looks_up(func, args, kwargs)):
             self.waits[_place()] += 1
+        if self._brings(func, args, kwargs, claimed):
+            self.copies[_place()] += 1
         if claimed and func in UNORDERED and torch.are_deterministic_algorithms_enabled():
             self._in_order(name, args, kwargs)
         target = kwargs.get("device")
@@ -219,8 +224,8 @@ class ClaimedDevice(TorchFunctionMode):
         if kwargs.get("device") is not None:
             target, kwargs["device"] = torch.device(kwargs["device"]), CPU
         here = isinstance(source, Claimed)
-        if here and target.type == "cpu":
-            self.waits[_place()] += 1
+        if here != (target.type == "cuda"):
+            (self.waits if here else self.copies)[_place()] += 1
         before, self.host = self.host, not here and target.type == "cpu"
         try:
             moved = Tensor.to(source, *rest, **kwargs) if func is Tensor.to else source
@@ -252,6 +257,26 @@ class ClaimedDevice(TorchFunctionMode):
             return False
         indices = [i for i in tree_leaves(args[1]) if isinstance(i, Tensor)]
         return any(i.dtype == torch.bool or i.dim() == 0 for i in indices)
+
+    @staticmethod
+    def _brings(func: Callable[..., Any], args: Any, kwargs: dict[str, Any], claimed: bool) -> bool:
+        """Whether numbers of the host, or indices that are a list or on the CPU, are copied."""
+
+        def here(value: Any) -> bool:
+            return isinstance(value, Tensor) and not isinstance(value, Claimed)
+
+        if func in (torch.as_tensor, torch.asarray):  # of ``torch.tensor`` the dispatcher says so
+            there = torch.device(kwargs.get("device") or CPU).type == "cuda"
+            return there and not isinstance(args[0], Claimed)
+        if not claimed or not isinstance(args[0] if args else None, Claimed):
+            return False
+        if func is Tensor.copy_:
+            return here(args[1])
+        if func not in (Tensor.__getitem__, Tensor.__setitem__):
+            return False
+        indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+        listed = any(isinstance(i, list) or (here(i) and i.dim() > 0) for i in indices)
+        return listed or (func is Tensor.__setitem__ and here(args[2]))
 
     @staticmethod
     def _check_gradients(name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
@@ -388,6 +413,11 @@ def _mapped(mode: ClaimedDevice, vmap: Callable[..., Any]) -> Callable[..., Any]
 
 
 _modes: list[ClaimedDevice] = []
+
+
+def copies() -> Counter[str]:
+    """Lines of gpx that have copied something to the claimed device, in force now."""
+    return _modes[-1].copies if _modes else Counter()
 
 
 def on_host() -> bool:

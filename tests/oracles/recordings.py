@@ -2,6 +2,7 @@
 
 import weakref
 
+from claimed_cuda import copies
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -47,11 +48,24 @@ class Watched(Recorder):
 
 
 class FromTheHost(TorchDispatchMode):
-    """Names of operations that copy a number from the host or read one back."""
+    """Names of operations that copy a number from the host or read one back; lines of other copies.
+
+    Attributes:
+        names: complete when the block ends.
+    """
 
     def __init__(self):
         super().__init__()
         self.names = []
+        self._before = []
+
+    def __enter__(self):
+        self._before.append(copies().copy())
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.names += (copies() - self._before.pop()).elements()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.overloadpacket.__name__

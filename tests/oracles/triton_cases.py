@@ -1,5 +1,6 @@
 """What tests of Triton kernels share: precisions, spread points, how errors are measured."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,3 +53,38 @@ def error(found, reference):
     if not reference.numel():
         return 0.0
     return float((found.double() - reference).abs().max() / reference.abs().max())
+
+
+def truncate_dots(monkeypatch):
+    """Make ``tl.dot`` in float32 what tensor cores compute: a sum that is exact, then truncated.
+
+    Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021.
+    """
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def dot(self, a, b, d, *_):
+        exact = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64)) + d.data
+        return TensorHandle(_truncated(exact, d.data.dtype), d.dtype.scalar)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
+
+
+def tensor_core_products(left, right, step=8, bits=25):
+    """left_i . right_i (n,) as tensor cores sum them, ``step`` columns at a time.
+
+    In a step terms and the sum so far are aligned to the largest, truncated to ``bits``, added, and
+    truncated to float32.
+    """
+    products, total = (left.double() * right.double()).numpy(), np.zeros(len(left))
+    for start in range(0, products.shape[1], step):
+        terms = np.column_stack((products[:, start : start + step], total))
+        unit = 2.0 ** (np.floor(np.log2(np.abs(terms).max(1))) - bits + 1)
+        exact = (np.trunc(terms / unit[:, None]) * unit[:, None]).sum(1)
+        total = _truncated(exact, np.float32).astype(np.float64)
+    return torch.from_numpy(total)
+
+
+def _truncated(exact, dtype):
+    found = exact.astype(dtype)
+    over = np.abs(found.astype(np.float64)) > np.abs(exact)
+    return np.where(over, np.nextafter(found, np.zeros_like(found)), found)

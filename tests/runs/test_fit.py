@@ -23,6 +23,7 @@ from gpx.kernels import RBF, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Linear as LinearMean
 from gpx.runs import resume
+from gpx.runs.folder import RunFolder
 
 QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
 QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
@@ -154,6 +155,15 @@ def test_quiet_and_without_a_folder(arrays, tmp_path, monkeypatch, capfd):
     assert (again.latent(x).std < again.predict(x).std).all()
     with pytest.raises(ConfigError, match=r"keep=False and folder=a contradict"):
         gpx.fit(x, y, *QUICK, folder="a", keep=False)
+
+
+@pytest.mark.parametrize("more", [(), ("trainer.figures=true",)])
+def test_nothing_is_drawn_for_a_folder_that_is_not_kept(arrays, monkeypatch, more):
+    drawn = []
+    monkeypatch.setattr(RunFolder, "write_figure", lambda self, name, _: drawn.append(name))
+    options = [o for o in QUICK if "figures" not in o and "tensorboard" not in o]
+    gpx.fit(*arrays, *options, *more, quiet=True, keep=False)
+    assert bool(drawn) == bool(more)
 
 
 def test_names_of_a_frame_are_kept(arrays, tmp_path):

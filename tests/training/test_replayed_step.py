@@ -91,6 +91,23 @@ def test_another_batch_or_other_parameters_are_another_recording():
         assert float(w.grad) == pytest.approx(1.0 + x.sum())
 
 
+def test_a_parameter_that_is_assigned_is_another_recording():
+    """Assigning a natural value puts other memory behind the parameter."""
+    kernel, recorder = RBF(1).double(), Recorder()
+    parameters = list(kernel.parameters())
+
+    def loss_of(x):
+        return kernel.evaluate(x).sum(), {}
+
+    evaluate, x = ReplayedStep(loss_of, parameters, recorder), torch.ones(2, 1).double().cumsum(0)
+    for expected in (1, 2):
+        for _ in range(EAGER_STEPS + 1):
+            loss, _ = evaluate(x)
+        assert recorder.recordings == expected
+        assert float(loss) == pytest.approx(float(kernel.evaluate(x).sum().detach()))
+        kernel.lengthscale = 0.5
+
+
 def test_a_recording_goes_with_the_last_reference_to_its_step():
     w, recorder = torch.nn.Parameter(torch.ones(1, dtype=torch.float64)), Watched()
     warm = ReplayedStep(quadratic(w, []), [w], Recorder())

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from importlib import metadata
+from importlib import import_module, metadata
 from importlib.util import find_spec
 
 import torch
@@ -100,8 +100,11 @@ def _package_refusal() -> str | None:
         return "triton is not installed (pip install 'gpx-torch[triton]')"
     try:
         found = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        return "triton cannot be used: it has no version"
+    except metadata.PackageNotFoundError:  # some builds of torch bring it under another name
+        try:
+            found = str(import_module("triton").__version__)
+        except Exception as failure:  # an installation may be broken in any way
+            return f"triton cannot be imported ({type(failure).__name__}: {failure})"
     if tuple(int(p) for p in found.split(".")[:2] if p.isdigit()) < MIN_VERSION:
         oldest = ".".join(map(str, MIN_VERSION))
         return f"triton {found} is older than {oldest}; a newer torch brings a newer one"
@@ -171,7 +174,9 @@ def _profile_refusal(
 def _trial_refusal(trial: Callable[[], float], what: str) -> str | None:
     """Why a tested kernel cannot be used; None if its error is rounding."""
     try:
-        error = trial()
+        # asked from within autograd functions and inference mode, where nothing has a gradient
+        with torch.inference_mode(False), torch.enable_grad():
+            error = trial()
     except Exception as failure:  # a compiler may fail in any way
         reason = " ".join(str(failure).split()) or "no reason given"
         return (

@@ -2,8 +2,10 @@
 
 Tensor cores read eleven bits of each float32 factor ("tf32"). The sum of two such halves has 22
 bits, and three products of halves (the fourth is below float32 rounding) are as accurate as a
-float32 product: "tf32x3". Thin matrices are split here once; only the kernel matrix itself is split
-inside the kernels. "ieee" means products in the dtype itself.
+float32 product: "tf32x3". Tensor cores truncate a sum after every eight columns of the factors, so
+the columns are in an order in which few of these sums are large. Thin matrices are split here once;
+only the kernel matrix itself is split inside the kernels. "ieee" means products in the dtype
+itself.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ def _rounded(values: Tensor) -> Tensor:
 
 
 def packed(values: Tensor, precision: Precision, *, left: bool) -> Tensor:
-    """Factor (n, k) or (n, 3 k) such that left_i . right_j is the product of the original rows."""
+    """Factor (n, k) or (n, 3 k) such that left_i . right_j is the product of the original rows.
+
+    The last k columns are those of the large halves of both.
+    """
     if precision == "ieee":
         return values
     high, low = halves(values)
-    return torch.cat((high, high, low) if left else (high, low, high), dim=1)
+    return torch.cat((high, low, high) if left else (low, high, high), dim=1)
 
 
 def distance_factors(
@@ -46,7 +51,7 @@ def distance_factors(
 
     Norms are shrunk by a few times the rounding of the product, so that coincident rows get a
     distance of at most zero (see ``gpx.kernels.fused``); with "tf32x3" they are exact sums of three
-    eleven-bit parts.
+    eleven-bit parts. The products of coordinates come between the norms: sums stay below one norm.
     """
     shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
     norms = [z.double().square().sum(1, keepdim=True) * shrink * factor for z in (z1, z2)]
@@ -56,9 +61,10 @@ def distance_factors(
     a = packed(z1 * factor * -2.0, precision, left=True)
     b = packed(z2, precision, left=False)
     ones1, ones2 = torch.ones_like(first[0]), torch.ones_like(second[0])
+    small = a.shape[1] - z1.shape[1]  # number of columns with a small half
     return (
-        torch.cat([a, *first, *[ones1] * len(second)], dim=1),
-        torch.cat([b, *[ones2] * len(first), *second], dim=1),
+        torch.cat([a[:, :small], *first, a[:, small:], *[ones1] * len(second)], dim=1),
+        torch.cat([b[:, :small], *[ones2] * len(first), b[:, small:], *second], dim=1),
     )
 
 

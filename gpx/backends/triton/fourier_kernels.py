@@ -28,13 +28,17 @@ def _angles(a, a_low, b, b_low, HALVES: tl.constexpr):
 
 @triton.jit
 def _times(wave, v, v_low, total, HALVES: tl.constexpr):
-    """total + wave @ v; in halves, the two float16 parts of a wave are accurate to 2^-25."""
+    """total + wave @ v; in halves, the two float16 parts of a wave are accurate to 2^-25.
+
+    In halves the sum of a tile starts from zero and is added to the total by a rounded addition, as
+    in ``product``.
+    """
     if HALVES:
         high = wave.to(tl.float16)
         low = (wave - high.to(tl.float32)).to(tl.float16)
-        total = tl.dot(low, v, total, input_precision="ieee")
-        total = tl.dot(high, v_low, total, input_precision="ieee")
-        total = tl.dot(high, v, total, input_precision="ieee")
+        part = tl.dot(low, v, input_precision="ieee")
+        part = tl.dot(high, v_low, part, input_precision="ieee")
+        total += tl.dot(high, v, part, input_precision="ieee")
     else:
         total = tl.dot(wave, v, total, input_precision="ieee", out_dtype=total.dtype)
     return total

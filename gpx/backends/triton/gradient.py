@@ -132,9 +132,9 @@ def gradient_kernel(
             if HALVES:
                 high = tf32(s)
                 p_low = tl.load(points_low + at[:, None] * POINTS + point[None, :])
-                moment = tl.dot(high, p, moment, input_precision="tf32")
-                moment = tl.dot(high, p_low, moment, input_precision="tf32")
-                moment = tl.dot(s - high, p, moment, input_precision="tf32")
+                part = tl.dot(s - high, p, input_precision="tf32")
+                part = tl.dot(high, p_low, part, input_precision="tf32")
+                moment += tl.dot(high, p, part, input_precision="tf32")  # see ``product``
             else:
                 moment = tl.dot(s, p, moment, input_precision="ieee", out_dtype=number)
     place = tl.program_id(1).to(tl.int64) * total_rows + rows

@@ -7,6 +7,10 @@ matrix never leaves the registers.
 In "tf32x3" the tile of kernel values (between 0 and 1) and the vectors (scaled) are pairs of
 float16, with eleven bits each as in tf32. Tensor cores read float16 directly from the registers;
 tf32 would first have to be shuffled between threads (six more instructions per pair).
+
+Tensor cores truncate what they add to a float32 sum. Over thousands of tiles these errors, all of
+one sign, would grow far beyond float32 rounding, so the product of a tile starts from zero and is
+added to the sum of all tiles by an ordinary, rounded addition (Ootomo and Yokota 2022).
 """
 
 import torch
@@ -90,7 +94,8 @@ def product_kernel(
             k_high = k.to(tl.float16)
             k_low = ((k - k_high.to(tl.float32)) * 2048.0).to(tl.float16)
             v_low = tl.load(where_low)
-            total = tl.dot(k_high, v, total, input_precision="ieee")
+            # a multiply-add, as the compiler would make a product and a sum one operation again
+            total = tl.fma(tl.dot(k_high, v, input_precision="ieee"), 1.0 / LIFT, total)
             rest = tl.dot(k_high, v_low, rest, input_precision="ieee")
             rest = tl.dot(k_low, v, rest, input_precision="ieee")
             where_low += COLUMNS * stride
@@ -99,7 +104,7 @@ def product_kernel(
         where_right += COLUMNS * WIDTH
         where_high += COLUMNS * stride
     if HALVES:
-        total = (total + rest * (1.0 / 2048.0)) * (1.0 / LIFT)
+        total += rest * (1.0 / (2048.0 * LIFT))
     place = tl.program_id(1).to(tl.int64) * total_rows + rows
     tl.store(out + place[:, None] * stride + vector[None, :], total)
 

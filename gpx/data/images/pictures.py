@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from gpx.data.columns.numbers import Floats
 from gpx.errors import DataError
@@ -16,11 +15,6 @@ from gpx.errors import DataError
 ENDINGS = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"))
 GREY = frozenset(("1", "L", "LA", "I", "I;16", "I;16B", "F"))
 """Pillow's modes of one channel."""
-UNREADABLE = (
-    *(UnidentifiedImageError, Image.DecompressionBombError),
-    *(OSError, SyntaxError, ValueError),
-)
-"""What Pillow raises for a damaged picture or one of too many pixels."""
 
 
 def has_pictures(path: Path) -> bool:
@@ -146,6 +140,8 @@ def _is_picture(path: Path) -> bool:
 
 def _read(file: Path, path: Path, digest: hashlib._Hash) -> NDArray[np.generic]:
     """Pixels (h, w), or (h, w, 3) of a picture in colour."""
+    from PIL import Image  # not needed for other data
+
     digest.update(f"{file.relative_to(path).as_posix()}\0".encode())
     digest.update(file.read_bytes())
     try:
@@ -154,7 +150,7 @@ def _read(file: Path, path: Path, digest: hashlib._Hash) -> NDArray[np.generic]:
                 plain = picture.mode in ("1", "LA")
                 return np.asarray(picture.convert("L") if plain else picture)
             return np.asarray(picture.convert("RGB"))
-    except UNREADABLE as error:
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{file} cannot be read as a picture: {error}") from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,13 +38,8 @@ class Posterior(DataSized, ABC):
 
     It holds everything prediction needs (caches as buffers, its own copy of the kernel), so that
     nothing depends on the model it came from, on train()/eval() switches or on hidden caches.
-
-    Attributes:
-        differentiable: whether predictions keep a graph for inputs that require a gradient. Without
-            such inputs they run without gradients.
+    Predictions keep a graph for inputs that require a gradient, and only then.
     """
-
-    differentiable: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -71,8 +66,8 @@ class Posterior(DataSized, ABC):
         variance, with all hyperparameters fixed.
 
         Raises:
-            NotAvailable: x requires a gradient, and this posterior is not ``differentiable``
-                (checked for every subclass).
+            NotAvailable: x requires a gradient, and the subclass has cut it off (checked for every
+                subclass).
             ShapeError, DTypeError: not a matrix, or in another precision or on another device than
                 the posterior (checked for every subclass).
         """
@@ -198,8 +193,6 @@ def _keep_graph_if_wanted(cls: type[Posterior], method: str) -> None:
     @functools.wraps(inner)
     def run(self: Posterior, x: Tensor, *rest: Any, **options: Any) -> Any:
         wanted = _wants_gradient(x)
-        if wanted and not self.differentiable:
-            raise no_gradient(self)
         with torch.set_grad_enabled(wanted):
             found = inner(self, x, *rest, **options)
         if wanted and len(x) and not any(part.requires_grad for part in _tensors(found)):

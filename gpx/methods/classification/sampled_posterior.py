@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,7 +51,6 @@ class SampledPosterior(Posterior):
     per sample and row.
     """
 
-    differentiable: ClassVar[bool] = True
     data_sized = ("inputs", "samples", "latents")
     inputs: Tensor
     samples: Tensor

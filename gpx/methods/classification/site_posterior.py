@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,7 +37,6 @@ class SitePosterior(Posterior):
             of ``gpx.likelihoods.Curvature``.
     """
 
-    differentiable: ClassVar[bool] = True
     data_sized = ("inputs", "weights", "information")
     derived = ("_sites",)
     inputs: Tensor

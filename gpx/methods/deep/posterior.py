@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,8 +38,6 @@ class NetworkPosterior(Posterior):
         num_samples: number of draws; a single one is used if only the head is random.
         seed: of the draws.
     """
-
-    differentiable: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,7 +33,6 @@ class DiscretePosterior(InDoublePrecision, Posterior):
         noise_probabilities (k_s,): their posterior probabilities.
     """
 
-    differentiable: ClassVar[bool] = True
     in_double = ("noise_values",)
     noise_probabilities: Tensor
     noise_values: Tensor

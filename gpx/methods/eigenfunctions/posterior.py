@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +28,6 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
         scale (p,), weights (p,), factor (p, p): see above.
     """
 
-    differentiable: ClassVar[bool] = True
     data_sized = ("transforms", "index", "scale", "weights", "factor")
     derived = ("_modes",)
     transforms: Tensor

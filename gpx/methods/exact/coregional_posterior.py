@@ -38,7 +38,6 @@ class CoregionalPosterior(Posterior):
         alpha (n, p): (B (x) K + noise)^{-1} residual, zero where a target is missing.
     """
 
-    differentiable: ClassVar[bool] = True
     data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha")
     derived: ClassVar[tuple[str, ...]] = ("_made",)
     inputs: Tensor

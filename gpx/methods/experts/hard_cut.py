@@ -154,7 +154,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         batches = list(rows.batches(x.element_size(), self.model.batch_bytes))
         assignment = self.model.log_assignment(x).detach()
 
-        def evaluate() -> Tensor:
+        def evaluate(assignment: Tensor) -> Tensor:
             """Loss, and its derivatives by all hyperparameters, (1 + P,)."""
             value, _ = experts_log_likelihood(parts, batches, x, y)
             loss = -(value + assignment) / len(x)
@@ -182,7 +182,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         def loss() -> Tensor:
             move(point)
             try:
-                found = recorded().cpu()
+                found = recorded(assignment).cpu()
             except NotPositiveDefinite:  # a large loss makes the line search step back
                 point.grad = torch.zeros_like(point)
                 return torch.tensor(1e3 + abs(before), dtype=torch.float64)

@@ -38,7 +38,6 @@ class PartsPosterior(Posterior):
         jitter: largest jitter added to a diagonal so far.
     """
 
-    differentiable: ClassVar[bool] = True
     data_sized: ClassVar[tuple[str, ...]] = ("inputs",)
     inputs: Tensor
 

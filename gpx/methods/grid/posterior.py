@@ -169,7 +169,7 @@ class GridPosterior(Posterior):
             found["solver_residual"] = self.report.residual
         return found
 
-    @torch.no_grad()
+    @torch.no_grad()  # covariances by distinct coordinates and on circles carry no gradient
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
 

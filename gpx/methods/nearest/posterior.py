@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,7 +39,6 @@ class NearestPosterior(Posterior):
     """
 
     data_sized = ("inducing", "q_mean", "q_root")
-    differentiable: ClassVar[bool] = True
     derived = ("_prepared", "_single")
     inducing: Tensor
     q_mean: Tensor

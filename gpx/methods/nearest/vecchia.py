@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,8 +146,6 @@ class VecchiaPosterior(GaussianPosterior):
         kernel, mean, likelihood: as in ``GaussianPosterior``.
         num_neighbours: number of rows that a value conditions on; at most all.
     """
-
-    differentiable: ClassVar[bool] = True
 
     def __init__(
         self, kernel: Kernel, mean: Mean, likelihood: Gaussian, *, num_neighbours: int

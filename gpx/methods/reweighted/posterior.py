@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,8 +43,6 @@ class ReweightedPosterior(ReweightedState, Posterior):
     Cost: T times that of one factorisation, and of a row of predictions, see ``reweighted_form``.
     Source: Evans thesis, section 5.4 (type-I predictive distribution).
     """
-
-    differentiable: ClassVar[bool] = True
 
     def __init__(self, basis: Basis, mean: Mean, structure: Structure) -> None:
         super().__init__()

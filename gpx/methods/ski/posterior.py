@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -70,7 +69,6 @@ class SKIPosterior(PlacedGrid, Posterior):
         *("axis_vectors", "roots", "columns"),  # older versions stored an array only
         *("explained", "row_values", "row_indices", "noise", "solves", "lost"),
     )
-    differentiable: ClassVar[bool] = True
     on_grid: Tensor
     low_rank: Tensor
     axis_vectors: Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
     """
 
     data_sized = ("weights", "factor", "squares")
-    differentiable: ClassVar[bool] = True
     weights: Tensor
     factor: Tensor
     squares: Tensor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,7 +40,6 @@ class QSGPPosterior(Posterior):
     Source: Evans and Nair 2020 (QSGP), prediction.
     """
 
-    differentiable: ClassVar[bool] = True
     weight_mean: Tensor
     scale: Tensor
     dense: Tensor

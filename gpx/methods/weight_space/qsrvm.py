@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -235,7 +234,6 @@ class RelevanceVectorPosterior(Posterior):
     """
 
     data_sized = ("centres", "weight_mean", "weight_root")
-    differentiable: ClassVar[bool] = True
     centres: Tensor
     weight_mean: Tensor
     weight_root: Tensor

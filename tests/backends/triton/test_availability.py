@@ -1,5 +1,8 @@
 """Triton: what is said where it cannot be used."""
 
+import sys
+import types
+
 import pytest
 import torch
 
@@ -106,6 +109,22 @@ def test_without_the_package_it_is_one_sentence(monkeypatch):
     with pytest.raises(BackendUnavailable, match=r"triton is not installed \(pip install 'gpx-to"):
         RBF()(torch.zeros(4, 3), backend="triton")
     assert "gpx-torch[triton]" in choose_backend(entries(), 1 << 10).reason
+
+
+def test_triton_under_another_name_tells_its_version_itself(device, monkeypatch):
+    """As in builds of torch whose package is called pytorch-triton."""
+
+    def unknown(name):
+        raise availability.metadata.PackageNotFoundError(name)
+
+    for version, words in (("3.7.0+git1", None), ("3.2.0", "triton 3.2.0 is older than 3.6")):
+        device((9, 0))
+        monkeypatch.setattr(availability.metadata, "version", unknown)
+        monkeypatch.setitem(sys.modules, "triton", types.SimpleNamespace(__version__=version))
+        refusal = triton_refusal(entries())
+        assert refusal is None if words is None else words in refusal
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert "triton cannot be imported (ModuleNotFoundError" in triton_refusal(entries())
 
 
 def test_on_a_cpu_it_is_never_chosen(monkeypatch):

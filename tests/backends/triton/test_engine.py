@@ -142,5 +142,7 @@ def test_a_kernel_that_does_not_compile_or_is_wrong_is_passed_over(monkeypatch):
         refusal = triton_refusal(entries(RBF(3).double(), points(4, 3)))
         assert words in refusal
     monkeypatch.undo()
-    availability._profile_refusal.cache_clear()
-    assert triton_refusal(entries(RBF(3).double(), points(4, 3))) is None
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        availability._profile_refusal.cache_clear()
+        with mode():
+            assert triton_refusal(entries(RBF(3).double(), points(4, 3))) is None

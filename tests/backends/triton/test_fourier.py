@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from triton_cases import PRECISIONS, error, points, skip_without_interpreter
+from triton_cases import PRECISIONS, error, points, skip_without_interpreter, truncate_dots
 
 skip_without_interpreter()
 pytestmark = pytest.mark.triton
@@ -82,6 +82,21 @@ def test_frequencies_made_inside_are_those_of_the_kernel(kernel, dtype):
     assert error(found, plain_product(wide[0], frequencies, several.double())) < allowed
     found = fourier_moments(x, made, directions, blocks=blocks)
     assert error(found, plain_moments(wide[0], frequencies, wide[2])) < allowed
+
+
+def test_sums_over_many_tiles_do_not_gather_truncation(monkeypatch):
+    truncate_dots(monkeypatch)
+    few = problem(16, 1, 1, 3, torch.float32)[0]
+    many, values = (
+        0.1 * few[:1].expand(1200, 1),
+        1.0 + torch.rand(1200, 3, generator=torch.Generator().manual_seed(1)),
+    )
+    few, blocks = 0.1 * few, Blocks(16, 16, 4, 2)  # small angles: cosines are near one
+    weights = torch.stack((values, torch.zeros_like(values)))
+    known = plain_product(few.double(), many.double(), weights.double())
+    assert error(fourier_product(few, many, weights, "tf32x3", blocks), known) < 7e-7
+    known = plain_moments(many.double(), few.double(), values.double())[0]
+    assert error(fourier_moments(many, few, values, "tf32x3", blocks)[0], known) < 7e-7
 
 
 def test_nothing_to_sum():

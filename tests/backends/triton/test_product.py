@@ -4,15 +4,28 @@ import math
 
 import pytest
 import torch
-from triton_cases import PRECISIONS, error, points, rounding, skip_without_interpreter
+from triton_cases import (
+    PRECISIONS,
+    error,
+    points,
+    rounding,
+    skip_without_interpreter,
+    tensor_core_products,
+    truncate_dots,
+)
 
 skip_without_interpreter()
 pytestmark = pytest.mark.triton
 
 from gpx.backends.radial_parts import RadialPart  # noqa: E402
 from gpx.backends.triton.blocks import Blocks  # noqa: E402
-from gpx.backends.triton.factors import halves, packed, scaled_halves  # noqa: E402
-from gpx.backends.triton.gradient import gradients, plain_gradients  # noqa: E402
+from gpx.backends.triton.factors import (  # noqa: E402
+    distance_factors,
+    halves,
+    packed,
+    scaled_halves,
+)
+from gpx.backends.triton.gradient import _row_sums, gradients, plain_gradients  # noqa: E402
 from gpx.backends.triton.product import Product, plain_product  # noqa: E402
 from gpx.kernels import RBF, Matern12, Matern32, Matern52, RationalQuadratic  # noqa: E402
 
@@ -199,6 +212,30 @@ def test_small_kernel_values_keep_their_digits():
     part = RadialPart("rbf", z1, z2, torch.ones(()))
     found = Product(part, "tf32x3", SMALL)(torch.ones(1, 1))
     assert float(found) == pytest.approx(math.exp(-16.0), rel=3e-6)
+
+
+def test_sums_over_many_tiles_do_not_gather_truncation(monkeypatch):
+    """Tensor cores truncate sums, so that thousands of positive terms would come out too small."""
+    truncate_dots(monkeypatch)
+    z = 0.1 * draw(1200, 2, torch.float32)
+    part = RadialPart("rbf", z[:16], z, torch.ones(()))
+    right = 1.0 + draw(1200, 1, torch.float32, seed=4).abs()
+    known = plain_product(
+        RadialPart("rbf", z[:16].double(), z.double(), part.scale), right.double()
+    )
+    assert error(Product(part, "tf32x3", SMALL)(right), known) < 7e-7
+    moments, _, _ = _row_sums(part, torch.ones(16, 1), right, "tf32x3", True, SMALL)
+    assert error(moments[:, 2:], -0.5 * known) < 7e-7  # the slope of the profile is -k / 2
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 8, 20, 40])
+def test_coincident_rows_have_no_distance_where_sums_are_truncated(inputs):
+    """The square root of Matern 1/2 would turn a distance of rounding into a thousandth."""
+    z = 2.0 * draw(500, inputs, torch.float32)
+    factors = distance_factors(z, z.clone(), 1.0, "tf32x3")
+    found = tensor_core_products(*factors) / z.double().square().sum(1)
+    assert float(found.max()) <= 0.0
+    assert float(found.min()) > -16.0 * torch.finfo(torch.float32).eps
 
 
 def test_empty_matrices_and_no_vectors():

@@ -57,6 +57,14 @@ def test_the_package_s_eigenfunctions_by_it(monkeypatch):
         assert error(ours, reference) < 1e-14
 
 
-def test_the_trial_passes():
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_the_trial_passes_whoever_asks(mode, monkeypatch):
+    """The forward pass of an autograd function asks, in which nothing has a gradient."""
+    monkeypatch.setattr(availability, "_device_refusal", lambda device: None)
     for dtype in (torch.float32, torch.float64):
+        availability._pass_refusal.cache_clear()
+        with mode():
+            kind = "products of eigenfunctions"
+            assert availability._pass_refusal(kind, torch.device("cpu"), dtype, 1) is None
         assert availability.tree_trial_error(torch.device("cpu"), dtype, 1) < 1e-6
+    availability._pass_refusal.cache_clear()
