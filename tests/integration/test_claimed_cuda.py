@@ -47,9 +47,8 @@ SHORT = {
         "trainer.batch_size=100",
     ],
     "vnngp": [
-        "trainer.max_steps=3",
-        "approx.num_neighbours=6",
-        "trainer.batch_size=100",
+        *("trainer.max_steps=3", "approx.num_neighbours=6", "trainer.batch_size=100"),
+        "init.neighbour_evaluations=2",
     ],
     "cnn_rf": [
         *("likelihood=gaussian", "approx.image_shape=[2,4]"),
