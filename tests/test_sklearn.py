@@ -28,7 +28,6 @@ QUICK = ("trainer.max_steps=10", "init=constants", "trainer.device=cpu")
 @parametrize_with_checks(
     [
         GPXRegressor(options=QUICK),
-        GPXRegressor("sgpr", options=(*FROM_A_SUBSET, "approx.num_inducing=20")),
         # lengthscales at which 30 standardised inputs have correlations above rounding
         GPXClassifier(options=(*QUICK, "trainer.max_steps=3", "kernel.lengthscale=5")),
     ]

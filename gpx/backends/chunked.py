@@ -11,12 +11,16 @@ from torch import Tensor
 
 from gpx.backends.entries import Entries, Scratch, TileSource
 from gpx.backends.tiles import GROUPS, MAX_SERIAL_ENTRIES, Tile, Tiling, run_groups, tiling
+from gpx.linalg.replayed import refuse_recording
 from gpx.linalg.thin_products import as_rows, row_count
 
 CPU_TILE_BYTES = 2 << 20
 """Bytes of one tile on a CPU: with its scratch it stays in a core's share of the caches."""
 GPU_TILE_BYTES = 256 << 20
 """Bytes of one tile elsewhere, where launches cost more than passes over memory."""
+MAX_RECORDED_TILES = 64
+"""Tiles of a product up to which a CUDA graph may record it: a graph of the many launches of a
+large matrix would take seconds to make and save nothing."""
 PRODUCT_TEMPORARIES = 2
 """Tiles in memory at once in every thread of a product."""
 DERIVATIVE_TEMPORARIES = 8
@@ -126,6 +130,9 @@ def _product(
     source: TileSource, entries: Entries, right: Tensor, plan: Tiling, threads: int
 ) -> Tensor:
     """The product by groups of tiles, with vectors as rows: the fast layout for thin products."""
+    tiles = sum(map(len, plan.groups))
+    if tiles > MAX_RECORDED_TILES:
+        refuse_recording(f"a product in {tiles} tiles takes far longer than its launches")
     n1, vectors = entries.shape[0], as_rows(right)
     columns = len(vectors)
     symmetric = entries.square and not plan.disjoint_rows

@@ -55,7 +55,7 @@ class Cosine(Kernel):
 
     def _waves(self, x: Tensor) -> Tensor:
         self._check_columns(x, "periods")
-        phase = x @ (2.0 * math.pi / self.period).expand(x.shape[1])
+        phase = x @ (2.0 * math.pi / self.period).expand(x.shape[1]).to(x.dtype)
         return torch.stack([phase.cos(), phase.sin()], dim=1)
 
     def num_spectral_normals(self, num_inputs: int) -> int:

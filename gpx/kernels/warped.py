@@ -148,9 +148,8 @@ class Kumaraswamy(Warp):
         inside = x.abs() < self.reach
         # outside, any value with a finite derivative, which is discarded
         unit = torch.where(inside, x, 0.0) / (2.0 * self.reach) + 0.5
-        low, high = self._distribution(
-            torch.tensor([[EDGE_MARGIN], [1.0 - EDGE_MARGIN]], dtype=x.dtype).to(x)
-        )
+        edges = (EDGE_MARGIN, 1.0 - EDGE_MARGIN)
+        low, high = (self._distribution(x.new_full((1, 1), edge)) for edge in edges)
         share = (self._distribution(EDGE_MARGIN + (1.0 - 2.0 * EDGE_MARGIN) * unit) - low) / (
             high - low
         )

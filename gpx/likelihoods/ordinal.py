@@ -17,6 +17,7 @@ from gpx.errors import ConfigError, NotAvailable
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted, class_law, require_labels
 from gpx.likelihoods.bernoulli import Link
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
+from gpx.linalg.running_sum import running_sum
 
 
 class Ordinal(Likelihood):
@@ -79,7 +80,7 @@ class Ordinal(Likelihood):
     @property
     def cut_points(self) -> Tensor:
         """b (C - 1,), increasing."""
-        return torch.cat([self.first_cut.view(1), self.first_cut + self.gaps.cumsum(0)])
+        return torch.cat([self.first_cut.view(1), self.first_cut + running_sum(self.gaps)])
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """log P(y | f), accurate in both tails; (..., n)."""

@@ -8,6 +8,7 @@ functions run as they are.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,7 +42,9 @@ def record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
     """
     graph, stream = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
     try:
-        with torch.cuda.graph(graph, stream=stream):
+        with warnings.catch_warnings(), torch.cuda.graph(graph, stream=stream):
+            # of a body that refuses at once; the error says more
+            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
             body()
     except RuntimeError:
         _end_recording(stream)

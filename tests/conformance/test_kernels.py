@@ -157,6 +157,16 @@ def test_float32_agrees_with_float64(name, device):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_float32_kernel_takes_float64_inputs(name):
+    """Sparse methods in float32 evaluate the matrix of the inducing points so, to factorise it."""
+    kernel = REGISTRY[name]()
+    x, z = inputs(20, 7), inputs(10, 8)
+    exact = kernel.evaluate(x, z).detach()
+    found = copy.deepcopy(kernel).float().evaluate(x, z)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=3e-5 * exact.abs().max().item())
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_float32_values_and_gradients_are_never_subnormal(name):
     kernel = REGISTRY[name]().float()
     x = (torch.logspace(-3, 2, 60)[:, None] * torch.tensor([[1.0, -1.0, 0.5]])).float()

@@ -12,6 +12,7 @@ from gpx.runs import RunFolder, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations=5"]
+SMALL += ["trainer.figures=false"]  # they take longer than most runs: tests of them say so
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from torch import nn
 
 from gpx import load
 from gpx.bases import RandomFourier
-from gpx.kernels import RBF
-from gpx.likelihoods import Gaussian
+from gpx.kernels import RBF, Kumaraswamy
+from gpx.likelihoods import Gaussian, Ordinal
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import QSGP
@@ -47,9 +47,8 @@ SHORT = {
         "trainer.batch_size=100",
     ],
     "vnngp": [
-        "trainer.max_steps=3",
-        "approx.num_neighbours=6",
-        "trainer.batch_size=100",
+        *("trainer.max_steps=3", "approx.num_neighbours=6", "trainer.batch_size=100"),
+        "init.neighbour_evaluations=2",
     ],
     "cnn_rf": [
         *("likelihood=gaussian", "approx.image_shape=[2,4]"),
@@ -78,6 +77,9 @@ SHORT = {
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "ssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
     "vssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
+    "exact approx.solver=iterative approx.iterative.preconditioner=grief": [
+        *("trainer.max_steps=1", "approx.iterative.variance=exact", "approx.iterative.rank=20"),
+    ],
     "ski projection=unit": ["trainer.max_steps=2", "approx.grid_size=12"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
     "committee": ["trainer.max_steps=3", "approx.num_experts=4"],
@@ -157,6 +159,28 @@ def test_copies_to_the_device_are_seen_by_a_recording():
             there.to(torch.float64)[1:] + there[there.long()][0]
             there.copy_(there + torch.zeros(3, device="cuda"))
         assert not seen.names
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cut_points_of_ordered_classes_have_the_same_bits_every_time(deterministic):
+    expected = Ordinal(5).cut_points
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        with claimed_cuda():
+            found = Ordinal(5).cuda().cut_points.cpu()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_warp_copies_nothing_to_the_device():
+    with claimed_cuda() as waits:
+        warp, x = Kumaraswamy(2).cuda(), torch.ones(3, 2, device="cuda")
+        waits.clear()
+        with FromTheHost() as seen:
+            warp(x).sum().backward()
+        assert not seen.names
+        assert not waits
 
 
 class _Tabulated(torch.autograd.Function):

@@ -61,7 +61,7 @@ def own(tmp_path, monkeypatch):
 )
 def test_parts_of_the_page(train_py, tmp_path, own, options, trust):
     train = ["--config-dir", "my_research/configs", "data=spiral", "hydra.run.dir=out"]
-    status, err = train_py(*train, "init=constants", *options.split())
+    status, err = train_py(*train, "init=constants", "trainer.figures=false", *options.split())
     assert status == 0, err
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
@@ -129,6 +129,7 @@ def test_kernel_objective_and_data_set_of_the_page(command, tmp_path, own, monke
         "data=spiral",
         "init=constants",
         "trainer.max_steps=10",
+        "trainer.figures=false",
         "hydra.run.dir=out",
         PYTHONPATH=str(tmp_path / "my_research"),
     )

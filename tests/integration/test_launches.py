@@ -46,7 +46,11 @@ CEILINGS = {
     "pic": (["approx=pic", "data.num_points=3000", "approx.num_inducing=64"], 418, 12),
     "fitc": (["approx=fitc", "approx.num_inducing=64"], 178, 3),
     "ssgp": (["approx=ssgp", "approx.num_basis=40"], 135, 3),
-    "grief": (["approx=grief", "approx.num_eigenfunctions=60"], 466, 13),
+    "grief": (
+        ["approx=grief", "approx.num_eigenfunctions=60", "approx.noise_first=false"],
+        466,
+        13,
+    ),
     "reweighted, MALA": (
         [
             *("approx=reweighted", "approx.num_basis=40", "optimizer.burn_in=3"),
@@ -63,7 +67,10 @@ CEILINGS = {
         1,
     ),
     "vnngp": (
-        ["approx=vnngp", "data.num_points=300", "approx.num_neighbours=6"],
+        [
+            *("approx=vnngp", "data.num_points=300", "approx.num_neighbours=6"),
+            "init.neighbour_evaluations=1",
+        ],
         262,
         1,
     ),

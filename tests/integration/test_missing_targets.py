@@ -57,7 +57,7 @@ def options(path, *others):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_from_a_table_to_predictions(train, table, tmp_path, capsys, name):
-    metrics, folder = train(*options(table, *METHODS[name], "trainer.tensorboard=false"))
+    metrics, folder = train(*options(table, *METHODS[name], "trainer.figures=true"))
     told = "".join(capsys.readouterr())
     assert f"{NONE} of 80 rows have no target and are left out" in told
     assert folder.read_config().facts.num_train + metrics["data.num_test"] == 80 - NONE

@@ -11,6 +11,7 @@ from gpx.options.composition import composed
 from gpx.runs import RunFolder, load, run
 
 SMALL = ["init=constants", "trainer.tensorboard=false", "trainer.baselines=false"]
+SMALL += ["trainer.figures=false"]
 
 
 @pytest.fixture(scope="module")

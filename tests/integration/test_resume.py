@@ -157,8 +157,8 @@ def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, stop_at, a
     assert len(json.loads(folder.environment.read_text())["resumed"]) == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_the_command(command, tmp_path, number):
+def test_a_signal_to_the_command(command, tmp_path):
+    """Of the three that tests/training/test_interrupt.py knows."""
     process = command(
         "train.py",
         "approx=svgp",
@@ -176,9 +176,9 @@ def test_signals_to_the_command(command, tmp_path, number):
         if line.startswith("step"):
             break
     time.sleep(0.5)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, "".join(lines) + err
+    assert process.returncode == 128 + signal.SIGTERM, "".join(lines) + err
     assert "stopped; continue with: python train.py resume=out" in err
     assert "Traceback" not in err
     assert (tmp_path / "out" / "checkpoint.pt").exists()

@@ -13,7 +13,8 @@ ARM = ["data=robot_arm", "data.num_points=1500"]
 
 
 def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
-    _, folder = train("data=toy1d", "approx=svgp", "approx.num_inducing=15", "trainer.max_steps=20")
+    options = ["approx.num_inducing=15", "trainer.max_steps=20", "trainer.figures=true"]
+    _, folder = train("data=toy1d", "approx=svgp", *options)
     events = EventAccumulator(str(folder.path), size_guidance={"images": 10}).Reload()
     tags = set(events.Tags()["scalars"])
     wanted = {
@@ -36,9 +37,8 @@ def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
 
 
 def test_tensorboard_shows_a_vector_as_one_chart_the_config_and_the_outcome(train):
-    _, folder = train(
-        "data=robot_arm", "data.num_points=300", "approx=exact", "trainer.max_steps=2"
-    )
+    options = ["data=robot_arm", "data.num_points=300", "trainer.figures=true"]
+    _, folder = train(*options, "approx=exact", "trainer.max_steps=2")
     events = EventAccumulator(str(folder.path)).Reload()
     tags = events.Tags()
     assert "hyperparameters/kernel.lengthscale" in tags["histograms"]
@@ -62,7 +62,8 @@ def test_a_run_reports_to_a_logger_from_start_to_end(train, monkeypatch):
     package = types.ModuleType("mlflow")
     package.__getattr__ = noting
     monkeypatch.setitem(sys.modules, "mlflow", package)
-    train("data=toy1d", "approx=exact", "trainer.max_steps=2", "trainer.loggers=[mlflow]")
+    options = ["approx=exact", "trainer.max_steps=2", "trainer.figures=true"]
+    train("data=toy1d", *options, "trainer.loggers=[mlflow]")
     assert calls[:3] == ["search_runs", "start_run", "log_text"]
     assert {"log_metrics", "log_figure", "log_params"} < set(calls)
     assert calls[-1] == "end_run"

@@ -17,6 +17,7 @@ from claimed_cuda import claimed_cuda
 from launches import Launches, steps_of
 from recordings import Capture, Recorder, Watched
 
+from gpx.backends import Chunked
 from gpx.backends.keops import KeOps
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.noisy_kernel import PreconditionedKernel
@@ -226,6 +227,16 @@ def test_keops_refuses_a_recording(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RuntimeError, match="KeOps launches its kernels itself"):
         KeOps().product(entries, torch.ones(5, 1), transposed=False)
+
+
+def test_a_product_of_many_tiles_refuses_a_recording(monkeypatch):
+    entries = RBF(2)(torch.rand(40, 2)).entries
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    few, many = (Chunked(budget) for budget in (2**20, 2**6))
+    assert few.product(entries, torch.ones(40, 1), transposed=False).shape == (40, 1)
+    with pytest.raises(RuntimeError, match=r"a product in \d+ tiles takes far longer"):
+        many.product(entries, torch.ones(40, 1), transposed=False)
 
 
 def test_a_buffer_that_is_replaced_is_held_as_long_as_the_recording():

@@ -12,6 +12,8 @@ from gpx.operators import KernelMatrix, select
 WHOLE = 1 << 30
 SMALL = 2 * 8 * 36  # product tiles of 6 x 6 float64 numbers
 BACKENDS = ["dense", "chunked"]
+BUDGETS = [(make, budget) for make in KERNELS for budget in (WHOLE, SMALL)] + [(make_kernel, 1)]
+"""Each kernel as a whole matrix and in tiles; one also in tiles of one number, which take long."""
 
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
@@ -23,9 +25,8 @@ def inputs(request):
     return (x, None) if request.param == "square" else (draw(17, 2, seed=1), x)
 
 
-@pytest.mark.parametrize("budget", [WHOLE, SMALL, 1])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4, 3), (0,)])
-@pytest.mark.parametrize("make_kernel", KERNELS)
+@pytest.mark.parametrize(("make_kernel", "budget"), BUDGETS)
 def test_products_and_transposed_products(inputs, make_kernel, budget, shape):
     kernel = make_kernel()
     operator, dense = kernel(*inputs, memory_budget=budget), kernel.evaluate(*inputs)
@@ -37,8 +38,7 @@ def test_products_and_transposed_products(inputs, make_kernel, budget, shape):
     torch.testing.assert_close(operator.mT @ left, dense.mT @ left, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("budget", [WHOLE, SMALL, 1])
-@pytest.mark.parametrize("make_kernel", KERNELS)
+@pytest.mark.parametrize(("make_kernel", "budget"), BUDGETS)
 def test_gradients_equal_those_of_the_dense_product(inputs, make_kernel, budget):
     found = []
     for lazy in (True, False):

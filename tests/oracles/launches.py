@@ -81,6 +81,10 @@ class Step(NamedTuple):
     waits: Counter[str]
 
 
+class _LastStep(Exception):
+    """Ends a run that has made its steps: predictions and metrics are not counted."""
+
+
 def steps_of(*options: str, places: bool = False) -> list[Step]:
     """Launches and waits of every step of a run but the first, by its ``options``."""
     warnings.filterwarnings("ignore", message=".*synchron.*")
@@ -98,12 +102,15 @@ def steps_of(*options: str, places: bool = False) -> list[Step]:
 
         def mark(self: Session) -> None:
             marks.append(Step(Counter(counted.counts), Counter(waits)))
+            if self.step >= self.max_steps:
+                raise _LastStep
             ended(self)
 
         stack.enter_context(mock.patch.object(Session, "end_step", mark))
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         stack.enter_context(counted)
-        run(config, RunFolder(Path(folder) / "run"))
+        with contextlib.suppress(_LastStep):
+            run(config, RunFolder(Path(folder) / "run"))
     return [
         Step(after.launches - before.launches, after.waits - before.waits)
         for before, after in itertools.pairwise(marks)

@@ -23,21 +23,15 @@ KINDS = {
     "exact": ["approx=exact"],
     "sgpr": ["approx=sgpr", "approx.num_inducing=9", "kernel=matern32"],
     "sor": ["approx=sor", "approx.num_inducing=9"],
-    "cglb": ["approx=cglb", "approx.num_inducing=9"],
-    "svgp": ["approx=svgp", "approx.num_inducing=9"],
+    "svgp": ["approx=svgp", "approx.num_inducing=9", "likelihood=student_t"],
     "qsgp": ["approx=qsgp", "approx.num_basis=40"],
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
-    "vssgp": ["approx=vssgp", "approx.num_basis=20"],
-    "grief": ["approx=grief"],
     "ski": ["approx=ski"],
     "direct": ["approx=direct", "approx.num_basis=20"],
     "vecchia": ["approx=vecchia", "approx.prediction_neighbours=12"],
     "swsgp": ["approx=swsgp", "approx.num_inducing=30", "approx.num_neighbours=5"],
-    "vnngp": ["approx=vnngp", "approx.num_neighbours=5"],
     "reweighted": ["approx=reweighted", "kernel=rbf", "inference=type2"],
     "deep_rf": ["approx=deep_rf", "approx.num_features=20", "approx.predict_samples=4"],
-    "deep_svgp": ["approx=deep_svgp", "approx.num_inducing=9", "approx.predict_samples=4"],
-    "student": ["approx=svgp", "approx.num_inducing=9", "likelihood=student_t"],
 }
 LOADS = """
 import sys, torch
@@ -98,9 +92,10 @@ def test_a_program_predicts_as_the_model_for_any_number_of_rows(kind, exported, 
 
 @pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
 def test_programs_load_and_run_without_gpx(exported, folder):
-    rows, models = inputs(11), {kind: exported(kind).model for kind in KINDS}
+    kinds = ("sgpr", "ski", "vecchia")
+    rows, models = inputs(11), {kind: exported(kind).model for kind in kinds}
     torch.save(torch.from_numpy(rows), folder / "x.pt")
-    subprocess.run([sys.executable, "-c", LOADS, folder, *KINDS], check=True, cwd=folder)
+    subprocess.run([sys.executable, "-c", LOADS, folder, *kinds], check=True, cwd=folder)
     for kind, model in models.items():
         agree(torch.load(folder / f"{kind}.pt"), model, rows)
 
@@ -108,7 +103,7 @@ def test_programs_load_and_run_without_gpx(exported, folder):
 def test_a_program_of_a_network_does_not_grow_with_its_draws(tmp_path):
     """All draws make one pass: tracing each of the 50 of the default would take a minute."""
     sizes = []
-    for draws in (3, 6):
+    for draws in (2, 3):
         options = ["approx=deep_rf", "approx.num_features=20", f"approx.predict_samples={draws}"]
         fitted = gpx.fit(*table(), *options, *SMALL, folder=tmp_path / f"run_{draws}")
         program = gpx.export(fitted, tmp_path / "model.pt2")  # the ending says the format
