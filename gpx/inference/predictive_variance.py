@@ -8,7 +8,7 @@ variances (b,), and returns the variance of f with a certificate ``gap``: the ex
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.linalg import EvidenceBound, Lanczos, LowRankPlusNoise, cholesky, conjugate_gradients
+from gpx.linalg.known_gradient import first_derivative_only
 
 ROUNDING = 8.0 * torch.finfo(torch.float64).eps
 """Rounding error of r^T Q^{-1} r, relative to ||r||^2 / noise, the larger of the two terms whose
@@ -41,14 +42,27 @@ class Variance(NamedTuple):
 
 
 VarianceRule = Callable[[Tensor, Tensor], Variance]
-"""Its variance is differentiable in k_* and the prior variances, its gap is not."""
+"""Its variance is differentiable in k_* and the prior variances, its gap is not. Second derivatives
+are right or raise NotAvailable ("exact" and "nystrom", from solves without a graph)."""
+
+
+class _Explained(torch.autograd.Function):
+    """k^T A k of columns k of ``cross`` (n, b), given A k without a graph; A is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, cross: Tensor, solved: Tensor) -> Tensor:
+        ctx.save_for_backward(cross, solved)
+        return (cross * solved).sum(0)
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return 2.0 * ctx.saved_tensors[1] * grad, None
 
 
 def _explained(cross: Tensor, solved: Tensor) -> Tensor:
-    """k^T A k of columns k of ``cross`` (n, b); ``solved`` is A k without a graph, A symmetric."""
-    constant = cross.detach()
-    value = (constant * solved).sum(0)
-    return value + 2.0 * ((cross - constant) * solved).sum(0) if cross.requires_grad else value
+    found: Tensor = _Explained.apply(cross, solved)
+    return found
 
 
 def _quadratic(system: PreconditionedKernel, vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,7 +277,9 @@ def sandwich_rule(system: PreconditionedKernel, options: IterativeOptions) -> Va
         upper = prior - _explained(cross, above.solve(cross.detach()))
         explained, rounding = _quadratic(system, cross)
         lower = prior.detach() - explained
-        upper, lower = torch.maximum(upper, lower) + rounding, lower - rounding
+        # where rounding swaps the two, the derivative is still that of the upper end
+        upper = upper + (lower - upper.detach()).clamp(min=0.0) + rounding
+        lower = lower - rounding
         return Variance(upper, upper.detach() - lower.clamp(min=0.0))
 
     return rule

@@ -9,11 +9,11 @@ import derivatives
 import pytest
 import torch
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, NotAvailable
 from gpx.inference import exact_solver as solver_module
 from gpx.inference.exact_solver import choose_solver
 from gpx.inference.noisy_kernel import PreconditionedKernel
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Matern32, Polynomial
 from gpx.likelihoods import Gaussian
 from gpx.linalg import EvidenceBound, UnconvergedWarning, conjugate_gradients
 from gpx.means import Constant, Zero
@@ -81,6 +81,38 @@ def test_derivatives_are_those_of_the_predictions(rule):
     posterior = model.condition(x, y)
     at = torch.rand(3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 4
     derivatives.check(lambda rows: predict_quietly(posterior, rows), at)
+
+
+def test_derivatives_where_the_low_rank_part_is_the_whole_matrix():
+    """The two ends of "nystrom" are then equal but for rounding."""
+    model, x, y = problem(n=40, variance="nystrom", rank=40)
+    other = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+    at = (x[:5] + 0.1).requires_grad_()
+    found, wanted = [
+        torch.autograd.grad(m.condition(x, y).predict(at).variance.sum(), at)[0]
+        for m in (model, other)
+    ]
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_second_derivatives_are_right_or_refused(rule):
+    model, x, y = problem(variance=rule, tolerance=1e-6)
+    model.kernel = Polynomial(degree=2, outputscale=0.1).double()  # whose own ones are available
+    posterior = model.condition(x, y)
+
+    def slope(at):
+        rows = at.clone().requires_grad_() if not at.requires_grad else at
+        variance = predict_quietly(posterior, rows).variance
+        (found,) = torch.autograd.grad(variance.sum(), rows, create_graph=True)
+        return [found if at.requires_grad else found.detach()]
+
+    at = torch.rand(3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 4
+    if rule in ("exact", "nystrom"):
+        with pytest.raises(NotAvailable, match="second derivative"):
+            derivatives.check(slope, at)
+    else:
+        derivatives.check(slope, at)
 
 
 def test_derivatives_of_solved_variances_meet_the_tolerance():
