@@ -15,6 +15,7 @@ from gpx.kernels import RBF, Kumaraswamy
 from gpx.likelihoods import Gaussian, Ordinal
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
+from gpx.methods.weight_space.group_solves import WeightGroup
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training import FirstOrder, first_order
@@ -181,6 +182,16 @@ def test_a_warp_copies_nothing_to_the_device():
             warp(x).sum().backward()
         assert not seen.names
         assert not waits
+
+
+def test_a_group_of_no_weights_is_zero_everywhere():
+    """As of relevance vectors before the first one is taken."""
+    with claimed_cuda():
+        basis, x = RandomFourier(RBF(2), 8).cuda(), torch.ones(3, 2, device="cuda")
+        none = torch.empty(0, dtype=torch.long, device="cuda")
+        group = WeightGroup.of_columns(basis, none)
+        assert group.values(x.new_empty(0), x).tolist() == [0.0] * 3
+        assert group.column_squares(x).shape == (0,)
 
 
 class _Tabulated(torch.autograd.Function):
