@@ -74,6 +74,9 @@ SHORT = {
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "ssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
     "vssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
+    "exact approx.solver=iterative approx.iterative.preconditioner=grief": [
+        *("trainer.max_steps=1", "approx.iterative.variance=exact", "approx.iterative.rank=20"),
+    ],
     "ski projection=unit": ["trainer.max_steps=2", "approx.grid_size=12"],
     "grief": [
         *("trainer.max_steps=2", "approx.num_eigenfunctions=30", "approx.trial_evaluations=3"),

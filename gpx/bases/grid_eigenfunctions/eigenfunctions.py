@@ -101,9 +101,11 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         self.factor_jitter = factor_jitter
         # float64 whatever the features: the one-dimensional problems are small and ill-conditioned
         width = self.options.points_per_dim
-        self.register_buffer("nodes", torch.zeros(num_inputs, width, dtype=torch.float64))
-        self.register_buffer("sizes", torch.ones(num_inputs, dtype=torch.int64))
-        self.register_buffer("index", torch.zeros(0, num_inputs, dtype=torch.int64))
+        device = next((p.device for p in kernel.parameters()), None)
+        nodes = torch.zeros(num_inputs, width, dtype=torch.float64, device=device)
+        self.register_buffer("nodes", nodes)
+        self.register_buffer("sizes", torch.ones(num_inputs, dtype=torch.int64, device=device))
+        self.register_buffer("index", torch.zeros(0, num_inputs, dtype=torch.int64, device=device))
         self._plan: ProductPlan | None = None
 
     def place(self, x: Tensor) -> None:
