@@ -21,7 +21,7 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.base.model import Model
-from gpx.methods.base.posterior import Posterior
+from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.exact.model import ExactPosterior
 
 NAMES = sorted(public_models.MODELS)
@@ -121,6 +121,21 @@ def test_derivatives_by_the_inputs_are_right_or_refused(conditioned, name):
     assert all(parameter.grad is None for parameter in posterior.parameters())
 
 
+@pytest.mark.parametrize("name", sorted(set(NAMES) - WITHOUT_DERIVATIVES))
+def test_what_predictions_keep_is_no_part_of_later_graphs(conditioned, name):
+    """Neither of parameters, should someone let them move, nor as tensors of inference mode."""
+    _, posterior = conditioned(name)
+    x = inputs(3).requires_grad_()
+    moving, sampled, predicted = (copy.deepcopy(posterior) for _ in range(3))
+    moving.requires_grad_(True)
+    with torch.inference_mode():
+        sampled.sample_paths(1, generator=torch.Generator().manual_seed(0))
+        predicted.predict(inputs(2))
+    for one in (moving, moving, sampled, predicted):
+        mean, variance = one.predict(x)
+        (mean.sum() + variance.sum()).backward()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_derivatives_of_the_predictive_law_are_right_or_refused(conditioned, name):
     model, posterior = conditioned(name)
@@ -157,10 +172,17 @@ def test_a_subclass_whose_predictions_drop_the_graph_is_refused(conditioned):
             return super().predict(x)
 
     posterior = copy.deepcopy(conditioned("ExactGP")[1])
-    posterior.__class__ = Own
-    assert not posterior.predict(inputs(3)).mean.requires_grad
-    with pytest.raises(NotAvailable, match="no gradient with respect to x"):
-        posterior.predict(inputs(3).requires_grad_())
+
+    class Partly(ExactPosterior):
+        def predict(self, x):
+            mean, variance = super().predict(x)
+            return Marginals(mean, variance.detach())
+
+    for kind in (Own, Partly):
+        posterior.__class__ = kind
+        assert not posterior.predict(inputs(3)).mean.requires_grad
+        with pytest.raises(NotAvailable, match="no gradient with respect to x"):
+            posterior.predict(inputs(3).requires_grad_())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -30,11 +30,9 @@ ARM = [
 SHORT = {
     "exact": ["trainer.max_steps=3"],
     "sgpr": ["trainer.max_steps=3", "approx.num_inducing=20"],
-    "sgpr optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "sod selector=ivm": ["trainer.max_steps=3", "approx.num_points=40"],
     "sor": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "fitc": ["trainer.max_steps=3", "approx.num_inducing=20"],
-    "pitc": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "pic": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "svgp optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
     # as many points as there are rows: chosen in another order on a GPU, which changes estimates
@@ -69,7 +67,6 @@ SHORT = {
         *("likelihood=gaussian", "approx.image_shape=[2,4]", "approx.patch_size=2"),
         *("trainer.max_steps=3", "approx.num_inducing=20"),
     ],
-    "cnn": ["likelihood=gaussian", "approx.image_shape=[2,4]", "trainer.max_steps=3"],
     "cnn_sorf": [
         *("likelihood=gaussian", "approx.image_shape=[2,4]"),
         *("trainer.max_steps=3", "approx.predict_samples=3"),
@@ -82,7 +79,9 @@ SHORT = {
         *("trainer.max_steps=1", "approx.iterative.variance=exact", "approx.iterative.rank=20"),
     ],
     "ski projection=unit": ["trainer.max_steps=2", "approx.grid_size=12"],
-    "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
+    "grief": [
+        *("trainer.max_steps=2", "approx.num_eigenfunctions=30", "approx.trial_evaluations=3"),
+    ],
     "committee": ["trainer.max_steps=3", "approx.num_experts=4"],
     "local_experts": ["trainer.max_steps=3", "approx.num_experts=4"],
     "local_experts approx.hyperparameters=shared": ["trainer.max_steps=3", "approx.num_experts=4"],

@@ -20,6 +20,9 @@ from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.tensor_checks import check_alike, check_at_least, check_inputs, guard
 
+PREDICTIONS = ("predict", "predictive", "predictive_of_rows", "joint_covariance")
+"""Methods of posteriors that are functions of x alone."""
+
 
 class Marginals(NamedTuple):
     """Marginal distribution of the latent function at test inputs, in standardised units.
@@ -43,11 +46,13 @@ class Posterior(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("predict", "predictive", "predictive_of_rows", "joint_covariance"):
+        for method in PREDICTIONS:
             _keep_graph_if_wanted(cls, method)
             guard(cls, method, _check_inputs)
         guard(cls, "with_observations", _check_observations)
         guard(cls, "sample_paths", _check_number)
+        for method in (*PREDICTIONS, "project", "with_observations", "sample_paths"):
+            _leave_inference_mode(cls, method)
 
     @property
     def num_inputs(self) -> int | None:
@@ -195,9 +200,26 @@ def _keep_graph_if_wanted(cls: type[Posterior], method: str) -> None:
         wanted = _wants_gradient(x)
         with torch.set_grad_enabled(wanted):
             found = inner(self, x, *rest, **options)
-        if wanted and len(x) and not any(part.requires_grad for part in _tensors(found)):
+        if wanted and len(x) and not all(part.requires_grad for part in _tensors(found)):
             raise no_gradient(self)  # a subclass has dropped the graph
         return found
+
+    setattr(cls, method, run)
+
+
+def _leave_inference_mode(cls: type[Posterior], method: str) -> None:
+    """Let ``method``, if ``cls`` itself defines it, run without gradients where inference mode is
+    on: what it keeps for later calls could not be part of their graphs."""
+    inner = vars(cls).get(method)
+    if inner is None or getattr(inner, "__isabstractmethod__", False):
+        return
+
+    @functools.wraps(inner)
+    def run(*arguments: Any, **options: Any) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return inner(*arguments, **options)
+        with torch.inference_mode(False), torch.no_grad():
+            return inner(*arguments, **options)
 
     setattr(cls, method, run)
 

@@ -57,6 +57,7 @@ class SitePosterior(Posterior):
         self.keep(x, inputs=x, weights=weights, information=information)
         self._sites = None
 
+    @torch.no_grad()
     def sites(self) -> SiteMatrix:
         """K and W, factorised at first use."""
         if self._sites is None:

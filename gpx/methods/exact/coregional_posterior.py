@@ -72,6 +72,7 @@ class CoregionalPosterior(Posterior):
         self.keep(x, inputs=x, residual=residual)
         self.keep(x, alpha=self._system().solve(self.residual))
 
+    @torch.no_grad()
     def _system(self) -> OutputsSystem:
         if self._made is None:
             noise = self.likelihood.noise_variance

@@ -81,6 +81,7 @@ class CommitteePosterior(ExpertsPosterior):
             return every
         return ExpertRows(every.rows[int(self.sizes[0]) :], self.sizes[1:])
 
+    @torch.no_grad()
     def communication_expert(self) -> CommunicationExpert | None:
         """The communication expert if there is one."""
         if not self.has_communication_expert:
