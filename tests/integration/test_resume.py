@@ -36,6 +36,7 @@ SETTINGS = {
         "data.num_points=600",
         "trainer.max_steps=10",
         "approx.num_eigenfunctions=40",
+        "approx.trial_evaluations=0",
         "approx.reselect=2",
     ],
     "reweighted-type2": [

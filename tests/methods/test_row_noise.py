@@ -202,13 +202,11 @@ QUICK = (
 RUNS = {
     "sgpr": ("approx=sgpr", "approx.num_inducing=8"),
     "fitc": ("approx=fitc", "approx.num_inducing=8"),
-    "dtc": ("approx=dtc", "approx.num_inducing=8"),
     "vecchia": ("approx=vecchia", "approx.num_neighbours=8", "approx.block_size=4"),
     "svgp": ("approx=svgp", "approx.num_inducing=8", "trainer.batch_size=11"),
     "swsgp": ("approx=swsgp", "approx.num_inducing=12", "approx.num_neighbours=4"),
     "vnngp": ("approx=vnngp", "approx.num_neighbours=5", "trainer.batch_size=11"),
     "dkl": ("approx=dkl", "approx.num_inducing=8", "approx.pretrain_steps=3"),
-    "deep_svgp": ("approx=deep_svgp", "approx.num_inducing=8", "trainer.batch_size=11"),
     "deep_rf": ("approx=deep_rf", "approx.num_features=16", "trainer.batch_size=11"),
 }
 

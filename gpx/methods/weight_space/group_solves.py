@@ -105,7 +105,7 @@ class WeightGroup:
         if x.is_cpu:
             return ROW_CHUNK
         per_row = self.size * (2 * x.element_size() + 8)  # the features twice, and once in float64
-        return max(ROW_CHUNK, working_memory(x.device) // per_row)
+        return max(ROW_CHUNK, working_memory(x.device) // max(1, per_row))
 
     @torch.no_grad()
     def values(self, weights: Tensor, x: Tensor) -> Tensor:

@@ -195,7 +195,7 @@ def test_the_noise_stays_above_its_floor():
     assert float(model.likelihood.noise_variance.detach()) > 0.3
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_turned_axes_predict_no_worse_than_straight_ones(seed):
     """On random inputs, whose eigenvalues span eight orders of magnitude.
 

@@ -90,7 +90,7 @@ def test_several_targets_classes_and_counts(tmp_path):
     }
     found = {
         likelihood: gpx.fit(
-            *(x, y, *QUICK, f"likelihood={likelihood}", "trainer.max_steps=3"),
+            *(x, y, *QUICK, "kernel=rbf", f"likelihood={likelihood}", "trainer.max_steps=3"),
             folder=tmp_path / likelihood,
         ).metrics["model.name"]
         for likelihood, y in targets.items()
@@ -131,13 +131,22 @@ def test_a_grid_images_and_a_sweep(train_py, tmp_path):
     config = RunFolder("digits").read_config()
     assert config.approx._target_ == "gpx.models.CNNGP"
     assert config.likelihood._target_ == "gpx.likelihoods.Softmax"
-    status, text = train_py(*digits, *quick, "likelihood=gaussian", "hydra.run.dir=numbers")
+    status, text = train_py(
+        *digits, *quick, "likelihood=gaussian", "kernel=rbf", "hydra.run.dir=numbers"
+    )
     assert status == 0, text
     assert "approx=exact, chosen" in text
     status, text = train_py("kernel=rbf+linear", "data=toy1d", *quick, "hydra.run.dir=sum")
     assert status == 0, text
     assert RunFolder("sum").read_config().kernel._target_ == "gpx.kernels.Sum"
-    sweep = ["-m", "data=toy1d", "data.num_points=50,60", "hydra.sweep.dir=sweep", *quick]
+    sweep = [
+        "-m",
+        "data=toy1d",
+        "data.num_points=50,60",
+        "kernel=rbf",
+        "hydra.sweep.dir=sweep",
+        *quick,
+    ]
     status, text = train_py(*sweep)
     assert status == 0, text
     metrics = [json.loads((tmp_path / f"sweep/{i}/metrics.json").read_text()) for i in (0, 1)]
@@ -150,7 +159,7 @@ def test_rows_in_files(train_py, tmp_path):
     x = generator.normal(size=(600, 2)).astype(np.float32)
     np.save(tmp_path / "rows" / "x_0.npy", x)
     np.save(tmp_path / "rows" / "y_0.npy", np.sin(x[:, 0]))
-    options = ["data=stream", "data.path=rows", *QUICK, "trainer.max_steps=2"]
+    options = ["data=stream", "data.path=rows", *QUICK, "trainer.max_steps=2", "kernel=rbf"]
     status, text = train_py(*options, "hydra.run.dir=run")
     assert status == 0, text
     assert "approx=svgp, chosen by approx=auto: rows in files" in text
