@@ -123,7 +123,8 @@ class GPXModel(Model, FantasizeMixin):
         """
         if output_indices is not None:
             self.subset_output(output_indices)
-        mean, covariance = self._moments(self._standardised(self.transform_inputs(X)))
+        x = self._standardised(self.transform_inputs(X))
+        mean, covariance = self._moments(x)
         covariance = covariance.expand(*mean.shape, mean.shape[-1])
         scale = self._scale
         mean = self._offset + scale * mean
@@ -131,7 +132,7 @@ class GPXModel(Model, FantasizeMixin):
         if isinstance(observation_noise, Tensor):
             noise = observation_noise.to(mean).squeeze(-1).expand(mean.shape)
         elif observation_noise:
-            noise = (scale.square() * self._noise).expand(mean.shape)
+            noise = (scale.square() * self._noise_at(x)).expand(mean.shape)
         if observation_noise is not False:
             covariance = covariance + torch.diag_embed(noise)
         # an operator, to which draws add a reported jitter if inputs of a group coincide
@@ -199,6 +200,16 @@ class GPXModel(Model, FantasizeMixin):
         if found.mean.ndim > 1:
             raise NotAvailable(f"{class_name(self.law)} has several latent functions, BoTorch one")
         return found.mean.reshape(x.shape[:-1]), found.variance.reshape(*x.shape[:-1], 1)
+
+    def _noise_at(self, x: Tensor) -> Tensor:
+        """Learned noise variance at x (..., q, d): (), or (..., q) of a posterior with its own."""
+        learned = self._noise
+        if not self.law.has_own_noise:
+            return learned
+        assert self.likelihood is not None  # it is Gaussian
+        rows = x.reshape(-1, x.shape[-1])
+        total = self.law.predictive(rows, self.likelihood).variance
+        return (total - self.law.predict(rows).variance).reshape(x.shape[:-1])
 
     def _standardised(self, x: Tensor) -> Tensor:
         width = self.law.num_inputs

@@ -260,6 +260,11 @@ def test_posteriors_of_marginals_serve_single_points():
     found, want = (GPXModel(m).posterior(at) for m in (law, ours().condition(x, y)))
     torch.testing.assert_close(found.mean, want.mean)
     torch.testing.assert_close(found.variance, want.variance)
+    model, x, y = public_models.prepared("Direct")  # has an uncertain noise variance of its own
+    law = model.condition(x, y)
+    noisy = GPXModel(law, model.likelihood).posterior(x[:3, None], observation_noise=True)
+    predictive = law.predictive(x[:3], model.likelihood)
+    torch.testing.assert_close(noisy.variance.flatten(), predictive.variance)
     committee = public_models.prepared("Committee")
     bounds = torch.tensor([[0.0] * 2, [1.0] * 2]).double()
     acquisition = LogExpectedImprovement(
