@@ -161,7 +161,7 @@ def neighbour_conditional(
 
 def near_rows(kernel: Kernel, x: Tensor, queries: Tensor, count: int) -> Tensor:
     """The ``count`` rows of x (n, d) nearest to each of ``queries`` (q, d) at the lengthscales."""
-    points, asked = (near_coordinates(kernel, t.double()) for t in (x, queries))
+    points, asked = (near_coordinates(kernel, t.detach().double()) for t in (x, queries))
     return nearest_neighbours(points, asked, count)
 
 

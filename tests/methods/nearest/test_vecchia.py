@@ -7,7 +7,7 @@ from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
 from gpx.inference import neighbour_conditional
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Cosine, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import ExactGP, Vecchia
@@ -92,9 +92,13 @@ def test_predictions_are_those_of_the_nearest_rows_in_the_kernels_metric():
         torch.testing.assert_close(got.variance[i : i + 1], exact.variance, rtol=1e-8, atol=1e-10)
 
 
-def test_derivatives_by_the_inputs_hold_over_several_chunks_of_rows(monkeypatch):
+@pytest.mark.parametrize("kernel", [None, Cosine()])
+def test_derivatives_by_the_inputs_hold_over_several_chunks_of_rows(monkeypatch, kernel):
+    """Also where the nearest rows are those of the inputs as they are."""
     x, y = data()
-    posterior = model(x, y, num_neighbours=5).condition(x, y)
+    made = model(x, y, num_neighbours=5)
+    made.kernel = kernel or made.kernel
+    posterior = made.double().condition(x, y)
     monkeypatch.setattr(neighbour_conditional, "CHUNK_BYTES", 4 * 8 * 91**2)
     derivatives.check(posterior.predict, data(9, seed=1)[0])
 
