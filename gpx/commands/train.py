@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gpx.commands import USAGE_ERROR
 from gpx.commands.mistakes import describe_file_error
 from gpx.errors import ConfigError, GPXError, ProcessLost
-from gpx.installation import command
+from gpx.installation import command, resuming
 from gpx.linalg.processes import sharing
 from gpx.options.composition import check_choices, explain, require_no_dashes
 from gpx.options.config import CONFIGS
@@ -132,7 +132,7 @@ def _job(config: DictConfig) -> None:
     try:
         if sharing().number == 0 and folder.holds_a_run():
             raise ConfigError(
-                f"{folder.path} already holds a run: continue it with resume={folder.path}, or "
+                f"{folder.path} already holds a run: continue it with: {resuming(folder.path)}; or "
                 "choose another hydra.run.dir"
             )
         sources = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file"]

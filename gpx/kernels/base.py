@@ -101,7 +101,7 @@ class Kernel(Constructed, ABC):
         """
 
         def one(a: Tensor, b: Tensor) -> Tensor:
-            return self.evaluate(a.unsqueeze(0), b.unsqueeze(0)).squeeze()
+            return self.evaluate(a.unsqueeze(0), b.unsqueeze(0))[0, 0]
 
         with suppress(RuntimeError, ValueError):  # what vmap cannot take
             return torch.vmap(one)(x1, x2)

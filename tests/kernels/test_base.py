@@ -36,3 +36,13 @@ def test_pairs_of_a_kernel_without_its_own(kernel, calls):
     slopes = [torch.autograd.grad(value.sum(), z)[0] for value in (found, want)]
     torch.testing.assert_close(*slopes)
     assert kernel.pairs(x[:0], z[:0]).shape == (0,)
+
+
+def test_a_kernel_that_gives_no_matrix_is_not_taken_for_one_of_pairs():
+    class Rows(Waves):
+        def covariance(self, x1, x2):
+            return torch.cos(x1 - x2).prod(1)
+
+    x, z = torch.randn(2, 5, 3, dtype=torch.float64)
+    with pytest.raises(IndexError):
+        Rows().pairs(x, z)
