@@ -129,12 +129,17 @@ class JointLaw(Posterior):
         """As in ``Posterior``: ``Conditioned``.
 
         Raises:
-            NotAvailable: there are several outputs, or the posterior has no joint law.
+            NotAvailable: there are several outputs, another likelihood, or no joint law.
         """
         if isinstance(likelihood, NoisyOutputs):
             raise NotAvailable(
                 f"{class_name(self)} takes further rows of one target, and these have "
                 f"{likelihood.num_outputs}: train again with them, or take model=CoregionalGP()"
+            )
+        if not isinstance(likelihood, Gaussian):
+            raise NotAvailable(
+                f"{class_name(self)} takes further rows with likelihood=Gaussian(), and these have "
+                f"{class_name(likelihood)}: train again with them"
             )
         learned = likelihood.noise_variance.to(x)
         variances = learned.expand(len(x)) if noise is None else noise.like(x).variance(learned)

@@ -96,6 +96,13 @@ def test_a_prediction_does_not_cut_the_gradient_of_observations():
     assert slope.abs().max() > 0.0
 
 
+def test_further_rows_of_classes_are_refused():
+    model, x, y = public_models.prepared("SVGP of classes")
+    posterior = model.condition(x, y)
+    with pytest.raises(NotAvailable, match=r"likelihood=Gaussian\(\), and these have Bernoulli"):
+        posterior.with_observations(x[:2], y[:2], model.likelihood)
+
+
 @pytest.mark.parametrize("name", ["predictive", "predict"])
 def test_a_prediction_that_would_lose_a_gradient_is_refused(name):
     model, x, y = public_models.prepared("GridGP")
