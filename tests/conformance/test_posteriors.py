@@ -148,8 +148,15 @@ def test_derivatives_of_the_predictive_law_are_right_or_refused(conditioned, nam
     if name in WITHOUT_DERIVATIVES | {"LaplaceGP of several classes"}:
         with pytest.raises(NotAvailable, match="no gradient with respect to x"):
             density(inputs(3).requires_grad_())
-    else:
-        derivatives.check(density, inputs(3))
+        return
+    derivatives.check(density, inputs(3))
+    if isinstance(model.likelihood, Gaussian):
+        noise = RowNoise(torch.tensor([0.0, 0.2, 0.5]).double(), torch.ones(3).double())
+
+        def known(x):
+            return [posterior.predictive_of_rows(x, model.likelihood, noise).log_prob(rows)]
+
+        derivatives.check(known, inputs(3))
 
 
 @pytest.mark.parametrize("name", sorted(WITH_COVARIANCE))
