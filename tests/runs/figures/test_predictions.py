@@ -123,6 +123,7 @@ def test_a_fitted_function_is_drawn_where_the_test_rows_are(monkeypatch):
     x = np.linspace(0, 1, 20)
     test = (np.array([-1.0, 0.5, 3.0]), np.zeros(3))
     options = ("approx=exact", "kernel=rbf", "trainer.max_steps=2", "trainer.baselines=false")
+    options += ("trainer.figures=true",)
     gpx.fit(x, np.sin(x), *options, test=test, quiet=True, keep=False)
     ((seen, grid),) = grids
     assert sorted(seen) == [-1.0, 0.5, 3.0]
