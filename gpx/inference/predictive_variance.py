@@ -61,6 +61,7 @@ class _Explained(torch.autograd.Function):
 
 
 def _explained(cross: Tensor, solved: Tensor) -> Tensor:
+    """``_Explained``, with its type: (b,)."""
     found: Tensor = _Explained.apply(cross, solved)
     return found
 

@@ -64,7 +64,7 @@ class EffectivePosterior(SGPRPosterior):
 
         Cost: t M^2 multiply-adds; memory t M, for "full" t^2.
         """
-        block = self._whitener().block(x, x.new_empty(len(x), len(self.weights)))
+        block = self._whitened_rows(x)
         kept = self._unexplained(x, block)
         root = torch.linalg.solve_triangular(self.inner_factor, block.mT, upper=False).mT
         if self.test != "full":
