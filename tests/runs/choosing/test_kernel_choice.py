@@ -421,6 +421,22 @@ def test_values_go_into_every_node_of_a_tree():
     assert torch.allclose(again.kernels[0].lengthscale, rbf.lengthscale)
 
 
+@pytest.mark.parametrize(
+    "expression", ["change_points(rbf, matern32)", "warped(rbf)", "spectral_mixture", "rbf"]
+)
+def test_every_learned_value_survives_in_the_node(expression):
+    """Of learned parameters, as far as the class has an option for them."""
+    node = kernel_node(expression, [CONFIGS])
+    config = OmegaConf.create({"kernel": node, "facts": {"num_inputs": 2}})
+    kernel = build(config, "kernel")
+    for number, parameter in enumerate(kernel.parameters()):
+        parameter.data += 0.1 + 0.01 * number * torch.rand_like(parameter)
+    config.kernel = with_values(node, kernel)
+    again = build(config, "kernel")
+    x = torch.randn(6, 2)
+    torch.testing.assert_close(again.evaluate(x), kernel.evaluate(x))
+
+
 def test_fits_of_one_name_are_told_once():
     """Those of a periodic kernel differ in the period they began with."""
 
