@@ -123,8 +123,9 @@ def _averaged_normals(found: Family, parts: Family, rows: Tensor, weights: Tenso
         given = torch.where(total > 0.0, joint / total, weights.unsqueeze(-1))
         of_parts = parts.component_distribution  # type: ignore[attr-defined]
         averaged = _averaged_normals(found.component_distribution, of_parts, rows, given)
-        all_shares = found.mixture_distribution.probs.index_copy(0, rows, total)
-        return MixtureSameFamily(Categorical(probs=all_shares), averaged)
+        probs: Tensor = found.mixture_distribution.probs
+        probs = probs.index_copy(0, rows, total.to(probs))
+        return MixtureSameFamily(Categorical(probs=probs), averaged)
     means = parts.mean.unflatten(0, split)
     if isinstance(found, Normal):
         variances = parts.variance.unflatten(0, split)
