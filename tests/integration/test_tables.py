@@ -216,7 +216,12 @@ def test_known_noise_by_row(train, noisy, tmp_path, capsys):
     assert float(without[0]["std"]) == pytest.approx(low, rel=1e-6)
     law = load(folder.path).predict([[1.0]], noise=[4.0])
     assert law.std[0] == pytest.approx(high, rel=1e-6)
-    diagnose([f"run={folder.path}"])
+    np.savez(tmp_path / "new.npz", x=[[1.0], [1.0]], v=[0.0, 4.0])
+    assert run_predict(folder, tmp_path / "new.npz", tmp_path / "out.csv") == found
+    (tmp_path / "new.csv").write_text("v,a\n400,1\n400,0\n")
+    diagnose([f"run={folder.path}", f"elsewhere={tmp_path / 'new.csv'}"])
+    compared = json.loads((folder.path / "calibration.json").read_text())["elsewhere"]
+    assert compared["auroc"] == 1.0  # noisier than every test row
     assert "cannot be certified" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         diagnose([f"run={folder.path}", "threshold=1"])
