@@ -14,6 +14,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Linear, Zero
+from gpx.methods.eigenfunctions.trial import set_scales
 from gpx.models import GRIEF
 from gpx.objectives import EigenfunctionEvidence
 
@@ -134,6 +135,28 @@ def test_best_scales_equal_a_search_over_the_evidence():
         return float(-0.5 * (torch.logdet(matrix) + y @ torch.linalg.solve(matrix, y)))
 
     assert value(scale, noise) > max(value(s, v) for s in grid for v in grid) - 0.05
+    scale, noise = best_scales(sums, torch.tensor(0.02))
+    assert float(scale) == pytest.approx(0.02)
+    assert value(scale, noise) > max(value(scale, noise * v) for v in (0.8, 0.9, 1.1, 1.2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("outputscale", [None, 1.4])
+def test_the_first_noise_is_that_of_the_scale_there_is_and_above_its_floor(outputscale):
+    model, x, y = problem(mean=Zero(), p=8)
+    model.kernel, y = RBF(3, [1.0, 1.5, 2.0], outputscale).double(), 5.0 * y
+    model.basis = type(model.basis)(model.kernel, 3, 8, GridOptions(points_per_dim=6)).double()
+    model.basis.place(x)
+    model.basis.select()
+    set_scales(model.basis, model.likelihood, x, y)
+    noise = model.likelihood.noise_variance.clone()
+    best = EVIDENCE.evidence(model, x, y).value
+    for factor in (0.9, 1.1):
+        model.likelihood.noise_variance = factor * noise
+        assert EVIDENCE.evidence(model, x, y).value < best
+    floored = Gaussian(3.0, noise_floor=2.0 * float(noise)).double()
+    set_scales(model.basis, floored, x, y)
+    assert float(floored.noise_variance) == pytest.approx(2.1 * float(noise))
 
 
 def test_a_tight_fit_ends_at_the_exact_process():
