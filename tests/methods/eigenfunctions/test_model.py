@@ -21,12 +21,14 @@ from gpx.objectives import EigenfunctionEvidence
 EVIDENCE = EigenfunctionEvidence()
 
 
-def problem(seed=0, n=80, p=30, dtype=torch.float64, noise_first=False, mean=None, **options):
+def problem(
+    seed=0, n=80, p=30, dtype=torch.float64, noise_first=False, mean=None, scale=1.4, **options
+):
     torch.manual_seed(seed)
     x = torch.randn(n, 3, dtype=torch.float64)
     y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
     model = GRIEF(
-        kernel=RBF(ard_num_dims=3, lengthscale=[1.0, 1.5, 2.0], outputscale=1.4),
+        kernel=RBF(ard_num_dims=3, lengthscale=[1.0, 1.5, 2.0], outputscale=scale),
         mean=mean or Linear(3, bias=0.3),
         likelihood=Gaussian(0.07),
         num_inputs=3,
@@ -141,13 +143,10 @@ def test_best_scales_equal_a_search_over_the_evidence():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("outputscale", [None, 1.4])
-def test_the_first_noise_is_that_of_the_scale_there_is_and_above_its_floor(outputscale):
-    model, x, y = problem(mean=Zero(), p=8)
-    model.kernel, y = RBF(3, [1.0, 1.5, 2.0], outputscale).double(), 5.0 * y
-    model.basis = type(model.basis)(model.kernel, 3, 8, GridOptions(points_per_dim=6)).double()
-    model.basis.place(x)
-    model.basis.select()
+@pytest.mark.parametrize("scale", [None, 1.4])
+def test_the_first_noise_is_that_of_the_scale_there_is_and_above_its_floor(scale):
+    model, x, y = problem(mean=Zero(), p=8, scale=scale)
+    y = 5.0 * y
     set_scales(model.basis, model.likelihood, x, y)
     noise = model.likelihood.noise_variance.clone()
     best = EVIDENCE.evidence(model, x, y).value
