@@ -1,6 +1,7 @@
 """Regression on discrete weights: its bound, moments, draws, online updates and refusals."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def model(x, y, *, num_basis=20, basis=RandomFourier, **options):
 def test_the_noise_of_the_start_is_above_its_floor():
     x, y = sine()
     likelihood = Gaussian(0.5, noise_floor=0.3)
-    made = model(x, y, basis=lambda kernel, m: GridFeatures(kernel, m, 1), likelihood=likelihood)
+    made = model(x, y, basis=partial(GridFeatures, num_inputs=1), likelihood=likelihood)
     assert float(made.likelihood.noise_variance) == pytest.approx(1.05 * 0.3)
 
 

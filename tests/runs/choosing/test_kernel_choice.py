@@ -327,7 +327,7 @@ def test_terms_added_to_a_constant_or_a_line_start_above_their_floor():
 
 
 def test_the_noise_of_a_series_starts_above_the_floor_of_the_likelihood():
-    series = Decomposition((), 0.4, 0.01)
+    series = Decomposition((), 0.01, 0.4)
     for floor, want in ((1e-6, 0.001), (0.05, 0.0525)):
         given = {"noise_variance": 0.3, "noise_floor": floor}
         assert _with_initial_noise(given, series)["noise_variance"] == pytest.approx(want)
