@@ -89,9 +89,9 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
                 scatter = scatter + (features.square().sum(0) @ squares).double()
             misfit = misfit + (targets.double() - projected[:, 0]).square().sum()
             scatter = scatter + projected[:, 1:].square().sum()
-        for columns, root in family.covariance_blocks(x.dtype):
+        for own, root in family.covariance_blocks(x.dtype):
             for rows in x.split(ROW_CHUNK):
-                scatter = scatter + (basis(rows, columns) @ root.mT).square().sum().double()
+                scatter = scatter + (basis(rows, own) @ root.mT).square().sum().double()
         fit = -0.5 * (misfit / noise + x.shape[0] * (LOG_TWO_PI + noise.log()))
         trace = -0.5 * scatter / noise
         parts = {"fit": fit, "trace": trace, "complexity": -kl}

@@ -37,7 +37,7 @@ def test_the_noise_of_the_start_is_above_its_floor():
     x, y = sine()
     likelihood = Gaussian(0.5, noise_floor=0.3)
     made = model(x, y, basis=partial(GridFeatures, num_inputs=1), likelihood=likelihood)
-    assert float(made.likelihood.noise_variance) == pytest.approx(1.05 * 0.3)
+    assert made.likelihood.noise_variance.item() == pytest.approx(1.05 * 0.3)
 
 
 def by_gradient(made, x, y, evaluations=1000):

@@ -95,7 +95,7 @@ def test_the_exact_bound_is_the_tracked_one_and_that_of_dense_algebra(steps):
     slopes = [torch.autograd.grad(value, raw)[0] for value in (found.value, want)]
     torch.testing.assert_close(*slopes, rtol=1e-8, atol=1e-8)
     law = torch.distributions.MultivariateNormal(torch.zeros(N), phi @ phi.T + noise * torch.eye(N))
-    assert float(found.value) < float(law.log_prob(y))
+    assert found.value.item() < law.log_prob(y).item()
 
 
 def test_the_sampled_bound_refuses_blocks_that_were_solved():

@@ -469,7 +469,7 @@ def test_a_snapshot_of_the_scales_alone_still_undoes_them():
         model.family.log_scale.add_(1.0)
     assert not snapshot.refresh(model, x, y, passes=0)
     assert torch.equal(model.family.log_scale, want)
-    assert float(model.likelihood.scale) == pytest.approx(0.02)
+    assert model.likelihood.scale.item() == pytest.approx(0.02)
 
 
 def test_invalid_setups_are_refused():

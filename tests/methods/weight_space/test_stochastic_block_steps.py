@@ -152,7 +152,7 @@ def test_the_final_bound_is_that_of_the_groups_that_joined(count):
     ).log_prob(y)
     assert want < float(evidence)
     if joined == 4:
-        assert float(WeightSpaceELBO().evidence(model, x, y).value) == pytest.approx(want)
+        assert WeightSpaceELBO().evidence(model, x, y).value.item() == pytest.approx(want)
     else:
         with pytest.raises(ConfigError, match="no part of the model yet"):
             WeightSpaceELBO().evidence(model, x, y)
