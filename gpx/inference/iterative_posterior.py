@@ -32,13 +32,15 @@ BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**30}
 class IterativePosterior(GaussianPosterior):
     """Posterior process of ``ExactGP`` by preconditioned conjugate gradients.
 
-    The mean k_*^T alpha is certified to be within ``mean_error`` of exact, everywhere. Variances
-    follow ``options.variance``; their certificates are in ``facts``. The saved state is the
-    training inputs, the residuals and alpha; the rest is rebuilt at the first prediction.
+    The mean k_*^T alpha is certified to be within ``mean_error`` of exact, everywhere; covariances
+    with the data are in float64 for it, whatever the precision of the data. Variances follow
+    ``options.variance``; their certificates are in ``facts``. The saved state is the training
+    inputs, the residuals and alpha; the rest is rebuilt at the first prediction.
 
     Attributes:
-        inputs (n, d), residual (n,), alpha (n,): x, y - m(x), K^{-1} (y - m(x)).
-        mean_error (): bound on the error of every predicted mean, in the unit of the targets.
+        inputs (n, d), residual (n,): x, y - m(x).
+        alpha (n,), mean_error (): K^{-1} (y - m(x)) in float64, and a bound on the error of every
+            predicted mean, in the unit of the targets.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (*GaussianPosterior.data_sized, "alpha", "mean_error")
@@ -57,7 +59,7 @@ class IterativePosterior(GaussianPosterior):
         self.options = options
         self._system: PreconditionedKernel | None = None
         self._rule: VarianceRule | None = None
-        self._widest: float | None = 0.0
+        self._widest = -1.0
 
     def system(self) -> PreconditionedKernel:
         """K and Q at the posterior's hyperparameters; built once."""
@@ -82,11 +84,10 @@ class IterativePosterior(GaussianPosterior):
         Raises:
             DataError: targets that are not finite.
         """
-        self._system, self._rule, self._widest = None, None, 0.0
+        self._system, self._rule, self._widest = None, None, -1.0
         self.keep_data(x, y)
         alpha, errors, report = self._solve(self.residual.double().unsqueeze(1))
-        self.alpha = alpha.squeeze(1).to(self.residual.dtype)
-        self.mean_error = errors[0].to(self.residual.dtype)
+        self.alpha, self.mean_error = alpha.squeeze(1), errors[0]
         return report
 
     def _solve(self, right: Tensor) -> tuple[Tensor, Tensor, SolveReport]:
@@ -111,16 +112,19 @@ class IterativePosterior(GaussianPosterior):
     def facts(self) -> dict[str, bool | int | float | str]:
         """Solver, tolerance and certificates of the mean and of the variances predicted so far.
 
-        ``variance_error_bound`` is relative to the predictive variance of an observation.
+        ``variance_error_bound`` is relative to the predictive variance of an observation; there is
+        none before the first prediction.
         """
-        widest = self._widest
-        return {
+        found: dict[str, bool | int | float | str] = {
             "solver": "iterative",
             "tolerance": self.options.tolerance,
             "mean_error_bound": float(self.mean_error),
             "variance": self.options.variance,
-            "variance_error_bound": "none" if widest is None else widest,
         }
+        if self._widest >= 0.0:
+            bounded = math.isfinite(self._widest)
+            found["variance_error_bound"] = self._widest if bounded else "none"
+        return found
 
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d).
@@ -133,15 +137,16 @@ class IterativePosterior(GaussianPosterior):
         system = self.system()
         if self._rule is None:
             self._rule = RULES[self.options.variance](system, self.options)
-        n, widest = self.inputs.shape[0], 0.0
+        n, widest = self.inputs.shape[0], -1.0
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         budget = BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"])
         for rows in row_slices(x.shape[0], max(1, budget // (8 * n))):
             part = x[rows]
-            cross = self.kernel.evaluate(self.inputs, part).double()
-            # large weights of both signs cancel, so sums are in float64
+            # large weights of both signs cancel, so covariances and sums are in float64
+            wide = part.double()
+            cross = system.kernel.evaluate(system.x, wide)
             mean[rows] = self.mean(part) + (cross.mT @ self.alpha.double()).to(x.dtype)
-            found = self._rule(cross, self.kernel.diagonal(part).double())
+            found = self._rule(cross, system.kernel.diagonal(wide))
             variance[rows] = found.variance.clamp(min=0.0).to(x.dtype)
             predicted = found.variance.detach()
             certified = (predicted - found.gap).clamp(min=0.0)
@@ -152,11 +157,9 @@ class IterativePosterior(GaussianPosterior):
 
     def _note(self, widest: float) -> None:
         """Keep the widest certificate for ``facts``; warn when it is wider than the tolerance."""
-        if widest == math.inf:
-            self._widest = None
-            return  # the rule has no certificates: ``facts`` says "none"
-        self._widest = max(self._widest or 0.0, widest)
-        if widest > self.options.tolerance:
+        self._widest = max(self._widest, widest)
+        # without a certificate, of rules that have none, ``facts`` says "none"
+        if self.options.tolerance < widest < math.inf:
             warnings.warn(
                 f"predictive variances are certified to a relative error of {widest:.2g} only, not "
                 f"{self.options.tolerance:g} (they err upwards); raise "

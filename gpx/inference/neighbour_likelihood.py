@@ -93,7 +93,7 @@ def neighbour_log_likelihood(
     so that an evaluation with its gradient costs one factorisation of each group.
 
     Args:
-        kernel: covariance function; gradients reach its parameters.
+        kernel: covariance function; gradients reach its parameters, and x.
         noise () or (n,): noise variance of all rows or of each.
         x (n, d), residual (n,): data in float64; y less its prior mean.
         groups (r, s): rows of x, the targets last; -1 where a group has fewer.
@@ -114,6 +114,8 @@ def neighbour_log_likelihood(
     wanted = torch.is_grad_enabled()
     parameters = [p for p in kernel.parameters() if p.requires_grad] if wanted else []
     sums = [torch.zeros_like(p) for p in parameters]
+    moving = wanted and x.requires_grad
+    points, point_gradient = x.detach(), torch.zeros_like(x) if moving else None
     value, noise_gradient = residual.new_zeros(()), torch.zeros_like(noise)
     residual_gradient = torch.zeros_like(residual)
     size = groups.shape[1]
@@ -125,8 +127,9 @@ def neighbour_log_likelihood(
     weights = torch.empty_like(factors) if wanted else factors[:0]
     for rows in parts:
         there, index = rows >= 0, rows.clamp_min(0)
-        with torch.set_grad_enabled(bool(parameters)):
-            covariance = batched_covariances(kernel, x[index])
+        inputs = points[index].requires_grad_(moving)
+        with torch.set_grad_enabled(bool(parameters) or moving):
+            covariance = batched_covariances(kernel, inputs)
         with torch.no_grad():
             y = (residual[index] * there).unsqueeze(2)
             own_noise = noise[index] if noise.ndim else noise
@@ -156,12 +159,19 @@ def neighbour_log_likelihood(
                 noise_gradient.index_add_(0, index.flatten(), by_noise.flatten())
             else:
                 noise_gradient += by_noise.sum()
-        if parameters:
-            found = torch.autograd.grad(covariance, parameters, weight, allow_unused=True)
-            for total, part in zip(sums, found, strict=True):
-                total += 0.0 if part is None else part
+        if not (parameters or moving):
+            continue
+        sources = [*parameters, inputs] if moving else parameters
+        found = torch.autograd.grad(covariance, sources, weight, allow_unused=True)
+        if moving:
+            *found, of_inputs = found
+            if of_inputs is not None:
+                point_gradient.index_add_(0, index.flatten(), of_inputs.flatten(0, 1))
+        for total, part in zip(sums, found, strict=True):
+            total += 0.0 if part is None else part
     if not wanted:
         return value
-    return with_gradient(
-        value, [residual, noise, *parameters], [residual_gradient, noise_gradient, *sums]
-    )
+    sources, gradients = [residual, noise, *parameters], [residual_gradient, noise_gradient, *sums]
+    if moving:
+        sources, gradients = [*sources, x], [*gradients, point_gradient]
+    return with_gradient(value, sources, gradients)

@@ -40,7 +40,7 @@ def budget_in_bytes(
         total: bytes that the device has; None: unknown.
 
     Raises:
-        ConfigError: none of these, or negative.
+        ConfigError: none of these, negative, or a fraction without a unit.
     """
     if budget is None:
         whole = free if total is None else total
@@ -56,7 +56,13 @@ def budget_in_bytes(
             f"memory_budget={budget} is no number of bytes; give a number, or text such as "
             "4GiB or 500MB"
         )
-    return int(float(text[1]) * UNITS[text[2]])
+    size = float(text[1]) * UNITS[text[2]]
+    if not text[2] and size != int(size):
+        raise ConfigError(
+            f"memory_budget={budget} is a fraction of a byte: give the unit as well, such as "
+            f"{budget}GiB"
+        )
+    return int(size)
 
 
 def allowed_memory(budget: int | str | None, device: torch.device) -> tuple[int | None, str]:

@@ -169,7 +169,8 @@ class EvidenceBound(StoppingRule):
 
     def measure(self, residual: Residual) -> Tensor:
         """The quantity bounded, (..., c)."""
-        return 0.5 * _squared_error(residual, self.noise_variance)
+        # negative beyond rounding: the preconditioner is not positive definite, and not converged
+        return 0.5 * _squared_error(residual, self.noise_variance).abs()
 
     def describe(self) -> str:
         """The quantity in words."""

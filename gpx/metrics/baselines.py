@@ -16,6 +16,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Normal
+from torch.special import log_ndtr
 
 from gpx.data.dataset import Dataset
 from gpx.likelihoods.base import class_numbers
@@ -37,6 +38,25 @@ MAX_QUERIES = 10_000
 """Most test rows, evenly spaced, that are predicted by nearest neighbours."""
 
 
+class RoundedNormal(Normal):
+    """A normal variable rounded to the nearest whole number from zero, for counts.
+
+    ``log_prob`` is that of the rounded variable, so that it can be compared with the probability
+    that a likelihood of counts gives; moments and quantiles are those before rounding.
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P(value), for whole numbers from 0."""
+        below = (value - 0.5 - self.loc) / self.scale
+        above = (value + 0.5 - self.loc) / self.scale
+        # in the tail where Phi is small, so that the difference keeps its digits
+        turned = below + above > 0.0
+        near, far = torch.where(turned, -below, above), torch.where(turned, -above, below)
+        least = log_ndtr(near)
+        inside = least + torch.log(-torch.expm1(log_ndtr(far) - least))
+        return torch.where(value > 0, inside, log_ndtr(above))
+
+
 @dataclass(frozen=True)
 class _Prediction:
     """Predictive distribution or log class probabilities (t, C), and the test rows it is for."""
@@ -54,9 +74,10 @@ def baselines(
     Regression and counts: the training mean; least squares with intercept (minimum norm); the mean
     of the k nearest neighbours on scaled inputs; boosted trees (``gpx.metrics.boosting``). Each
     predicts a normal distribution with the variance of its training residuals (neighbours:
-    leave-one-out residuals; trees: held-out ones), which gives an MNLP to compare with. For counts
-    that is a density, not a probability. Classes: the training frequencies; logistic regression;
-    the neighbours' frequencies with a pseudo-count of one spread over the classes; boosted trees.
+    leave-one-out residuals; trees: held-out ones), which gives an MNLP to compare with; for counts
+    rounded to whole numbers from zero (``RoundedNormal``). Classes: the training frequencies;
+    logistic regression; the neighbours' frequencies with a pseudo-count of one spread over the
+    classes; boosted trees.
 
     Args:
         dataset: standardised; float64 or float32, on any device (baselines run in float64 on the
@@ -127,8 +148,12 @@ def _scored(data: Dataset, made: _Prediction, trivial: Distribution | None) -> d
         classes, ordered = class_numbers(asked, data.task), data.task == "ordinal"
         found = classification_metrics(made.law, classes, ordered=ordered)
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
+    law = made.law
+    if data.task == "count":
+        assert isinstance(law, Normal)
+        law = RoundedNormal(law.loc, law.scale)
     names = data.target_names
-    return evaluate(data.task, made.law, asked, data.scaler, names, trivial=trivial)
+    return evaluate(data.task, law, asked, data.scaler, names, trivial=trivial)
 
 
 def _training_mean(data: Dataset) -> _Prediction:

@@ -124,11 +124,13 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
         record = environment_record(state.device, state.config.seed, state.data.checksums)
         folder.require_same_data(record)
         state.origin = origin_of(state.config, state.device)
+        first_event = 0
         if folder.checkpoint.exists():
             stored = load_checkpoint(folder.checkpoint, mapped=True)
             require_same_model(stored, state.config, str(folder.config))
             for line in changes(stored, state.origin):
                 state.console.say(line)
+            first_event = int(stored.get("step", 0)) + 1
         folder.write_config(state.config)
         folder.metrics.unlink(missing_ok=True)  # of a finished run that is resumed
         folder.add_environment(record)
@@ -138,7 +140,7 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
             if state.options.tensorboard:
                 from gpx.runs.watching.tensorboard import TensorBoard  # slow to import
 
-                state.loggers.append(TensorBoard(folder.events()))
+                state.loggers.append(TensorBoard(folder.events(), first_event))
             for logger in state.loggers:
                 logger.text("config", folder.config.read_text())
             trained = _train(state)

@@ -91,7 +91,12 @@ def _settings_of(run: Path) -> dict[str, Any]:
     if not isinstance(config, DictConfig):
         raise DataError(f"{run / 'config.yaml'} holds no options of a run")
     flat = _flatten(config)
-    return {k: v for k, v in flat.items() if not k.startswith(NOT_SETTINGS)}
+    return {
+        name: value
+        for name, value in flat.items()
+        # a budget that was not given is recorded as found on the machine of the run
+        if not name.startswith(NOT_SETTINGS) and not name.endswith("memory_budget")
+    }
 
 
 def _metrics_of(run: Path) -> dict[str, Any]:
@@ -141,7 +146,7 @@ def run_table(folders: Sequence[Path]) -> RunTable:
     every = sorted({name for s in settings.values() for name in s})
     varying = [n for n in every if len({str(s.get(n, "-")) for s in settings.values()}) > 1]
     # columns of data set and model replace the options that follow from them
-    owners = {"approx", "objective", "optimizer", "init", "mean", "trainer"}
+    owners = {"approx", "objective", "optimizer", "init", "mean"}
     chosen = {n.split(".")[0] for n in varying if n.endswith("_target_")}
     implied = (owners & chosen) | {"data"}
 

@@ -111,6 +111,8 @@ class LBFGSB(Optimizer):
         """
         if session.pending:
             self.load_state_dict(session.pending)
+        if self.record.count == 0:  # new, or finished with fewer steps: its record was dropped
+            session.round_start = session.step
         total, most = session.model.num_rounds, session.limit
         while True:
             last = session.round + 1 >= total

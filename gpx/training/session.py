@@ -88,10 +88,11 @@ class Session:
         return reason
 
     @property
-    def given_more_steps(self) -> bool:
-        """Whether a run that ended at its last step has been given a larger ``max_steps``."""
-        at_last = self.ended is not None and self.ended.startswith("max_steps=")
-        return at_last and self.step < self.max_steps
+    def given_more(self) -> bool:
+        """Whether a run that ended at a limit of steps or of time has been given a larger one."""
+        ended = self.ended or ""
+        at_limit = ended.startswith(("max_steps=", "trainer.budget="))
+        return at_limit and self.step < self.max_steps and not self.out_of_time
 
     def cut(self, what: str) -> None:
         """Record, and tell the user, that a part of the run ends early for ``trainer.budget``."""

@@ -117,7 +117,7 @@ class Trainer:
                     initialise(WatchedStart(session))
                 (session.seconds,) = sharing().all_max(session.seconds)
                 session.seconds_of_start = session.seconds
-            if session.ended is None or session.given_more_steps:
+            if session.ended is None or session.given_more:
                 reason = optimizer.run(session)
             else:
                 reason = session.ended

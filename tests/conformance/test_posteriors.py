@@ -52,7 +52,8 @@ def conditioned():
     def find(name):
         if name not in kept:
             model, x, y = public_models.prepared(name)
-            with warnings.catch_warnings():
+            # a posterior is of ordinary tensors, in whichever mode it was made
+            with warnings.catch_warnings(), torch.inference_mode():
                 warnings.simplefilter("ignore", UnconvergedWarning)
                 kept[name] = model, model.condition(x, y)
         return kept[name]

@@ -57,6 +57,34 @@ def test_means_are_within_their_certificate(tolerance):
     assert posterior.mean_error <= tolerance * model.likelihood.noise_variance.sqrt()
 
 
+def test_certificates_hold_for_float32_data():
+    """Noise so small that float32 covariances with the data would exceed the certificate."""
+    options = {"tolerance": 1e-3, "rank": 100, "product_dtype": "float64"}
+    model, x, y = problem(n=400, variance="exact", **options)
+    model.likelihood.noise_variance = torch.tensor(1e-4)
+    model.kernel = RBF(ard_num_dims=2, lengthscale=[2.0, 2.5], outputscale=1.4)
+    model, x, y = model.float(), x.float(), y.float()
+    posterior = model.condition(x, y)
+    at = torch.rand(100, 2, generator=torch.Generator().manual_seed(1)) * 4
+    got = predict_quietly(posterior, at)
+    assert got.mean.dtype == got.variance.dtype == torch.float32
+    want = exact_prediction(model.double(), x.double(), y.double(), at.double())
+    rounding = 2e-7 * float(want.mean.abs().max())  # of the returned means
+    assert (
+        float((got.mean - want.mean).abs().max())
+        <= posterior.facts()["mean_error_bound"] + rounding
+    )
+
+
+def test_nothing_is_certified_before_a_prediction():
+    model, x, y = problem(variance="exact")
+    posterior = model.condition(x, y)
+    posterior.predict(x[:0])
+    assert "variance_error_bound" not in posterior.facts()
+    posterior.predict(x[:3])
+    assert math.isfinite(posterior.facts()["variance_error_bound"])
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_variances_lie_within_their_certificate(rule):
     model, x, y = problem(variance=rule)

@@ -31,9 +31,9 @@ def test_value_and_gradient_are_those_of_the_conditional_densities(kernel, targe
     monkeypatch.setattr("gpx.inference.neighbour_likelihood.CHUNK_BYTES", 8 * 49 * 2)
     kernel = kernel.double()
     x, y = draw(1, 30)
-    x, y = x[0], y[0].requires_grad_()
+    x, y = x[0].requires_grad_(), y[0].requires_grad_()
     noise = torch.tensor(0.1, dtype=DOUBLE, requires_grad=True)
-    variables = [y, noise, *kernel.parameters()]
+    variables = [x, y, noise, *kernel.parameters()]
     groups = torch.rand(5, 30, generator=torch.Generator().manual_seed(1)).argsort(1)[:, :7]
     groups[1, :2] = groups[2, 1] = groups[3, -targets] = -1
     got = neighbour_log_likelihood(kernel, noise, x, y, groups, targets=targets)

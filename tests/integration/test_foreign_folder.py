@@ -19,6 +19,7 @@ from gpx.options.composition import composed
 from gpx.runs import RunFolder, resume, run
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.interrupt import Interrupted
+from gpx.training.lbfgsb import LBFGSB
 
 QUICK = ("data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants")
 QUICK += ("trainer.max_steps=4", "trainer.baselines=false", "trainer.tensorboard=false")
@@ -413,7 +414,39 @@ def test_finished_training_is_evaluated_again_and_goes_no_further(tmp_path, caps
         kept = load_checkpoint(folder.checkpoint)["model"]
         assert all(torch.equal(kept[name], weights[name]) for name in weights)
     assert "training had already finished" in "".join(capsys.readouterr())
-    more = folder.config.read_text().replace("max_steps: 3", "max_steps: 6")
-    folder.config.write_text(more)
+
+
+def evaluations_of(monkeypatch, call):
+    """What ``call`` returns, and how often it evaluated the evidence and its gradient."""
+    counted, evaluate = [], LBFGSB._evaluate
+
+    def count(*arguments):
+        counted.append(1)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(LBFGSB, "_evaluate", staticmethod(count))
+    return call(), len(counted)
+
+
+def test_a_finished_run_takes_the_steps_that_are_missing(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    run(composed((*QUICK, "optimizer=lbfgsb", "trainer.max_steps=3")), folder)
     folder.metrics.unlink()
-    assert resume(folder.path)["train.steps"] > before["train.steps"]
+    resume(folder.path)  # evaluates again, and trains no further
+    for most in (5, 6):
+        options = [f"trainer.max_steps={most}"]
+        metrics, evaluations = evaluations_of(
+            monkeypatch, lambda options=options: resume(folder.path, options=options)
+        )
+        assert metrics["train.steps"] == most
+        assert evaluations == {5: 2, 6: 1}[most]
+
+
+def test_a_run_that_its_budget_ended_goes_on_without_it(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    short = (*QUICK, "optimizer=lbfgsb", "trainer.max_steps=3", "trainer.budget=1e-6")
+    assert run(composed(short), folder)["train.steps"] == 1
+    metrics, evaluations = evaluations_of(
+        monkeypatch, lambda: resume(folder.path, options=["trainer.budget=null"])
+    )
+    assert (metrics["train.steps"], evaluations) == (3, 2)

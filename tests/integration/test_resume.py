@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gpx.errors import CheckpointError, DataError
 from gpx.runs import RunFolder, load, resume, run
@@ -193,6 +194,27 @@ def test_killed_before_its_first_checkpoint_starts_again(composed, tmp_path):
     folder.path.mkdir()
     folder.write_config(_resolved(tmp_path / "whole"))
     assert counted(resume(str(folder.path))) == counted(whole)
+
+
+def test_steps_since_the_last_checkpoint_of_a_killed_run_are_drawn_once(
+    composed, tmp_path, stop_at
+):
+    overrides = ["data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants"]
+    overrides += ["trainer.max_steps=8", "trainer.log_every=1", "trainer.tensorboard=true"]
+    overrides += ["trainer.baselines=false", "trainer.figures=false"]
+    folder = RunFolder(tmp_path / "run")
+    stop_at(2)
+    with pytest.raises(Interrupted):
+        run(composed(*overrides), folder)
+    kept = folder.checkpoint.read_bytes()
+    stop_at(5)
+    with pytest.raises(Interrupted):
+        resume(str(folder.path))
+    folder.checkpoint.write_bytes(kept)  # as if killed at step 5
+    stop_at(-1)
+    assert resume(str(folder.path))["train.steps"] == 8
+    events = EventAccumulator(str(folder.path)).Reload()
+    assert [event.step for event in events.Scalars("evidence/per_point")] == list(range(1, 9))
 
 
 def _resolved(path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import statistics
 
 from gpx.commands.compare import main as compare
@@ -26,6 +27,11 @@ def test_a_sweep_ends_with_a_table_of_its_runs(train_py, tmp_path, capsys, monke
     (tmp_path / "sweep" / "3" / "metrics.json").unlink()
     table = (tmp_path / "sweep" / "table.md").read_text()
     assert table.count("+-") >= 4
+    # beside other jobs a run has less memory, and records it
+    config = tmp_path / "sweep" / "1" / "config.yaml"
+    found = re.sub(r"memory_budget: \d+", "memory_budget: 12345678", config.read_text())
+    assert found != config.read_text()
+    config.write_text(found)
     monkeypatch.chdir(tmp_path)
     compare(["runs=sweep", "output=table.csv"])
     out, err = capsys.readouterr()

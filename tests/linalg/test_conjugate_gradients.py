@@ -401,9 +401,10 @@ def test_values_that_are_not_finite_are_named(value, where):
         conjugate_gradients(matrix.matmul, rhs)
 
 
-def test_an_indefinite_preconditioner_is_named():
+@pytest.mark.parametrize("stop", [RelativeResidual(), EvidenceBound(1.0)])
+def test_an_indefinite_preconditioner_is_named(stop):
     with pytest.raises(NotPositiveDefinite, match="preconditioner is not positive definite"):
-        conjugate_gradients(spd(10).matmul, randn(10), preconditioner=lambda r: -r)
+        conjugate_gradients(spd(10).matmul, randn(10), preconditioner=lambda r: -r, stop=stop)
 
 
 def test_bad_arguments():

@@ -73,6 +73,12 @@ def test_a_budget_that_is_none_is_refused_by_name(given):
         budget_in_bytes(given)
 
 
+@pytest.mark.parametrize("given", [3.3, "0.5"])
+def test_a_budget_in_an_unwritten_unit_is_refused(given):
+    with pytest.raises(ConfigError, match=rf"memory_budget={given} is a fraction .* {given}GiB"):
+        budget_in_bytes(given)
+
+
 def test_what_may_be_held_is_the_budget_or_what_is_free():
     meta = torch.device("meta")  # nobody tells
     assert allowed_memory(None, meta) == (None, "")

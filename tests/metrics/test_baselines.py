@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from gpx.data import UCI, Dataset, DataSource, RobotArm, Table, load
 from gpx.data.labels import Task
 from gpx.data.standardiser import Standardiser
 from gpx.metrics import baselines, boosting
+from gpx.metrics.baselines import RoundedNormal
 
 DATA = os.environ.get("GPX_DATA")
 
@@ -107,6 +109,29 @@ def test_counts() -> None:
     counts = RANDOM.poisson(np.exp(X[:, 0])).astype(float)
     found = baselines(given(counts, "count"))
     assert found["linear"]["rmse"] < found["mean"]["rmse"]
+
+
+def test_probabilities_of_counts_are_those_of_rounded_normals() -> None:
+    mean, std = torch.tensor([0.05, 3.0, 1e4]).double(), torch.tensor([0.22, 1.5, 90.0]).double()
+    law = RoundedNormal(mean, std)
+    every = torch.arange(12_000).double()[:, None]
+    assert law.log_prob(every).exp().sum(0) == pytest.approx(np.ones(3), rel=1e-12)
+    few, several = (
+        scipy.stats.norm(float(m), float(s)) for m, s in zip(mean[:2], std, strict=False)
+    )
+    found = law.log_prob(torch.full((3,), 9.0).double())
+    assert float(found[1]) == pytest.approx(np.log(several.sf(8.5) - several.sf(9.5)), rel=1e-9)
+    # 38 standard deviations above the mean
+    assert float(found[0]) == pytest.approx(few.logsf(8.5), rel=1e-9)
+
+
+def test_rare_counts_are_not_scored_by_a_density() -> None:
+    rare = (np.arange(len(X)) % 20 == 0).astype(float)
+    data = given(rare, "count")
+    share = float(data.test_y.double().mean())
+    entropy = -(share * np.log(share) + (1.0 - share) * np.log1p(-share))
+    # -0.02 as a density; the same probabilities for all rows cannot do better than these
+    assert baselines(data)["mean"]["mnlp"] > entropy > 0.0
 
 
 def test_robot_arm_defeats_the_linear_model() -> None:

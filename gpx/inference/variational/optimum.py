@@ -199,8 +199,11 @@ def raise_noise(
     """Raise the noise variance of every output to the maximiser of its collapsed bound, if larger.
 
     Hyperparameters fitted to a subset have too little noise for a sparse model, whose noise also
-    covers the variance that the inducing points cannot explain.
+    covers the variance that the inducing points cannot explain. A noise variance that is not
+    trained stays as it is.
     """
+    if not any(parameter.requires_grad for parameter in likelihood.parameters()):
+        return
     current = likelihood.noise_variance
     noises = current.double().view(-1)
     counts = num_data if isinstance(num_data, list) else [num_data] * len(noises)

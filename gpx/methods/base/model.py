@@ -17,7 +17,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg.cholesky import noted_checks
 from gpx.means.base import Mean
-from gpx.methods.base.posterior import Posterior
+from gpx.methods.base.posterior import Posterior, leave_inference_mode
 from gpx.methods.base.start import StartWatch
 from gpx.priors import Priors
 from gpx.tensor_checks import check_inputs, check_targets, guard
@@ -139,6 +139,7 @@ class Model(DataSized, ABC):
         super().__init_subclass__(**kwargs)
         for method in ("initialise", "condition"):
             guard(cls, method, _check_training)
+            leave_inference_mode(cls, method)
 
     @property
     def num_inputs(self) -> int | None:

@@ -52,7 +52,7 @@ class Posterior(DataSized, ABC):
         guard(cls, "with_observations", _check_observations)
         guard(cls, "sample_paths", _check_number)
         for method in (*PREDICTIONS, "project", "with_observations", "sample_paths"):
-            _leave_inference_mode(cls, method)
+            leave_inference_mode(cls, method)
 
     @property
     def num_inputs(self) -> int | None:
@@ -207,7 +207,7 @@ def _keep_graph_if_wanted(cls: type[Posterior], method: str) -> None:
     setattr(cls, method, run)
 
 
-def _leave_inference_mode(cls: type[Posterior], method: str) -> None:
+def leave_inference_mode(cls: type, method: str) -> None:
     """Let ``method``, if ``cls`` itself defines it, run without gradients where inference mode is
     on: what it keeps for later calls could not be part of their graphs."""
     inner = vars(cls).get(method)

@@ -49,6 +49,7 @@ def nearest_inducing(
         else:
             score = kernel.evaluate(rows, z)
             if nearness == "correlation":
-                score = score / kernel.diagonal(z).sqrt()
+                tiny = torch.finfo(score.dtype).tiny  # points without variance have no correlation
+                score = score / kernel.diagonal(z).clamp_min(tiny).sqrt()
         found.append(smallest_columns(-score, count))
     return torch.cat(found)

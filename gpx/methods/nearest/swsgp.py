@@ -73,7 +73,7 @@ class SWSGP(LocalValues):
             each inducing point, and raise the noise variance to the error that they leave.
             Otherwise start at the prior: a full S at K_zz, a diagonal one as close as it can be.
         selector: initial inducing points; None: k-means up to 2,048 points, above that random rows.
-        jitter: added to K_I, relative to the kernel's variance.
+        jitter: added to K_I, relative to the kernel's variance; gradients take it as constant.
 
     Raises:
         ConfigError: sizes below one or not whole, H above M, or an unknown option.
@@ -210,8 +210,11 @@ class SWSGP(LocalValues):
         """Raise the noise variance to its optimum given all else, if that is larger.
 
         The optimum is E (y - f)^2 under q, averaged over random rows. The initial noise variance
-        was fitted without inducing points and lacks the error of using only H of them.
+        was fitted without inducing points and lacks the error of using only H of them. One that is
+        not trained stays as it is.
         """
+        if not any(parameter.requires_grad for parameter in likelihood.parameters()):
+            return
         rows = torch.randperm(len(x), generator=generator, device=x.device)[:NOISE_ROWS]
         total = 0.0
         for part in rows.split(NOISE_ROWS // 8):

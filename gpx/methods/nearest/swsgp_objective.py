@@ -97,6 +97,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
         For rows in files no table is stored: neighbours are found batch by batch.
         """
         check_num_data(self.total, x)
+        self._x = x
         self._fill_table(model, x)
 
     def _fill_table(self, model: Local, x: Tensor) -> None:
@@ -155,7 +156,9 @@ class SWSGPObjective(StepCount, Objective[Local]):
         scale = self.total / x.shape[0]
         each = model.likelihood.expected_log_prob_of_rows(y, *terms.marginals, noise)
         fit, complexity = each.sum() * scale, terms.kl.mean()
-        return Evidence(fit - complexity, self._kind(model), {"fit": fit, "complexity": complexity})
+        return Evidence(
+            fit - complexity, self._kind(model, x), {"fit": fit, "complexity": complexity}
+        )
 
     def evidence_of(
         self, model: Local, batch: Batch, *, generator: torch.Generator | None = None
@@ -164,9 +167,11 @@ class SWSGPObjective(StepCount, Objective[Local]):
         x, y, rows, noise = batch
         return self.evidence(model, x, y, generator=generator, rows=rows, noise=noise)
 
-    def _kind(self, model: Local) -> Kind:
+    def _kind(self, model: Local, x: Tensor) -> Kind:
         whole = model.num_neighbours == model.inducing.shape[0]
-        return "unbiased" if whole or self.scope == "independent" else "estimate"
+        # neighbours of the same few rows depend on them
+        apart = self._x is not None or len(x) == self.total
+        return "unbiased" if whole or (self.scope == "independent" and apart) else "estimate"
 
     @torch.no_grad()
     def full_evidence(
@@ -183,6 +188,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
         For rows in files with more than a thousand batches it is the mean over a thousand of them,
         with its standard error in ``facts``, since every row costs H^3 operations.
         """
+        self._x = x
         many = isinstance(x, LazyRows) and x.shape[0] > MAX_EVIDENCE_BATCHES * batch_size
         if self.scope != "point" or many:
             found = super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
@@ -194,7 +200,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
             each = model.likelihood.expected_log_prob_of_rows(rows_y, *terms.marginals, noise)
             fit += each.sum().double()
             complexity += terms.kl.sum().double() / self.total
-        whole = self._kind(model) == "unbiased"
+        whole = self._kind(model, x) == "unbiased"
         return Evidence(
             fit - complexity,
             "lower_bound" if whole else "estimate",

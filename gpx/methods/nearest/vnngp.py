@@ -65,7 +65,7 @@ class VNNGP(LocalValues):
         warm_start: Gaussian likelihood: start at the optimal q(u); otherwise start at zero mean and
             the deviations closest to the prior.
         refit: Gaussian likelihood: predict with the optimal q(u) at the trained hyperparameters.
-        jitter: variance added to u, relative to the kernel's.
+        jitter: variance added to u, relative to the kernel's; gradients take it as constant.
 
     Attributes:
         inducing (m, d), near (m, k): distinct inputs, and the indices of their preceding

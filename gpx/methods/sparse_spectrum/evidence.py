@@ -55,17 +55,16 @@ def _blocks(spectrum: LearnedSpectrum, x: Tensor) -> Iterator[slice]:
     return row_chunks(len(x), row, block_bytes(x.device))
 
 
-def fit_weights(
-    spectrum: LearnedSpectrum, x: Tensor, residual: Tensor, noise: Tensor
-) -> tuple[FittedWeights, SufficientStatistics]:
-    """The posterior of the weights given x (n, d), residual (n,) and the noise variance ().
+def weights_of(sums: SufficientStatistics, noise: Tensor) -> tuple[FittedWeights, LogDensityTerms]:
+    """The posterior of the weights at a noise variance (), and the terms of the log evidence.
 
     Raises:
         NotPositiveDefinite: features or residuals are not finite.
     """
-    sums = spectral_sums(spectrum, x, residual)
-    unit = torch.ones_like(sums.projected)
-    return FittedWeights(sums, unit, noise.detach().double()), sums
+    fitted = FittedWeights(sums, torch.ones_like(sums.projected), noise.detach().double())
+    constant = fitted.fit.new_tensor(-0.5 * sums.num_data * LOG_TWO_PI)
+    terms = LogDensityTerms(-0.5 * fitted.fit, -0.5 * fitted.log_determinant, constant)
+    return fitted, terms
 
 
 def spectral_evidence(
@@ -92,10 +91,9 @@ def spectral_evidence(
     Memory: O(m^2 + block) beside the data.
     Source: Lazaro-Gredilla et al. 2010; Gal and Turner 2015; the gradient is derived from it.
     """
-    fitted, sums = fit_weights(spectrum, x, residual.detach(), noise)
+    sums = spectral_sums(spectrum, x, residual.detach())
+    fitted, terms = weights_of(sums, noise)
     n, m = len(x), spectrum.num_basis
-    constant = fitted.fit.new_tensor(-0.5 * n * LOG_TWO_PI)
-    terms = LogDensityTerms(-0.5 * fitted.fit, -0.5 * fitted.log_determinant, constant)
     value = terms.total()
     penalty = spectrum.penalty()
     if torch.is_grad_enabled():

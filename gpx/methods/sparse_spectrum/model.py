@@ -7,12 +7,14 @@ from torch import Tensor, nn
 
 from gpx.bases.grid_eigenfunctions.start import require_sums
 from gpx.errors import ConfigError
+from gpx.inference.nystrom import NystromSums
+from gpx.inference.variational import raise_noise
 from gpx.kernels import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.sparse_spectrum.evidence import fit_weights, spectral_evidence
+from gpx.methods.sparse_spectrum.evidence import spectral_sums, weights_of
 from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum, SpectralPoints, UncertainSpectrum
 
@@ -25,6 +27,8 @@ class SpectrumModel(Model):
         mean, likelihood: the likelihood is Gaussian.
         draws: number of random sets of initial frequencies, of which that with the largest evidence
             is taken.
+        fit_noise: whether ``initialise`` raises the noise variance to the maximum of the evidence
+            of the waves: an exact GP explains more, and its noise variance may be far too small.
 
     Raises:
         ConfigError: another likelihood, or draws < 1.
@@ -33,7 +37,12 @@ class SpectrumModel(Model):
     likelihood: Gaussian
 
     def __init__(
-        self, spectrum: LearnedSpectrum, mean: Mean, likelihood: Gaussian, draws: int
+        self,
+        spectrum: LearnedSpectrum,
+        mean: Mean,
+        likelihood: Gaussian,
+        draws: int,
+        fit_noise: bool = True,
     ) -> None:
         super().__init__()
         if draws < 1:
@@ -41,7 +50,7 @@ class SpectrumModel(Model):
         self.spectrum, self.mean = spectrum, mean
         name = type(self).__name__
         self.likelihood = require_gaussian(likelihood, f"{name} is exact regression on its waves")
-        self.draws = draws
+        self.draws, self.fit_noise = draws, fit_noise
 
     @property
     def kernel(self) -> Kernel:
@@ -66,18 +75,30 @@ class SpectrumModel(Model):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Draw frequencies from the kernel's spectral density; keep the best of ``draws`` sets.
 
-        Cost: that of ``draws`` evaluations of the evidence.
+        Every set is judged at the noise variance that suits it; see ``fit_noise``.
+
+        Cost: that of ``draws`` evaluations of the evidence and eigendecompositions of m x m.
         """
-        residual, noise = y - self.mean(x), self.likelihood.noise_variance
+        residual, noise = y - self.mean(x), self.likelihood.noise_variance.clone()
         values: list[float] = []
         best: dict[str, Tensor] = {}
         for _ in range(self.draws):
             self.spectrum.draw(generator)
-            value = float(spectral_evidence(self.spectrum, x, residual, noise)[0])
+            sums = spectral_sums(self.spectrum, x, residual)
+            if self.fit_noise:
+                self.likelihood.noise_variance = noise
+                exact = sums.squared.new_zeros(0)  # the waves are the model: no error of a trace
+                raise_noise(
+                    NystromSums(sums.gram, sums.projected, exact.sum(), sums.squared, exact),
+                    len(x),
+                    self.likelihood,
+                )
+            _, terms = weights_of(sums, self.likelihood.noise_variance)
+            value = float(terms.total() - self.spectrum.penalty().double())
             if not values or value > max(values):
-                best = {name: v.clone() for name, v in self.spectrum.state_dict().items()}
+                best = {name: v.clone() for name, v in self.state_dict().items()}
             values.append(value)
-        self.spectrum.load_state_dict(best)
+        self.load_state_dict(best)
         self.note = (
             f"frequencies of draw {values.index(max(values)) + 1} of {self.draws}: evidence/point "
             f"{max(values) / len(x):+.4f} (worst {min(values) / len(x):+.4f})"
@@ -90,7 +111,7 @@ class SpectrumModel(Model):
         Cost: n m^2 / 2 + m^3 / 3 multiply-adds, memory O(m^2 + block).
         """
         noise = self.likelihood.noise_variance
-        fitted, _ = fit_weights(self.spectrum, x, y - self.mean(x), noise)
+        fitted, _ = weights_of(spectral_sums(self.spectrum, x, y - self.mean(x)), noise)
         posterior = self.new_posterior()
         posterior.fill(fitted)
         return posterior
@@ -120,7 +141,7 @@ class SSGP(SpectrumModel):
         mean, likelihood: the likelihood is Gaussian.
         num_inputs: d.
         num_basis: m, even.
-        draws: random sets of initial frequencies, of which the best is taken.
+        draws, fit_noise: as for ``SpectrumModel``.
 
     Raises:
         ConfigError: another kernel, or options out of range.
@@ -138,8 +159,10 @@ class SSGP(SpectrumModel):
         num_inputs: int,
         num_basis: int = 200,
         draws: int = 10,
+        fit_noise: bool = True,
     ) -> None:
-        super().__init__(SpectralPoints(kernel, num_basis, num_inputs), mean, likelihood, draws)
+        spectrum = SpectralPoints(kernel, num_basis, num_inputs)
+        super().__init__(spectrum, mean, likelihood, draws, fit_noise)
 
 
 class VSSGP(SpectrumModel):
@@ -154,7 +177,7 @@ class VSSGP(SpectrumModel):
         mean, likelihood: the likelihood is Gaussian.
         num_inputs: d.
         num_basis: m.
-        draws: as for ``SSGP``.
+        draws, fit_noise: as for ``SpectrumModel``.
         std: initial standard deviation of frequencies, relative to that of the prior.
 
     Raises:
@@ -174,6 +197,7 @@ class VSSGP(SpectrumModel):
         num_basis: int = 200,
         draws: int = 10,
         std: float = 0.1,
+        fit_noise: bool = True,
     ) -> None:
         spectrum = UncertainSpectrum(kernel, num_basis, num_inputs, std)
-        super().__init__(spectrum, mean, likelihood, draws)
+        super().__init__(spectrum, mean, likelihood, draws, fit_noise)

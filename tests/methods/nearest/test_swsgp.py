@@ -9,7 +9,7 @@ from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels import RBF, Matern32, Matern52
+from gpx.kernels import RBF, Linear, Matern32, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
 from gpx.methods.base.batch import Batch
@@ -325,6 +325,17 @@ def test_kernel_correlation_and_distance_find_the_same_neighbours(rule):
     scale = kernel.lengthscale.detach()
     want = torch.cdist(x / scale, z / scale).topk(5, largest=False).indices
     assert torch.equal(near.sort(1).values, want.sort(1).values)
+
+
+def test_points_without_prior_variance_hide_no_others_from_the_correlation():
+    z, x = torch.randn(2048, 2, generator=draws()), torch.randn(64, 2, generator=draws(1))
+    z, x = z.double(), x.double()
+    z[5] = 0.0
+    kernel = Linear(2).double()
+    near = nearest_inducing(kernel, z, x, 4, "correlation")
+    correlation = kernel.evaluate(x, z) / kernel.diagonal(z).sqrt()
+    correlation[:, 5] = -torch.inf
+    assert torch.equal(near.sort(1).values, correlation.topk(4).indices.sort(1).values)
 
 
 def test_random_points_belong_to_the_input():

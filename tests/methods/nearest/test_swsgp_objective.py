@@ -78,6 +78,15 @@ def test_the_evidence_of_all_rows_states_whether_it_is_a_bound(scope, h, kind, b
     assert objective.num_data(x[:3]) == NUM
 
 
+def test_neighbours_of_other_rows_are_unbiased_and_those_of_the_same_batch_are_not():
+    x, y = data()
+    made, objective = model(4), SWSGPObjective(NUM, "independent")
+    alone = objective.evidence(made, x[:8], y[:8], generator=draws())
+    assert alone.kind == "estimate"
+    objective.prepare(made, x, y)
+    assert objective.evidence(made, x[:8], y[:8], generator=draws()).kind == "unbiased"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -120,6 +120,14 @@ def test_initialise_places_points_on_the_data_and_raises_the_bound_by_the_noise(
             assert objective.evidence(fitted, x, y).value < best
 
 
+def test_a_noise_variance_that_is_not_trained_is_not_raised():
+    model, x, y = problem(selector=GreedyConditionalVariance())
+    model.likelihood.requires_grad_(False)
+    before = model.likelihood.noise_variance.clone()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model.likelihood.noise_variance, before)
+
+
 def test_parameters_have_their_roles():
     model, _, _ = problem()
     groups = model.parameter_groups()

@@ -210,14 +210,33 @@ def test_the_best_of_several_draws_is_taken():
         one = SSGP(kernel=rbf(), **parts, draws=1)
         generator = draws()
         for _ in range(seed + 1):  # the stream goes on
+            one.likelihood.noise_variance = torch.tensor(0.05)
             one.initialise(x, y, generator=generator)
         values.append(float(SparseSpectrumEvidence().evidence(one, x, y).value.detach()))
-    best = SSGP(kernel=rbf(), **parts, draws=4)
+    best = SSGP(kernel=rbf(), **{**parts, "likelihood": Gaussian(0.05)}, draws=4)
     best.initialise(x, y, generator=draws())
     found = float(SparseSpectrumEvidence().evidence(best, x, y).value.detach())
     assert found == pytest.approx(max(values), rel=1e-12)
     assert max(values) > min(values)
     assert best.note.startswith("frequencies of draw")
+
+
+@pytest.mark.parametrize("model_type", [SSGP, VSSGP])
+def test_the_noise_variance_starts_where_the_evidence_of_the_waves_is_largest(model_type):
+    x, y = data()
+    parts = {"mean": Constant(), "num_inputs": 2, "num_basis": 10, "draws": 2}
+    model = model_type(kernel=rbf(), likelihood=Gaussian(1e-4), **parts)
+    model.initialise(x, y, generator=draws())
+    found, residual = model.likelihood.noise_variance.detach(), y - model.mean(x)
+    with torch.no_grad():
+        below, at, above = (
+            float(spectral_evidence(model.spectrum, x, residual, factor * found)[0])
+            for factor in (0.9, 1.0, 1.1)
+        )
+    assert at > max(below, above)
+    held = model_type(kernel=rbf(), likelihood=Gaussian(1e-4), **parts, fit_noise=False)
+    held.initialise(x, y, generator=draws())
+    assert float(held.likelihood.noise_variance.detach()) == pytest.approx(1e-4)
 
 
 def test_invalid_arguments_are_refused():
