@@ -25,6 +25,7 @@ from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_valu
 from gpx.runs.choosing.series_kernels import (
     Decomposition,
     Season,
+    _with_initial_noise,
     _with_one_changed,
     _with_one_more_term,
     decomposed,
@@ -323,6 +324,13 @@ def test_terms_added_to_a_constant_or_a_line_start_above_their_floor():
         factors = [each for term in terms for each in term.get("kernels", [term])]
         starts = [each.get("outputscale") for each in factors]
         assert min(start for start in starts if isinstance(start, float)) >= 1e-5
+
+
+def test_the_noise_of_a_series_starts_above_the_floor_of_the_likelihood():
+    series = Decomposition((), 0.01, 0.4)
+    for floor, want in ((1e-6, 0.001), (0.05, 0.0525)):
+        given = {"noise_variance": 0.3, "noise_floor": floor}
+        assert _with_initial_noise(given, series)["noise_variance"] == pytest.approx(want)
 
 
 def test_the_logarithm_is_advised_where_its_density_of_the_targets_is_higher(tmp_path):
