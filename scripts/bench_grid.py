@@ -317,7 +317,7 @@ ROUTINE = (
     ("solve --shape 316,316 --tolerance 1e-4 --peer-tolerance 1e-3", (0.01, 0.2, 0.5)),
     ("long --shape 100000,8 --evaluations 3", (0, 0.2)),
 )
-"""Runs if none is named, with their shares of gaps; each in its own process, for its peak memory."""
+"""Runs if none is named, and their shares of gaps; each in its own process, for its memory."""
 
 
 def main(arguments: list[str]) -> None:
