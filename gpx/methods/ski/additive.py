@@ -182,6 +182,8 @@ def additive_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs:
 def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
     """The sum of copies of a one-input kernel, one per input, with the same total variance.
 
+    Each copy is divided through a learned scale of its own; one without gets a learned ``Scale``.
+
     Raises:
         ConfigError: a kernel of more than one input.
     """
