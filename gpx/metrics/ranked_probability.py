@@ -19,7 +19,7 @@ from torch.distributions import (
     StudentT,
 )
 
-from gpx.likelihoods.quantiles import cdf, is_count, select_rows
+from gpx.likelihoods.quantiles import RowsReplaced, cdf, is_count, select_rows
 
 QUADRATURE_NODES = 64
 """Nodes of the Gauss-Legendre rule on each side of the target."""
@@ -70,6 +70,8 @@ def crps(law: Distribution, y: Tensor) -> Tensor:
     Krueger and Lerch 2019 (closed forms).
     """
     y = y.double()
+    if isinstance(law, RowsReplaced):
+        return law.joined(crps(law.base, y), crps(law.other, y[law.rows]))
     try:
         return _distance(law, y) - _spread(law)
     except NotImplementedError:
