@@ -239,6 +239,15 @@ def floor_of(module: nn.Module, name: str) -> float:
     return next(c.constraint.floor for c in positive_parameters(module) if c.name == name)
 
 
+@torch.no_grad()
+def set_above_floor(module: nn.Module, name: str, value: float | Tensor) -> None:
+    """Set the positive parameter ``module.<name>``, at least to (1 + MARGIN) times its floor."""
+    here = getattr(module, name)
+    least = (1.0 + MARGIN) * floor_of(module, name)
+    given = torch.as_tensor(value, dtype=here.dtype, device=here.device)
+    setattr(module, name, given.clamp_min(least))
+
+
 def raise_floor(module: nn.Module, name: str, floor: float) -> None:
     """Set a higher infimum of ``module.<name>``; values below it move to just above it.
 

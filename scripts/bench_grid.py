@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from timing import Spent, in_turns, spent
+from timing import Spent, in_own_process, in_turns, spent
 from torch import Tensor
 
 from gpx.data import GridStress
@@ -310,13 +310,14 @@ def long(options: argparse.Namespace) -> None:
 
 
 ROUTINE = (
-    "scale --shape 216,216,216 --gaps 0.01,0.2,0.5 --steps 3",
-    "peer --shape 60,60 --gaps 0,0.2",
-    "peer --shape 1000,1000 --gaps 0",
-    "solve --shape 316,316 --gaps 0.01,0.2,0.5 --tolerance 1e-4 --peer-tolerance 1e-3",
-    "long --shape 100000,8 --gaps 0,0.2 --evaluations 3",
+    ("scale --shape 216,216,216 --steps 3", (0.01, 0.2, 0.5)),
+    ("peer --shape 60,60", (0, 0.2)),
+    ("peer --shape 100,100 --repeats 1", (0.2,)),
+    ("peer --shape 1000,1000", (0,)),
+    ("solve --shape 316,316 --tolerance 1e-4 --peer-tolerance 1e-3", (0.01, 0.2, 0.5)),
+    ("long --shape 100000,8 --evaluations 3", (0, 0.2)),
 )
-"""Runs if none is named."""
+"""Runs if none is named, and their shares of gaps; each in its own process, for its memory."""
 
 
 def main(arguments: list[str]) -> None:
@@ -338,11 +339,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args(arguments)
     if options.what is None:
-        for line in ROUTINE:
+        for line, shares in ROUTINE:
             command = f"{line} --threads {options.threads} --clock {options.clock}"
             command += f" --device {options.device}"
             print(command, flush=True)
-            main(command.split())
+            for share in shares:
+                in_own_process(main, [*command.split(), "--gaps", str(share)])
         return
     global chosen_clock, device
     chosen_clock, device = options.clock, options.device

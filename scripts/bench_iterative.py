@@ -217,7 +217,7 @@ def large(n, dtype, device, threads):
     torch.set_num_threads(threads)
     x, y = problem(n, device)
     # half the budget may hold the matrix: in float32 it does, in float64 tiles are evaluated anew
-    holder, objective = model("auto", device, dtype, 3.3), IterativeMLL()
+    holder, objective = model("auto", device, dtype, "3.3GiB"), IterativeMLL()
     draws, found = torch.Generator(x.device).manual_seed(0), []
 
     def evaluation():

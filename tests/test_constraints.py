@@ -14,6 +14,7 @@ from gpx.constraints import (
     lower_limits,
     natural_parameters,
     positive_parameter,
+    set_above_floor,
 )
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -104,6 +105,17 @@ def test_limits_keep_a_gradient_on_the_logarithm():
     (slope,) = torch.autograd.grad(value.log(), raw)
     assert slope.item() == pytest.approx(MARGIN / (1 + MARGIN), rel=1e-5)
     assert Positive(floor=0.0).lowest_raw == -math.inf
+
+
+def test_a_value_below_the_floor_is_set_to_where_it_still_moves():
+    for dtype in (torch.float32, torch.float64):
+        holder = Holder([0.5, 2.0]).to(dtype)
+        for given in (0.1, [FLOOR / 3.0, 7.0], torch.tensor([0.1, -1.0], dtype=torch.float64)):
+            set_above_floor(holder, "scale", torch.as_tensor(given))
+            want = torch.as_tensor(given).to(dtype).clamp_min((1.0 + MARGIN) * FLOOR).expand(2)
+            torch.testing.assert_close(holder.scale.detach(), want)
+    set_above_floor(holder, "scale", 1.0 / 3.0)
+    assert holder.scale[0].item() == pytest.approx(1.0 / 3.0, rel=1e-14)  # not by way of float32
 
 
 def test_parameters_at_their_floor_are_named():

@@ -82,9 +82,8 @@ def bias(model: QSGP, x: Tensor, y: Tensor, columns: int, bound: str, snapshot: 
     exact = float(exact_site_elbo(model, x, y).value)
     values = []
     for _ in range(20):
-        objective.before_step(model, x, y, torch.arange(N))
         chosen = objective.draw(model, generator=generator, device=x.device)
-        values.append(float(objective.estimate(model, x, y, *chosen).value))
+        values.append(float(objective.estimate(model, x, y, *chosen, rows=torch.arange(N)).value))
     return (exact - sum(values) / len(values)) / N
 
 

@@ -17,7 +17,7 @@ from torch.distributions import (
 
 from gpx.calibration.base import Recalibration, minimise_log_parameter, require_rows
 from gpx.errors import ConfigError, DataError
-from gpx.likelihoods.quantiles import central_interval
+from gpx.likelihoods.quantiles import RowsReplaced, central_interval
 
 MIN_FACTOR = math.exp(-10.0)
 """Smallest factor, reached if held-out rows are predicted without error."""
@@ -171,6 +171,8 @@ def _centre(distribution: Distribution) -> Tensor:
     if isinstance(distribution, MixtureSameFamily):
         weights: Tensor = distribution.mixture_distribution.probs
         return (weights * _centre(distribution.component_distribution)).sum(-1)
+    if isinstance(distribution, RowsReplaced):
+        return distribution.joined(_centre(distribution.base), _centre(distribution.other))
     if isinstance(distribution, (Normal, Laplace, StudentT)):
         centre: Tensor = distribution.loc
         return centre
@@ -181,6 +183,10 @@ def _centre(distribution: Distribution) -> Tensor:
 
 
 def _about(distribution: Distribution, centre: Tensor, factor: Tensor) -> Distribution:
+    if isinstance(distribution, RowsReplaced):
+        rows = distribution.rows
+        other = _about(distribution.other, centre[rows], factor)
+        return RowsReplaced(_about(distribution.base, centre, factor), rows, other)
     if isinstance(distribution, MixtureSameFamily):
         components = _about(distribution.component_distribution, centre.unsqueeze(-1), factor)
         # the weights stay as they are, not normalised again

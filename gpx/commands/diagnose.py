@@ -17,6 +17,7 @@ from gpx.data.columns.coding import Coding
 from gpx.diagnostics.report import Report
 from gpx.errors import CheckpointError, ConfigError
 from gpx.installation import command
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.options.build import build
 from gpx.options.config import CONFIGS
 from gpx.options.names import option_names
@@ -30,6 +31,7 @@ from gpx.runs.certification import (
 )
 from gpx.runs.data import hold_out, load_run_data
 from gpx.runs.folder import RunFolder
+from gpx.runs.further_rows import row_noise
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import Predictor
 from gpx.runs.trust import require_known_server, trusted_packages
@@ -96,19 +98,20 @@ def main(arguments: list[str] | None = None) -> None:
         config = folder.read_config(trust)
         with option_names(config, CONFIGS):
             predictor = finished_predictor(folder, config, device)
-            given = {name: _inputs(predictor, options[name]) for name in FILES if name in options}
+            given = {name: _rows(predictor, options[name]) for name in FILES if name in options}
             data = _training_data(config, folder)
             report, reason = _certificate(
                 predictor,
                 config,
                 data,
-                given.get("points"),
+                given["points"][0] if "points" in given else None,
                 certify_options,
                 required=any(option in options for option in CERTIFICATE),
             )
             calibration = None
             if data.num_test or report is None or "elsewhere" in options:
-                calibration = calibration_report(predictor, data, given.get("elsewhere"))
+                elsewhere = given.get("elsewhere", (None, None))
+                calibration = calibration_report(predictor, data, *elsewhere)
         if calibration is not None:
             calibration.write(folder)
         if report is not None:
@@ -155,11 +158,14 @@ def _certificate(
         return None, str(error)
 
 
-def _inputs(predictor: Predictor, path: str) -> Tensor:
-    """The rows of a table as standardised inputs of the model."""
+def _rows(predictor: Predictor, path: str) -> tuple[Tensor, RowNoise | None]:
+    """The rows of a table as standardised inputs of the model, and their known noise."""
     columns = predictor.coding or Coding.of_numbers(predictor.columns)
     rows = read_rows(Path(path), columns)
-    return predictor.scaler.transform_inputs(torch.from_numpy(predictor.coded(rows.frame)))
+    x = predictor.scaler.transform_inputs(torch.from_numpy(predictor.coded(rows.frame)))
+    if rows.noise is None:
+        return x, None
+    return x, row_noise(rows.noise, x, predictor.scaler, predictor.target_transform)
 
 
 def _products(text: str) -> bool | None:

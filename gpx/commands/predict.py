@@ -12,6 +12,8 @@ from gpx.commands.mistakes import mistakes_in_one_line
 from gpx.commands.named_values import read_options
 from gpx.data import read_rows, write_predictions, write_table
 from gpx.data.columns.coding import Coding
+from gpx.data.columns.column import texts_of
+from gpx.data.columns.frame import plain_values
 from gpx.data.tables.prediction_input import NewRows
 from gpx.errors import ConfigError
 from gpx.installation import command
@@ -125,9 +127,9 @@ def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> Non
         write_predictions(output, *predicted, predictor.target_names, before)
         return
     label, probability = predictor.predict_classes(rows.frame)
-    labels = [value if isinstance(value, str) else f"{value:g}" for value in predictor.labels]
+    labels, written = (texts_of(plain_values(each, "label")) for each in (predictor.labels, label))
     names = [*before, "label", *(f"probability_{value}" for value in labels)]
-    write_table(output, names, [*before.values(), label, *probability.T])
+    write_table(output, names, [*before.values(), written, *probability.T])
 
 
 def _export(arguments: list[str]) -> None:

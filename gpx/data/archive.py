@@ -40,7 +40,9 @@ def array_names(path: Path) -> list[str]:
         return list(archive.files)
 
 
-def read_array(path: Path, key: str, option: str, kinds: str = NUMBERS) -> NDArray[Any]:
+def read_array(
+    path: Path, key: str, option: str, kinds: str = NUMBERS, texts: bool = False
+) -> NDArray[Any]:
     """One array of a .npz file, numbers as float64.
 
     Args:
@@ -48,6 +50,7 @@ def read_array(path: Path, key: str, option: str, kinds: str = NUMBERS) -> NDArr
         key: name of the array.
         option: that gives the name, for error messages.
         kinds: accepted kinds of dtype.
+        texts: read whole numbers as text, of any length.
 
     Raises:
         DataError: not an archive, no such array, or another kind of dtype.
@@ -73,4 +76,6 @@ def read_array(path: Path, key: str, option: str, kinds: str = NUMBERS) -> NDArr
         raise DataError(f"{path}: {key!r} is not an array; write it with numpy.savez")
     if array.dtype.kind not in kinds:
         raise DataError(f"{path}: array {key!r} has dtype {array.dtype}, expected real numbers")
+    if texts and array.dtype.kind in "iu":
+        return array.astype(str)
     return array.astype(np.float64) if array.dtype.kind in NUMBERS else array

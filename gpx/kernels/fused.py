@@ -235,8 +235,11 @@ class _Pullback:
 
     def total(self, keepdim: bool) -> Tensor:
         """Sum of all weights: (), or (.., 1, 1)."""
-        assert self.sum1 is not None
-        counts = self.sum1[..., -1:]
+        if self.sum1 is not None:
+            counts = self.sum1[..., -1:]
+        else:
+            assert self.sum2 is not None
+            counts = self.sum2[..., -1:, :]
         return counts.sum((-2, -1), keepdim=True) if keepdim else counts.sum()
 
     def result(self, divisor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,12 +25,15 @@ class SpectralMixture(Kernel):
     Args:
         num_inputs: d, the number of (active) columns.
         num_mixtures: number of mixture components Q.
-        weight: initial sum of the weights, the prior variance in squared units of y.
+        weight: initial sum of the weights, the prior variance in squared units of y; or Q weights.
         max_frequency: initial frequencies are q / Q times it, in cycles per unit of x.
-        scale: initial standard deviation of each component in frequency, in cycles per unit of x.
+        scale: initial standard deviation of each component in frequency, in cycles per unit of x;
+            or (Q, d) of them.
+        frequency (Q, d): initial frequencies; None: by ``max_frequency``.
         active_dims: columns of x that the kernel uses; None for all.
 
     Raises:
+        ConfigError: sizes below one, or initial values of another shape.
         ShapeError: when evaluated at inputs with another number of columns.
 
     Cost: O(Q n1 n2 d) time and, with gradients, memory.
@@ -43,10 +48,11 @@ class SpectralMixture(Kernel):
         self,
         num_inputs: int,
         num_mixtures: int = 4,
-        weight: float = 1.0,
+        weight: float | Sequence[float] = 1.0,
         max_frequency: float = 1.0,
-        scale: float = 0.1,
+        scale: float | Sequence[Any] = 0.1,
         active_dims: list[int] | None = None,
+        frequency: Sequence[Any] | None = None,
     ) -> None:
         super().__init__(active_dims)
         if num_inputs < 1 or num_mixtures < 1:
@@ -56,10 +62,22 @@ class SpectralMixture(Kernel):
         self.num_inputs = self.ard_num_dims = num_inputs
         shape = (num_mixtures, num_inputs)
         steps = torch.arange(1, num_mixtures + 1, dtype=torch.float64) / num_mixtures
-        weights = torch.full((num_mixtures,), weight / num_mixtures, dtype=torch.float64)
-        positive_parameter(self, "weight", weights)
-        positive_parameter(self, "frequency", (max_frequency * steps).unsqueeze(1).expand(shape))
-        positive_parameter(self, "scale", torch.full(shape, float(scale), dtype=torch.float64))
+        if frequency is None:
+            frequency = (max_frequency * steps).unsqueeze(1).expand(shape)
+        weights, widths = (torch.as_tensor(v, dtype=torch.float64) for v in (weight, scale))
+        given = {
+            "weight": weights if weights.ndim else (weights / num_mixtures).expand(num_mixtures),
+            "frequency": torch.as_tensor(frequency, dtype=torch.float64),
+            "scale": widths if widths.ndim else widths.expand(shape),
+        }
+        for name, values in given.items():
+            wanted = shape[:1] if name == "weight" else shape
+            if values.shape != wanted:
+                raise ConfigError(
+                    f"{name} has values of shape {tuple(values.shape)}, expected {wanted} for "
+                    f"num_mixtures={num_mixtures} and num_inputs={num_inputs}"
+                )
+            positive_parameter(self, name, values)
 
     @property
     def outputscale(self) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpx.likelihoods.base import Curvature, Likelihood
+from gpx.likelihoods.negative_binomial import count_law
 from gpx.likelihoods.quadrature import GaussHermite
 
 
@@ -13,7 +14,7 @@ class Poisson(Likelihood):
     """y ~ Poisson(exp(f)); targets are counts and must not be standardised.
 
     Args:
-        num_nodes: quadrature nodes of the predictive mixture.
+        num_nodes: quadrature nodes of the predictive mixture, if they are dense enough.
 
     ``expected_log_prob`` is a closed form.
     """
@@ -34,9 +35,13 @@ class Poisson(Likelihood):
         return y * mean - (mean + 0.5 * variance).exp() - (y + 1.0).lgamma()
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of Poisson distributions at the quadrature nodes (overdispersed)."""
-        law = torch.distributions.Poisson
-        return self.quadrature.mixture(lambda f: law(f.exp()), mean, variance)
+        """Mixture of Poisson distributions at the quadrature nodes (overdispersed).
+
+        Where these are too few for a smooth density, of negative binomials; see ``count_law``.
+        """
+        none = mean.new_zeros((), dtype=torch.float64)
+        poisson = torch.distributions.Poisson
+        return count_law(lambda f: poisson(f.exp()), self.quadrature, mean, variance, none)
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """y - exp(f) and exp(f)."""

@@ -64,12 +64,14 @@ class GaussHermite(_FixedRule):
     Attributes:
         nodes (Q,): roots in units of the standard deviation, float64.
         weights (Q,): sum to one, float64.
+        gap: smallest distance of two nodes.
     """
 
     def __init__(self, num_nodes: int = 20) -> None:
         if num_nodes < 1:
             raise ConfigError(f"num_nodes={num_nodes} must be at least 1")
         super().__init__(*np.polynomial.hermite_e.hermegauss(num_nodes))
+        self.gap = float(np.diff(np.sort(self.nodes.numpy())).min(initial=np.inf))
 
     def points(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Values of f at the nodes: (n, ...) -> (Q, n, ...).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from scipy.special import betainc, betaincc, stdtr
@@ -17,6 +18,7 @@ from torch.distributions import (
     Normal,
     Poisson,
     StudentT,
+    constraints,
 )
 
 from gpx.linalg import running_sum
@@ -28,6 +30,61 @@ MAX_COUNT = 1e6
 NEWTON_STEPS, MAX_STEPS = 12, 140
 """Limits of the search for a quantile: pure Newton steps (about six suffice), and steps in all, of
 which every second one then bisects."""
+
+
+class RowsReplaced(Distribution):
+    """A distribution (n,), some rows of which have a distribution of another family.
+
+    Args:
+        base: of all rows, batch shape (n,).
+        rows (m,): indices of the rows that are replaced.
+        other: their distribution, batch shape (m,), with the support of ``base``.
+    """
+
+    has_rsample = False
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(self, base: Distribution, rows: Tensor, other: Distribution) -> None:
+        super().__init__(base.batch_shape, validate_args=False)
+        self.base, self.rows, self.other = base, rows, other
+
+    def joined(self, of_base: Tensor, of_other: Tensor) -> Tensor:
+        """Values (..., n) of ``base``, replaced by those (..., m) of ``other``."""
+        return of_base.index_copy(-1, self.rows, of_other)
+
+    @property
+    def support(self) -> Any:
+        """That of ``base``."""
+        return self.base.support
+
+    @property
+    def mean(self) -> Tensor:
+        """(n,)."""
+        return self.joined(self.base.mean, self.other.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """(n,)."""
+        return self.joined(self.base.variance, self.other.variance)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log densities or probabilities (..., n)."""
+        value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        return self.joined(self.base.log_prob(value), self.other.log_prob(value[..., self.rows]))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(Y <= value), (..., n)."""
+        value = value.expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        return self.joined(cdf(self.base, value), cdf(self.other, value[..., self.rows]))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantiles of probabilities (n,)."""
+        return self.joined(quantile(self.base, value), quantile(self.other, value[self.rows]))
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draws from the global generator of torch."""
+        shape = torch.Size(sample_shape)
+        return self.joined(self.base.sample(shape), self.other.sample(shape))
 
 
 def is_count(law: Distribution) -> bool:
@@ -74,14 +131,22 @@ def cdf_before(law: Distribution, y: Tensor) -> Tensor:
 
 
 def select_rows(law: Distribution, rows: Tensor | tuple[Tensor, Tensor]) -> Distribution:
-    """The distribution of some rows of the batch, given their indices (m,).
+    """The distribution of some rows of the batch, given their indices (m,), or an array of them.
 
     For a batch (n, p): of single targets, given their rows (m,) and outputs (m,).
 
     Raises:
         NotImplementedError: neither normal, Laplace, Student's t, beta, Poisson, negative binomial,
-            nor a mixture of these.
+            nor a mixture of these, nor one of these in some rows and another in others.
     """
+    if isinstance(law, RowsReplaced) and isinstance(rows, Tensor):
+        place = torch.full_like(law.mean, -1, dtype=torch.long)
+        place[law.rows] = torch.arange(len(law.rows), device=place.device)
+        there = (place[rows] >= 0).nonzero()[:, 0]
+        base = select_rows(law.base, rows)
+        if not len(there):
+            return base
+        return RowsReplaced(base, there, select_rows(law.other, place[rows[there]]))
     if isinstance(law, MixtureSameFamily):
         share = Categorical(probs=law.mixture_distribution.probs[rows])
         return MixtureSameFamily(share, select_rows(law.component_distribution, rows))

@@ -19,7 +19,7 @@ from torch.distributions import (
     StudentT,
 )
 
-from gpx.likelihoods.quantiles import cdf, is_count, select_rows
+from gpx.likelihoods.quantiles import RowsReplaced, cdf, is_count, select_rows
 
 QUADRATURE_NODES = 64
 """Nodes of the Gauss-Legendre rule on each side of the target."""
@@ -37,8 +37,9 @@ CHECK_INTERVAL = 16
 """Number of counts after which rows that have reached their tail are dropped."""
 
 GEOMETRIC_FROM = 4096
-"""Counts of negative binomial distributions from which steps are a 64th of an octave. Their
-standard deviation grows with the mean, so that coarse steps suffice."""
+"""Counts of negative binomial distributions from which steps are a 256th of an octave, or one
+relative standard deviation in octaves if that is less. It does not fall with the mean as that of
+Poisson distributions does, so that coarse steps suffice."""
 
 
 def crps(law: Distribution, y: Tensor) -> Tensor:
@@ -69,6 +70,8 @@ def crps(law: Distribution, y: Tensor) -> Tensor:
     Krueger and Lerch 2019 (closed forms).
     """
     y = y.double()
+    if isinstance(law, RowsReplaced):
+        return law.joined(crps(law.base, y), crps(law.other, y[law.rows]))
     try:
         return _distance(law, y) - _spread(law)
     except NotImplementedError:
@@ -158,7 +161,11 @@ def _count_spread(law: Distribution) -> Tensor:
     distribution functions.
     """
     parts = law.component_distribution if isinstance(law, MixtureSameFamily) else law
-    counts, weights = _count_rule(geometric=isinstance(parts, NegativeBinomial))
+    octave = None
+    if isinstance(parts, NegativeBinomial):
+        large = law.mean > 0.5 * GEOMETRIC_FROM
+        octave = min([1.0 / 256.0, *(law.stddev / law.mean)[large].tolist()])
+    counts, weights = _count_rule(octave)
     total = torch.zeros_like(law.mean, dtype=torch.float64)
     # the weights of a mixture sum to one only up to rounding, so the tail cannot be much smaller
     tail = max(TAIL, 16.0 * torch.finfo(law.mean.dtype).eps)
@@ -176,18 +183,19 @@ def _count_spread(law: Distribution) -> Tensor:
     return total
 
 
-def _count_rule(*, geometric: bool) -> tuple[list[float], list[float]]:
+def _count_rule(octave: float | None) -> tuple[list[float], list[float]]:
     """Counts and weights of a quadrature rule for sums of smooth functions over all counts.
 
     Args:
-        geometric: from ``GEOMETRIC_FROM`` on, steps grow with the counts, not with their roots.
+        octave: from ``GEOMETRIC_FROM`` on, steps are this many octaves; None: steps grow with the
+            roots of the counts.
     """
     ends = [NUM_SINGLE_COUNTS * 4**n for n in range(MAX_DOUBLINGS + 1)]
-    last, ends = ends[-1], [end for end in ends if not geometric or end <= GEOMETRIC_FROM]
+    last, ends = ends[-1], [end for end in ends if octave is None or end <= GEOMETRIC_FROM]
     pieces = [np.arange(ends[0])]
     pieces += [np.arange(a, b, 2 << n) for n, (a, b) in enumerate(pairwise(ends))]
-    if geometric:
-        octaves = np.arange(0.0, np.log2(last / GEOMETRIC_FROM), 1.0 / 64.0)
+    if octave is not None:
+        octaves = np.arange(0.0, np.log2(last / GEOMETRIC_FROM), octave)
         pieces.append(np.floor(GEOMETRIC_FROM * 2.0**octaves))
     counts = np.concatenate(pieces)
     gaps = np.diff(counts, append=2.0 * counts[-1] - counts[-2])

@@ -14,7 +14,7 @@ from torch.distributions import Distribution, MixtureSameFamily, Normal
 
 from gpx.constants import LOG_TWO_PI
 from gpx.diagnostics.calibration import coverage_curve
-from gpx.likelihoods.quantiles import cdf, cdf_before, quantile, select_rows
+from gpx.likelihoods.quantiles import RowsReplaced, cdf, cdf_before, quantile, select_rows
 from gpx.metrics.ranked_probability import crps
 
 SMALLEST_STD = 1e-6
@@ -219,7 +219,8 @@ def observed_metrics(
 
 def _some_rows(predictive: Distribution, y: Tensor) -> tuple[Distribution, Tensor]:
     """At most ``MAX_MIXTURE_ROWS`` evenly spaced rows of a mixture; all rows of others."""
-    if len(y) <= MAX_MIXTURE_ROWS or not isinstance(predictive, MixtureSameFamily):
+    mixed = isinstance(predictive, (MixtureSameFamily, RowsReplaced))
+    if len(y) <= MAX_MIXTURE_ROWS or not mixed:
         return predictive, y
     places = torch.linspace(0, len(y) - 1, MAX_MIXTURE_ROWS, dtype=torch.float64)
     rows = places.round().long().to(y.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpx.data.columns.coding import Coding
 from gpx.data.columns.frame import Frame, absent, as_rows, frame_of, require_columns
 from gpx.data.columns.numbers import numbered_names
 from gpx.data.images.pixels import pixel_rows
-from gpx.errors import DataError, DTypeError
+from gpx.errors import DataError, DTypeError, GPXError
 
 
 def real_array(values: ArrayLike | Tensor, name: str) -> NDArray[Any]:
@@ -53,13 +54,16 @@ def column_names(values: Any) -> tuple[str, ...] | None:
     Returns:
         names as text; None for arrays, lists, and frames whose columns are only numbered.
     """
+    names = _labels(values)
+    return tuple(map(str, names)) if any(isinstance(name, str) for name in names) else None
+
+
+def _labels(values: Any) -> list[Any]:
+    """Labels of columns, or of the entries of a row, of any type; none if they have none."""
     found = getattr(values, "columns", None)
     if found is None and getattr(values, "ndim", 0) == 1:
         found = getattr(values, "index", None)
-    if found is None or callable(found):
-        return None
-    names = list(found)
-    return tuple(map(str, names)) if any(isinstance(name, str) for name in names) else None
+    return [] if found is None or callable(found) else list(found)
 
 
 def columns_by_name(values: Any, names: Sequence[str], what: str) -> Any:
@@ -83,7 +87,8 @@ def columns_by_name(values: Any, names: Sequence[str], what: str) -> Any:
             raise DataError(
                 f"{what} have {found} {name!r}, which the model was trained on; they have {listed}"
             )
-    return values[list(names)]
+    labels = {str(label): label for label in _labels(values)}
+    return values[[labels[name] for name in names]]
 
 
 def coded_inputs(
@@ -108,7 +113,12 @@ def coded_inputs(
         inputs = columns_by_name(inputs, columns, "inputs")
     if coding is not None and not coding.plain:
         return coding(frame_of(inputs, columns, "inputs"))
-    array = pixel_rows(real_array(inputs, "inputs"), columns)  # type: ignore[arg-type]
+    try:
+        array = pixel_rows(real_array(inputs, "inputs"), columns)  # type: ignore[arg-type]
+    except DTypeError:
+        with suppress(GPXError, ValueError):  # texts that are numbers, such as true, as in training
+            return Coding.of_numbers(columns)(frame_of(inputs, columns, "inputs"))
+        raise
     array = as_rows(array, len(columns))
     require_columns(array, columns)
     if not np.isfinite(array).all():

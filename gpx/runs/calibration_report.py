@@ -16,6 +16,7 @@ from gpx.diagnostics.calibration import auroc
 from gpx.errors import DataError
 from gpx.likelihoods import target_marginals
 from gpx.likelihoods.base import Task, is_classification
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.metrics import class_log_probabilities, entropy, evaluate, trivial_law
 from gpx.runs.figures.calibration import calibration_figures
 from gpx.runs.folder import RunFolder
@@ -142,7 +143,10 @@ class CalibrationReport:
 
 
 def calibration_report(
-    predictor: Predictor, data: Dataset, elsewhere: Tensor | None = None
+    predictor: Predictor,
+    data: Dataset,
+    elsewhere: Tensor | None = None,
+    elsewhere_noise: RowNoise | None = None,
 ) -> CalibrationReport:
     """Measures and figures of the predictions of the test rows.
 
@@ -151,6 +155,7 @@ def calibration_report(
         data: the split that it was trained on.
         elsewhere (m, d): standardised inputs of another kind, whose predictive uncertainty is
             compared with that of the test inputs: entropy of classes, or standard deviation.
+        elsewhere_noise: known noise of these rows, standardised.
 
     Raises:
         DataError: there are no test rows.
@@ -169,7 +174,8 @@ def calibration_report(
     compared: dict[str, float] = {}
     if elsewhere is not None:
         here = _uncertainty(data.task, law)
-        there = _uncertainty(data.task, predictor.distribution(predictor.placed(elsewhere)))
+        others = predictor.distribution(predictor.placed(elsewhere), elsewhere_noise)
+        there = _uncertainty(data.task, others)
         compared = {
             "rows": float(len(elsewhere)),
             "auroc": float(auroc(here, there)),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpx.data.columns.frame import Frame, frame_of
-from gpx.data.columns.numbers import numbered_names
+from gpx.data.columns.column import texts_of
+from gpx.data.columns.frame import Frame, frame_of, plain_values
+from gpx.data.columns.numbers import number_of, numbered_names
 from gpx.data.images.pixels import channels_first, pixel_names, pixel_rows
 from gpx.errors import DataError, DTypeError, ShapeError
 from gpx.runs.arrays import column_names, columns_by_name, real_array
@@ -27,9 +28,9 @@ class GivenData:
     """The arrays of an archive, and names of their columns.
 
     Attributes:
-        arrays: ``x`` (n, d), or ``x1``, ``x2``, ... (n,) if inputs are not all numbers; ``y`` (n,)
-            or (n, p); and if given ``noise`` and ``weights`` (n,), and ``test`` (n,), which marks
-            the test rows.
+        arrays: ``x`` (n, d), or ``x1``, ``x2``, ... (n,) if inputs are not all numbers; ``y`` (n,),
+            also of texts, or (n, p); and if given ``noise`` and ``weights`` (n,), and ``test``
+            (n,), which marks the test rows.
         input_names, target_name, target_names: of a data frame; None without names.
     """
 
@@ -40,8 +41,9 @@ class GivenData:
 
     @property
     def has_text_targets(self) -> bool:
-        """Whether targets are texts, that is, names of classes."""
-        return self.arrays["y"].dtype.kind == "U"
+        """Whether targets are texts other than numbers, that is, names of classes."""
+        y = self.arrays["y"]
+        return y.dtype.kind == "U" and any(number_of(text) is None for text in y.tolist())
 
     def options(self) -> dict[str, Any]:
         """Options of ``data=npz`` that describe the archive.
@@ -110,7 +112,8 @@ def given_data(
             more_x = columns_by_name(more_x, names, "test inputs")
         if target_names is not None:
             more_y = columns_by_name(more_y, target_names, "test targets")
-        arrays = _with_test_rows(arrays, _arrays(more_x, more_y, names, mixed="x" not in arrays))
+        more = _arrays(more_x, more_y, names, "test inputs", by_column="x" not in arrays)
+        arrays = _with_test_rows(arrays, more)
     return GivenData(arrays, names, None if several else _series_name(y), target_names)
 
 
@@ -126,8 +129,16 @@ def _with_test_rows(
             raise ShapeError(f"test {what} have {theirs} columns, training {what} {ours}")
     for name in ROW_VALUES.keys() & arrays.keys():
         more[name] = np.full(len(more["y"]), ROW_VALUES[name])
-    both = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
+    both = {name: _joined(arrays[name], more[name], name) for name in arrays}
     return {**both, "test": np.repeat([False, True], [len(arrays["y"]), len(more["y"])])}
+
+
+def _joined(ours: NDArray[Any], theirs: NDArray[Any], name: str) -> NDArray[Any]:
+    """One array followed by another; if only one holds texts, both become texts."""
+    if ours.dtype.kind == theirs.dtype.kind:
+        return np.concatenate([ours, theirs])
+    texts = [text for part in (ours, theirs) for text in texts_of(plain_values(part, name))]
+    return np.array(texts, dtype=str)
 
 
 def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
@@ -177,24 +188,36 @@ def _series_name(values: Any) -> str | None:
 
 
 def _arrays(
-    x: ArrayLike, y: ArrayLike, names: tuple[str, ...] | None, mixed: bool = False
+    x: ArrayLike,
+    y: ArrayLike,
+    names: tuple[str, ...] | None,
+    what: str = "inputs",
+    by_column: bool | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The arrays ``x`` (n, d) and ``y`` (n,), or (n, p) for p > 1 outputs, of the archive.
 
     If a column holds texts or dates, each column is an array, ``x1``, ``x2``, ..., instead of
-    ``x``. Targets of texts are classes.
+    ``x``; also if the texts are numbers, which may be codes with leading zeros.
 
     Args:
         x, y: as given.
         names: of the columns of x.
-        mixed: make an array for each column in any case.
+        what: name of x, for error messages.
+        by_column: whether each column is an array; None: as above.
 
     Raises:
         DTypeError: values that are not numbers, texts or dates.
         ShapeError: inputs and targets with different numbers of rows, or of other dimensions.
     """
-    made = None if mixed else _numbers(x)
-    if made is None:
+    made: dict[str, NDArray[Any]] = {}
+    if not (_holds_texts(x) if by_column is None else by_column):
+        try:
+            inputs = real_array(x, what)
+            made["x"] = inputs[:, None] if inputs.ndim == 1 else inputs
+        except DTypeError:
+            if by_column is False:
+                raise
+    if not made:
         frame = _columns(x, names)
         numbered = numbered_names(len(frame.names))
         made = {n: _for_archive(v) for n, v in zip(numbered, frame.columns, strict=True)}
@@ -209,13 +232,17 @@ def _arrays(
     return {**made, "y": targets}
 
 
-def _numbers(x: ArrayLike) -> dict[str, NDArray[Any]] | None:
-    """``x`` (n, d) as an archive entry; None if not all inputs are numbers."""
+def _holds_texts(values: Any) -> bool:
+    """Whether a value is a text."""
+    if hasattr(values, "detach"):  # a tensor, which may be on another device
+        return False
     try:
-        inputs = real_array(x, "inputs")
-    except DTypeError:
-        return None
-    return {"x": inputs[:, None] if inputs.ndim == 1 else inputs}
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        return False
+    return array.dtype.kind in "UT" or (
+        array.dtype.kind == "O" and any(isinstance(value, str) for value in array.flat)
+    )
 
 
 def _columns(x: ArrayLike, names: tuple[str, ...] | None) -> Frame:
@@ -237,21 +264,17 @@ def _columns(x: ArrayLike, names: tuple[str, ...] | None) -> Frame:
 
 
 def _targets(y: ArrayLike) -> NDArray[Any]:
-    """Targets as float64, or names of classes (n,) as text.
+    """Targets as float64, or names of classes, which may be numbers, (n,) as text.
 
     Raises:
         DTypeError: other values.
     """
-    try:
-        targets = real_array(y, TARGETS)
-    except DTypeError as error:
+    if _holds_texts(y):
         array = np.asarray(y)
-        if array.dtype.kind not in "OUT" or array.ndim not in (1, 2):
-            raise
         array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-        if array.ndim != 1 or not all(isinstance(value, str) for value in array):
-            raise error from None
-        return array.astype(str)
+        if array.ndim == 1 and all(isinstance(value, str) for value in array):
+            return array.astype(str)
+    targets = real_array(y, TARGETS)
     return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
 
 

@@ -313,13 +313,13 @@ class Predictor:
         f = drawn_functions(self.posterior, x, num, seed=seed, jointly=jointly)
         if not targets:
             known, _ = self.likelihood.outputs(f, torch.zeros_like(f))
-            return self._drawn(known.double().cpu()).numpy()
+            return self.original_draws(known.double().cpu()).numpy()
         y = drawn_targets(self.likelihood, f, seed=seed)
         if not self.labels:
-            return self._drawn(y).numpy()
+            return self.original_draws(y).numpy()
         return np.array(self.labels)[class_numbers(y, self.likelihood.task).numpy()]
 
-    def _drawn(self, values: Tensor) -> Tensor:
+    def original_draws(self, values: Tensor) -> Tensor:
         """Drawn values in the units of the posterior, converted to the data's own units."""
         if self.target_transform is not None:
             return self.target_transform.inverse(values)

@@ -62,10 +62,10 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         _draw(state, predictor, predictive, before, fit.steps)
     numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
     shown = {k: v for k, v in numbers.items() if k.startswith(("test.", "train."))}
+    state.folder.write_json(state.folder.metrics, metrics)
     for logger in state.loggers:
         logger.metrics(fit.steps, scores)
         logger.outcome(settings(state.config), shown)
-    state.folder.write_json(state.folder.metrics, metrics)
     if state.optimizer.finish():  # drop state that only resuming would need
         ended = {"optimizer": state.optimizer.state_dict(), "ended": fit.reason}
         save_checkpoint(state.folder.checkpoint, kept | ended)

@@ -13,8 +13,9 @@ import platform
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
 
-MAX_KEPT_BYTES = 2**30
-"""Larger arrays still go back to the operating system when they are freed."""
+MAX_KEPT_BYTES = (2**30, 2**25)
+"""Larger arrays still go back to the operating system when they are freed. glibc before 2.35
+refuses the first threshold, and accepts the second."""
 
 
 def keep_freed_memory() -> bool:
@@ -27,6 +28,5 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, MAX_KEPT_BYTES)) and bool(
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    )
+    kept = any(mallopt(M_MMAP_THRESHOLD, size) for size in MAX_KEPT_BYTES)
+    return bool(mallopt(M_TRIM_THRESHOLD, 2**31 - 1)) and kept

@@ -208,7 +208,7 @@ class FirstOrder(Optimizer):
         """Attach to a model's parameters.
 
         Args:
-            groups: role -> parameters.
+            groups: role -> parameters; those that need no gradient are left alone.
             max_steps: of the run, for the schedule.
             model: owner of the parameters, for their lower limits; None if there are no limits.
             num_data: the loss is the negative evidence divided by this.
@@ -227,7 +227,8 @@ class FirstOrder(Optimizer):
                 raise ConfigError(
                     f"optimizer.groups.{role}: the model has no parameters of that name; {hint}"
                 )
-        for role, parameters in groups.items():
+        for role, every in groups.items():
+            parameters = [p for p in every if p.requires_grad]  # others are to stay as they are
             if not parameters:
                 continue
             if role not in self.settings:

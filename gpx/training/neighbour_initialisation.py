@@ -93,6 +93,8 @@ class NeighbourInitialisation(SubsetInitialisation):
             noise = fitted.likelihood.noise_variance
             residual = targets - fitted.mean(inputs)
             value = neighbour_log_likelihood(fitted.kernel, noise, inputs, residual, groups)
+            if model.hyperpriors is not None:
+                value = value + model.hyperpriors.log_prob(fitted)
             return -value / len(chosen)
 
         def after_evaluation(number: int, value: float, replayed: bool) -> None:

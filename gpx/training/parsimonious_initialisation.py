@@ -51,7 +51,9 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         with torch.no_grad():
             many = float(ExactMLL().evidence(exact_outputs(parts)[0], x, y).value)
         _tie(start.kernel, math.sqrt(count))
-        one = num * self._fit([start], x, y, say, priors=None)
+        self._fit([start], x, y, say, model.hyperpriors)
+        with torch.no_grad():
+            one = float(ExactMLL().evidence(start, x, y).value)
         price = 0.5 * (count - 1) * math.log(num)
         decision = "all are used" if many - one > price else "one for all inputs is used"
         say(

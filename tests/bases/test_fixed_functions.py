@@ -11,11 +11,16 @@ from gpx.bases import (
     TrainingPoints,
 )
 from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
-from gpx.kernels import RBF
+from gpx.kernels import RBF, AxisProduct
 
 KINDS = {
     "grief": lambda kernel: GridFeatures(kernel, 20, 2, noise_first=False),
     "fitted": lambda kernel: GridFeatures(kernel, 20, 2, noise_first=True),
+    "axes": lambda kernel: GridFeatures(AxisProduct("matern52", 2, None, 0.8, 1.3), 20, 2),
+    "fixed": lambda kernel: GridFeatures(RBF(2, 0.8, outputscale=None), 20, 2),
+    "fixed_axes": lambda kernel: GridFeatures(
+        AxisProduct("matern52", 2, None, 0.8, outputscale=None), 20, 2
+    ),
     "random_fourier": lambda kernel: RandomFourier(kernel, 20),
     "dictionary": lambda kernel: TrainingPoints(kernel, 20, 2, 60),
     "importance_weighted": lambda kernel: ImportanceWeightedFourier(kernel, 20, 2),
@@ -55,17 +60,31 @@ def test_sums_are_those_of_the_functions_as_they_are_left(name):
     torch.testing.assert_close(found.statistics.projected, want.projected, rtol=1e-9, atol=1e-9)
     assert float(found.statistics.squared) == pytest.approx(float(y @ y))
     assert found.statistics.num_data == 60
-    assert (float(found.noise) != float(NOISE)) == (name == "fitted")
+    assert (float(found.noise) != float(NOISE)) == (name in FITTED)
 
 
-def test_outputscale_and_noise_of_a_grid_have_the_largest_evidence():
+FITTED = ("fitted", "axes", "fixed", "fixed_axes")
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_outputscale_and_noise_of_a_grid_have_the_largest_evidence(name):
+    """The noise that of the outputscale there is, where it is fixed."""
     x, y = data()
-    basis, found = start("fitted", x, y)
+    basis, found = start(name, x, y)
     best = log_density(basis, x, y, found.noise)
     scale = basis.factors.outputscale.clone()
-    for factor, noise in ((1.1, 1.0), (0.9, 1.0), (1.0, 1.1), (1.0, 0.9)):
+    assert (float(scale.detach()) == 1.0) == ("fixed" in name)
+    others = () if "fixed" in name else ((1.1, 1.0), (0.9, 1.0))
+    for factor, noise in (*others, (1.0, 1.1), (1.0, 0.9)):
         basis.factors.set_outputscale(factor * scale)
         assert float(log_density(basis, x, y, noise * found.noise)) < float(best)
+
+
+def test_a_noise_of_one_leaves_a_fixed_outputscale_alone():
+    x, y = data()
+    basis, found = start("fixed", x, y)
+    factor, noise, _ = basis.fit_scales(found.statistics, unit_noise=True)
+    assert (float(factor), float(noise)) == (1.0, 1.0)
 
 
 def test_centres_of_a_dictionary_are_rows_of_the_data():

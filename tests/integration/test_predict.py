@@ -130,13 +130,15 @@ def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypat
 def test_classes_get_labels_and_probabilities(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))
-    kind = np.where(x[:, 0] > 0.5, 23, np.where(x[:, 0] < -0.5, 3, 13))
+    kind = np.where(x[:, 0] > 0.5, 12345678901, np.where(x[:, 0] < -0.5, 1234567, 1234568))
     write(tmp_path / "kinds.csv", np.column_stack([x, kind]).tolist(), ["a", "b", "kind"])
     options = ["approx=svgp", "approx.num_inducing=10", "likelihood=softmax", "data=csv"]
     options += [f"data.path={tmp_path / 'kinds.csv'}", "trainer.max_steps=100", *SMALL]
     run(composed(options), RunFolder(tmp_path / "run"))
     rows = predict(tmp_path / "run", tmp_path / "kinds.csv", tmp_path / "out.csv")
-    assert list(rows[0]) == ["label", "probability_3", "probability_13", "probability_23"]
+    names = ["1234567", "1234568", "12345678901"]
+    assert list(rows[0]) == ["label", *(f"probability_{name}" for name in names)]
+    assert {row["label"] for row in rows} == set(names)
     labels = np.array([float(row["label"]) for row in rows])
     assert (labels == kind).mean() > 0.7
     assert all(abs(sum(float(row[k]) for k in list(row)[1:]) - 1) < 1e-6 for row in rows)

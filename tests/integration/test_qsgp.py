@@ -86,12 +86,13 @@ def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_pa
         "approx.basis.block_frequencies=10",
     ]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
-    folder = RunFolder(tmp_path / "stopped")
-    with stopped_at(6):
-        run(composed(*overrides), folder)
-    found = resume(str(folder.path))
-    for name in ("train.evidence", "test.mnlp", "test.rmse", "train.steps"):
-        assert found[name] == whole[name]
+    for step in (4, 6):  # right after a refresh, and between two
+        folder = RunFolder(tmp_path / f"stopped_{step}")
+        with stopped_at(step):
+            run(composed(*overrides), folder)
+        found = resume(str(folder.path))
+        for name in ("train.evidence", "test.mnlp", "test.rmse", "train.steps"):
+            assert found[name] == whole[name]
 
 
 def test_inducing_steps_say_how_they_ended(composed, tmp_path, capsys):

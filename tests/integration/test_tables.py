@@ -12,7 +12,7 @@ from gpx.commands.predict import main as predict
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.options.build import build
-from gpx.runs import load
+from gpx.runs import fit, load
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 
 QUIET = ["trainer.figures=false", "trainer.tensorboard=false"]
@@ -216,7 +216,12 @@ def test_known_noise_by_row(train, noisy, tmp_path, capsys):
     assert float(without[0]["std"]) == pytest.approx(low, rel=1e-6)
     law = load(folder.path).predict([[1.0]], noise=[4.0])
     assert law.std[0] == pytest.approx(high, rel=1e-6)
-    diagnose([f"run={folder.path}"])
+    np.savez(tmp_path / "new.npz", x=[[1.0], [1.0]], v=[0.0, 4.0])
+    assert run_predict(folder, tmp_path / "new.npz", tmp_path / "out.csv") == found
+    (tmp_path / "new.csv").write_text("v,a\n400,1\n400,0\n")
+    diagnose([f"run={folder.path}", f"elsewhere={tmp_path / 'new.csv'}"])
+    compared = json.loads((folder.path / "calibration.json").read_text())["elsewhere"]
+    assert compared["auroc"] == 1.0  # noisier than every test row
     assert "cannot be certified" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         diagnose([f"run={folder.path}", "threshold=1"])
@@ -355,3 +360,26 @@ def test_transforms_that_cannot_be(train, skewed, options, words):
     first = ["data=csv", f"data.path={skewed}", "approx=exact", "data.target_transform=log"]
     with pytest.raises((ConfigError, DataError), match=words):
         train(*first, "trainer.max_steps=2", *QUIET, *options)
+
+
+def test_codes_are_the_same_texts_in_training_and_in_prediction(train, tmp_path, caplog):
+    codes = ["00501", "02139", "1.50"]
+    rng, path = np.random.default_rng(0), tmp_path / "table.csv"
+    rows = [(codes[i % 3], 20210301 + i % 28, round(rng.normal(), 3)) for i in range(60)]
+    lines = [f"{code},{day},{size},{codes.index(code) + size}" for code, day, size in rows]
+    path.write_text("\n".join(["zip,day,size,y", *lines]) + "\n")
+    options = ["data.categories=[zip]", "data.dates=[day]", "data.date_format=%Y%m%d"]
+    short = ["approx=exact", "trainer.max_steps=15", *QUIET]
+    _, folder = train("data=csv", f"data.path={path}", *options, *short)
+    found = [float(row["mean"]) for row in run_predict(folder, path, tmp_path / "out.csv")]
+    inputs = [[code, str(day), size] for code, day, size in rows]
+    np.testing.assert_allclose(load(folder.path).predict(inputs).mean, found, rtol=1e-8)
+    diagnose([f"run={folder.path}", f"points={path}", f"elsewhere={path}"])
+    points = json.loads((folder.path / "diagnostics.json").read_text())["points"]
+    assert points["zip=02139"] == pytest.approx([0.0, 1.0, 0.0] * 20)
+    y = [codes.index(code) + size for code, _, size in rows]
+    named = [option.replace("zip", "x1").replace("[day", "[x2") for option in options]
+    fitted = fit(inputs, y, *short, *named, keep=False, quiet=True)
+    assert fitted.model.coding.columns[0].column.texts == tuple(codes)
+    fitted.predict(inputs)
+    assert "no training row has" not in caplog.text

@@ -1,5 +1,7 @@
 """Overdispersed counts: dense integrals, the two limits, and what runs learn of the dispersion."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ import gpx
 from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF
 from gpx.likelihoods import NegativeBinomial, Poisson
+from gpx.likelihoods.quantiles import cdf, central_interval
 from gpx.means import Constant
+from gpx.metrics.ranked_probability import crps
 from gpx.models import SVGP, LaplaceGP
 from gpx.objectives import SVGPELBO, LaplaceEvidence
 from gpx.training.first_order import FirstOrder
@@ -100,6 +104,60 @@ def test_predictive_laws_have_the_moments_of_the_mixture():
         counts = torch.arange(4_000, dtype=torch.float64)[:, None]
         total = law.log_prob(counts.expand(-1, 2)).exp().sum(0)
         torch.testing.assert_close(total, torch.ones(2).double(), rtol=0, atol=1e-8)
+
+
+def dense_law(likelihood, y, mean, variance, every=1):
+    """log E p(y | f) by quadrature on a dense line, for y (k,) and one f."""
+    with torch.no_grad():
+        each = likelihood.log_prob(y, mean + math.sqrt(variance) * LINE[::every, None])
+        return (MASS[::every].log()[:, None] + each).logsumexp(0) + math.log(every)
+
+
+@pytest.mark.parametrize("dispersion", [0.0, 0.01])
+@pytest.mark.parametrize(
+    ("mean", "variance", "allowed"),
+    [(math.log(1000.0), 0.25, 0.01), (10.0, 0.09, 0.01), (7.0, 1.0, 0.02), (5.0, 4.0, 0.05)],
+)
+def test_large_counts_have_a_smooth_density(dispersion, mean, variance, allowed):
+    """And not the separate peaks of 20 components."""
+    likelihood = NegativeBinomial(dispersion).double() if dispersion else Poisson().double()
+    y = (mean + math.sqrt(variance) * torch.linspace(-3.0, 3.0, 121).double()).exp().round()
+    law = likelihood.predictive(*torch.tensor([[mean], [variance]], dtype=torch.float64))
+    expected = dense_law(likelihood, y, mean, variance)
+    found = law.log_prob(y[:, None]).detach()[:, 0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=allowed)
+    m = math.exp(mean + 0.5 * variance)
+    assert law.mean.item() == pytest.approx(m, rel=1e-9)
+    spread = m + m**2 * ((1.0 + dispersion) * math.exp(variance) - 1.0)
+    assert law.variance.item() == pytest.approx(spread, rel=2e-5)
+
+
+def test_intervals_of_large_counts_hold_what_they_say():
+    mean, variance = math.log(1000.0), 0.25
+    likelihood, counts = Poisson().double(), torch.arange(6_000).double()
+    exact = dense_law(likelihood, counts, mean, variance, every=20).exp().cumsum(0)
+    law = likelihood.predictive(*torch.tensor([[mean], [variance]], dtype=torch.float64))
+    found = cdf(law, counts[:, None])[:, 0]
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-3)
+    for level in (0.5, 0.95):
+        low, high = (int(end) for end in central_interval(law, level))
+        assert float(exact[high] - exact[low]) == pytest.approx(level, abs=2e-3)
+    y = torch.tensor([700.0]).double()
+    want = (exact - (counts >= y).double()).square().sum()
+    assert crps(law, y).item() == pytest.approx(float(want), rel=1e-3)
+
+
+def test_rows_of_certain_counts_beside_uncertain_ones_and_their_gradients():
+    """A row without variance has the law of its counts, also on the grid of the others."""
+    mean = torch.tensor([7.0, 7.0, 1.0]).double().requires_grad_()
+    variance = torch.tensor([0.0, 0.5, 0.0]).double().requires_grad_()
+    y = torch.tensor([1100.0, 900.0, 2.0]).double()
+    found = Poisson().double().predictive(mean, variance).log_prob(y)
+    expected = Poisson().double().log_prob(y, mean)
+    torch.testing.assert_close(found[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-8)
+    slopes = torch.autograd.grad(found.sum(), (mean, variance))
+    assert all(slope.isfinite().all() for slope in slopes)
+    torch.testing.assert_close(slopes[0][[0, 2]], (y - mean.exp())[[0, 2]], rtol=1e-8, atol=1e-8)
 
 
 def test_curvature_is_the_derivative_of_the_log_density():

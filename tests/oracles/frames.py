@@ -43,5 +43,7 @@ class Frame:
 
     def __getitem__(self, names):
         if isinstance(names, list):
-            return Frame(**{name: self.data[name] for name in names})
+            made = Frame()
+            made.data, made.columns = {name: self.data[name] for name in names}, names
+            return made
         return Column(self.data[names], name=names)

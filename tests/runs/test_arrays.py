@@ -56,6 +56,8 @@ def test_columns_are_taken_by_name():
     assert np.asarray(columns_by_name(row, ["a", "b"], "x")).tolist() == [1.0, 3.0]
     array = np.ones((2, 2))
     assert columns_by_name(array, ["a", "b"], "x") is array
+    mixed = columns_by_name(Frame(a=[1.0, 2.0], numbers=[7]), ["7", "a"], "x")
+    assert mixed.columns == [7, "a"]  # not "7", which a data frame does not have
     with pytest.raises(DataError, match=r"inputs have no column 'c', .* they have b, other, a"):
         columns_by_name(frame, ["a", "c"], "inputs")
     with pytest.raises(DataError, match="inputs have more than one column 'a'"):

@@ -24,6 +24,7 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Linear as LinearMean
 from gpx.runs import resume
 from gpx.runs.folder import RunFolder
+from gpx.runs.given_data import given_data
 
 QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
 QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
@@ -451,6 +452,28 @@ def test_columns_of_texts_and_dates(tmp_path):
         gpx.fit(rows, strength, *QUICK, test=(rows[:, :2], strength), folder=tmp_path / "no")
     with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):
         gpx.fit([[object()]] * 60, strength, *QUICK, folder=tmp_path / "no")
+
+
+def test_texts_that_are_numbers_are_kept_as_given():
+    rows = [["01", 0.0], ["1", 1.0], ["02", 2.0]]
+    given = given_data(rows, ["1", "01", "2"], test=([["3", 1.0], [4.0, 2.5]], [1.0, 2.5]))
+    assert given.arrays["x1"].tolist() == ["01", "1", "02", "3", "4"]
+    assert given.arrays["x2"].tolist() == [0.0, 1.0, 2.0, 1.0, 2.5]
+    assert given.arrays["y"].tolist() == ["1", "01", "2", "1", "2.5"]
+    assert not given.has_text_targets
+    later = given_data(rows, np.arange(3.0), test=([[1.0, 0.0], [2.0, 0.0]], [0.0, 0.0]))
+    assert later.arrays["x1"].tolist() == ["01", "1", "02", "1", "2"]
+    with pytest.raises(DTypeError, match=r"test inputs must be .* numbers \(.*'a'"):
+        given_data(np.zeros((3, 2)), np.zeros(3), test=([["a", 1.0]], [0.0]))
+
+
+def test_words_for_numbers_are_read_as_in_training():
+    flags = np.array(["true", "false"] * 20)
+    fitted = gpx.fit(flags, flags == "true", *QUICK, keep=False, quiet=True)
+    mean = fitted.predict(["true", "false"]).mean
+    np.testing.assert_array_equal(mean, fitted.predict([1.0, 0.0]).mean)
+    with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):
+        fitted.predict(["true", "maybe"])
 
 
 def test_classes_that_are_texts(tmp_path):

@@ -55,6 +55,22 @@ def test_freezing_and_groups():
     assert trainable
 
 
+def test_a_parameter_that_needs_no_gradient_stays():
+    """Such as inducing points that are to stay where they were placed."""
+    held, free = (torch.nn.Parameter(torch.full((2,), 2.0)) for _ in range(2))
+    held.requires_grad_(False)
+    optimizer = FirstOrder({"hyperparameters": {"algorithm": "sgd", "lr": 0.1}})
+    optimizer.bind({"hyperparameters": [held, free]}, 3)
+    for step in range(3):
+        optimizer.before_step(step)
+        (held.square() + free.square()).sum().backward()
+        optimizer.step(step)
+    optimizer.release()
+    assert not held.requires_grad
+    assert torch.equal(held, torch.full((2,), 2.0))
+    assert bool((free < 2.0).all())
+
+
 def test_hyperparameters_of_a_weight_space_model_wait_until_they_are_free():
     """Held to the bit in every step before, moved by the first one after; weights always move."""
     generator = torch.Generator().manual_seed(0)

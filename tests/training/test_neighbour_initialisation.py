@@ -10,6 +10,7 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
+from gpx.priors import LogNormal, Priors
 from gpx.training import NeighbourInitialisation, SubsetInitialisation, neighbour_initialisation
 
 NOISE = 0.01
@@ -40,6 +41,19 @@ def test_neighbours_find_the_noise_that_a_subset_does_not_see():
     evidence = [ExactMLL().evidence(m, x, y).value.item() for m in (subset, model)]
     assert evidence[1] > evidence[0] + 50.0  # nats over all rows
     assert any("150 rows given 40 neighbours each" in line for line in lines)
+
+
+def test_priors_hold_in_the_fit_to_neighbours():
+    """A prior that is far narrower than the likelihood keeps its mode."""
+    found = []
+    for prior in (None, LogNormal(0.3, 1.001)):
+        model, x, y = problem(Gaussian(0.1))
+        if prior is not None:
+            model.hyperpriors = Priors({"noise_variance": prior})
+        start(NeighbourInitialisation(30, 40, 150, 40, 25), model, x, y)
+        found.append(float(model.likelihood.noise_variance.detach()))
+    assert found[0] < 0.05
+    assert found[1] == pytest.approx(0.3, rel=0.02)
 
 
 def test_few_rows_are_fitted_exactly_and_other_likelihoods_stay():

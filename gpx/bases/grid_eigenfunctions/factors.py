@@ -16,6 +16,7 @@ from gpx.kernels.algebra import Product, Scale
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
 from gpx.kernels.exponential import EXPONENT_FLOOR
+from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
@@ -45,6 +46,8 @@ class ProductFactors:
         self._take(kernel)
 
     def _take(self, kernel: Kernel) -> None:
+        if isinstance(kernel, AxisProduct):  # its own scale; those of its parts are fixed to one
+            self._scales.append((kernel, "outputscale"))
         if isinstance(kernel, Product):
             for part in kernel.parts:
                 self._take(part)
@@ -81,15 +84,18 @@ class ProductFactors:
         values = [cast(Tensor, getattr(kernel, name)) for kernel, name in self._scales]
         return reduce(torch.mul, values)
 
+    @property
+    def learned_scales(self) -> list[tuple[Kernel, str]]:
+        """Kernels whose scale is a parameter, each with the name of the attribute."""
+        return [(kernel, name) for kernel, name in self._scales if is_parametrized(kernel, name)]
+
     @torch.no_grad()
     def set_outputscale(self, value: Tensor) -> None:
         """Set the product of all scales to ``value`` through the first learned one, if any."""
-        for kernel, name in self._scales:
-            if is_parametrized(kernel, name):
-                current = cast(Tensor, getattr(kernel, name))
-                wanted = value.to(current) * current / self.outputscale.to(current)
-                setattr(kernel, name, wanted.clamp(min=2.0 * FLOOR))
-                return
+        for kernel, name in self.learned_scales[:1]:
+            current = cast(Tensor, getattr(kernel, name))
+            wanted = value.to(current) * current / self.outputscale.to(current)
+            setattr(kernel, name, wanted.clamp(min=2.0 * FLOOR))
 
     @property
     def learned_lengthscales(self) -> list[tuple[Stationary, list[int]]]:

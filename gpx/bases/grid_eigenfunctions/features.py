@@ -96,14 +96,17 @@ class GridFeatures(GridEigenfunctions):
     def fit_scales(
         self, statistics: SufficientStatistics, *, unit_noise: bool = False
     ) -> tuple[Tensor, Tensor, str] | None:
-        """As in ``Basis``; None without ``noise_first``."""
+        """As in ``Basis``; None without ``noise_first``. A fixed outputscale stays: factor one."""
         if not self.noise_first:
             return None
-        factor, noise, remark = scales_for(statistics, self.factors.num_inputs)
+        before = self.factors.outputscale.detach().double()
+        fixed = None if self.factors.learned_scales else torch.ones_like(before)
+        factor, noise, remark = scales_for(statistics, self.factors.num_inputs, fixed)
         if unit_noise:
             factor, noise = factor / noise, torch.ones_like(noise)
-        self.factors.set_outputscale(factor * self.factors.outputscale)
-        return factor, noise, remark
+        self.factors.set_outputscale(factor * before)
+        # as it was set: fixed, above its floor and in the kernel's precision
+        return self.factors.outputscale.detach().double() / before, noise, remark
 
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """The columns of ``blocks`` (L,), in order: (n, L * block_size)."""

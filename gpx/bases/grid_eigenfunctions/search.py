@@ -240,7 +240,9 @@ def evidence_at_ratio(sums: SufficientStatistics, ratio: float) -> float:
     return -0.5 * (constant + float(found.log_determinant))
 
 
-def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
+def best_scales(
+    sums: SufficientStatistics, outputscale: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Outputscale and noise variance that maximise the evidence of fixed eigenfunctions.
 
     The best outputscale at a ratio noise / outputscale has a closed form, so that the evidence is a
@@ -249,6 +251,7 @@ def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
 
     Args:
         sums: of rows without weights.
+        outputscale (): a fixed one, for which only the noise variance is found.
 
     Returns:
         outputscale (), noise ().
@@ -265,9 +268,13 @@ def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
     quadratic = (sums.squared - (power / (values + ratio)).sum(1)) / ratios
     # the ratio n log(ratio) + sum log(1 + lambda / ratio) is log det of F^T F + ratio I
     logs = n * ratios.log() + (values / ratio).log1p().sum(1)
-    outputscale = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
-    loss = n * outputscale.log() + logs
-    # exclude ratios at which vanishing features would ask for an ever larger outputscale
-    loss[outputscale > MAX_OUTPUTSCALE * sums.squared / n] = torch.inf
+    if outputscale is None:
+        scales = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
+        loss = n * scales.log() + logs
+        # exclude ratios at which vanishing features would ask for an ever larger outputscale
+        loss[scales > MAX_OUTPUTSCALE * sums.squared / n] = torch.inf
+    else:
+        scales = outputscale.to(ratios).expand_as(ratios)
+        loss = quadratic / scales + logs
     best = torch.argmin(loss)
-    return outputscale[best], outputscale[best] * ratios[best]
+    return scales[best], scales[best] * ratios[best]

@@ -96,17 +96,20 @@ def choose_eigenfunctions(
     return Chosen(f"{basis.num_basis} eigenfunctions of {size}{note}", gain)
 
 
-def scales_for(sums: SufficientStatistics, inputs: int) -> tuple[Tensor, Tensor, str]:
+def scales_for(
+    sums: SufficientStatistics, inputs: int, outputscale: Tensor | None = None
+) -> tuple[Tensor, Tensor, str]:
     """Outputscale and noise variance of largest evidence, with a remark if it is all noise.
 
     Args:
         sums: of rows without weights.
         inputs: d.
+        outputscale (): a fixed factor on the outputscale of the features; None: the best one.
 
     Returns:
         factor () on the outputscale of the features, noise () (at least 2e-6), remark.
     """
-    outputscale, noise = best_scales(sums)
+    outputscale, noise = best_scales(sums, outputscale)
     remark = ""
     if noise > ALL_NOISE_SHARE * sums.squared / sums.num_data:
         remark = (

@@ -71,7 +71,9 @@ class Column:
         elif self.kind == "date":
             if values.dtype.kind != "M":
                 row = int(np.flatnonzero(~np.isnan(values))[0])
-                raise DataError(f"{place(row)}: found {values[row]:g}, expected a date")
+                raise DataError(
+                    f"{place(row)}: found {texts_of(values[[row]])[0]}, expected a date as text"
+                )
             whole = values.astype("datetime64[us]")
             found = (whole - np.datetime64(0, "us")) / np.timedelta64(1, "D")
         else:
@@ -91,7 +93,14 @@ class Column:
     def _codes(self, values: Values) -> Floats:
         codes = {text: float(code) for code, text in enumerate(self.texts)}
         codes[""] = np.nan
-        return np.array([codes.get(text, UNSEEN) for text in texts_of(values)], dtype=np.float64)
+        found = [codes.get(text, UNSEEN) for text in texts_of(values)]
+        if values.dtype.kind == "f":
+            # numbers have lost leading zeros: 501 is the text 00501 if only that is this number
+            numbers = [number_of(text) for text in self.texts]
+            only = {n: float(code) for code, n in enumerate(numbers) if numbers.count(n) == 1}
+            pairs = zip(values.tolist(), found, strict=True)
+            found = [only.get(value, code) if code == UNSEEN else code for value, code in pairs]
+        return np.array(found, dtype=np.float64)
 
     def _read(
         self, values: Values, place: Callable[[int], str], missing: bool, hint: str

@@ -188,9 +188,13 @@ def _of_objects(array: NDArray[Any], name: str) -> Values:
             f"the column {name!r} must hold real numbers, texts or dates "
             f"(found {type(odd).__name__})"
         )
-    return np.array(
-        ["" if a else str(v).strip() for v, a in zip(array, gaps, strict=True)], dtype=object
-    )
+    return np.array(["" if a else _cell(v) for v, a in zip(array, gaps, strict=True)], dtype=object)
+
+
+def _cell(value: Any) -> str:
+    """A value of a column of texts as text, numbers as ``texts_of`` writes them."""
+    number = isinstance(value, (float, np.floating))
+    return repr(float(value)).removesuffix(".0") if number else str(value).strip()
 
 
 def absent(value: Any) -> bool:

@@ -36,8 +36,8 @@ class ParquetFile(TableFile):
         return parquet_layout(path)
 
     def frame(self, layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
-        """Some columns; ``texts`` is ignored, as columns have types."""
-        return parquet_frame(layout, columns)
+        """Some columns; ``texts``: whole numbers that are not exact in float64 as text."""
+        return parquet_frame(layout, columns, texts)
 
 
 def open_parquet(path: Path) -> Any:
@@ -70,8 +70,14 @@ def parquet_layout(path: str | Path) -> Layout:
     return Layout(found, None, 1, names)
 
 
-def parquet_frame(layout: Layout, columns: Sequence[int]) -> Frame:
-    """Some columns of a file as a frame."""
+def parquet_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
+    """Some columns of a file as a frame.
+
+    Args:
+        layout: of the file.
+        columns: indices of the columns.
+        texts: read whole numbers that are not exact in float64 as text.
+    """
     kept = list(columns)
     names = tuple(layout.names[i] for i in kept)
     try:
@@ -85,19 +91,23 @@ def parquet_frame(layout: Layout, columns: Sequence[int]) -> Frame:
     where = str(layout.path)
     return Frame(
         names,
-        tuple(_values(table.column(name), name, where) for name in names),
+        tuple(_values(table.column(name), name, where, texts) for name in names),
         where,
         places(where, names, "data row"),
     )
 
 
-def _values(column: Any, name: str, where: str) -> Values:
+def _values(column: Any, name: str, where: str, texts: bool) -> Values:
     try:
         kind = str(column.type)
         if kind.startswith(("timestamp", "date")):
             return column.cast("timestamp[us]").to_numpy().astype("datetime64[us]")
         if kind.startswith(("bool", "int", "uint", "half", "float", "double", "decimal")):
-            return np.asarray(column.to_numpy(), dtype=np.float64)
+            found = np.asarray(column.to_numpy(), dtype=np.float64)
+            if texts and kind.startswith(("int", "uint")) and (np.abs(found) >= 2.0**53).any():
+                cells = ["" if cell is None else str(cell) for cell in column.to_pylist()]
+                return np.array(cells, dtype=object)
+            return found
         return plain_values(np.array(column.to_pylist(), dtype=object), name)
     except (DTypeError, ValueError, TypeError) as error:
         raise DataError(

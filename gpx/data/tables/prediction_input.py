@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +54,8 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     With a header line, columns are matched by name, in any order, and further ones (such as the
     target) are ignored. Without one there must be exactly d columns in the order of training.
     Columns named ``coding.identifier`` and ``coding.noise`` are read as names and noise variances
-    if they exist. An archive must have an array ``x`` of rows or images, or an array for each
-    column. All pictures in a folder are read, in the order of their names.
+    if they exist. An archive must have an array for each column, or an array ``x`` of rows or
+    images. All pictures in a folder are read, in the order of their names.
 
     Args:
         path: delimited text, gzipped or not, .parquet or .npz; of images also a folder of pictures.
@@ -68,13 +69,13 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
         return NewRows(_pictured(Path(path), coding, shape))
     found, names = existing_file(path), coding.names
     if found.suffix == ".npz":
-        return NewRows(_archived(found, coding))
+        return _archived(found, coding)
     others = [name for name in (coding.identifier, coding.noise) if name is not None]
     packed = found.suffix == ".parquet"
     layout = parquet_layout(found) if packed else _sniffed(found, coding)
 
     def frame(columns: Sequence[int], texts: bool = False) -> Frame:
-        return parquet_frame(layout, columns) if packed else read_frame(layout, columns, texts)
+        return (parquet_frame if packed else read_frame)(layout, columns, texts)
 
     there = layout.names if layout.header_line else ()
     identifiers = noise = None
@@ -83,7 +84,9 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
         identifiers = texts_of(own.columns[0])
     if coding.noise in there:
         noise = noise_variances(frame([layout.names.index(coding.noise)]))
-    return NewRows(frame(_matched(layout, names, others)), identifiers, noise)
+    # as text if training did so: a category may be 01234, a date 20210331
+    texts = any(coded.column.kind != "number" for coded in coding.columns)
+    return NewRows(frame(_matched(layout, names, others), texts), identifiers, noise)
 
 
 def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
@@ -118,8 +121,15 @@ def _matched(layout: Layout, names: Sequence[str], others: Sequence[str]) -> lis
 
 
 def _sniffed(path: Path, coding: Coding) -> Layout:
-    """Layout of delimited text, whose first line may be a row of categories and numbers."""
+    """Layout of delimited text, whose first line may be a row of categories and numbers.
+
+    A line with the names of all columns is a header, even if these are numbers.
+    """
     try:
+        with suppress(DataError):
+            named = sniff(path, header=True)
+            if set(coding.names) <= set(named.names):
+                return named
         return sniff(path)
     except DataError:
         bare = sniff(path, header=False)
@@ -128,21 +138,44 @@ def _sniffed(path: Path, coding: Coding) -> Layout:
         return bare
 
 
-def _archived(path: Path, coding: Coding) -> Frame:
-    """The columns in an archive: its array ``x``, or an array for each column."""
-    where, names = str(path), coding.names
-    if coding.plain or ("x" in array_names(path) and "x" not in names):
+def _archived(path: Path, coding: Coding) -> NewRows:
+    """The rows in an archive: its array ``x``, or an array for each column."""
+    where, names, there = str(path), coding.names, array_names(path)
+
+    def columns_of(some: Sequence[str], texts: bool = False) -> Frame:
+        arrays = (read_array(path, name, "x", ANY, texts) for name in some)
+        columns = tuple(map(plain_values, arrays, some))
+        shapes = {column.shape for column in columns}
+        if len(shapes) > 1 or len(columns[0].shape) != 1:
+            raise DataError(f"{path}: the columns have shapes {sorted(shapes)}, expected (n,)")
+        return Frame(tuple(some), columns, where, places(where, some, "data row"))
+
+    absent = [name for name in names if name not in there]
+    if "x" in there and (absent or read_array(path, "x", "x", ANY).ndim > 1):
         try:
             rows = as_rows(pixel_rows(read_array(path, "x", "x"), names), len(names))
             require_columns(rows, names)
         except ShapeError as error:
             raise DataError(f"{path}, array 'x': {error}") from error
-        return array_frame(rows, names, where, "data row")
-    columns = tuple(plain_values(read_array(path, name, "x", ANY), name) for name in names)
-    shapes = {column.shape for column in columns}
-    if len(shapes) > 1 or len(columns[0].shape) != 1:
-        raise DataError(f"{path}: the columns have shapes {sorted(shapes)}, expected (n,)")
-    return Frame(tuple(names), columns, where, places(where, names, "data row"))
+        frame = array_frame(rows, names, where, "data row")
+    elif absent:
+        raise DataError(
+            f"{path} has no array {absent[0]!r}, it has {', '.join(there) or 'none'}; expected an "
+            f"array for each column ({_listed(names)}), or an array 'x' of all"
+        )
+    else:
+        frame = columns_of(names)
+    identifiers = noise = None
+    if coding.identifier in there:
+        identifiers = texts_of(columns_of([coding.identifier], texts=True).columns[0])
+    if coding.noise in there:
+        noise = noise_variances(columns_of([coding.noise]))
+    for name, values in ((coding.identifier, identifiers), (coding.noise, noise)):
+        if values is not None and len(values) != len(frame):
+            raise DataError(
+                f"{path}: array {name!r} has {len(values)} values for {len(frame)} rows of inputs"
+            )
+    return NewRows(frame, identifiers, noise)
 
 
 def _pictured(path: Path, coding: Coding, shape: tuple[int, ...]) -> Frame:

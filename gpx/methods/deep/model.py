@@ -7,6 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from gpx.errors import ConfigError
+from gpx.kernels import ArcCosine
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
@@ -38,7 +40,7 @@ class NetworkModel(Model):
         seed: of the draws in predictions.
 
     Raises:
-        ConfigError: sizes below one.
+        ConfigError: sizes below one; in training: parameters below features that are steps.
     """
 
     kernel_of_inputs = False
@@ -76,6 +78,7 @@ class NetworkModel(Model):
 
         Rows are drawn independently: the marginals are those of q, not the joint distribution.
         """
+        self._require_slopes()
         with draws_of(self.network, generator):
             f = self.network.samples(x, num)
         return f.squeeze(2) if self.likelihood.num_latents == 1 else f
@@ -84,11 +87,36 @@ class NetworkModel(Model):
         self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
     ) -> Marginals:
         """Marginals of f at x (B, d) given draws of lower layers: (num, B) or (num, B, p) each."""
+        self._require_slopes()
         with draws_of(self.network, generator):
             found = self.network.sample_marginals(x, num)
         if self.likelihood.num_latents > 1:
             return found
         return Marginals(*(part.squeeze(2) for part in found))
+
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``; also that every trained parameter gets gradients from the data."""
+        self._require_slopes()
+        super().check(x)
+
+    def _require_slopes(self) -> None:
+        """Raise ConfigError if the features of a layer are steps, and what is below is trained.
+
+        Not in the constructor, so that runs trained before this was refused can be loaded.
+        """
+        for layer in self.network.modules():
+            if not isinstance(layer, GPLayer) or not isinstance(layer.kernel, ArcCosine):
+                continue
+            if layer.kernel.order:
+                continue
+            below = [self.network.body] if layer is self.network.head else []
+            if isinstance(layer.features, LearnedFeatures):
+                below.append(layer.features.frequencies)
+            if any(p.requires_grad for module in below for p in module.parameters()):
+                raise ConfigError(
+                    "the features of ArcCosine(0) are steps, which have no derivative, so that "
+                    "the layers or frequencies below them would not be trained: take order 1 or 2"
+                )
 
     def kl(self) -> Tensor:
         """KL(q || p) of all random layers in nats; ()."""

@@ -221,6 +221,11 @@ class DroppedWeights(MaskedLayer, RandomWeights):
             x = apply_mask(self, x, self.keep)
         return x @ self.mean if self.bias is None else torch.addmm(self.bias, x, self.mean)
 
+    @torch.no_grad()
+    def start(self, mean: Tensor, precision: Tensor) -> None:
+        """As in ``RandomWeights``: the mean of W, which is ``keep`` times M."""
+        self.mean.copy_(mean / self.keep)
+
     def kl(self) -> Tensor:
         """keep / 2 |M|^2 + |b|^2 / 2: KL(q || p) up to a constant, for narrow components of q."""
         if not self.penalty:

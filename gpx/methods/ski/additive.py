@@ -16,7 +16,7 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.kernels import Sum
+from gpx.kernels import Product, Scale, Sum
 from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
 from gpx.linalg.interpolation import Outside
@@ -182,12 +182,16 @@ def additive_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs:
 def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
     """The sum of copies of a one-input kernel, one per input, with the same total variance.
 
+    Each copy is divided through a learned scale of its own; one without gets a learned ``Scale``.
+
     Raises:
         ConfigError: a kernel of more than one input.
     """
-    lengthscale = getattr(kernel, "lengthscale", None)
-    several = lengthscale is not None and lengthscale.numel() > 1
-    if several or kernel.active_dims is not None or isinstance(kernel, Sum):
+    inside = [part for part in kernel.modules() if isinstance(part, Kernel)]
+    lengthscales = [getattr(part, "lengthscale", None) for part in inside]
+    several = any(each is not None and each.numel() > 1 for each in lengthscales)
+    columns = {c for p in inside if p.active_dims is not None for c in p.active_dims.tolist()}
+    if several or kernel.active_dims is not None or columns - {0} or isinstance(kernel, Sum):
         raise ConfigError(
             "additive=True copies a kernel of one input for every axis: give one that is no sum, "
             "with a single lengthscale (ard_num_dims=None) and no active_dims"
@@ -195,10 +199,30 @@ def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
     parts = []
     for i in range(num_inputs):
         part = copy.deepcopy(kernel)
-        del part.active_dims
-        part.register_buffer("active_dims", torch.tensor([i]), persistent=False)
-        if "outputscale" in getattr(part, "parametrizations", ()):
-            scale: Any = part.outputscale
-            part.outputscale = scale.detach() / num_inputs
-        parts.append(part)
+        _set_column(part, i)
+        divided = _divide(part, num_inputs)
+        parts.append(part if divided else Scale(part, 1.0 / num_inputs))
     return Sum(parts)
+
+
+def _set_column(kernel: Kernel, column: int) -> None:
+    """Make a kernel of one input look at ``column``.
+
+    Within sums, products and multiples each part selects its own columns.
+    """
+    inner = kernel.parts if isinstance(kernel, (Product, Sum)) else []
+    inner = [kernel.kernel] if isinstance(kernel, Scale) else inner
+    for part in inner:
+        _set_column(part, column)
+    if not inner:
+        del kernel.active_dims
+        kernel.register_buffer("active_dims", torch.tensor([column]), persistent=False)
+
+
+def _divide(kernel: Kernel, count: int) -> bool:
+    """Divide a kernel by ``count`` through its own learned scale; False: it has none."""
+    name = "scale" if isinstance(kernel, Scale) else "outputscale"
+    if name in getattr(kernel, "parametrizations", ()):
+        setattr(kernel, name, getattr(kernel, name).detach() / count)
+        return True
+    return isinstance(kernel, Product) and any(_divide(part, count) for part in kernel.parts)

@@ -161,6 +161,13 @@ class EffectivePrior(Model):
         self._check_blocks(num_inputs, num_data, partition, block_centres)
         self.partition = ClusterBlocks(balanced=False) if partition is None else partition
 
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``inducing`` (Z, if it is trained) and ``hyperparameters`` (everything else)."""
+        rest = [p for p in self.parameters() if p is not self.inducing_points]
+        trained = self.inducing_points.requires_grad
+        inducing = {"inducing": [self.inducing_points]} if trained else {}
+        return {**inducing, "hyperparameters": rest}
+
     def _check_blocks(
         self, num_inputs: int, num_data: int | None, partition: Partition | None, centres: Any
     ) -> None:

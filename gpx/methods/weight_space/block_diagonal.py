@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -135,6 +135,18 @@ class BlockDiagonalWeights(MeanFieldWeights):
         for cell in self.covariance.roots:
             self.cells.write(table, cell, torch.zeros(self.cells.size(cell), dtype=torch.bool))
         return table.to(blocks.device)[blocks]
+
+    @property
+    def partly_solved(self) -> bool:
+        """Whether some cells are no part of the model yet (``solved_only``)."""
+        return self.solved_only and len(self.covariance.roots) < self.cells.num_cells
+
+    def covariance_blocks(self, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        """As in ``MeanFieldWeights``: the blocks of the solved cells."""
+        for cell in self.covariance.roots:
+            root = self.covariance.root(cell, dtype)
+            assert root is not None
+            yield self.cells.columns(cell, self.mean.device), root
 
     def get_extra_state(self) -> dict[str, Any]:
         """``terms``, which stay float64 whatever the dtype of the model, and ``solved_only``."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from gpx.constraints import set_above_floor
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.methods.base.objective import Evidence
@@ -183,9 +184,9 @@ class BlockSteps(OwnSteps[QSGP]):
         self.misfit = float((y.double() - self.fitted).square().sum())
 
     def _set_noise(self, value: float) -> None:
-        old = self.model.noise_variance.detach()
-        logger.info("noise variance %.3g, was %.3g", value, float(old))
-        self.model.likelihood.noise_variance = old.new_tensor(value)
+        old = float(self.model.noise_variance.detach())
+        set_above_floor(self.model.likelihood, "noise_variance", value)
+        logger.info("noise variance %.3g, was %.3g", float(self.model.noise_variance), old)
 
     def evidence(self, num_data: int) -> Evidence:
         """The bound at the current q from tracked terms; O(cells)."""

@@ -73,7 +73,8 @@ def weights_kl(
     """KL between q(w) = N(mu, C C^T) and N(0, S^-1), in nats; 0-d.
 
     = 1/2 [mu^T S mu + tr(S C C^T) - m - log|S|] - sum_r log c_rr, estimated from the functions in
-    ``blocks``; the diagonal of the dense columns is always used completely.
+    ``blocks``; the diagonal of the dense columns and dense blocks of the covariance are always used
+    completely.
 
     Args:
         blocks (L,): list in which every block is equally likely.
@@ -81,7 +82,8 @@ def weights_kl(
         log_scale (L, W): log c_rr there.
         ratio: B / L.
 
-    Exactness: unbiased; exact for a list of all blocks. Cost: O(L W K).
+    Exactness: unbiased; exact for a list of all blocks. Cost: O(L W K), and the entries of dense
+    blocks.
     Source: QSGP paper propositions 1, 2 and theorem 2, without the data terms.
     """
     precision = basis.block_precision(blocks).to(factors.dtype)
@@ -93,4 +95,7 @@ def weights_kl(
         0.5 * precision.log().sum() + torch.where(active, log_scale, 0.0).sum()
     )
     log_determinants = log_determinants + family.log_dense_diagonal().sum()
+    for columns, root in family.covariance_blocks(factors.dtype):
+        trace = trace + root.square().sum(0) @ basis.precision_diagonal(columns).to(root)
+        log_determinants = log_determinants + root.diagonal().log().sum()
     return 0.5 * (quadratic + trace - basis.num_basis) - log_determinants

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
@@ -95,6 +96,10 @@ class MeanFieldWeights(nn.Module):
     def log_dense_diagonal(self) -> Tensor:
         """log c_rr of the dense columns, (K,)."""
         return self.mean.new_zeros(0)
+
+    def covariance_blocks(self, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        """Columns (b,) and root R (b, b) of each dense block R^T R of the covariance; none here."""
+        return iter(())
 
     @torch.no_grad()
     def set_scales(self, log_scale: Tensor, column_ratio: Tensor) -> None:

@@ -15,6 +15,7 @@ from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.batch import Batch
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
+from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.block_sampling import Sampling, check_sampling, sample_lists
 from gpx.methods.weight_space.control_variate import (
     Coefficient,
@@ -71,7 +72,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
 
     Raises:
         ConfigError: an option out of range, support_rows above n (here); columns or
-            diagonal_columns above m (``check``).
+            diagonal_columns above m, a covariance with blocks that were solved (``check``).
 
     Kind: unbiased for the ELBO, which is at most the log marginal likelihood of the m-function
     model. Cost per step: O((batch + support) (columns + A W) (d + K)) time, memory the same without
@@ -132,8 +133,17 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         self._sampled_squares: tuple[Tensor, Tensor] | None = None
 
     def check(self, model: WeightsOnBasis) -> None:
-        """As in ``Objective``; also that no list is longer than the basis."""
+        """As in ``Objective``; also that no list is longer than the basis, and no dense blocks."""
         super().check(model)
+        family = model.family
+        if isinstance(family, BlockDiagonalWeights) and (
+            family.covariance.roots or family.solved_only
+        ):
+            raise ConfigError(
+                "objective QuadruplyStochasticELBO samples single columns of the covariance, and "
+                "BlockSteps have solved for dense blocks of this one; WeightSpaceELBO is its exact "
+                "bound, and covariance=mean_field or chevron have no such blocks"
+            )
         for name in ("columns", "diagonal_columns"):
             size, m = getattr(self, name), model.basis.num_basis
             if size is not None and size > m:

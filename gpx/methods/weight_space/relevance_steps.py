@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpx.bases.dictionary import MAX_PRECISION
 from gpx.constants import LOG_TWO_PI
+from gpx.constraints import set_above_floor
 from gpx.errors import ConfigError
 from gpx.methods.base.objective import Evidence, Kind
 from gpx.methods.base.own_steps import OwnSteps
@@ -192,7 +193,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         wanted = float(misfit + noise * (a / (s + a)).sum()) / n
         rate = (1.0 + step / FORGETTING_DELAY) ** -self.step_decay
         moved = max(noise + rate * (wanted - noise), MIN_NOISE)
-        self.model.likelihood.noise_variance = self.model.noise_variance.new_tensor(moved)
+        set_above_floor(self.model.likelihood, "noise_variance", moved)
 
     def _finite(self) -> Tensor:
         """Columns (k,) whose weights are not zero."""

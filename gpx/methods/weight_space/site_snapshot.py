@@ -6,7 +6,7 @@ import logging
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.bases.base import Basis
 from gpx.bases.frozen import flat_parameters, frozen_basis, set_parameters
@@ -46,7 +46,13 @@ class SiteSnapshot(DataSized):
     have not changed. The loss by Jensen's inequality grows with the variance of the sampled sum:
     with a snapshot that of the change of f, without one that of f.
 
-    State: m + 3 n numbers.
+    Attributes:
+        weights (B, W): mu0.
+        scales: the other parameters of q and those of the likelihood, one after the other.
+        hyperparameters: those of the basis, theta0.
+        moved: whether the basis is no longer at theta0; None: not known yet.
+
+    State: m + 3 n numbers, and the other parameters of q.
     Source: variance reduction of Johnson and Zhang 2013, applied to the sum over functions.
     """
 
@@ -63,7 +69,7 @@ class SiteSnapshot(DataSized):
         super().__init__()
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0))
-        self.moved = False
+        self.moved: bool | None = False
         self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
 
     @property
@@ -73,7 +79,7 @@ class SiteSnapshot(DataSized):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._basis, self.moved = [], True
+        self._basis, self.moved = [], None
 
     @torch.no_grad()
     def take(self, model: SitesOnBasis, x: Tensor, y: Tensor, alpha: Tensor | None) -> Evidence:
@@ -86,11 +92,8 @@ class SiteSnapshot(DataSized):
         marginals = model.condition(x, y).predict(x)
         evidence = site_elbo(model, y, marginals.mean, marginals.variance)
         self.weights = model.family.mean.detach().clone()
-        self.scales = (
-            model.family.log_scale.detach().clone()
-            if model.family.diagonal == "free"
-            else self.weights.new_zeros(0)
-        )
+        others = [p.detach().reshape(-1) for p in _others(model)]
+        self.scales = torch.cat([self.weights.new_zeros(0), *others])
         self.hyperparameters = flat_parameters(model.basis.parameters())
         self.fitted = marginals.mean
         self.alpha = self.weights.new_zeros(0) if alpha is None else alpha.to(x.dtype)
@@ -140,8 +143,12 @@ class SiteSnapshot(DataSized):
         for name, tensor in kept.items():
             setattr(self, name, tensor)
         model.family.mean.copy_(self.weights)
-        if self.scales.numel():
-            model.family.log_scale.copy_(self.scales)
+        left = self.scales.reshape(-1)
+        for parameter in _others(model):
+            size = parameter.numel()
+            if len(left) >= size:  # runs saved by earlier versions hold the first of them only
+                parameter.copy_(left[:size].view_as(parameter))
+                left = left[size:]
         set_parameters(model.basis, self.hyperparameters)
         return False
 
@@ -156,14 +163,21 @@ class SiteSnapshot(DataSized):
             features (batch, L W), weights (L W,): phi(theta) and mu there.
         """
         old = self.weights[blocks].reshape(-1)
-        if not self.moved:
+        basis = self._snapshot_basis(model)
+        if basis is not model.basis:
+            with torch.no_grad():
+                before = basis.block_features(x, blocks) @ old
+        elif features.requires_grad:  # the gradient by theta is that of phi(theta)^T mu
+            before = features.detach() @ old
+        else:
             return features @ (weights - old)
-        with torch.no_grad():
-            before = self._snapshot_basis(model).block_features(x, blocks) @ old
         return features @ weights - before
 
     def _snapshot_basis(self, model: SitesOnBasis) -> Basis:
-        """The basis at the hyperparameters of the snapshot."""
+        """The basis at the hyperparameters of the snapshot: the model's own until it moves."""
+        if self.moved is None:  # loaded; a run that goes on must take the path that it would take
+            now = flat_parameters(model.basis.parameters())
+            self.moved = not torch.equal(now, self.hyperparameters.to(now))
         if not self.moved:
             return model.basis
         if not self._basis:
@@ -179,6 +193,12 @@ class SiteSnapshot(DataSized):
         precision = self._snapshot_basis(model).block_precision(blocks).to(self.weights)
         square = self.weights[blocks].reshape(-1).square()
         return 0.5 * (self.prior - ratio * (precision @ square))
+
+
+def _others(model: SitesOnBasis) -> list[nn.Parameter]:
+    """Parameters of q beside its mean, and those of the likelihood."""
+    own = [p for p in model.family.parameters() if p is not model.family.mean]
+    return [*own, *model.likelihood.parameters()]
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.distributions import Normal
+from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import lower_limits
 from gpx.errors import DidNotConverge, NotPositiveDefinite
@@ -238,14 +239,15 @@ def num_learned(kernel: Kernel) -> int:
 def with_values(node: Node, part: Any) -> Node:
     """The config of a kernel or likelihood, with learned values in place of initial ones."""
     made = dict(node)
-    if isinstance(node.get("kernels"), list):
-        pairs = zip(node["kernels"], part.kernels, strict=True)
-        made["kernels"] = [with_values(each, kernel) for each, kernel in pairs]
-        return made
-    if isinstance(node.get("kernel"), dict):
-        made["kernel"] = with_values(node["kernel"], part.kernel)
     for option, initial in node.items():
         value = getattr(part, option, None)
-        if initial is not None and isinstance(value, Tensor):
-            made[option] = value.detach().tolist()
+        if isinstance(value, nn.ModuleList):
+            pairs = zip(initial, value, strict=True)
+            made[option] = [with_values(each, module) for each, module in pairs]
+        elif isinstance(value, nn.Module) and isinstance(initial, dict):
+            made[option] = with_values(initial, value)
+        elif isinstance(value, Tensor):
+            learned = is_parametrized(part, option) or isinstance(value, nn.Parameter)
+            if learned or initial is not None:  # without a value it may be fixed
+                made[option] = value.detach().tolist()
     return made

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.signal import lombscargle
 from torch import Tensor
 
+from gpx.constraints import MARGIN
 from gpx.options.kernel_expression import kernel_node, product_of, sum_of
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 
@@ -113,7 +114,8 @@ def _with_initial_noise(likelihood: Node, series: Decomposition) -> Node:
     """The likelihood with the noise of the series in place of what a poor kernel took for noise."""
     if not isinstance(likelihood.get("noise_variance"), float):
         return likelihood
-    return likelihood | {"noise_variance": max(NOISE_SHARE * series.rest, MIN_NOISE)}
+    least = max(MIN_NOISE, (1.0 + MARGIN) * likelihood.get("noise_floor", 0.0))
+    return likelihood | {"noise_variance": max(NOISE_SHARE * series.rest, least)}
 
 
 def _with_one_more_term(

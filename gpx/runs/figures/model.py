@@ -80,7 +80,7 @@ def _functions(data: Dataset, predictor: Predictor, marks: Array | None) -> Figu
     return figures.sampled_functions(
         (_inputs(data, data.train_x)[:, 0], _targets(data, data.train_y)),
         _inputs(data, grid)[:, 0],
-        np.stack([_targets(data, path) for path in paths]),
+        predictor.original_draws(paths.double().cpu()).numpy(),
         (data.input_names[0], data.target_name),
         None if marks is None else marks[:, 0],
     )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
+import logging
+import uuid
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from gpx.atomic_file import atomic_file
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
 from gpx.training.progress import Progress
@@ -16,7 +20,12 @@ from gpx.training.progress import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+logger = logging.getLogger(__name__)
+
 Settings = Mapping[str, str | bool | float]
+
+IDENTITIES = "loggers.json"
+"""File of a run folder with the identity of the run at each service."""
 
 
 class Logger(Protocol):
@@ -52,16 +61,18 @@ class MLflow:
     """Reports to the MLflow server of the environment (``MLFLOW_TRACKING_URI``).
 
     Args:
-        folder: run folder; names the run, so that a resumed run continues it.
+        folder: run folder; names the run.
+        identity: of the run at the server, which a resumed run continues; None: a new run.
+
+    Attributes:
+        identity: of the run at the server.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, identity: str | None = None) -> None:
         self._mlflow = _package("mlflow")
-        found = self._mlflow.search_runs(
-            filter_string=f"attributes.run_name = '{folder.name}'", output_format="list"
-        )
-        known = found[0].info.run_id if found else None
-        self._mlflow.start_run(run_id=known, run_name=None if known else folder.name)
+        name = None if identity else folder.name
+        self._run = self._mlflow.start_run(run_id=identity, run_name=name)
+        self.identity = str(self._run.info.run_id)
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Monitor interface."""
@@ -80,8 +91,12 @@ class MLflow:
         self._mlflow.log_figure(figure, f"figures/{name}.png")
 
     def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
-        """Parameters and final metrics."""
-        self._mlflow.log_params(dict(settings))
+        """Parameters and final metrics; options that a resumed run has changed become tags."""
+        # a parameter of MLflow never changes
+        before = self._mlflow.get_run(self.identity).data.params
+        changed = {k: v for k, v in settings.items() if before.get(k, str(v)) != str(v)}
+        self._mlflow.log_params({k: v for k, v in settings.items() if k not in changed})
+        self._mlflow.set_tags(changed)
         self._mlflow.log_metrics(dict(metrics))
 
     def close(self) -> None:
@@ -93,13 +108,18 @@ class WeightsAndBiases:
     """Reports to Weights & Biases (``WANDB_PROJECT``, ``WANDB_MODE=offline`` and so on).
 
     Args:
-        folder: run folder; names the run, so that a resumed run continues it.
+        folder: run folder; names the run.
+        identity: of the run at the server, which a resumed run continues; None: a new run.
+
+    Attributes:
+        identity: of the run at the server.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, identity: str | None = None) -> None:
         self._wandb = _package("wandb")
+        self.identity = uuid.uuid4().hex if identity is None else identity
         self._run = self._wandb.init(
-            id=folder.name, name=folder.name, dir=str(folder), resume="allow"
+            id=self.identity, name=folder.name, dir=str(folder), resume="allow"
         )
 
     def progress(self, progress: Progress, model: Model) -> None:
@@ -132,7 +152,56 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-LOGGERS: Mapping[str, Callable[[Path], Logger]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
+class UntilItFails:
+    """A logger of a service that may fail in the middle of a run: then it is told no more.
+
+    Args:
+        name: of the service.
+        service: its logger.
+    """
+
+    def __init__(self, name: str, service: Logger) -> None:
+        self._name = name
+        self._service: Logger | None = service
+
+    def progress(self, progress: Progress, model: Model) -> None:
+        """As in ``Logger``."""
+        self._tell("progress", progress, model)
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """As in ``Logger``."""
+        self._tell("metrics", step, metrics)
+
+    def text(self, name: str, text: str) -> None:
+        """As in ``Logger``."""
+        self._tell("text", name, text)
+
+    def figure(self, name: str, figure: Figure, step: int) -> None:
+        """As in ``Logger``."""
+        self._tell("figure", name, figure, step)
+
+    def outcome(self, settings: Settings, metrics: Mapping[str, float]) -> None:
+        """As in ``Logger``."""
+        self._tell("outcome", settings, metrics)
+
+    def close(self) -> None:
+        """As in ``Logger``."""
+        self._tell("close")
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        if self._service is None:
+            return
+        try:
+            getattr(self._service, method)(*arguments)
+        except Exception as error:  # the package, or the network, may raise anything
+            self._service = None
+            logger.warning("%s is told no more of this run: %s", self._name, _reason(error))
+
+
+LOGGERS: Mapping[str, Callable[[Path, str | None], MLflow | WeightsAndBiases]] = {
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}
 """Loggers by their name in ``trainer.loggers``."""
 
 
@@ -145,14 +214,33 @@ def require_loggers(names: list[str]) -> None:
 
 
 def open_logger(name: str, folder: Path) -> Logger:
-    """The logger of that name for the run in ``folder``; raises ConfigError if it fails."""
+    """The logger of that name for the run in ``folder``, whose identity is kept there.
+
+    Raises:
+        ConfigError: the service refuses the run. Later failures end its reports, not the run.
+    """
+    file = folder / IDENTITIES
     try:
-        return LOGGERS[name](folder)
+        kept: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # none yet, or written by someone else
+        kept = {}
+    identity = kept.get(name)
+    try:
+        service = LOGGERS[name](folder, identity)
     except ConfigError:
         raise
     except Exception as error:  # the package, or the network, may raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"trainer.loggers={name} cannot report this run: {reason}") from error
+        raise ConfigError(
+            f"trainer.loggers={name} cannot report this run: {_reason(error)}"
+        ) from error
+    if service.identity != identity:
+        with atomic_file(file) as written:
+            written.write(json.dumps(kept | {name: service.identity}).encode())
+    return UntilItFails(name, service)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _package(name: str) -> ModuleType:

@@ -12,7 +12,7 @@ from gpx.bases import GridEigenfunctions, GridOptions
 from gpx.bases.grid_eigenfunctions.factors import ProductFactors
 from gpx.bases.grid_eigenfunctions.products import ProductPlan, tree_products
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Constant, Matern32, Matern52, Periodic
+from gpx.kernels import RBF, AxisProduct, Constant, Matern32, Matern52, Periodic
 from gpx.linalg import khatri_rao_columns, kronecker_extremes
 
 
@@ -230,6 +230,8 @@ def test_factors_multiply_to_the_kernel():
         * 1.5,
         "periodic": Periodic(ard_num_dims=3, period=[0.3, 0.8, 2.0], lengthscale=0.9),
         "constant": RBF() * Constant(0.4),
+        "axes": AxisProduct(["matern32", "rbf"], 3, [[2], [0]], [0.4, 1.0, 0.9], outputscale=1.9),
+        "scaled": 1.5 * AxisProduct("matern12", 3, outputscale=None),
     }
     x, z = draw(6, 3, seed=1), draw(4, 3, seed=2)
     for kernel in kernels.values():

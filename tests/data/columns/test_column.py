@@ -60,6 +60,10 @@ def test_numbers_of_a_column() -> None:
     np.testing.assert_array_equal(found, [1.0, np.nan, 0.0, UNSEEN])
     code = Column("a", "category", ("1", "2.5"))
     assert code.numbers(np.array([2.5, 1.0, 3.0]), place, True).tolist() == [1.0, 0.0, UNSEEN]
+    zips = Column("a", "category", ("00501", "02139", "1", "1.0", "NA"))
+    by_number = zips.numbers(np.array([2139.0, 501.0, 1.0, 7.0]), place, True)
+    assert by_number.tolist() == [1.0, 0.0, 2.0, UNSEEN]
+    assert zips.numbers(cells("2139", "NA"), place, True).tolist() == [UNSEEN, 4.0]
     day = Column("a", "date")
     assert day.numbers(cells("1970-01-02", "1969-12-31T12:00"), place, False).tolist() == [
         1.0,
@@ -95,7 +99,7 @@ def test_missing_values(text: str) -> None:
         (Column("a", "date"), cells("2021-03-31", "2021-02-30"), "row 2: found '2021-02-30', exp"),
         (Column("a", "date"), cells("x", "y"), r"'x', expected a date as 2021-03-31 or .*_format="),
         (Column("a", "date", form="%d.%m.%y"), cells("x"), r"expected a date as %d.%m.%y;"),
-        (Column("a", "date"), np.array([3.5]), "row 1: found 3.5, expected a date"),
+        (Column("a", "date"), np.array([20210331.0]), "row 1: found 20210331, expected a date as"),
     ],
 )
 def test_each_fault_is_one_sentence(column: Column, values: np.ndarray, words: str) -> None:

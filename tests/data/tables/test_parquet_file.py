@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpx.data import ParquetFile, load, read_rows
+from gpx.data.columns.coding import CodedColumn, Coding
+from gpx.data.columns.column import Column
 from gpx.errors import BackendUnavailable, ConfigError, DataError
 
 
@@ -58,6 +60,14 @@ class TestWithItsPackage:
         inputs = data.coding(rows.frame)
         assert inputs[0].tolist() == [0.0, 1.0, 0.0, 18628.0, 1.0, 0.0, 1.0]
         assert inputs[1, 4:].tolist() == [pytest.approx(8 / 3, abs=0.2), 1.0, 0.0]
+
+    def test_names_of_rows_are_exact(self, write) -> None:  # type: ignore[no-untyped-def]
+        names = [2**60 + 1, 2**60 + 2, None]
+        path = write(id=names, x=[1, 2, 3])
+        coding = Coding((CodedColumn(Column("x")),), identifier="id")
+        rows = read_rows(path, coding)
+        assert rows.identifiers == ["1152921504606846977", "1152921504606846978", ""]
+        assert coding(rows.frame).tolist() == [[1.0], [2.0], [3.0]]
 
     def test_texts_coded_by_a_dictionary(self, write) -> None:  # type: ignore[no-untyped-def]
         pyarrow = pytest.importorskip("pyarrow")

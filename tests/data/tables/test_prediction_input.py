@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +108,45 @@ def test_columns_of_an_archive(tmp_path: Path) -> None:
     gaps = Coding((CodedColumn(Column("a"), (2.0,)), CodedColumn(Column("b"), (3.0,))))
     np.savez(path, x=np.array([[1.0, np.nan], [np.nan, 4.0]]))
     assert gaps(read_rows(path, gaps).frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    noisy = replace(gaps, noise="v", identifier="id")
+    np.savez(path, a=np.ones(2), b=np.zeros(2), v=[0.0, 0.5], id=[2**60 + 1, 2**60 + 2])
+    rows = read_rows(path, noisy)
+    assert rows.identifiers == ["1152921504606846977", "1152921504606846978"]
+    assert rows.noise is not None
+    assert rows.noise.tolist() == [0.0, 0.5]
+    np.savez(path, x=np.zeros((3, 2)), v=[0.0, 0.5])
+    with pytest.raises(DataError, match=r"array 'v' has 2 values for 3 rows of inputs"):
+        read_rows(path, noisy)
+
+
+def test_columns_of_numbers_in_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "new.npz"
+    np.savez(path, width=[2.0, 4.0], height=[1.0, 3.0], y=[0.0, 0.0])
+    assert read_inputs(path, NAMES).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    np.savez(path, x=[1.0, 3.0], y=[2.0, 4.0])
+    assert read_inputs(path, ("x", "y")).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    np.savez(path, x=[[1.0, 2.0], [3.0, 4.0]], y=[0.0, 0.0])  # y is the target
+    assert read_inputs(path, ("x", "y")).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    np.savez(path, width=[2.0, 4.0])
+    with pytest.raises(DataError, match=r"no array 'height', it has width; expected an array for"):
+        read_inputs(path, NAMES)
+
+
+def test_cells_are_texts_where_training_read_them_so(tmp_path: Path) -> None:
+    codes = ("00501", "02139", "1.50")
+    coding = Coding(
+        (
+            CodedColumn(Column("zip", "category", codes)),
+            CodedColumn(Column("day", "date", form="%Y%m%d")),
+        )
+    )
+    path = write(tmp_path, "zip,day,y\n02139,20210331,1\n1.50,20210401,2\n")
+    assert coding(read_rows(path, coding).frame).tolist() == [
+        [0.0, 1.0, 0.0, 18717.0],
+        [0.0, 0.0, 1.0, 18718.0],
+    ]
+
+
+def test_numbers_may_name_columns(tmp_path: Path) -> None:
+    for text in ("2019,2020\n1,2\n", "2020,2019\n2,1\n", "y,2019,2020\n0,1,2\n"):
+        assert read_inputs(write(tmp_path, text), ("2019", "2020")).tolist() == [[1.0, 2.0]]

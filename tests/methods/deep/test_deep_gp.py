@@ -26,10 +26,10 @@ def data():
 
 def model(likelihood=None, **options):
     return DeepGP(
-        kernel=RBF(2, [0.9, 1.3], 1.2),
         likelihood=Gaussian(NOISE) if likelihood is None else likelihood,
         num_inputs=2,
-        **{"num_features": 30, "width": 3, "predict_samples": 8, **options},
+        **{"kernel": RBF(2, [0.9, 1.3], 1.2), "num_features": 30, "width": 3}
+        | {"predict_samples": 8, **options},
     )
 
 
@@ -279,3 +279,29 @@ def test_fixed_draws_are_made_one_by_one_without_compilation(monkeypatch):
     monkeypatch.setattr(posterior, "_all_draws", None)
     for found in (posterior.components(x), together):
         torch.testing.assert_close(tuple(found), tuple(want), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"depth": 1, "frequencies": "learned"}, {"depth": 1, "frequencies": "dropout"}]
+)
+def test_steps_above_what_is_trained_are_refused(options):
+    """They have no derivative, so that only the prior would train hidden layers."""
+    x, y = data()
+    made = model(kernel=ArcCosine(0), **options)
+    for train in (
+        lambda: made.check(x),
+        lambda: SampledELBO(NUM).evidence(made, x, y),
+        lambda: made.sample_latents(x),
+    ):
+        with pytest.raises(ConfigError, match=r"ArcCosine\(0\) are steps.* take order 1 or 2"):
+            train()
+    assert made.new_posterior().predict(x).mean.shape == (NUM,)  # of a run that is finished
+
+
+def test_steps_of_the_inputs_alone_are_trained():
+    x, y = data()
+    made = model(kernel=ArcCosine(0), depth=1)
+    made.initialise(x, y, generator=draws(2))
+    made.check(x)
+    SampledELBO(NUM).evidence(made, x, y, generator=draws()).value.backward()
+    assert float(made.layers[0].weights.mean.grad.abs().min()) > 0.0

@@ -134,6 +134,15 @@ def test_q_starts_at_a_gaussian_posterior(family):
     torch.testing.assert_close(found.variance.squeeze(1), want)
 
 
+def test_masked_weights_start_with_the_mean_of_a_gaussian_posterior():
+    """Averaged over all masks of four inputs, of which half are kept."""
+    mean, weights = torch.randn(4, 1, generator=draws(3)), DroppedWeights(4, 1, keep=0.5)
+    weights.start(mean, torch.eye(4))
+    masks = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 4)
+    average = (masks.unsqueeze(2) * weights.mean.detach()).mean(0)
+    torch.testing.assert_close(average, mean)
+
+
 def test_the_gradient_of_the_dropout_penalty_is_the_kept_share_of_the_weights():
     weights = anywhere(DroppedWeights(4, 2, keep=0.3, bias=True))
     weights.kl().backward()

@@ -1,6 +1,7 @@
 """Regression on discrete weights: its bound, moments, draws, online updates and refusals."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -23,13 +24,20 @@ def model(x, y, *, num_basis=20, basis=RandomFourier, **options):
     made = Direct(
         kernel=RBF(1, lengthscale=0.7, outputscale=1.3),
         mean=Constant(0.1),
-        likelihood=Gaussian(0.05),
+        likelihood=options.pop("likelihood", Gaussian(0.05)),
         basis=basis,
         num_basis=num_basis,
         **options,
     ).double()
     made.initialise(x, y, generator=torch.Generator().manual_seed(0))
     return made
+
+
+def test_the_noise_of_the_start_is_above_its_floor():
+    x, y = sine()
+    likelihood = Gaussian(0.5, noise_floor=0.3)
+    made = model(x, y, basis=partial(GridFeatures, num_inputs=1), likelihood=likelihood)
+    assert made.likelihood.noise_variance.item() == pytest.approx(1.05 * 0.3)
 
 
 def by_gradient(made, x, y, evaluations=1000):

@@ -14,18 +14,21 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Linear, Zero
+from gpx.methods.eigenfunctions.trial import set_scales
 from gpx.models import GRIEF
 from gpx.objectives import EigenfunctionEvidence
 
 EVIDENCE = EigenfunctionEvidence()
 
 
-def problem(seed=0, n=80, p=30, dtype=torch.float64, noise_first=False, mean=None, **options):
+def problem(
+    seed=0, n=80, p=30, dtype=torch.float64, noise_first=False, mean=None, scale=1.4, **options
+):
     torch.manual_seed(seed)
     x = torch.randn(n, 3, dtype=torch.float64)
     y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
     model = GRIEF(
-        kernel=RBF(ard_num_dims=3, lengthscale=[1.0, 1.5, 2.0], outputscale=1.4),
+        kernel=RBF(ard_num_dims=3, lengthscale=[1.0, 1.5, 2.0], outputscale=scale),
         mean=mean or Linear(3, bias=0.3),
         likelihood=Gaussian(0.07),
         num_inputs=3,
@@ -134,6 +137,25 @@ def test_best_scales_equal_a_search_over_the_evidence():
         return float(-0.5 * (torch.logdet(matrix) + y @ torch.linalg.solve(matrix, y)))
 
     assert value(scale, noise) > max(value(s, v) for s in grid for v in grid) - 0.05
+    scale, noise = best_scales(sums, torch.tensor(0.02))
+    assert float(scale) == pytest.approx(0.02)
+    assert value(scale, noise) > max(value(scale, noise * v) for v in (0.8, 0.9, 1.1, 1.2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scale", [None, 1.4])
+def test_the_first_noise_is_that_of_the_scale_there_is_and_above_its_floor(scale):
+    model, x, y = problem(mean=Zero(), p=8, scale=scale)
+    y = 5.0 * y
+    set_scales(model.basis, model.likelihood, x, y)
+    noise = model.likelihood.noise_variance.clone()
+    best = EVIDENCE.evidence(model, x, y).value
+    for factor in (0.9, 1.1):
+        model.likelihood.noise_variance = factor * noise
+        assert EVIDENCE.evidence(model, x, y).value < best
+    floored = Gaussian(100.0, noise_floor=2.0 * float(noise)).double()
+    set_scales(model.basis, floored, x, y)
+    assert float(floored.noise_variance) == pytest.approx(2.1 * float(noise))
 
 
 def test_a_tight_fit_ends_at_the_exact_process():

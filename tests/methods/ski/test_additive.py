@@ -7,9 +7,10 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, AxisProduct, Matern32, Periodic, SpectralMixture
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.ski.additive import additive_kernel
 from gpx.methods.ski.projection import LinearProjection
 from gpx.models import SKI, SKIStream
 from gpx.objectives import SKIEvidence
@@ -105,9 +106,40 @@ def test_predictions_are_the_dense_ones(variance, kernel):
     assert posterior.sample_paths(3, generator=torch.Generator())(new).shape == (3, 20)
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBF(outputscale=1.3),
+        RBF(outputscale=None),
+        2.0 * RBF(outputscale=None),
+        RBF(outputscale=0.7) * Periodic(outputscale=1.9),
+        RBF(outputscale=None) * Periodic(outputscale=None),
+        0.5 * (RBF() + Matern32()),
+        AxisProduct("matern32", 1, outputscale=1.3),
+        AxisProduct("matern32", 1, outputscale=None),
+        SpectralMixture(1, 2, weight=1.4),
+    ],
+    ids=lambda kernel: kernel.name,
+)
+@torch.no_grad()
+def test_the_sum_over_axes_has_the_variance_of_the_kernel(kernel):
+    """And every way to evaluate it gives the mean over the axes of the kernel itself."""
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel = kernel.double()
+    made = additive_kernel(kernel, 5).double()
+    want = torch.stack([kernel.evaluate(x[:, i : i + 1]) for i in range(5)]).mean(0)
+    torch.testing.assert_close(made.diagonal(x), kernel.diagonal(x[:, :1]))
+    torch.testing.assert_close(made.evaluate(x), want)
+    torch.testing.assert_close(made(x, backend="chunked").matmul(torch.eye(6).double()), want)
+    torch.testing.assert_close(made.pairs(x, x.flip(0)), want.flip(0).diagonal())
+
+
 def test_unsupported_options_are_refused():
-    with pytest.raises(ConfigError, match="give one that is no sum"):
-        problem(kernel=lambda lengthscale: RBF(2, lengthscale))
+    for given in (lambda lengthscale: RBF(2, lengthscale), lambda lengthscale: 2.0 * RBF(2)):
+        with pytest.raises(ConfigError, match="give one that is no sum"):
+            problem(kernel=given)
+    with pytest.raises(ConfigError, match="no active_dims"):
+        additive_kernel(2.0 * RBF(active_dims=[1]), 3)
     with pytest.raises(ConfigError, match="variance=diagonal: choose low_rank or quadratic_form"):
         problem(variance="diagonal")
     with pytest.raises(ConfigError, match="needs equidistant grids"):

@@ -20,9 +20,14 @@ def problem(n=120, **options):
     y = torch.sinc(x[:, 0] / torch.pi) + 0.1 * torch.randn(n, generator=generator)
     kernel = RBF(lengthscale=2.0, outputscale=None)
     settings = {"num_data": n, "num_inputs": 1, "block_size": 10, **options}
-    model = QSRVM(kernel, Zero(), Gaussian(0.01), **settings)
+    model = QSRVM(kernel, Zero(), settings.pop("likelihood", Gaussian(0.01)), **settings)
     model.initialise(x, y, generator=generator)
     return model, x, y
+
+
+def test_sweeps_keep_the_noise_above_its_floor():
+    model, _, _ = problem(sweeps=2, likelihood=Gaussian(0.1, noise_floor=0.05))
+    assert model.noise_variance.item() == pytest.approx(1.05 * 0.05)
 
 
 def test_few_vectors_fit_the_noiseless_function():

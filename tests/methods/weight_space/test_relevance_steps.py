@@ -120,6 +120,13 @@ def test_noise_is_learned_from_a_start_that_is_far_too_large():
     assert float(fixed.noise_variance) == pytest.approx(0.3, rel=1e-12)
 
 
+def test_learned_noise_stays_above_its_floor():
+    model, x, y = problem()
+    model.likelihood = Gaussian(0.1, noise_floor=0.05)
+    run(RelevanceSteps(rows=60, candidates=20, active=20), model, x, y, 20)
+    assert model.noise_variance.item() == pytest.approx(1.05 * 0.05)
+
+
 def test_targets_of_zero_leave_no_function_and_a_posterior_of_none():
     model, x, _ = problem(200, noise=1.0, block_size=50)
     run(RelevanceSteps(learn_noise=False), model, x, torch.zeros(200), 20)

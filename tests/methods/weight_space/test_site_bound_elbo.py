@@ -376,12 +376,13 @@ def test_float32_sites_beside_prior_variances_in_float64():
         assert bool(model.family.mean.grad.to_dense().isfinite().all())
 
 
-def test_gradient_at_the_snapshot_is_that_of_the_exact_bound():
+@pytest.mark.parametrize("moved", [False, True])
+def test_gradient_at_the_snapshot_is_that_of_the_exact_bound(moved):
     model, x, y = problem(log_scale=-1.0)
     with torch.no_grad():
         model.family.log_scale.fill_(-1.0)
     objective = snapshot_of(model, x, y)
-    objective.snapshot.moved = True  # features of then beside those of now
+    objective.snapshot.moved = moved  # True: features of then beside those of now
     parameters = [model.family.mean, *model.basis.parameters()]
     lists = [torch.tensor(pair) for pair in itertools.combinations(range(BLOCKS), 2)]
     for chosen in lists:
@@ -426,12 +427,49 @@ def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
     other.load_state_dict(objective.state_dict())
     assert other.steps == 2
     lists, rows = torch.tensor([1, 3]), torch.arange(50)
-    with torch.no_grad():
+    for trained in (True, False):  # bit for bit, also where nothing moves
+        model.basis.requires_grad_(trained)
         values = [
             made.estimate(model, x[rows], y[rows], lists, rows=rows).value
             for made in (objective, other)
         ]
-    torch.testing.assert_close(*values)
+        assert torch.equal(*values)
+        assert other.snapshot.moved is False
+    with torch.no_grad():
+        model.kernel.lengthscale = 1.2
+    other.load_state_dict(objective.state_dict())
+    other.estimate(model, x[rows], y[rows], lists, rows=rows)
+    assert other.snapshot.moved
+
+
+@pytest.mark.parametrize("num_dense", [0, 2])
+def test_an_undone_refresh_leaves_the_model_that_has_the_bound(num_dense):
+    """Also the likelihood's parameters and the dense columns of q."""
+    model, x, y = problem(Laplace(0.7), num_dense)
+    objective = snapshot_of(model, x, y)
+    snapshot = objective.snapshot
+    want = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        model.likelihood.scale = 0.02
+        for parameter in model.family.parameters():
+            parameter.add_(1.0)
+    assert not snapshot.refresh(model, x, y, passes=0)
+    torch.testing.assert_close(dict(model.state_dict()), want, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(exact_site_elbo(model, x, y).value, snapshot.value)
+
+
+def test_a_snapshot_of_the_scales_alone_still_undoes_them():
+    """As runs hold it that were saved before the others were kept."""
+    model, x, y = problem(Laplace(0.7))
+    snapshot = snapshot_of(model, x, y).snapshot
+    snapshot.scales = model.family.log_scale.detach().clone()
+    want = snapshot.scales.clone()
+    with torch.no_grad():
+        model.likelihood.scale = 0.02
+        model.family.log_scale.add_(1.0)
+    assert not snapshot.refresh(model, x, y, passes=0)
+    assert torch.equal(model.family.log_scale, want)
+    assert model.likelihood.scale.item() == pytest.approx(0.02)
 
 
 def test_invalid_setups_are_refused():

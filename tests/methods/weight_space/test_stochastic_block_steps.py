@@ -14,6 +14,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.weight_space.stochastic_block_steps import Rounds
 from gpx.models import QSGP
+from gpx.objectives import WeightSpaceELBO
 from gpx.training import StochasticBlockSteps
 
 N = 120
@@ -150,6 +151,11 @@ def test_the_final_bound_is_that_of_the_groups_that_joined(count):
         torch.zeros(N), phi[:, :columns] @ phi[:, :columns].T / share + 0.3 * torch.eye(N)
     ).log_prob(y)
     assert want < float(evidence)
+    if joined == 4:
+        assert WeightSpaceELBO().evidence(model, x, y).value.item() == pytest.approx(want)
+    else:
+        with pytest.raises(ConfigError, match="no part of the model yet"):
+            WeightSpaceELBO().evidence(model, x, y)
 
 
 def test_going_on_from_a_state_is_the_same_run():

@@ -25,6 +25,7 @@ from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, _forecast, with_valu
 from gpx.runs.choosing.series_kernels import (
     Decomposition,
     Season,
+    _with_initial_noise,
     _with_one_changed,
     _with_one_more_term,
     decomposed,
@@ -325,6 +326,13 @@ def test_terms_added_to_a_constant_or_a_line_start_above_their_floor():
         assert min(start for start in starts if isinstance(start, float)) >= 1e-5
 
 
+def test_the_noise_of_a_series_starts_above_the_floor_of_the_likelihood():
+    series = Decomposition((), 0.01, 0.4)
+    for floor, want in ((1e-6, 0.001), (0.05, 0.0525)):
+        given = {"noise_variance": 0.3, "noise_floor": floor}
+        assert _with_initial_noise(given, series)["noise_variance"] == pytest.approx(want)
+
+
 def test_the_logarithm_is_advised_where_its_density_of_the_targets_is_higher(tmp_path):
     time = np.linspace(0, 6, 90)
     season = 0.4 * np.sin(2 * np.pi * time) + 0.05 * np.random.default_rng(0).normal(size=90)
@@ -419,6 +427,22 @@ def test_values_go_into_every_node_of_a_tree():
     config.kernel = found
     again = build(config, "kernel")
     assert torch.allclose(again.kernels[0].lengthscale, rbf.lengthscale)
+
+
+@pytest.mark.parametrize(
+    "expression", ["change_points(rbf, matern32)", "warped(rbf)", "spectral_mixture", "rbf"]
+)
+def test_every_learned_value_survives_in_the_node(expression):
+    """Of learned parameters, as far as the class has an option for them."""
+    node = kernel_node(expression, [CONFIGS])
+    config = OmegaConf.create({"kernel": node, "facts": {"num_inputs": 2}})
+    kernel = build(config, "kernel")
+    for number, parameter in enumerate(kernel.parameters()):
+        parameter.data += 0.1 + 0.01 * number * torch.rand_like(parameter)
+    config.kernel = with_values(node, kernel)
+    again = build(config, "kernel")
+    x = torch.randn(6, 2)
+    torch.testing.assert_close(again.evaluate(x), kernel.evaluate(x))
 
 
 def test_fits_of_one_name_are_told_once():

@@ -131,6 +131,24 @@ def test_a_fitted_function_is_drawn_where_the_test_rows_are(monkeypatch):
     assert grid.max() > 3.0
 
 
+def test_sampled_functions_are_in_the_units_of_a_transformed_target(monkeypatch):
+    drawn = []
+    draw_functions = figures.sampled_functions
+
+    def kept(points, grid, paths, *rest):
+        drawn.append(paths)
+        return draw_functions(points, grid, paths, *rest)
+
+    monkeypatch.setattr(figures, "sampled_functions", kept)
+    x = np.linspace(0, 1, 30)
+    options = ("approx=exact", "data.target_transform=log", "trainer.max_steps=5")
+    options += ("trainer.figures=true", "trainer.baselines=false")
+    gpx.fit(x, np.exp(5 * x), *options, quiet=True, keep=False)
+    (paths,) = drawn
+    assert (paths > 0.0).all()
+    assert paths.max() > 100.0
+
+
 def test_functions_of_a_periodic_kernel_are_drawn_or_their_absence_is_said(tmp_path, capsys):
     """Random features of a periodic kernel do not exist; experts have no joint law either."""
     x = np.linspace(0, 6, 40)

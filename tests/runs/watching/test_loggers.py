@@ -1,5 +1,6 @@
 """Monitors beside TensorBoard, against packages that record what they are told."""
 
+import json
 import sys
 import types
 
@@ -9,6 +10,11 @@ from matplotlib.figure import Figure
 from gpx.errors import ConfigError
 from gpx.runs.watching.loggers import LOGGERS, open_logger, require_loggers
 from gpx.training.progress import Progress
+
+RUN = types.SimpleNamespace(
+    info=types.SimpleNamespace(run_id="3f"), data=types.SimpleNamespace(params={"seed": "0"})
+)
+"""A run of MLflow."""
 
 
 class Recorder(types.ModuleType):
@@ -24,7 +30,7 @@ class Recorder(types.ModuleType):
 
         def call(*args, **kwargs):
             self.calls.append((name, args, kwargs))
-            return self if name == "init" else []
+            return self if name == "init" else RUN
 
         call.update = lambda *args, **kwargs: self.calls.append((name, args, kwargs))
         return call
@@ -76,3 +82,47 @@ def test_a_service_that_refuses_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", package)
     with pytest.raises(ConfigError, match="loggers=wandb cannot report this run: no API key conf"):
         open_logger("wandb", tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(LOGGERS))
+def test_only_a_resumed_run_continues_the_one_at_the_service(name, tmp_path, monkeypatch):
+    package = Recorder(name)
+    monkeypatch.setitem(sys.modules, name, package)
+    key = {"mlflow": "run_id", "wandb": "id"}[name]
+    found = []
+    for folder in ("one/0", "one/0", "two/0"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        package.calls.clear()
+        open_logger(name, tmp_path / folder)
+        found.append(package.calls[0][2][key])
+    first, resumed, other = found
+    kept = json.loads((tmp_path / "one" / "0" / "loggers.json").read_text())
+    assert resumed == kept[name]
+    assert first in (None, resumed)  # MLflow gives new runs their identity
+    assert other != resumed
+
+
+def test_options_that_a_resumed_run_changed_are_tags_of_mlflow(tmp_path, monkeypatch):
+    package = Recorder("mlflow")
+    monkeypatch.setitem(sys.modules, "mlflow", package)
+    open_logger("mlflow", tmp_path).outcome({"seed": 1, "approx": "SGPR"}, {"test.rmse": 0.5})
+    told = {call[0]: call[1] for call in package.calls}
+    assert told["log_params"] == ({"approx": "SGPR"},)
+    assert told["set_tags"] == ({"seed": 1},)
+
+
+def test_a_service_that_fails_later_does_not_end_the_run(tmp_path, monkeypatch, caplog):
+    package = Recorder("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    service = open_logger("wandb", tmp_path)
+
+    def log(*arguments, **options):
+        raise ConnectionError("server\naway")
+
+    package.log = log
+    for _ in range(2):
+        service.metrics(3, {"rmse": 0.5})
+        service.close()
+    assert [each.getMessage() for each in caplog.records] == [
+        "wandb is told no more of this run: server away"
+    ]
