@@ -155,7 +155,7 @@ def minimise_log_parameter(loss: Callable[[float], float], limit: float) -> floa
     """Minimise a loss of one parameter's logarithm in [-limit, limit]; zero if nothing is better.
 
     Args:
-        loss: mean negative log likelihood of the held-out rows, with one minimum.
+        loss: of the held-out rows, with one minimum.
         limit: above 0.
     """
     found = minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-7})

@@ -41,8 +41,7 @@ class RecursionData(NamedTuple):
         base_size: sets up to this size are kept whole.
         generator: of all draws.
         limit: largest expected size of intermediate samples; None: as given by the scores. If it
-            takes effect, scores are over-estimated, never under-estimated, but the guarantee is
-            lost.
+            takes effect, scores come from fewer rows, and the guarantee is lost.
     """
 
     x: Tensor
@@ -56,10 +55,12 @@ class RecursionData(NamedTuple):
 def approximate_scores(
     kernel: Kernel, x: Tensor, z: Tensor, weights: Tensor, ridge: float
 ) -> Tensor:
-    """(k_nn - k_nz (K_zz + ridge W^{-2})^{-1} k_zn) / ridge (n,), never below the exact scores.
+    """(k_nn - k_nz (K_zz + ridge W^{-2})^{-1} k_zn) / ridge (n,), estimates of the exact scores.
 
-    It is the conditional variance of f(x_n) given noisy observations at z, hence an upper bound for
-    every subset of the data with weights of at least one, and any ridge.
+    It is the conditional variance of f(x_n) given observations at z with noise variance
+    ridge / weights^2, over the ridge: an upper bound of the exact scores for weights of one, which
+    may fail for larger ones; with those of the sampling it holds with high probability (the first
+    source of ``RidgeLeverage``).
 
     Args:
         kernel, x (n, d): covariance function and inputs.

@@ -1,5 +1,6 @@
 """Recalibration of class probabilities: what it may change, what it must not, what it finds."""
 
+import math
 import warnings
 
 import pytest
@@ -48,9 +49,24 @@ def test_a_temperature_is_where_the_gradient_vanishes():
     made.fit(predictive, y)
     log_temperature = made.log_temperature.clone().requires_grad_()
     logits = predictive.logits * torch.exp(-log_temperature)
-    loss = -Categorical(logits=logits).log_prob(y).mean()
+    each = torch.stack(
+        [Categorical(logits=logits).log_prob(c) for c in torch.arange(predictive.probs.shape[1])], 1
+    )
+    right, n = -Categorical(logits=logits).log_prob(y).sum(), len(y)
+    # two observations are added to those of each row's class, spread over all classes
+    loss = (n * right - 2.0 * each.mean(1).sum()) / (n + 2.0) / n
     (gradient,) = torch.autograd.grad(loss, log_temperature)
     assert abs(float(gradient)) < 1e-6
+
+
+@pytest.mark.parametrize("sure", [0.6, 0.9, 0.999])
+def test_rows_that_are_all_right_do_not_make_a_temperature_of_zero(sure):
+    """Twenty right rows are 21 of 22 with the pseudo-observations, and not odds of 10^16."""
+    made = Temperature()
+    made.fit(Sign(torch.full((20,), sure).double()), torch.ones(20))
+    found = made(Sign(torch.tensor([sure]).double())).log_prob(-torch.ones(1))
+    # where the model is surer than the rows allow, it is left as it is
+    assert float(found) == pytest.approx(math.log(min(1.0 / 22.0, 1.0 - sure)), abs=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -28,12 +28,14 @@ def ridge_leverage_scores(kernel, x, ridge):
 
 
 @torch.no_grad()
-def test_scores_from_a_sample_are_never_too_small():
+def test_scores_from_a_sample_with_weights_of_one_are_never_too_small():
     x, kernel, ridge = data(), RBF(lengthscale=0.6).double(), 0.2
     exact = ridge_leverage_scores(kernel, x, ridge)
     weights = torch.ones(40, dtype=torch.float64)
     few = approximate_scores(kernel, x, x[:40], weights, ridge)
     assert bool((few >= exact - 1e-9).all())
+    heavy = approximate_scores(kernel, x, x[:40], 10.0 * weights, ridge)
+    assert bool((heavy < exact - 1e-3).any())  # larger weights say more than the data do
     # all rows with weight one give the conditional variance of the exact scores
     every = approximate_scores(kernel, x, x, torch.ones(200, dtype=torch.float64), ridge)
     torch.testing.assert_close(every, exact, rtol=1e-6, atol=1e-8)
@@ -96,7 +98,7 @@ def test_more_rows_than_were_asked_for_are_never_drawn_on_the_way(monkeypatch):
 
     def counted(kernel, x, z, weights, ridge):
         sizes.append(len(z))
-        assert bool((weights >= 1.0).all())  # which makes scores too large rather than too small
+        assert bool((weights >= 1.0).all())  # one over the root of a probability
         return approximate_scores(kernel, x, z, weights, ridge)
 
     monkeypatch.setattr(ridge_leverage, "approximate_scores", counted)

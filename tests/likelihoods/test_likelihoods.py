@@ -243,6 +243,21 @@ def test_two_classes_are_the_logistic_in_the_difference():
     )
 
 
+@pytest.mark.parametrize("deviation", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("classes", [20, 1000])
+def test_the_stated_error_of_the_softmax_holds_for_many_classes(classes, deviation):
+    """Against E max of p equal Gumbel sums: the integral of 1 - F^p on a dense line."""
+    mean = torch.zeros(1, classes, dtype=torch.float64)
+    found = Softmax(classes).expected_logsumexp(mean, mean + deviation**2).item()
+    line = torch.linspace(-20.0, 60.0, 8_001, dtype=torch.float64)
+    nodes = deviation * torch.linspace(-10.0, 10.0, 1_001, dtype=torch.float64)
+    mass = (-0.5 * torch.linspace(-10.0, 10.0, 1_001, dtype=torch.float64).square()).softmax(0)
+    below = torch.cat([torch.exp(-torch.exp(nodes - u[:, None])) @ mass for u in line.split(1000)])
+    largest = -20.0 + torch.trapezoid(1.0 - below**classes, line).item()
+    expected = largest - 0.5772156649015329  # the mean of a Gumbel variable
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
 def test_softmax_limits_shift_and_normalisation():
     y, mean, variance = _softmax_problem()
     likelihood = Softmax(4)

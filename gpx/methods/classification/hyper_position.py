@@ -16,13 +16,20 @@ class HyperPosition:
 
     Args:
         modules: kernel and mean function.
+        fixed: whether parameters without gradients, which stay fixed in training, are part of u.
+
+    Attributes:
+        learned (k,): bool, whether an entry is of a parameter with gradients.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, modules: Sequence[nn.Module], *, fixed: bool = False) -> None:
         self.entries: list[tuple[nn.Parameter, Positive | None]] = []
         for module in modules:
             known = {id(c.raw): c.constraint for c in positive_parameters(module)}
-            self.entries += [(p, known.get(id(p))) for p in module.parameters()]
+            parameters = [p for p in module.parameters() if fixed or p.requires_grad]
+            self.entries += [(p, known.get(id(p))) for p in parameters]
+        flags = [p.requires_grad for p, _ in self.entries for _ in range(p.numel())]
+        self.learned = torch.tensor(flags, dtype=torch.bool)
 
     @property
     def size(self) -> int:

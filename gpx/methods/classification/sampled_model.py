@@ -29,12 +29,13 @@ class SampledGP(Model):
     Args:
         kernel, mean, likelihood: p latents share kernel and mean. Parameters of the likelihood stay
             fixed.
-        prior_deviation: standard deviation of the hyper-priors; 0 keeps the hyperparameters fixed.
+        prior_deviation: standard deviation of the hyper-priors; 0 keeps the hyperparameters fixed,
+            as parameters with ``requires_grad=False`` always are.
         jitter: added to K, relative to its mean diagonal; part of the model.
 
     Attributes:
         whitened (n,) or (n, p): current v.
-        centre (k,): means of the hyper-priors.
+        centre (k,): means of the hyper-priors of the k sampled hyperparameters.
         samples (S, k), latents (S, n) or (S, n, p): stored states of the chains.
     """
 
@@ -71,7 +72,7 @@ class SampledGP(Model):
 
     @property
     def place(self) -> HyperPosition:
-        """Access to the hyperparameters as a vector."""
+        """Access to the hyperparameters that are sampled as a vector."""
         return HyperPosition([self.kernel, self.mean])
 
     def check(self, x: Tensor) -> None:
@@ -108,8 +109,14 @@ class SampledGP(Model):
         """The posterior over the stored samples, or of the current values if there are none."""
         posterior = self.new_posterior()
         samples, latents = self.samples, self.latents
+        whole = HyperPosition([self.kernel, self.mean], fixed=True)
+        now = whole.read().to(x.device)[None]
         if not len(samples):
-            samples, latents = self.place.read().to(x)[None], self.latent(x)[None]
+            samples, latents = now, self.latent(x)[None]
+        elif samples.shape[1] < now.shape[1]:  # the others stay fixed
+            now = now.repeat(len(samples), 1)
+            now[:, whole.learned.to(x.device)] = samples.to(now)
+            samples = now
         posterior.keep(x, inputs=x)
         posterior.keep(latents.double(), samples=samples, latents=latents)
         return posterior

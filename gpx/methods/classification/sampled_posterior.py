@@ -45,7 +45,7 @@ class SampledPosterior(Posterior):
 
     Attributes:
         inputs (n, d), samples (S, k), latents (S, n) or (S, n, p): X, hyperparameters as in
-            ``HyperPosition``, f at X.
+            ``HyperPosition``, those that stay fixed too, f at X.
 
     Cost: n^3 / 3 for every sample with hyperparameters other than the sample before it, and n^2
     per sample and row.
@@ -73,7 +73,7 @@ class SampledPosterior(Posterior):
     def _parts(self, chosen: Tensor | None = None) -> Iterator[_Part]:
         """The component of every sample, or of the samples with indices ``chosen``."""
         kernel, mean = copy.deepcopy(self.kernel), copy.deepcopy(self.mean)
-        place, before, factor = HyperPosition([kernel, mean]), None, None
+        place, before, factor = HyperPosition([kernel, mean], fixed=True), None, None
         for number in range(len(self.samples)) if chosen is None else chosen.tolist():
             position = self.samples[number].double()
             if before is None or factor is None or not torch.equal(position, before):

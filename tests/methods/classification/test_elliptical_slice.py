@@ -373,3 +373,25 @@ def test_burn_in_that_is_ended_early_leaves_samples():
         chain.step(step, x, y, generator=generator)
     assert chain.serves(10)
     assert len(model.samples) == 2 * 4
+
+
+@pytest.mark.parametrize("all_fixed", [False, True])
+def test_hyperparameters_that_are_fixed_stay_where_they_are(all_fixed):
+    x, y = points(6, seed=2)
+    kernel = RBF(None, 0.7, 2.0)
+    raw = kernel.parametrizations
+    raw.lengthscale.original.requires_grad_(False)
+    raw.outputscale.original.requires_grad_(not all_fixed)
+    model = SampledGP(kernel=kernel, mean=Zero(), likelihood=Bernoulli("probit")).double()
+    assert model.place.size == (0 if all_fixed else 1)
+    run(model, x, y, burn_in=4, iterations=6, thin=1, updates=1)
+    assert float(kernel.lengthscale) == pytest.approx(0.7)
+    posterior = model.condition(x, y)
+    kernels = [
+        (float(p.kernel.lengthscale), float(p.kernel.outputscale)) for p in posterior._parts()
+    ]
+    lengths, scales = (set(found) for found in zip(*kernels, strict=True))
+    assert len(lengths) == 1
+    assert lengths.pop() == pytest.approx(0.7)
+    assert all_fixed is (len(scales) == 1)
+    assert bool(posterior.predict(x).variance.isfinite().all())

@@ -334,3 +334,16 @@ def test_cuda_agrees_with_cpu():
     found = model.cuda().condition(x.cuda(), y.cuda()).predict(whole.cuda())
     torch.testing.assert_close(found.mean.cpu(), want.mean, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(found.variance.cpu(), want.variance, rtol=1e-6, atol=1e-8)
+
+
+def test_dense_variances_in_float32_equal_float64_inside_a_block_of_gaps():
+    """Rounding of covariances in float32 would change the smallest ones by half of themselves."""
+    axis = torch.arange(40.0) / 40
+    whole = torch.cartesian_prod(axis, axis)
+    block = ((whole >= 0.3) & (whole < 0.7)).all(1)
+    x, at = whole[~block], whole[block]
+    options = {"variance": "dense", "tolerance": 1e-4}
+    model, exact = grid_problems.pair(2, 1e-4, RBF(lengthscale=0.2), **options)
+    found = model.float().condition(x, x.sum(1).sin()).predict(at).variance
+    want = exact.double().condition(x.double(), x.sum(1).sin().double()).predict(at.double())
+    torch.testing.assert_close(found.double(), want.variance, rtol=1e-6, atol=0)
