@@ -248,6 +248,12 @@ def set_above_floor(module: nn.Module, name: str, value: float | Tensor) -> None
     setattr(module, name, given.clamp_min(least))
 
 
+def is_trained(module: nn.Module, name: str) -> bool:
+    """Whether ``module.<name>`` is trained; what is no positive parameter counts as trained."""
+    found = [c.raw for c in positive_parameters(module, below=False) if c.name == name]
+    return all(raw.requires_grad for raw in found)
+
+
 def raise_floor(module: nn.Module, name: str, floor: float) -> None:
     """Set a higher infimum of ``module.<name>``; values below it move to just above it.
 

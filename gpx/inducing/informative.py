@@ -53,7 +53,7 @@ class InformativeVectors:
 
         Args:
             x (n, d), residual (n,): inputs, y - m(x).
-            kernel, noise (): at their current hyperparameters.
+            kernel, noise () or (n,): at their current hyperparameters, of all rows or of each.
             num: M, at most n.
             generator: of the subset of candidates.
 
@@ -66,9 +66,10 @@ class InformativeVectors:
                 f"{num} rows were asked for but there are only {n} training points; ask for {n} or "
                 "less, or use an exact Gaussian process"
             )
+        noise = noise.expand(n)
         if n > max(self.max_candidates, num):
             among = random_rows(n, max(self.max_candidates, num), x, generator).sort().values
-            found = self.rows(x[among], residual[among], kernel, noise, num)
+            found = self.rows(x[among], residual[among], kernel, noise[among], num)
             return among[found]
         variance, mean = kernel.diagonal(x).clone(), torch.zeros_like(residual)
         factor = x.new_empty(num, n)
@@ -82,8 +83,9 @@ class InformativeVectors:
             free[best] = False
             past = factor[:step]
             row = kernel.evaluate(x[best], x).squeeze(0) - past[:, best].squeeze(1) @ past
-            row = torch.div(row, (variance[best] + noise).sqrt(), out=factor[step])
-            surprise = (residual[best] - mean[best]) / (variance[best] + noise).sqrt()
+            deviation = (variance[best] + noise[best]).sqrt()
+            row = torch.div(row, deviation, out=factor[step])
+            surprise = (residual[best] - mean[best]) / deviation
             variance = (variance - row.square()).clamp_(min=0.0)
             mean += row * surprise
         return chosen

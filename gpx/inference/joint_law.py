@@ -17,6 +17,9 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import cholesky
 from gpx.methods.base.posterior import Marginals, Posterior, no_gradient
 
+CERTIFICATE = ("kl_upper_bound", "kl_tolerance", "certified")
+"""Facts of a posterior that do not hold once it is conditioned on further rows."""
+
 CHUNK_BYTES = 2**26
 """Bytes of the projections of one chunk of rows."""
 
@@ -192,6 +195,7 @@ class Conditioned(JointLaw):
         super().__init__()
         self.base = base
         self._solved: ObservationSolve | None = None
+        self._jitter = 0.0
         self.register_data_sized()
 
     @classmethod
@@ -229,8 +233,9 @@ class Conditioned(JointLaw):
         return self.base.has_own_noise
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """The base's, and how many rows were added."""
-        return {**self.base.facts(), "rows_added": self.y.shape[-1]}
+        """The base's but its certificate, how many rows were added, and the jitter for them."""
+        found = {k: v for k, v in self.base.facts().items() if k not in CERTIFICATE}
+        return found | {"rows_added": self.y.shape[-1], "rows_jitter": self._jitter}
 
     def solved(self) -> ObservationSolve:
         """Quantities shared by all predictions; cached unless derivatives pass through them."""
@@ -239,7 +244,8 @@ class Conditioned(JointLaw):
         seen = self.base.project(self.x)
         covariance = self.base.covariance_between(seen) + torch.diag_embed(self.noise)
         name = f"the covariance of {self.y.shape[-1]} further observations"
-        factor = cholesky(covariance, name=name)[0]
+        factor, report = cholesky(covariance, name=name)
+        self._jitter = report.jitter
         gap = (self.y - seen.mean).unsqueeze(-1)
         weights = torch.linalg.solve_triangular(factor, gap, upper=False).squeeze(-1)
         found = ObservationSolve(seen, factor, weights)

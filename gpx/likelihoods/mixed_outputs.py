@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import LowRankMultivariateNormal
 
-from gpx.constraints import FLOOR
+from gpx.constraints import FLOOR, is_trained
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import NoisyOutputs, observed
 from gpx.likelihoods.row_noise import RowNoise
@@ -79,8 +79,9 @@ class MixedOutputs(NoisyOutputs):
         self.mixing.copy_(axes * (values * scale).sqrt())
         rest = torch.eye(size).to(axes) - axes @ axes.mT
         outside = (rest @ covariance @ rest).diagonal().clamp_min(0.0)
-        noise = self.noise_variance
-        self.noise_variance = torch.maximum(noise, outside.to(noise))
+        if is_trained(self, "noise_variance"):
+            noise = self.noise_variance
+            self.noise_variance = torch.maximum(noise, outside.to(noise))
 
     def outputs(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """W m, and W^2 v with the squares of entries, (..., n, p)."""

@@ -127,7 +127,11 @@ class FirstOrder(Optimizer):
             session.end_step()
             self._end_by_budget(session)
         self.release()
+        placed = [(p, p.detach().clone()) for p in self.parameters.get("inducing", [])]
         session.end_round(math.nan)
+        for parameter, before in placed:
+            if not torch.equal(parameter, before):  # moments are of the points before
+                self.optimisers["inducing"].state.pop(parameter, None)
         if session.step < session.limit and self.settling is not None:
             if self.settling.ran_out or session.out_of_time:
                 return session.ended_in_time()

@@ -126,6 +126,7 @@ class LBFGSB(Optimizer):
             if session.step >= most:
                 reason = f"max_steps={most} evaluations reached"
             elif session.out_of_time:
+                session.model.keep_best(self.record.lowest)
                 return session.ended_in_time()
             ended = values_of(_trained(session.model))
             again = session.end_round(self.record.lowest)

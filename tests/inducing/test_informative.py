@@ -49,6 +49,18 @@ def test_the_sequence_is_that_of_brute_force(score):
     assert found.tolist() == brute_force(kernel, x, y, 12, score)
 
 
+@pytest.mark.parametrize("score", ["entropy", "information_gain"])
+def test_rows_of_much_noise_are_chosen_last(score):
+    x, y, kernel = data()
+    noise = torch.full((30,), NOISE).double()
+    noise[::2] = 1e6
+    found = InformativeVectors(score).rows(x, y, kernel, noise, 15)
+    assert bool((found % 2 == 1).all())
+    few = InformativeVectors(score, max_candidates=20)
+    among = few.rows(x, y, kernel, noise, 5, generator=torch.Generator().manual_seed(0))
+    assert bool((among % 2 == 1).all())
+
+
 def test_entropy_picks_the_widest_posterior_and_the_targets_play_no_part():
     x, y, kernel = data()
     found = InformativeVectors().rows(x, y, kernel, NOISE, 10)

@@ -30,6 +30,9 @@ class Line(nn.Module):
     def rate_factors(self):
         return {}
 
+    def keep_best(self, loss):
+        pass
+
     def rounds_state(self):
         return {}
 

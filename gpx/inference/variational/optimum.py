@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.constraints import is_trained
 from gpx.errors import DataError
 from gpx.inference.nystrom import BlockStore, NystromSums, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor, best_noise
@@ -202,7 +203,7 @@ def raise_noise(
     covers the variance that the inducing points cannot explain. A noise variance that is not
     trained stays as it is.
     """
-    if not any(parameter.requires_grad for parameter in likelihood.parameters()):
+    if not is_trained(likelihood, "noise_variance"):
         return
     current = likelihood.noise_variance
     noises = current.double().view(-1)

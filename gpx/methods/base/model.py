@@ -173,6 +173,12 @@ class Model(DataSized, ABC):
         """
         return False
 
+    def keep_best(self, loss: float) -> None:
+        """Go back to the best of earlier rounds if ``loss``, of an unfinished round, is above its.
+
+        Called where time ends training within a round. Default: nothing.
+        """
+
     def rounds_state(self) -> dict[str, Any]:
         """State that ``next_round`` keeps between rounds, for checkpoints."""
         return {}

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotAvailable
 from gpx.inducing import InformativeVectors, Selector, Uniform
 from gpx.inducing.base import describe_num_inducing, fill_with_random_rows
 from gpx.inducing.kmeans import distance_unit, nearest_centre
+from gpx.inference.leave_one_out import LeftOut
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -90,7 +91,7 @@ class SubsetOfData(Model):
                 x,
                 y - self.mean(x),
                 self.kernel,
-                self.likelihood.noise_variance,
+                training_noise(self, x),
                 self.num_points,
                 generator=generator,
             )
@@ -101,10 +102,11 @@ class SubsetOfData(Model):
         if rows is None:
             unit = distance_unit(x, self.kernel)
             rows = nearest_centre(selection.points / unit, x / unit).unique()
-        # two centres may have the same nearest row
-        self.rows = fill_with_random_rows(rows, self.num_points, x, generator)
+            # two centres may have the same nearest row
+            rows = fill_with_random_rows(rows, self.num_points, x, generator)
+        self.rows = rows
 
-    def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:
+    def condition(self, x: Tensor, y: Tensor) -> SubsetPosterior:
         """Posterior given the chosen rows of x (n, d) and y (n,).
 
         Raises:
@@ -116,9 +118,24 @@ class SubsetOfData(Model):
         posterior.condition_(x[self.rows], y[self.rows])
         return posterior
 
-    def new_posterior(self) -> ExactPosterior:
+    def new_posterior(self) -> SubsetPosterior:
         """As in ``Model``."""
-        return ExactPosterior(self.kernel, self.mean, self.likelihood)
+        return SubsetPosterior(self.kernel, self.mean, self.likelihood)
+
+
+class SubsetPosterior(ExactPosterior):
+    """Posterior process of ``SubsetOfData``."""
+
+    def leave_one_out(self) -> LeftOut:
+        """Refused: they would be predictions of the chosen rows only, in the order of choice.
+
+        Raises:
+            NotAvailable: always.
+        """
+        raise NotAvailable(
+            "leave-one-out predictions of SubsetOfData would be of its own rows only: train with "
+            "model=ExactGP() and solver=cholesky"
+        )
 
 
 @runtime_checkable

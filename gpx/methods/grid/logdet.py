@@ -106,7 +106,7 @@ def grid_logdet(
       with smooth kernels, but arbitrarily wrong for gaps in blocks. For an axis that is a circle,
       the circle's eigenvalues are used, with a correction for the ends of the axis by the strong
       Szego theorem; without gaps the error decays exponentially with the length of the axis.
-    * dense: exact, by factorising K_XX or, where the gaps are fewer, by the identity
+    * dense: exact, in float64, by factorising K_XX or, where the gaps are fewer, by the identity
       log|K_XX + sigma^2 I| = log|K + sigma^2 I| + log|F|, F = C[Z, Z].
     * slq_fill: that identity with log|F| by stochastic Lanczos quadrature (F is well conditioned);
       slq_ignore: quadrature of the preconditioned K_XX itself; both unbiased up to the quadrature.
@@ -139,7 +139,7 @@ def require_dense(
     To be called once, before the first evaluation, as memory cached later does not count as free.
     """
     copies = axes + 4  # covariances of the axes between the cells, and four more
-    needed = copies * count**2 * like.element_size()
+    needed = copies * count**2 * 8  # in float64 whatever the dtype
     allowed, limit = allowed_memory(memory_budget, like.device)
     if allowed is not None and needed > allowed:
         raise ConfigError(
@@ -233,23 +233,25 @@ def _dense_observed(system: GridSystem) -> tuple[Tensor, FactorGradient]:
 def dense_function(
     system: GridSystem, function: Callable[[Tensor], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, FactorGradient]:
-    """A scalar of the dense K_XX + sigma^2 I and its gradient.
+    """A scalar of the dense K_XX + sigma^2 I, in float64, and its gradient.
 
     Args:
         function: matrix (N, N) -> (value, derivative (N, N)).
     """
     with torch.enable_grad():
-        leaves = [f.clone().requires_grad_() for f in system.factors]
+        leaves = [f.to(torch.float64, copy=True).requires_grad_() for f in system.factors]
         covariance = observed_covariance(leaves, system.rows)
     matrix = covariance.detach().clone()
     matrix.diagonal().add_(system.noise)
     value, weight = function(matrix)
     factors = torch.autograd.grad(covariance, leaves, weight)
-    return value, FactorGradient(list(factors), weight.diagonal().sum())
+    return value, FactorGradient(list(factors), weight.diagonal().sum()).to(system.noise)
 
 
 def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     """d log|F| = -sum_j u_j^T dK_sigma u_j with U = C[:, Z] R, R R^T = F^{-1}."""
+    like = system.noise
+    system = system.double()  # rounding in float32 swamps the small eigenvalues of F
     value, gradient = _whole_logdet(system)
     lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
     eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
@@ -257,7 +259,7 @@ def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     for block in blocks(lower.shape[0], system.size):
         columns = system.inverse(system.rows.gaps, None, root[:, block])
         gradient = gradient + -1.0 * system.bilinear_gradient(columns, columns)
-    return value + 2.0 * lower.diagonal().log().sum(), gradient
+    return value + 2.0 * lower.diagonal().log().sum(), gradient.to(like)
 
 
 def _slq_fill(

@@ -55,7 +55,7 @@ class GridPosterior(Posterior):
     """
 
     data_sized = ("points", "axis_shapes", "columns", "cells", "residual", "alpha")
-    derived = ("_systems", "_samples", "_dense")
+    derived = ("_systems", "_samples", "_dense", "_in_double")
     points: Tensor
     axis_shapes: Tensor
     columns: Tensor
@@ -90,6 +90,7 @@ class GridPosterior(Posterior):
         self._systems: dict[bool, GridSystem] | None = None
         self._samples: dict[bool, SampledVariance] | None = None
         self._dense: DenseVariance | None = None
+        self._in_double: GridPosterior | None = None
         self._used: dict[str, bool | int | float | str] = {}
 
     def fill_(
@@ -183,13 +184,15 @@ class GridPosterior(Posterior):
         counts = system.num_observed, system.num_gaps
         used = choose_variance(self.variance, gaps, x.shape[0], *counts)
         if used == "dense":
-            used = self._try_dense_factor(system)
+            used = self._try_dense_factor()
         self._used = {"variance": used}
         if used == "full":
             variance = full_variance(system, points)
         elif used == "dense":
             assert self._dense is not None
-            variance = self._dense.variance(system, points)
+            wide = self._double()
+            wide_points = points if wide is self else wide.at(x.double())
+            variance = self._dense.variance(wide.system(), wide_points).to(points.prior)
         elif used == "sampled":
             variance = self._sampled_variance(points, x)
         elif used == "rank_reduced":
@@ -198,12 +201,20 @@ class GridPosterior(Posterior):
             variance = variance_by_solves(system, points, self.options, used)  # type: ignore[arg-type]
         return Marginals(mean, variance.clamp_(min=0.0))
 
-    def _try_dense_factor(self, system: GridSystem) -> str:
+    def _double(self) -> GridPosterior:
+        """This posterior with a kernel and axes in float64, itself if it is; cached."""
+        if self.alpha.dtype == torch.float64:
+            return self
+        if self._in_double is None:
+            self._in_double = copy.deepcopy(self).double()
+        return self._in_double
+
+    def _try_dense_factor(self) -> str:
         """Compute the dense factor; returns the rule to use, a solver if "auto" finds no factor."""
         if self._dense is None:
             try:
-                self._dense = DenseVariance(system)
-            except NotPositiveDefinite:  # float32 with a noise variance below rounding
+                self._dense = DenseVariance(self._double().system())
+            except NotPositiveDefinite:  # a noise variance below rounding
                 if self.variance.variance == "dense":
                     raise
                 return "ignore" if self.options.gaps == "ignore" else "fill"
@@ -285,9 +296,11 @@ class GridPosterior(Posterior):
         like = {"dtype": self.alpha.dtype, "device": self.alpha.device}
         normals = torch.randn(system.size, num, generator=generator, **like)  # type: ignore[call-overload]
         noise = torch.randn(self.cells.shape[0], num, generator=generator, **like)  # type: ignore[call-overload]
-        prior = system.root(normals)[system.rows.cells]
+        weights = prior_weights(system, normals)
+        # of the function that the weights give, without the eigenvalues that they leave out
+        prior = system.covariance(None, system.rows.cells, weights)
         targets = self.residual.unsqueeze(1) - prior - self.likelihood.noise_variance.sqrt() * noise
-        weights = prior_weights(system, normals) + solve_gaps(system, targets, self.options).alpha
+        weights = weights + solve_gaps(system, targets, self.options).alpha
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

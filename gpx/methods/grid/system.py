@@ -101,6 +101,20 @@ class GridSystem:
         """Largest eigenvalue of K, ()."""
         return kronecker_vector([v.max().reshape(1) for v in self.spectrum.values]).squeeze(0)
 
+    def double(self) -> GridSystem:
+        """The same in float64, for dense matrices over the gaps; without circles.
+
+        Eigenvalues of K_l that rounding to float32 made negative are raised to zero.
+        Cost: two eigendecompositions, in buffers of its own; nothing if it is float64.
+        """
+        if self.noise.dtype == torch.float64:
+            return self
+        factors = []
+        for factor in self.factors:
+            values, vectors = torch.linalg.eigh(factor.double())
+            factors.append(vectors * values.clamp_(min=0.0) @ vectors.mT)
+        return GridSystem(factors, self.noise.double(), self.rows)
+
     # -- products between lists of cells ----------------------------------------------------------
 
     def covariance(self, source: Tensor | None, target: Tensor | None, vectors: Tensor) -> Tensor:
@@ -203,6 +217,10 @@ class FactorGradient:
         return FactorGradient([scale * f for f in self.factors], scale * self.noise)
 
     __rmul__ = __mul__
+
+    def to(self, like: Tensor) -> FactorGradient:
+        """The same in the dtype of ``like``."""
+        return FactorGradient([f.to(like) for f in self.factors], self.noise.to(like))
 
 
 def _scale_entries(vectors: Tensor, weights: Tensor) -> Tensor:

@@ -177,7 +177,8 @@ class DenseVariance:
     """Exact variances by a Cholesky factor over the observed cells or, if fewer, over the gaps.
 
     Over the observed cells v = k_** - |L^{-1} g_X|^2. Over the gaps v = v_full + |R^T (C g)_Z|^2
-    with F^{-1} = R R^T and v_full the closed form of the full grid. Computed in float64.
+    with F^{-1} = R R^T and v_full the closed form of the full grid. In float32
+    rounding of covariances is larger than small variances, so both are to be in float64.
 
     Raises:
         NotPositiveDefinite: the matrix is numerically not positive definite.
@@ -190,17 +191,14 @@ class DenseVariance:
     def __init__(self, system: GridSystem) -> None:
         self.observed = system.circular or factorises_observed(system.num_observed, system.num_gaps)
         if self.observed:
-            matrix = observed_covariance([f.double() for f in system.factors], system.rows)
-            matrix.diagonal().add_(system.noise.double())
+            matrix = observed_covariance(system.factors, system.rows)
+            matrix.diagonal().add_(system.noise)
             name = "the covariance of the observed cells plus noise"
             self.factor, _ = cholesky(matrix, name=name, ladder=(0.0,))
             return
-        matrix = missing_matrix(system).double()
-        lower, _ = cholesky(matrix, name="C at the gaps", ladder=(0.0,))
+        lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
         eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
-        root = torch.linalg.solve_triangular(lower.mT, eye, upper=True).to(
-            system.spectrum.shifted.dtype
-        )
+        root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
         gaps = system.rows.gaps
         parts = [system.inverse(gaps, None, root[:, b]) for b in blocks(len(gaps), system.size)]
         self.factor = torch.cat(parts, 1)
@@ -211,7 +209,7 @@ class DenseVariance:
             return full_variance(system, points) + points.contract(self.factor).square().sum(1)
         found = torch.empty_like(points.prior)
         for rows in blocks(len(found), len(self.factor)):
-            cross = points.observed(rows, system.rows.cells).mT.double()
+            cross = points.observed(rows, system.rows.cells).mT
             white = torch.linalg.solve_triangular(self.factor, cross, upper=False)
-            found[rows] = (points.prior[rows].double() - white.square().sum(0)).to(found.dtype)
+            found[rows] = points.prior[rows] - white.square().sum(0)
         return found

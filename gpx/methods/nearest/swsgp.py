@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from gpx.constraints import is_trained
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
 from gpx.inducing.base import copy_points, describe_num_inducing
@@ -136,6 +137,7 @@ class SWSGP(LocalValues):
         default: Selector = KMeans() if size <= MAX_KMEANS_POINTS else Uniform()
         self.selector = default if selector is None else require_selector(selector)
         self._asked, self._asked_neighbours = num_inducing, num_neighbours
+        self.learn_inducing = learn_inducing
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs), requires_grad=learn_inducing)
         self.q_factor: nn.Parameter | None = None
         if covariance == "full":
@@ -213,7 +215,7 @@ class SWSGP(LocalValues):
         was fitted without inducing points and lacks the error of using only H of them. One that is
         not trained stays as it is.
         """
-        if not any(parameter.requires_grad for parameter in likelihood.parameters()):
+        if not is_trained(likelihood, "noise_variance"):
             return
         rows = torch.randperm(len(x), generator=generator, device=x.device)[:NOISE_ROWS]
         total = 0.0

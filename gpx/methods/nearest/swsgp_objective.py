@@ -28,6 +28,7 @@ class Local(Protocol):
 
     likelihood: Likelihood
     inducing: Tensor
+    learn_inducing: bool
     num_neighbours: int
 
     def nearest(self, x: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ class SWSGPObjective(StepCount, Objective[Local]):
     def _fill_table(self, model: Local, x: Tensor) -> None:
         if isinstance(x, LazyRows):
             return
-        if not model.inducing.requires_grad and self.scope == "point":
+        if not model.learn_inducing and self.scope == "point":
             found = model.nearest(x).int()
             if self.table.shape == found.shape:
                 self.table.copy_(found)  # in place, for recorded steps

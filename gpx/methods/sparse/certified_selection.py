@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.inducing import GreedyConditionalVariance
+from gpx.inducing import GreedyConditionalVariance, Selector
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kl_bounds import kl_upper_bound, kl_upper_bound_cg
@@ -150,6 +150,7 @@ def certified_selection(
     max_points: int,
     jitter: float | None = None,
     generator: torch.Generator | None = None,
+    selector: Selector | None = None,
 ) -> CertifiedSelection:
     """Grow a greedy set until the a-posteriori bound on the KL is within the tolerance.
 
@@ -162,6 +163,7 @@ def certified_selection(
         max_points: most inducing points.
         jitter: smallest jitter, see ``factorise``.
         generator: for subsampling very large data before the greedy selection.
+        selector: of nested sets; None: ``GreedyConditionalVariance()``.
 
     Cost: at most about 8 n M^2 multiply-adds for the M that is returned, and about ten times that
     of the certifier; memory n times up to 2 M.
@@ -172,8 +174,9 @@ def certified_selection(
     kernel, x, noise = certifier.kernel, certifier.x, certifier.noise
     tolerance, most = certifier.tolerance, min(max_points, certifier.x.shape[0])
     size, too_few = min(INITIAL_POINTS, most), 0
+    selector = GreedyConditionalVariance() if selector is None else selector
     while True:
-        greedy = GreedyConditionalVariance().select(x, kernel, size, generator=generator)
+        greedy = selector.select(x, kernel, size, generator=generator)
         z = longest_prefix(kernel, greedy.points[: greedy.informative or 1], jitter)
         whitener, report = factorise(kernel, z, jitter, escalate=False)
         sums = nystrom_sums(BlockStore(whitener, x), certifier.residual)

@@ -100,6 +100,11 @@ class SGPR(Model):
                     "selector=GreedyConditionalVariance(), got "
                     f"{type(require_selector(selector)).__name__}"
                 )
+            if selector.threshold:
+                raise ConfigError(
+                    f"num_inducing=auto ends at a bound on KL, and threshold={selector.threshold} "
+                    "of the selector would end it elsewhere: leave one of them out"
+                )
             if features is not None:
                 raise ConfigError("num_inducing=auto needs inducing points: set features=None")
             check_at_least(1, max_inducing=max_inducing)
@@ -131,10 +136,9 @@ class SGPR(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M, if more points were asked for than there are rows."""
         self.features.require(self.kernel)
-        if self.automatic and x.dtype != torch.float64:
-            raise ConfigError(
-                "num_inducing=auto certifies in nats, which float32 cannot: set dtype=float64"
-            )
+        if self.automatic:
+            _require_float64(x)
+            return {}
         return describe_num_inducing(self._asked, self.num_inducing)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -204,11 +208,13 @@ class SGPR(Model):
             max_points=self.max_inducing,
             jitter=self.jitter,
             generator=generator,
+            selector=self.selector,
         )
 
     @torch.no_grad()
     def _certifier(self, x: Tensor, y: Tensor) -> KLCertifier:
         """Certifier of KL(q || posterior) at the current hyperparameters."""
+        _require_float64(x)
         noise = self.likelihood.noise_variance.clone()
         return KLCertifier(self.kernel, x, y - self.mean(x), noise, self.tolerance)
 
@@ -264,7 +270,7 @@ class SGPR(Model):
     ) -> bool:
         """Undo a round that did not raise the bound; otherwise store it, and select Z again."""
         if self._best is not None and not loss <= self._best[0]:
-            self.load_state_dict(self._best[1])
+            self.keep_best(loss)
             self.note = "selecting the inducing points anew did not raise the bound and was undone"
             return False
         if math.isfinite(loss):
@@ -276,6 +282,11 @@ class SGPR(Model):
             dropped = f"; {self.note}" if self.note else ""
             self.note = f"inducing points selected anew, round {self._round + 1}{dropped}"
         return more
+
+    def keep_best(self, loss: float) -> None:
+        """As in ``Model``."""
+        if self._best is not None and not loss <= self._best[0]:
+            self.load_state_dict(self._best[1])
 
     def rounds_state(self) -> dict[str, Any]:
         """As in ``Model``: rounds done, and the best state with its loss."""
@@ -336,3 +347,10 @@ class SGPR(Model):
     def new_posterior(self) -> SGPRPosterior:
         """As in ``Model``."""
         return SGPRPosterior(self.kernel, self.mean, self.features)
+
+
+def _require_float64(x: Tensor) -> None:
+    if x.dtype != torch.float64:
+        raise ConfigError(
+            "num_inducing=auto certifies in nats, which float32 cannot: set dtype=float64"
+        )

@@ -346,6 +346,6 @@ class SVGP(Model):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state_dict.get(prefix + "inducing")
-        if isinstance(stored, Tensor) and stored.ndim == 2 and not self.features.trainable:
+        if isinstance(stored, Tensor) and stored.ndim == 2:
             self._resize(stored.shape)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -97,6 +97,14 @@ def test_a_run_starts_there_and_ends_there():
     torch.testing.assert_close(posterior.predict(X), made.condition(X, GAPS).predict(X))
 
 
+def test_a_noise_variance_that_is_not_trained_stays():
+    made = model(2)
+    made.likelihood.parametrizations.noise_variance.original.requires_grad_(False)
+    before = made.likelihood.noise_variance.clone()
+    made.initialise(X, torch.stack([X[:, 0].sin()] * 3, 1), generator=torch.Generator())
+    assert torch.equal(made.likelihood.noise_variance, before)
+
+
 def test_an_output_apart_has_a_function_of_its_own_variance():
     made = model(3)
     variables = InducingVariables(made.kernel, made.inducing, made.jitter)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, NotAvailable
 from gpx.inducing import GreedyConditionalVariance, InformativeVectors, KMeans, Uniform
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, StudentT
@@ -84,6 +84,19 @@ def test_a_subset_is_never_more_certain_than_all_the_data():
     other, _, _ = exact(x, y)
     few = model.condition(x, y).predict(new).variance
     assert (few > other.condition(x, y).predict(new).variance).all()
+
+
+def test_a_threshold_decides_on_the_number_of_rows():
+    model, x, _, _ = made(GreedyConditionalVariance(threshold=0.3), points=30)
+    alone = GreedyConditionalVariance(threshold=0.3).select(x, model.kernel, 30)
+    assert torch.equal(model.rows, alone.indices)
+    assert len(model.rows) < 30
+
+
+def test_left_out_predictions_of_a_subset_are_refused():
+    model, x, y, _ = made()
+    with pytest.raises(NotAvailable, match="of its own rows only"):
+        model.condition(x, y).leave_one_out()
 
 
 def test_rows_nearest_to_centres_and_the_same_row_twice():

@@ -151,3 +151,20 @@ def test_routes_are_chosen_by_size_and_by_what_is_missing():
         GridMLL().check(exact)
     with pytest.raises(DataError, match="targets are not finite"):
         GridMLL().evidence(model, x, y * torch.nan)
+
+
+def test_dense_routes_of_a_float32_system_are_computed_in_float64():
+    flags = torch.ones(12, 12)
+    flags[3:9, 3:9] = 0.0
+    rows = masked(flags)
+    axis = torch.linspace(0.0, 1.0, 12)
+    factor = (-0.5 * ((axis[:, None] - axis) / 0.1).square()).exp()
+    system = GridSystem([factor, factor], torch.tensor(1e-3), rows)
+    matrix = torch.kron(factor.double(), factor.double())[rows.cells][:, rows.cells]
+    matrix.diagonal().add_(system.noise.double())
+    want = torch.linalg.slogdet(matrix).logabsdet
+    for route in (grid_logdet._dense_observed, grid_logdet._dense_gaps):
+        value, slopes = route(system)
+        assert abs(float(value - want)) < 1e-9
+        torch.testing.assert_close(slopes.noise, matrix.inverse().trace().float())
+        assert slopes.factors[0].dtype == torch.float32

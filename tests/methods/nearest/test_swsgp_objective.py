@@ -46,6 +46,16 @@ def test_neighbours_that_change_or_differ_from_batch_to_batch_are_not_kept(scope
     assert not objective.table.numel()
 
 
+def test_points_that_are_frozen_for_some_steps_have_no_neighbours_kept():
+    x, y = data()
+    made, objective = model(), SWSGPObjective(NUM, "point", refresh=1)
+    made.inducing.requires_grad_(False)  # as an optimiser does until the role is free
+    objective.prepare(made, x, y)
+    objective.before_step(made, x, y, torch.arange(5))
+    objective.after_step(made)
+    assert not objective.table.numel()
+
+
 def test_a_batch_shares_the_neighbours_of_all_its_rows():
     x, y = data()
     made = model(2)

@@ -8,7 +8,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels import RBF, Linear, Matern32
+from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.linalg import RegularAxis
 from gpx.means import Constant, Zero
@@ -523,3 +523,17 @@ def test_variance_lost_by_interpolation_is_reported():
         want = model.kernel.diagonal(x[:1]) - (weights @ gram @ weights.mT).squeeze()
         assert lost[-1] == pytest.approx(float(want.detach()), rel=1e-6, abs=1e-12)
     assert lost[0] > 10.0 * lost[1] > 100.0 * abs(lost[2])
+
+
+def test_the_grid_bounds_the_angles_of_a_periodic_kernel_not_its_lengthscale_in_x():
+    """Ninety points a period resolve half a radian; little more than one does not."""
+    x = torch.arange(2000.0, dtype=torch.float64).unsqueeze(1)
+    parts = {"mean": Zero(), "likelihood": Gaussian(0.05), "num_inputs": 1, "grid_size": 500}
+    model = SKI(kernel=Periodic(period=365.0, lengthscale=0.5), **parts).double()
+    model.initialise(x, x[:, 0], generator=torch.Generator())
+    assert model.kernel.lengthscale.tolist() == pytest.approx(0.5)
+    angle = 2.0 * math.pi * float(model.spacing) / 365.0
+    assert model.floors.tolist() == pytest.approx([angle])
+    coarse = SKI(kernel=Periodic(period=5.0, lengthscale=0.5), **parts).double()
+    with pytest.warns(UserWarning, match="does not resolve the kernel"):
+        coarse.initialise(x, x[:, 0], generator=torch.Generator())

@@ -14,6 +14,8 @@ from gpx.means import Zero
 from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
 from gpx.models import SGPR
 from gpx.objectives import CollapsedELBO
+from gpx.options.config import TrainerConfig
+from gpx.training import FirstOrder, Trainer
 
 
 def data(n=150, seed=0):
@@ -169,8 +171,60 @@ def test_a_stopped_run_finds_its_rounds_and_sizes_again():
     assert torch.equal(stopped.inducing_points, resumed.inducing_points)
 
 
+def test_time_that_ends_within_a_round_keeps_the_better_one():
+    x, y = data()
+    found = model(num_inducing=10, reinitialise=1)
+    found.keep_best(1.0)  # nothing to go back to
+    found.initialise(x, y, generator=draws())
+    before, loss = found.inducing_points.detach().clone(), loss_of(found, x, y)
+    found.next_round(x, y, loss, generator=draws())
+    trained = found.inducing_points.detach().clone()
+    found.keep_best(loss - 0.1)
+    assert torch.equal(found.inducing_points, trained)
+    found.keep_best(loss + 0.1)
+    assert torch.equal(found.inducing_points, before)
+
+
+def test_automatic_asks_its_own_selector():
+    x, y = data()
+    asked = []
+
+    class Counting(GreedyConditionalVariance):
+        def select(self, *arguments, **options):
+            asked.append(1)
+            return super().select(*arguments, **options)
+
+    model(num_inducing="auto", selector=Counting()).initialise(x, y, generator=draws())
+    assert asked
+
+
+def test_a_finished_run_with_points_selected_anew_trains_further(tmp_path):
+    """Moments of Adam were of the points before."""
+    x, y = data()
+
+    def trained(steps):
+        found = model(num_inducing="auto", tolerance=0.1)
+        groups = {"inducing": {"lr": 0.02}, "hyperparameters": {"lr": 0.5}}
+        optimizer = FirstOrder({name: {"algorithm": "adam", **g} for name, g in groups.items()})
+        trainer = Trainer(TrainerConfig(max_steps=steps, dtype="float64"), 0, tmp_path / "c.pt")
+        sizes = []
+
+        def start(watch):
+            found.initialise(x, y, generator=draws())
+            sizes.append(len(found.inducing_points))
+            found.tolerance = 1e-6  # asks for more points after the last step
+
+        trainer.fit(found, CollapsedELBO(), optimizer, x, y, dict, start)
+        return found, optimizer, sizes
+
+    found, optimizer, (size,) = trained(4)
+    assert len(found.inducing_points) != size, found.note
+    assert not optimizer.optimisers["inducing"].state
+    assert not trained(6)[2]  # goes on, without a start
+
+
 def test_invalid_setups_are_refused():
-    x, _ = data()
+    x, y = data()
     with pytest.raises(ConfigError, match="reinitialise=-1 must be at least 0"):
         model(reinitialise=-1)
     with pytest.raises(ConfigError, match=r"tolerance=.* is in nats and must be positive"):
@@ -181,6 +235,12 @@ def test_invalid_setups_are_refused():
         model(num_inducing="auto", selector=KMeans())
     with pytest.raises(ConfigError, match="expected a whole number or the word auto"):
         model(num_inducing="many")
+    with pytest.raises(ConfigError, match=r"threshold=0.1 of the selector .* leave one"):
+        model(num_inducing="auto", selector=GreedyConditionalVariance(threshold=0.1))
+    automatic = model(num_inducing="auto").float()
+    assert automatic.settle(x[:20]) == {}
     with pytest.raises(ConfigError, match=r"float32 cannot: set dtype=float64"):
-        model(num_inducing="auto").settle(x.float())
+        automatic.settle(x.float())
+    with pytest.raises(ConfigError, match=r"float32 cannot: set dtype=float64"):
+        automatic.initialise(x.float(), y.float(), generator=draws())
     assert model(num_inducing=5).settle(x.float()) == {}

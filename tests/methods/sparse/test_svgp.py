@@ -212,6 +212,17 @@ def test_initialisation_is_reproducible_and_inside_the_data(selector):
     assert (points[0] <= x.max(0).values).all()
 
 
+def test_fewer_points_than_asked_for_survive_the_state_dict():
+    x, y = _regression()
+    options = {"num_inducing": 30, "selector": GreedyConditionalVariance(threshold=0.3)}
+    model = _model(**options)
+    model.initialise(x, y, generator=draws())
+    assert len(model.inducing) < 30
+    again = _model(**options)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.inducing, model.inducing)
+
+
 def test_points_start_at_centres_of_clusters():
     x, y = _regression()
     model = _model()
