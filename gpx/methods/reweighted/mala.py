@@ -320,7 +320,7 @@ def redraw_latents(
     chosen = (start + torch.arange(min(size, n), device=x.device)) % n
     projected, squared = statistics.projected.clone(), statistics.squared.clone()
     for rows in chosen.split(FEATURE_ROWS):
-        features, offset = model.basis(x[rows]).double(), model.mean(x[rows]).double()
+        features, offset = model.features(x[rows]).double(), model.mean(x[rows]).double()
         drawn = signed_normals(offset + features @ weights, y[rows], generator=generator)
         new, old = drawn - offset, model.latents[rows]
         projected += (new - old) @ features

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.bases.grid_eigenfunctions.start import MIN_NOISE, require_sums
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
@@ -24,7 +25,7 @@ from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
 from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant_functions
-from gpx.methods.reweighted.state import ReweightedState, Structure
+from gpx.methods.reweighted.state import ReweightedState, Structure, prior_scale
 from gpx.methods.reweighted.weights import CompressedStatistics
 
 
@@ -62,8 +63,9 @@ class Reweighted(ReweightedState, Model):
 
     Attributes:
         basis: the functions.
-        log_weights (k,): log g, relative to the prior variances of the basis, and for householder
-            the entries of the reflectors; empty if g follows from the kernel.
+        log_weights (k,): log g, relative to the prior variances of the basis (kernel functions at
+            training inputs: g itself), and for householder the entries of the reflectors; empty if
+            g follows from the kernel.
         samples (T, k + 1): states (log g, log noise) of the chain.
         latents (n,): for probit, the current latent targets of the chain minus the mean; else
             empty.
@@ -222,9 +224,13 @@ class Reweighted(ReweightedState, Model):
         self.latents = (y - self.mean(x)).double() if self.is_probit else self.latents[:0]
         self.latent_sums = self.latent_sums[:0]
         self.frame = self.frame[:0]
-        if self.structure == "householder":
-            self.frame = CompressedStatistics(start.statistics).vectors
-        self.statistics = start.statistics
+        self.scale = prior_scale(self.basis).to(x.device)
+        statistics = start.statistics
+        if len(self.scale):
+            statistics = statistics.standardised(self.scale)
+        if self.structure != "diagonal":
+            self.frame = CompressedStatistics(statistics).vectors
+        self.statistics = statistics
         noise = start.noise.clamp_min(self._least_noise)
         self.totals[2] = noise
         learned = not self.basis.follows_kernel
@@ -260,8 +266,7 @@ class Reweighted(ReweightedState, Model):
             ConfigError: the structure is not diagonal, so the prior depends on the data.
         """
         self._check_frame()
-        more = sufficient_statistics(self.basis, x, y - self.mean(x))
-        self.statistics = self.statistics + more
+        self.statistics = self.statistics + self._sums(x, y)
 
     @torch.no_grad()
     def remove_rows(self, x: Tensor, y: Tensor) -> None:
@@ -271,8 +276,11 @@ class Reweighted(ReweightedState, Model):
             ConfigError: more rows than were used, or as for ``add_rows``.
         """
         self._check_frame()
-        fewer = sufficient_statistics(self.basis, x, y - self.mean(x))
-        self.statistics = self.statistics - fewer
+        self.statistics = self.statistics - self._sums(x, y)
+
+    def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        sums = sufficient_statistics(self.basis, x, y - self.mean(x))
+        return sums.standardised(self.scale) if len(self.scale) else sums
 
     def _check_frame(self) -> None:
         if self.is_probit:
@@ -316,6 +324,7 @@ class Reweighted(ReweightedState, Model):
             self._warned = self.basis.warn_of_few()
         samples = self.samples if len(self.samples) else self.position[None]
         basis, statistics, sums = self.basis, self.statistics, self.latent_sums
+        scale = self.scale
         kept = samples.new_zeros(0, dtype=torch.int64)
         few = None
         if self.structure == "diagonal" and not basis.dense_prior:
@@ -324,12 +333,13 @@ class Reweighted(ReweightedState, Model):
         if few is not None:
             basis = few
             statistics = statistics.select_functions(kept)
+            scale = scale[kept] if len(scale) else scale
             samples, sums = (
                 torch.cat([of_all[:, :-1][:, kept], of_all[:, -1:]], 1) if len(of_all) else of_all
                 for of_all in (samples, sums)
             )
         posterior = ReweightedPosterior(basis, self.mean, self.structure)
-        posterior.fill(statistics, samples, self.frame, sums)
+        posterior.fill(statistics, samples, self.frame, sums, scale)
         return posterior
 
     def new_posterior(self) -> ReweightedPosterior:
