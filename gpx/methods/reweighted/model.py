@@ -13,7 +13,7 @@ from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.bases.grid_eigenfunctions.start import MIN_NOISE, require_sums
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.constraints import MARGIN, floor_of
+from gpx.constraints import MARGIN, floor_of, is_trained
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.bernoulli import Bernoulli
@@ -131,12 +131,17 @@ class Reweighted(ReweightedState, Model):
         return torch.ones_like(self.totals[0])
 
     @property
+    def learns_noise(self) -> bool:
+        """Whether the noise variance is learned; not for classes, and not where it is fixed."""
+        return not self.is_probit and is_trained(self.likelihood, "noise_variance")
+
+    @property
     def hyper_priors(self) -> HyperPriors | None:
         """Hyper-priors of g and of the noise variance; None: flat."""
         if self.priors is None:
             return None
         weight = self.priors.weight()
-        noise = None if self.is_probit else self.priors.noise(float(self.totals[2]))
+        noise = self.priors.noise(float(self.totals[2])) if self.learns_noise else None
         if not isinstance(self.form, ReflectedForm):
             return HyperPriors(weight, noise)
         return HyperPriors(weight, noise, self.priors.tail_variances(self.form.sums.values))
@@ -164,12 +169,12 @@ class Reweighted(ReweightedState, Model):
 
     @torch.no_grad()
     def set_position(self, position: Tensor) -> None:
-        """Set (log g, log noise variance) (k + 1,)."""
+        """Set (log g, log noise variance) (k + 1,); a fixed noise variance stays."""
         self.log_weights.copy_(position[:-1])
         self._set_noise(position[-1].exp())
 
     def _set_noise(self, noise: Tensor) -> None:
-        if isinstance(self.likelihood, Gaussian):
+        if isinstance(self.likelihood, Gaussian) and self.learns_noise:
             here = self.likelihood.noise_variance
             self.likelihood.noise_variance = noise.clamp_min(self._least_noise).to(here)
 
