@@ -68,9 +68,14 @@ class AxisKernels:
         return columns.new_ones(rows.shape[0], columns.shape[0]) if found is None else found
 
     def set_lengthscale(self, axis: int, column: int, value: float) -> None:
-        """Set the lengthscale of the stationary kernels along an axis of one input column."""
+        """Set the lengthscale of the stationary kernels along an axis of one input column.
+
+        Not that of periodic kernels, which has the unit of angles.
+        """
         for kernel, _ in self.parts[axis]:
             assert isinstance(kernel, Stationary)
+            if isinstance(kernel, Periodic):
+                continue
             found = kernel.lengthscale.detach().clone()
             if found.numel() == 1:
                 found.fill_(value)

@@ -38,9 +38,8 @@ from gpx.methods.grid.system import FactorGradient, GridSystem, factorises_obser
 KIND_WHEN_UNCONVERGED: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
 """Kind of an otherwise exact evidence after a solve that did not converge, or not far enough."""
 
-EXACT_RESIDUAL = 1e-3
-"""Largest relative residual of a solve after which an evidence counts as exact. The error of the
-data fit is of second order in the residual."""
+EXACT_ERROR = 1e-2
+"""Largest certified error of the data fit, in nats, after which an evidence counts as exact."""
 
 
 @runtime_checkable
@@ -172,6 +171,18 @@ def grid_facts(model: GridModel, rows: GriddedRows, **reports: SolveReport | Non
     return found
 
 
+def filling_error(system: GridSystem, solve: GridSolve) -> float:
+    """A bound on the error of the fit after filling, tighter than ``GridSolve.error``.
+
+    With r the residual at the gaps the error is r^T F^{-1} r, and F^{-1}, a conditional covariance,
+    is at most K_ZZ + sigma^2 I. Cost: one Kronecker product.
+    """
+    gaps = system.rows.gaps
+    residual = solve.alpha[gaps]
+    product = system.covariance(gaps, gaps, residual).double() + system.noise * residual.double()
+    return float(residual.double() @ product)
+
+
 def grid_log_marginal_likelihood(
     system: GridSystem, solve: GridSolve, logdet: GridLogdet, *, gradient: bool
 ) -> tuple[LogDensityTerms, FactorGradient | None]:
@@ -249,9 +260,10 @@ class GridMLL(GridObjective):
         """Evidence in nats, in float64; parts are those of ``LogDensityTerms``.
 
         Facts: route of the log-determinant, its standard error, steps, residual and outcome of the
-        solves, and with ``bracket`` the width of the certified bracket of the fit. After a solve
-        that did not converge, or to a residual above ``EXACT_RESIDUAL``, an exact evidence is a
-        lower (fill) or upper (ignore) bound.
+        solves, a certified bound on the error of the fit in nats (``evidence_fit_error``), and with
+        ``bracket`` the width of its certified bracket. After a solve that did not converge, or with
+        that bound above ``EXACT_ERROR``, an exact evidence is a lower (fill) or upper (ignore)
+        bound.
         """
         self.check(model)
         target, rows, factors = self.prepare_system_inputs(model, x, y)
@@ -282,16 +294,19 @@ class GridMLL(GridObjective):
         facts |= grid_facts(model, rows, solver=solve.report, logdet_solver=logdet.report)
         if float(logdet.standard_error):
             facts["logdet_standard_error"] = 0.5 * float(logdet.standard_error)
-        if self.bracket and model.options.gaps == "fill" and solve.state is not None:
+        if self.bracket and facts["gaps"] == "fill" and solve.state is not None:
             ends = bracket(system, target.detach(), solve.state)
             facts["evidence_fit_gap"] = max(0.5 * float(ends.upper - ends.lower), 0.0)
         kind: Kind = "estimate"
         if logdet.exact and facts["gaps"] != "penalize":
-            report = solve.report
-            rough = report is not None and not (
-                report.converged and report.residual <= EXACT_RESIDUAL
-            )
-            kind = KIND_WHEN_UNCONVERGED[str(facts["gaps"])] if rough else "exact"
+            kind = "exact"
+            if solve.report is not None:
+                error = 0.5 * float(solve.error)
+                if error > EXACT_ERROR and facts["gaps"] == "fill":
+                    error = 0.5 * filling_error(system, solve)
+                facts["evidence_fit_error"] = error
+                if not (solve.report.converged and error <= EXACT_ERROR):
+                    kind = KIND_WHEN_UNCONVERGED[str(facts["gaps"])]
         return Evidence(value, kind, terms._asdict(), solve.report, facts)
 
     def sampled_route(self, rows: GriddedRows) -> str:

@@ -296,9 +296,11 @@ class GridPosterior(Posterior):
         like = {"dtype": self.alpha.dtype, "device": self.alpha.device}
         normals = torch.randn(system.size, num, generator=generator, **like)  # type: ignore[call-overload]
         noise = torch.randn(self.cells.shape[0], num, generator=generator, **like)  # type: ignore[call-overload]
-        prior = system.root(normals)[system.rows.cells]
+        weights = prior_weights(system, normals)
+        # of the function that the weights give, without the eigenvalues that they leave out
+        prior = system.covariance(None, system.rows.cells, weights)
         targets = self.residual.unsqueeze(1) - prior - self.likelihood.noise_variance.sqrt() * noise
-        weights = prior_weights(system, normals) + solve_gaps(system, targets, self.options).alpha
+        weights = weights + solve_gaps(system, targets, self.options).alpha
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

@@ -99,7 +99,9 @@ class SampledVariance:
 
     def _draw_with_ignored_gaps(self, normals: Tensor, generator: torch.Generator) -> Tensor:
         system = self.system
-        prior = system.root(normals)
+        weights = prior_weights(system, normals)
+        # of the function that the weights give, without the eigenvalues that they leave out
+        prior = system.covariance(None, system.rows.cells, weights)
         noise = torch.randn(
             system.num_observed,
             normals.shape[1],
@@ -107,9 +109,9 @@ class SampledVariance:
             dtype=normals.dtype,
             device=normals.device,
         )
-        targets = prior[system.rows.cells] + system.noise.sqrt() * noise
+        targets = prior + system.noise.sqrt() * noise
         solved = solve_gaps(system, targets, self.solve_options)
-        return prior_weights(system, normals) - solved.alpha
+        return weights - solved.alpha
 
     def variance(self, points: GridPoints, error: float) -> Sampled:
         """Variances at points (t,) to a relative standard ``error``; cost: as S means."""
@@ -147,7 +149,7 @@ def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
 
 
 def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
-    """Weights Q T^{+1/2} z (M, c) of prior functions that equal Q T^{1/2} z on the grid."""
+    """Weights Q T^{+1/2} z (M, c) of prior functions, without eigenvalues below rounding."""
     scaled = normals * _pseudo_inverse(system).sqrt().unsqueeze(1)
     return system.eigenvectors.unchecked_product()(scaled)
 
@@ -155,5 +157,7 @@ def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
 def _pseudo_inverse(system: GridSystem) -> Tensor:
     """1 / lambda (M,), or 0 if lambda is below rounding."""
     spectrum = system.spectrum.shifted - system.noise
-    floor = 1e3 * torch.finfo(spectrum.dtype).eps * (spectrum.max() + system.noise)
+    # in float32 a thousand roundings would be two per cent of the variance of a rough kernel
+    times = 3.0 if spectrum.dtype == torch.float32 else 1e3
+    floor = times * torch.finfo(spectrum.dtype).eps * (spectrum.max() + system.noise)
     return torch.where(spectrum > floor, 1.0 / spectrum.clamp(min=floor), 0.0)

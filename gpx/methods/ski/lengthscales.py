@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import torch
@@ -9,11 +10,15 @@ from torch import Tensor
 
 from gpx.constraints import FLOOR, floor_of, raise_floor
 from gpx.kernels.base import Kernel
+from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
 
 
 def spacing_floors(kernel: Kernel, spacing: Tensor, varies: Tensor) -> Tensor:
     """Smallest lengthscale (k,) of each stationary part: the smallest spacing of its inputs.
+
+    The lengthscale of a periodic kernel has the unit of angles: there the spacing is that of angles
+    at the kernel's current periods.
 
     Args:
         spacing (d,): of every axis.
@@ -24,7 +29,10 @@ def spacing_floors(kernel: Kernel, spacing: Tensor, varies: Tensor) -> Tensor:
     found = []
     for part in _parts(kernel):
         seen = slice(None) if part.active_dims is None else part.active_dims
-        own = spacing[seen][varies[seen]]
+        own = spacing[seen]
+        if isinstance(part, Periodic):
+            own = own * (2.0 * math.pi / part.period.detach().to(own))
+        own = own[varies[seen]]
         found.append(own.min() if own.numel() else spacing.new_tensor(FLOOR))
     return torch.stack(found) if found else spacing.new_zeros(0)
 

@@ -296,6 +296,16 @@ def test_a_start_with_too_long_a_lengthscale_is_shortened_and_reported(kernel):
     assert not model.note
 
 
+def test_the_lengthscale_of_a_periodic_factor_is_no_length_along_the_axis():
+    x, y = table()
+    kernel = Periodic(period=0.5, lengthscale=0.8, active_dims=[0])
+    kernel = kernel * RBF(2, lengthscale=[300.0, 0.5])
+    model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.05), fft_points=10).double()
+    model.initialise(x, y, generator=torch.Generator())
+    assert model.kernel.parts[1].lengthscale.tolist()[0] < 1.0
+    assert model.kernel.parts[0].lengthscale.tolist() == pytest.approx(0.8)
+
+
 def test_an_axis_too_long_for_a_dense_matrix():
     m = 60_000  # 29 GB of pairs
     x = torch.linspace(-1.7, 1.7, m, dtype=torch.float64).unsqueeze(1)

@@ -139,6 +139,27 @@ def test_a_loose_tolerance_makes_a_bound_too(gaps, kind):
     assert kinds[-1] == "exact"
 
 
+def test_an_exact_evidence_has_a_bounded_error_where_a_small_residual_does_not_bound_it():
+    """A block of gaps: at a residual below 1e-3 the fit errs by a share of a nat."""
+    axis = torch.arange(40.0, dtype=torch.float64) / 40
+    whole = torch.cartesian_prod(axis, axis)
+    x = whole[~((whole >= 0.2) & (whole < 0.8)).all(1)]
+    noise = torch.randn(len(x), generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    y = (6.0 * x.sum(1)).sin() + 0.03 * noise
+    for tolerance, kind in ((1e-3, "lower_bound"), (1e-5, "exact")):
+        kernel = RBF(lengthscale=0.2)
+        model, exact = grid_problems.pair(2, 1e-3, kernel, tolerance=tolerance)
+        with torch.no_grad():
+            found = GridMLL("dense", bracket=True).evidence(model, x, y)
+            away = float(ExactMLL().evidence(exact, x, y).value - found.value)
+        assert found.facts["solver_residual"] < 1e-3
+        assert found.kind == kind
+        assert -1e-6 < away < found.facts["evidence_fit_error"] + 1e-6
+        assert (away < 1e-2) == (kind == "exact")
+        assert found.facts["gaps"] == "fill"  # chosen by "auto"
+        assert found.facts["evidence_fit_gap"] > away - 1e-6
+
+
 def test_facts_name_the_method_that_was_used():
     _, x, y = grid_problems.draw(1.0)
     model, _ = grid_problems.pair(gaps="ignore")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite, ShapeError
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Matern12, Matern32, Product
 from gpx.kernels.over_axes import MultiOutput
 from gpx.likelihoods import StudentT
 from gpx.linalg import UnconvergedWarning
@@ -347,3 +347,37 @@ def test_dense_variances_in_float32_equal_float64_inside_a_block_of_gaps():
     found = model.float().condition(x, x.sum(1).sin()).predict(at).variance
     want = exact.double().condition(x.double(), x.sum(1).sin().double()).predict(at.double())
     torch.testing.assert_close(found.double(), want.variance, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("gaps", ["full", "ignore"])
+def test_prior_functions_in_float32_follow_the_data_under_a_rough_kernel(gaps):
+    """Their truncated eigenvalues carry a hundred times the variance that the data leave."""
+    axis = torch.arange(50.0) / 50
+    x = torch.cartesian_prod(axis, axis)
+    kernel = Product([Matern12(lengthscale=0.2, active_dims=[i]) for i in range(2)])
+    options = {"gaps": gaps, "variance": "sampled", "variance_samples": 32, "tolerance": 1e-4}
+    model = grid_problems.pair(2, 1e-4 if gaps == "full" else 1e-2, kernel, **options)[0].float()
+    if gaps == "full":
+        posterior = model.condition(x, x.sum(1).sin())
+        want = posterior.predict(x)
+        paths = posterior.sample_paths(20, generator=torch.Generator().manual_seed(0))(x)
+        found = (paths - want.mean).square().mean()
+    else:
+        seen = torch.rand(len(x), generator=torch.Generator().manual_seed(1)) < 0.5
+        found = model.condition(x[seen], x[seen].sum(1).sin()).predict(x[~seen]).variance.mean()
+        wide = model.double().condition(x[seen].double(), x[seen].sum(1).sin().double())
+        want = wide.predict(x[~seen].double())
+    assert abs(float(found / want.variance.mean()) - 1.0) < 0.15
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_dense_variances_ask_for_memory_before_training(share, monkeypatch):
+    monkeypatch.setattr(grid_system, "DENSE_POINTS", 0)  # over the gaps if these are fewer
+    _, x, _ = grid_problems.draw(share, (12, 12))
+    model, _ = grid_problems.pair(2, variance="dense")
+    limits = [(10**6, "all is free"), (50_000, "little is free")]
+    monkeypatch.setattr(grid_variance, "allowed_memory", lambda *_: limits[-1])
+    with pytest.raises(ConfigError, match="variance=dense factorises"):
+        model.settle(x)
+    limits.pop()
+    model.settle(x)
