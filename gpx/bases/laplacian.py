@@ -24,6 +24,10 @@ WIDER_BOX = 1.25
 there, the box is too narrow."""
 
 
+LEAST_LOG_VARIANCE = -80.0
+"""Prior variances are at least e^-80 where their reciprocal is needed: below, float32 overflows."""
+
+
 class LaplacianEigenfunctions(InDoublePrecision, Basis):
     """phi_j(x) = prod_k sin(pi j_k (x_k - c_k + L_k) / (2 L_k)) / sqrt(L_k), weights N(0, s(w_j)).
 
@@ -165,8 +169,9 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
         return self.kernel.log_spectral_density(cycles).double()
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
-        """1 / s(w), in the kernel's dtype."""
-        return (-self.log_variances(columns)).exp().to(self.kernel.lengthscale.dtype)
+        """1 / s(w), in the kernel's dtype; at most e^80, which float32 holds."""
+        logs = self.log_variances(columns).clamp_min(LEAST_LOG_VARIANCE)
+        return (-logs).exp().to(self.kernel.lengthscale.dtype)
 
     def mean_column_square(self) -> Tensor:
         """Mean over a uniform input in the box, equal for all columns: prod_k 1 / (2 L_k), 0-d."""

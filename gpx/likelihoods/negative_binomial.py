@@ -124,7 +124,7 @@ def count_law(
 
     Args:
         law: of counts given f, with squared coefficient of variation exp(-f) + ``dispersion``.
-        rule: nodes of the plain mixture, which exported programs use always.
+        rule: nodes of the plain mixture.
         mean, variance (..., n): of f.
         dispersion (): not negative, float64.
 
@@ -137,8 +137,8 @@ def count_law(
     # of log y given f, squared, at the narrowest of the components that matter
     own = dispersion + (-f - 2.0 * v.sqrt()).exp()
     plain = rule.gap**2 * v <= MAX_GAP**2 * own
-    # an exported program has one branch, and needs mean and variance only
-    if torch.compiler.is_exporting() or bool(plain.all()):
+    # an exported program has one branch
+    if not torch.compiler.is_exporting() and bool(plain.all()):
         return rule.mixture(law, mean, variance)
     count = max(GRID_NODES, len(rule.nodes))
     grid = torch.linspace(-GRID_END, GRID_END, count, dtype=f.dtype, device=f.device)

@@ -27,6 +27,8 @@ COUNT_WINDOW = 256
 """Number of counts whose probabilities are summed at once."""
 MAX_COUNT = 1e6
 """Above this the quantile of a count is the bound of Chebyshev's inequality."""
+FAR = 1e-18
+"""Probability of a tail of the negative binomial distribution that counts as zero."""
 NEWTON_STEPS, MAX_STEPS = 12, 140
 """Limits of the search for a quantile: pure Newton steps (about six suffice), and steps in all, of
 which every second one then bisects."""
@@ -116,13 +118,30 @@ def cdf(law: Distribution, y: Tensor) -> Tensor:
         return found.masked_fill(whole < 0.0, 0.0).to(y)
     if isinstance(law, NegativeBinomial):
         whole = y.double().floor()
-        parts = whole.clamp_min(0.0) + 1.0, law.total_count.double(), law.logits.double().sigmoid()
-        found = torch.as_tensor(betaincc(*(part.detach().cpu().numpy() for part in parts)))
+        found = _negative_binomial(whole, law.total_count.double(), law.logits.double())
         return found.to(y).masked_fill(whole < 0.0, 0.0)
     if isinstance(law, Beta):
         parts = law.concentration1.double(), law.concentration0.double(), y.double().clamp(0.0, 1.0)
         return torch.as_tensor(betainc(*(part.detach().cpu().numpy() for part in parts))).to(y)
     return law.cdf(y)
+
+
+@torch.no_grad()
+def _negative_binomial(y: Tensor, count: Tensor, logits: Tensor) -> Tensor:
+    """P(Y <= y) of whole y: by incomplete beta functions, which are slow, where it is not 0 or 1.
+
+    It is one of these to ``FAR`` where Chernoff's bound of the tail says so: for most components of
+    a mixture.
+    """
+    y, count, logits = torch.broadcast_tensors(y.clamp_min(0.0), count, logits)
+    mean = count * logits.exp()
+    excess = y - mean
+    bound = torch.xlogy(y, y / mean) - (y + count) * torch.log1p(excess / (mean + count))
+    found = (excess > 0.0).double()
+    near = ~(bound > -math.log(FAR))
+    parts = y[near] + 1.0, count[near], logits[near].sigmoid()
+    found[near] = torch.as_tensor(betaincc(*(part.cpu().numpy() for part in parts))).to(found)
+    return found
 
 
 def cdf_before(law: Distribution, y: Tensor) -> Tensor:

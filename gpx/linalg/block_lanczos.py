@@ -140,7 +140,7 @@ class BlockLanczos:
     def _split(self, block: Tensor, known: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """block = N B with N orthonormal (n, r), without columns that are rounding noise."""
         vectors, lead = torch.linalg.qr(block)
-        noise = BREAKDOWN * torch.finfo(block.dtype).eps * self._scale
+        noise = BREAKDOWN.get(block.dtype, 20.0) * torch.finfo(block.dtype).eps * self._scale
         smallest = float(lead.diagonal().abs().min())
         room = block.shape[0] - self.size  # no more directions are left, whatever rounding says
         if smallest <= noise or lead.shape[0] > room:

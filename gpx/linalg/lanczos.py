@@ -11,9 +11,11 @@ from gpx.errors import DidNotConverge, ShapeError
 from gpx.linalg.cg_iteration import column_scales
 from gpx.linalg.conjugate_gradients import CGResult
 
-BREAKDOWN = 1e3
+BREAKDOWN = {torch.float64: 1e3, torch.float32: 20.0}
 """The iteration ends when the next vector is shorter than this times the rounding unit times the
-scale of the matrix: it is then only rounding."""
+scale of the matrix: it is then only rounding. Rounding grows with the steps, but in float32 a
+thousand units, 1e-4 of the largest eigenvalue, would leave out eigenvalues that matter; there the
+process may go on in rounding, which carries no weight."""
 
 
 class Lanczos:
@@ -23,7 +25,8 @@ class Lanczos:
     orthogonality as soon as an extreme eigenvalue is found, and no test of inner products can be
     fooled by their sign. When the Krylov space is exhausted for a start vector (its next vector is
     rounding noise), that column stops: its further basis vectors are zero, its T is padded by
-    uncoupled copies of its first entry, which carry no weight in e_1^T f(T) e_1.
+    uncoupled copies of its first entry, which carry no weight in e_1^T f(T) e_1. The length of that
+    next vector stays the last coupling, so that Gauss-Radau remains a lower bound.
 
     Args:
         matmul: (n, c) -> K times it.
@@ -125,9 +128,13 @@ class Lanczos:
         size = column_scales(rest.mT)  # the squares of a badly scaled matrix leave the range
         beta = size * torch.linalg.vector_norm(rest / size.unsqueeze(-1), dim=-1)
         self._scale = torch.maximum(self._scale, alpha.abs() + beta)
-        noise = BREAKDOWN * torch.finfo(beta.dtype).eps * self._scale
-        self.exhausted = self.exhausted | (beta <= noise) | (i + 1 == rest.shape[-1])
-        beta = torch.where(self.exhausted, 0.0, beta)
+        noise = BREAKDOWN.get(beta.dtype, 20.0) * torch.finfo(beta.dtype).eps * self._scale
+        if i:  # the coupling that ended a column moves along, as the last one
+            beta = torch.where(self.exhausted, self._betas[:, i - 1], beta)
+            self._betas[:, i - 1].masked_fill_(self.exhausted, 0.0)
+        whole = i + 1 == rest.shape[-1]
+        beta = beta * (not whole)
+        self.exhausted = self.exhausted | (beta <= noise) | whole
         self._alphas[:, i], self._betas[:, i] = alpha, beta
         self._next = torch.where(
             self.exhausted.unsqueeze(-1), 0.0, rest / beta.masked_fill(self.exhausted, 1.0)[:, None]

@@ -23,12 +23,13 @@ def gauss(function: Callable[[Tensor], Tensor], alphas: Tensor, betas: Tensor) -
         alphas (..., t), betas (..., >= t - 1): of ``Lanczos``.
 
     Returns:
-        (...,).
+        (...,), computed in float64: an eigensolver's rounding in float32, a unit of the largest
+        eigenvalue, would hide the smallest ones.
 
     Cost: one symmetric eigenproblem of size t each.
     Source: Burt thesis, section 4.1.5 (the weights corrected there).
     """
-    return _rule(function, tridiagonal(alphas, betas))
+    return _rule(function, tridiagonal(alphas.double(), betas.double())).to(alphas.dtype)
 
 
 def gauss_radau(
@@ -58,6 +59,8 @@ def gauss_radau(
         raise ConfigError(
             f"Gauss-Radau needs one coupling per step, got {betas.shape[-1]} for {t} steps"
         )
+    dtype = alphas.dtype
+    alphas, betas = alphas.double(), betas.double()
     inner = betas[..., :-1]
     whole = t == 1 or bool((inner != 0.0).all())
     size = None if whole else 1 + (inner != 0.0).long().cumprod(-1).sum(-1)  # of leading blocks
@@ -69,7 +72,7 @@ def gauss_radau(
         lowest = torch.minimum(lowest, pivot)
         final = pivot if size is None else torch.where(i < size, pivot, final)
     # rounding may put the smallest Ritz value a hair below a node that is the smallest eigenvalue
-    slack = 1e4 * torch.finfo(alphas.dtype).eps * alphas.abs().amax(-1)
+    slack = 1e4 * torch.finfo(dtype).eps * alphas.abs().amax(-1)
     if not bool((lowest >= -slack).all()):
         raise NotPositiveDefinite(
             f"Gauss-Radau node {node:.6g} is above an eigenvalue (T - a I has pivot "
@@ -84,11 +87,11 @@ def gauss_radau(
     coupling = torch.where(ended, 0.0, coupling).unsqueeze(-1)
     if size is None:
         extended, couplings = torch.cat([alphas, last], -1), torch.cat([inner, coupling], -1)
-        return _rule(function, tridiagonal(extended, couplings))
+        return _rule(function, tridiagonal(extended, couplings)).to(dtype)
     place = size.unsqueeze(-1)
     extended = torch.cat([alphas, alphas[..., :1]], -1).scatter(-1, place, last)
     couplings = torch.nn.functional.pad(inner, (0, 1)).scatter(-1, place - 1, coupling)
-    return _rule(function, tridiagonal(extended, couplings))
+    return _rule(function, tridiagonal(extended, couplings)).to(dtype)
 
 
 def _rule(function: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:

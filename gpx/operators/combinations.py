@@ -11,6 +11,7 @@ from linear_operator import LinearOperator
 from linear_operator.operators import (
     ConstantDiagLinearOperator,
     DiagLinearOperator,
+    TriangularLinearOperator,
     ZeroLinearOperator,
 )
 from torch import Tensor
@@ -21,6 +22,10 @@ from gpx.operators.algebra import Index, combine, combined, rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 from gpx.tensor_checks import check_alike
+
+EXACT = (Structured, DiagLinearOperator, TriangularLinearOperator)
+"""Operators whose own solve and logdet are exact, or an error. Others of linear_operator's read one
+triangle of a matrix that need not be symmetric, add jitter, or stop at a loose tolerance."""
 
 
 class Scaled(Structured):
@@ -114,9 +119,10 @@ class Sum(Structured):
 class Product(Structured):
     """A_1 A_2 ... A_k of any operators that fit, applied one after another.
 
-    Cost: product the sum of the factors'. Where all are square: solve A_k^{-1} ... A_1^{-1} b by
-    the factors' own solves, logdet the sum of theirs. Entries and rows: a product each; diagonal:
-    products with all unit vectors, in blocks.
+    Cost: product the sum of the factors'. Where all are square and ``EXACT``: solve A_k^{-1} ...
+    A_1^{-1} b by the factors' own solves, logdet the sum of theirs; else the defaults of
+    ``Structured``, for a symmetric product. Entries and rows: a product each; diagonal: products
+    with all unit vectors, in blocks.
 
     Raises:
         ShapeError: fewer than one factor, or neighbours that do not fit.
@@ -141,16 +147,16 @@ class Product(Structured):
     def _product(self, right: Tensor) -> Tensor:
         return reduce(lambda found, factor: factor.matmul(found), reversed(self.factors), right)
 
-    def _all_square(self) -> bool:
-        return all(f.shape[-1] == f.shape[-2] for f in self.factors)
+    def _all_exact(self) -> bool:
+        return all(f.shape[-1] == f.shape[-2] and isinstance(f, EXACT) for f in self.factors)
 
     def _solution(self, right: Tensor) -> Tensor:
-        if not self._all_square():
+        if not self._all_exact():
             return super()._solution(right)
         return reduce(lambda found, factor: factor.solve(found), self.factors, right)
 
     def _logdet(self) -> Tensor:
-        if not self._all_square():
+        if not self._all_exact():
             return super()._logdet()
         found = reduce(torch.add, [f.logdet() for f in self.factors])
         return found.expand(self.batch_shape)

@@ -283,13 +283,13 @@ class _Inverse(torch.autograd.Function):
     def forward(ctx: Any, operator: Structured, right: Tensor, *tensors: Tensor) -> Tensor:
         out = operator._inverse_product(right)
         ctx.operator = operator
-        ctx.save_for_backward(out)
+        ctx.save_for_backward(out, *tensors)  # the tensors so that in-place changes are noticed
         return out
 
     @staticmethod
     @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (solution,) = ctx.saved_tensors
+        solution = ctx.saved_tensors[0]
         weights = ctx.operator._inverse_product(grad.contiguous())  # A is symmetric
         found: tuple[Any, ...] = (None,) * (len(ctx.needs_input_grad) - 2)
         if any(ctx.needs_input_grad[2:]):

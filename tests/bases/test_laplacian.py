@@ -109,3 +109,14 @@ def test_what_does_not_fit():
         LaplacianEigenfunctions(RBF(1), 10, 1, boundary=1.0)
     with pytest.raises(ShapeError, match="made for 2 inputs, got 3 columns"):
         LaplacianEigenfunctions(RBF(2), 10, 2)(torch.zeros(4, 3))
+
+
+def test_precisions_are_finite_in_single_precision():
+    basis = placed(RBF(2, 1.0), 2000, 1.5, low=-2.0, high=2.0).float().requires_grad_(False)
+    assert float(basis.log_variances().min()) < -100.0
+    precision = basis.precision_diagonal()
+    assert precision.dtype == torch.float32
+    assert bool(precision.log().sum().isfinite())
+    logs = basis.log_variances()
+    large = logs > -80.0
+    torch.testing.assert_close(precision[large].log().double(), -logs[large], rtol=1e-5, atol=1e-4)

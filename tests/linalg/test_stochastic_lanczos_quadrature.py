@@ -141,3 +141,13 @@ def test_a_solve_of_probes_gives_the_same_quadrature(with_q, node):
     torch.testing.assert_close(lower, want.radau, rtol=1e-7, atol=0)
     torch.testing.assert_close(upper, want.gauss, rtol=1e-7, atol=0)
     assert bool(want.bracket[0] < want.bracket[1]) == (with_q or node is not None)
+
+
+def test_one_large_eigenvalue_in_float32_does_not_end_the_process():
+    small = torch.logspace(-2.0, -0.3, 2999, dtype=torch.float64)
+    eigenvalues = torch.cat([torch.tensor([2000.0], dtype=torch.float64), small])
+    probes = probe_vectors(3000, 1, generator=torch.Generator().manual_seed(0)).float()
+    narrow = eigenvalues.float().unsqueeze(-1)
+    found = logdet_quadrature(lambda v: narrow * v, probes, steps=40, node=0.0099, width=2.0)
+    assert found.converged
+    assert float(found.value) == pytest.approx(float(eigenvalues.log().sum()), abs=2.0)

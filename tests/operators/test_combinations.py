@@ -3,7 +3,12 @@
 import pytest
 import torch
 from draws import draw, spd
-from linear_operator.operators import ToeplitzLinearOperator
+from linear_operator.operators import (
+    DenseLinearOperator,
+    DiagLinearOperator,
+    ToeplitzLinearOperator,
+    TriangularLinearOperator,
+)
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
@@ -97,6 +102,24 @@ def test_factors_must_meet():
         Product(Kronecker(spd(2)), Kronecker(spd(3)))
     with pytest.raises(ShapeError, match="square"):
         (Toeplitz(draw(3), draw(4)) @ Toeplitz(draw(4), draw(5))).logdet()
+
+
+def test_factors_of_the_package_solve_only_where_they_are_exact():
+    """Its dense solve reads one triangle of a factor that need not be symmetric."""
+    left = Toeplitz(torch.tensor([2.0, 1.0], dtype=torch.float64))
+    right = draw(2, 1)
+    for entries in ([[2.0, 0.0], [1.0, 3.0]], [[2.0, 1.0], [0.0, 3.0]]):
+        product = left @ DenseLinearOperator(torch.tensor(entries, dtype=torch.float64))
+        for work in (product.logdet, lambda p=product: p.solve(right)):
+            with pytest.raises(NotPositiveDefinite, match="symmetric"):
+                work()
+    commuting = left @ DenseLinearOperator(torch.tensor([[3.0, 1.0], [1.0, 3.0]]).double())
+    lower = left @ TriangularLinearOperator(torch.tensor([[2.0, 0.0], [1.0, 3.0]]).double())
+    diagonal = left @ DiagLinearOperator(torch.tensor([2.0, 5.0]).double())
+    for product in (commuting, lower, diagonal):
+        dense = product.to_dense()
+        torch.testing.assert_close(product.solve(right), torch.linalg.solve(dense, right))
+        torch.testing.assert_close(product.logdet(), torch.logdet(dense))
 
 
 def test_the_diagonal_of_a_product_never_holds_the_matrix(monkeypatch):

@@ -135,11 +135,12 @@ def test_an_in_place_step_is_noticed():
     torch.testing.assert_close(operator @ right, 2.0 * before, rtol=1e-12, atol=1e-12)
 
 
-def test_a_change_between_the_passes_is_refused():
+@pytest.mark.parametrize("name", ["matmul", "solve"])
+def test_a_change_between_the_passes_is_refused(name):
     k = definite(200).requires_grad_()
     scaled = 2.0 * k
     right = torch.ones(200, 1, dtype=torch.float64)
-    out = Toeplitz(scaled) @ right
+    out = getattr(Toeplitz(scaled), name)(right)
     with torch.no_grad():
         scaled.mul_(3.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

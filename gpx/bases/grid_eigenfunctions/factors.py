@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
-from gpx.constraints import FLOOR
+from gpx.constraints import FLOOR, is_trained
 from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale
 from gpx.kernels.base import Kernel
@@ -86,8 +86,8 @@ class ProductFactors:
 
     @property
     def learned_scales(self) -> list[tuple[Kernel, str]]:
-        """Kernels whose scale is a parameter, each with the name of the attribute."""
-        return [(kernel, name) for kernel, name in self._scales if is_parametrized(kernel, name)]
+        """Kernels whose scale is trained, each with the name of the attribute."""
+        return [(kernel, name) for kernel, name in self._scales if _is_learned(kernel, name)]
 
     @torch.no_grad()
     def set_outputscale(self, value: Tensor) -> None:
@@ -99,8 +99,8 @@ class ProductFactors:
 
     @property
     def learned_lengthscales(self) -> list[tuple[Stationary, list[int]]]:
-        """Parts whose lengthscale is a parameter, each with its columns."""
-        return [(k, c) for k, c in self._parts if is_parametrized(k, "lengthscale")]
+        """Parts whose lengthscale is trained, each with its columns."""
+        return [(k, c) for k, c in self._parts if _is_learned(k, "lengthscale")]
 
     @torch.no_grad()
     def raise_lengthscales(self, least: Tensor) -> list[int]:
@@ -154,6 +154,10 @@ class ProductFactors:
                 found[column].append(value)
         ones = x.new_ones(nodes.shape[1], x.shape[0])
         return torch.stack([reduce(torch.mul, values) if values else ones for values in found])
+
+
+def _is_learned(kernel: Kernel, name: str) -> bool:
+    return is_parametrized(kernel, name) and is_trained(kernel, name)
 
 
 def _profile(part: Stationary, nodes: Tensor, points: Tensor) -> Tensor:

@@ -61,6 +61,9 @@ class CoordinateAscent(OwnSteps[Direct]):
     def bind(self, model: Direct, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``."""
         self.model = model
+        restored, self.restored = self.restored, False
+        if not restored:  # the gain is that of another run
+            self.gain = math.inf
         self.converged = self.gain < self.tolerance
 
     @torch.no_grad()
@@ -112,4 +115,4 @@ class CoordinateAscent(OwnSteps[Direct]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
-        self.gain = state["gain"]
+        self.gain, self.restored = state["gain"], True

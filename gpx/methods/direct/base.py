@@ -12,7 +12,7 @@ from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.bases.grid_eigenfunctions.start import require_sums
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.constraints import set_above_floor
+from gpx.constraints import is_trained, set_above_floor
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
@@ -171,7 +171,8 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
         """Fix the basis functions and compute the sums over the data x (n, d), y (n,)."""
         noise = self.likelihood.noise_variance
         start = fix_functions(self.basis, x, y - self.mean(x), noise, generator=generator)
-        set_above_floor(self.likelihood, "noise_variance", start.noise)
+        if is_trained(self.likelihood, "noise_variance"):
+            set_above_floor(self.likelihood, "noise_variance", start.noise)
         self.note = start.note
         self.set_prior_scale()
         self.statistics = start.statistics.standardised(self.scale)

@@ -16,7 +16,7 @@ from gpx.bases.base import Spent, never
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.start import scales_for
-from gpx.constraints import lower_limits, set_above_floor
+from gpx.constraints import is_trained, lower_limits, set_above_floor
 from gpx.errors import NotPositiveDefinite
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
@@ -90,13 +90,14 @@ def _copied(modules: nn.Module) -> dict[str, Tensor]:
 def set_scales(basis: GridEigenfunctions, likelihood: Gaussian, x: Tensor, residual: Tensor) -> str:
     """Set outputscale and noise variance to the maximum of the evidence; see ``scales_for``.
 
-    Of a kernel whose scale is fixed only the noise variance is set.
+    Of a kernel whose scale is fixed only the noise variance is set; a fixed one stays.
     """
     sums = feature_sums(basis, basis.modes(), x, residual)
     fixed = None if basis.factors.learned_scales else basis.factors.outputscale
     outputscale, noise, remark = scales_for(sums, x.shape[1], fixed)
     basis.factors.set_outputscale(outputscale)
-    set_above_floor(likelihood, "noise_variance", noise)
+    if is_trained(likelihood, "noise_variance"):
+        set_above_floor(likelihood, "noise_variance", noise)
     return remark
 
 

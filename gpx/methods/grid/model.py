@@ -32,6 +32,7 @@ from gpx.methods.grid.variance import (
     VarianceName,
     VarianceOptions,
     choose_variance,
+    require_dense_variance,
 )
 from gpx.operators import Circulant
 
@@ -78,7 +79,7 @@ class GridGP(Model):
 
     Raises:
         ConfigError: options out of range; in ``settle``, a kernel that is no product over axes, or
-            a grid too large for memory. DataError: two rows in one cell.
+            a grid, or dense variances, too large for memory. DataError: two rows in one cell.
 
     Cost: see ``GridMLL``. Source: Evans thesis, chapter 3.
     """
@@ -132,6 +133,8 @@ class GridGP(Model):
             refuse_eigenpairs(
                 self.options.precondition_rank or 0, self.variance.variance == "rank_reduced"
             )
+        if self.variance.variance == "dense" and rows.gaps.shape[0]:
+            require_dense_variance(rows, x, self.options.memory_budget)
         settled: dict[str, tuple[Any, str]] = {}
         asked = self.options.tolerance
         if x.dtype == torch.float32 and asked < FLOAT32_TOLERANCE and rows.gaps.shape[0]:

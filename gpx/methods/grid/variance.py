@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import UnconvergedWarning, cholesky
+from gpx.linalg import UnconvergedWarning, allowed_memory, cholesky
+from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
 from gpx.methods.grid.gaps import Bracket, GapOptions, solve_gaps
 from gpx.methods.grid.points import GridPoints
@@ -84,6 +85,22 @@ def choose_variance(
     if num_points > MAX_SOLVED_POINTS:
         return "sampled"
     return "ignore" if gaps == "ignore" else "fill"
+
+
+def require_dense_variance(
+    rows: GriddedRows, like: Tensor, memory_budget: int | str | None = None
+) -> None:
+    """Raise ConfigError if ``DenseVariance`` would not fit into memory."""
+    observed, gaps, size = len(rows.cells), len(rows.gaps), rows.grid.size
+    over_observed = any(rows.grid.inner) or factorises_observed(observed, gaps)
+    copies = len(rows.grid.axes) + 2  # covariances of the axes, their product, and its factor
+    entries = copies * observed**2 if over_observed else 4 * gaps**2 + 2 * gaps * size
+    allowed, limit = allowed_memory(memory_budget, like.device)
+    if allowed is not None and 8 * entries > allowed:
+        raise ConfigError(
+            f"variance=dense factorises a matrix over {observed if over_observed else gaps:,} "
+            f"cells, about {8 * entries / 2**30:,.1f} GiB, and {limit}; take variance=auto"
+        )
 
 
 def full_variance(system: GridSystem, points: GridPoints) -> Tensor:

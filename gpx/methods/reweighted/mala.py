@@ -109,7 +109,9 @@ class MALA(Chain[Reweighted]):
         self.form, self.priors = model.form, priors
         floor = model.noise_floor
         self.least = math.log(floor) if floor > 0.0 else -math.inf
-        if self.saved:
+        restored, self.restored = self.restored, False
+        self.accepted, self.trace = 0, []
+        if restored and self.saved:
             self.chain = Langevin.restored(self._density, self.saved["chain"])
             self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
             self.here = JointDensity(**self.saved["here"])
@@ -120,12 +122,15 @@ class MALA(Chain[Reweighted]):
         self.here = self.latest
 
     def _sampled_part(self, whole: Tensor) -> Tensor:
-        """The sampled part of (log g, log noise) (k + 1,); for classes without the noise."""
-        return whole[:-1] if self.model.is_probit else whole
+        """The sampled part of (log g, log noise) (k + 1,); without a noise that is fixed."""
+        return whole if self.model.learns_noise else whole[:-1]
 
     def _full_position(self, free: Tensor) -> Tensor:
         """The inverse of ``_sampled_part``."""
-        return torch.cat([free, free.new_zeros(1)]) if self.model.is_probit else free
+        if self.model.learns_noise:
+            return free
+        noise = self.model.noise_variance.detach().double().log()
+        return torch.cat([free, noise[None]])
 
     def _density(self, free: Tensor) -> tuple[Tensor, Tensor]:
         position = self._full_position(free)
@@ -261,6 +266,7 @@ class MALA(Chain[Reweighted]):
         }
         if self.model.is_probit:
             facts["evidence_of"] = "latent targets"
+        if not self.model.learns_noise:
             del facts["effective_samples_noise"]
         return Evidence(torch.stack(values).mean(), "estimate", {}, None, facts)
 
@@ -283,7 +289,7 @@ class MALA(Chain[Reweighted]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
-        self.saved = dict(state)
+        self.saved, self.restored = dict(state), True
         self.load_schedule(state)
 
 
@@ -320,7 +326,7 @@ def redraw_latents(
     chosen = (start + torch.arange(min(size, n), device=x.device)) % n
     projected, squared = statistics.projected.clone(), statistics.squared.clone()
     for rows in chosen.split(FEATURE_ROWS):
-        features, offset = model.basis(x[rows]).double(), model.mean(x[rows]).double()
+        features, offset = model.features(x[rows]).double(), model.mean(x[rows]).double()
         drawn = signed_normals(offset + features @ weights, y[rows], generator=generator)
         new, old = drawn - offset, model.latents[rows]
         projected += (new - old) @ features

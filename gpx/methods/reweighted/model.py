@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions, sufficient_statistics
 from gpx.bases.grid_eigenfunctions.start import MIN_NOISE, require_sums
-from gpx.constraints import MARGIN, floor_of
+from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.constraints import MARGIN, floor_of, is_trained
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.bernoulli import Bernoulli
@@ -24,7 +25,7 @@ from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
 from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant_functions
-from gpx.methods.reweighted.state import ReweightedState, Structure
+from gpx.methods.reweighted.state import ReweightedState, Structure, prior_scale
 from gpx.methods.reweighted.weights import CompressedStatistics
 
 
@@ -62,8 +63,9 @@ class Reweighted(ReweightedState, Model):
 
     Attributes:
         basis: the functions.
-        log_weights (k,): log g, relative to the prior variances of the basis, and for householder
-            the entries of the reflectors; empty if g follows from the kernel.
+        log_weights (k,): log g, relative to the prior variances of the basis (kernel functions at
+            training inputs: g itself), and for householder the entries of the reflectors; empty if
+            g follows from the kernel.
         samples (T, k + 1): states (log g, log noise) of the chain.
         latents (n,): for probit, the current latent targets of the chain minus the mean; else
             empty.
@@ -129,12 +131,17 @@ class Reweighted(ReweightedState, Model):
         return torch.ones_like(self.totals[0])
 
     @property
+    def learns_noise(self) -> bool:
+        """Whether the noise variance is learned; not for classes, and not where it is fixed."""
+        return not self.is_probit and is_trained(self.likelihood, "noise_variance")
+
+    @property
     def hyper_priors(self) -> HyperPriors | None:
         """Hyper-priors of g and of the noise variance; None: flat."""
         if self.priors is None:
             return None
         weight = self.priors.weight()
-        noise = None if self.is_probit else self.priors.noise(float(self.totals[2]))
+        noise = self.priors.noise(float(self.totals[2])) if self.learns_noise else None
         if not isinstance(self.form, ReflectedForm):
             return HyperPriors(weight, noise)
         return HyperPriors(weight, noise, self.priors.tail_variances(self.form.sums.values))
@@ -162,12 +169,12 @@ class Reweighted(ReweightedState, Model):
 
     @torch.no_grad()
     def set_position(self, position: Tensor) -> None:
-        """Set (log g, log noise variance) (k + 1,)."""
+        """Set (log g, log noise variance) (k + 1,); a fixed noise variance stays."""
         self.log_weights.copy_(position[:-1])
         self._set_noise(position[-1].exp())
 
     def _set_noise(self, noise: Tensor) -> None:
-        if isinstance(self.likelihood, Gaussian):
+        if isinstance(self.likelihood, Gaussian) and self.learns_noise:
             here = self.likelihood.noise_variance
             self.likelihood.noise_variance = noise.clamp_min(self._least_noise).to(here)
 
@@ -222,9 +229,13 @@ class Reweighted(ReweightedState, Model):
         self.latents = (y - self.mean(x)).double() if self.is_probit else self.latents[:0]
         self.latent_sums = self.latent_sums[:0]
         self.frame = self.frame[:0]
-        if self.structure == "householder":
-            self.frame = CompressedStatistics(start.statistics).vectors
-        self.statistics = start.statistics
+        self.scale = prior_scale(self.basis).to(x.device)
+        statistics = start.statistics
+        if len(self.scale):
+            statistics = statistics.standardised(self.scale)
+        if self.structure != "diagonal":
+            self.frame = CompressedStatistics(statistics).vectors
+        self.statistics = statistics
         noise = start.noise.clamp_min(self._least_noise)
         self.totals[2] = noise
         learned = not self.basis.follows_kernel
@@ -260,8 +271,7 @@ class Reweighted(ReweightedState, Model):
             ConfigError: the structure is not diagonal, so the prior depends on the data.
         """
         self._check_frame()
-        more = sufficient_statistics(self.basis, x, y - self.mean(x))
-        self.statistics = self.statistics + more
+        self.statistics = self.statistics + self._sums(x, y)
 
     @torch.no_grad()
     def remove_rows(self, x: Tensor, y: Tensor) -> None:
@@ -271,8 +281,11 @@ class Reweighted(ReweightedState, Model):
             ConfigError: more rows than were used, or as for ``add_rows``.
         """
         self._check_frame()
-        fewer = sufficient_statistics(self.basis, x, y - self.mean(x))
-        self.statistics = self.statistics - fewer
+        self.statistics = self.statistics - self._sums(x, y)
+
+    def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        sums = sufficient_statistics(self.basis, x, y - self.mean(x))
+        return sums.standardised(self.scale) if len(self.scale) else sums
 
     def _check_frame(self) -> None:
         if self.is_probit:
@@ -316,6 +329,7 @@ class Reweighted(ReweightedState, Model):
             self._warned = self.basis.warn_of_few()
         samples = self.samples if len(self.samples) else self.position[None]
         basis, statistics, sums = self.basis, self.statistics, self.latent_sums
+        scale = self.scale
         kept = samples.new_zeros(0, dtype=torch.int64)
         few = None
         if self.structure == "diagonal" and not basis.dense_prior:
@@ -324,12 +338,13 @@ class Reweighted(ReweightedState, Model):
         if few is not None:
             basis = few
             statistics = statistics.select_functions(kept)
+            scale = scale[kept] if len(scale) else scale
             samples, sums = (
                 torch.cat([of_all[:, :-1][:, kept], of_all[:, -1:]], 1) if len(of_all) else of_all
                 for of_all in (samples, sums)
             )
         posterior = ReweightedPosterior(basis, self.mean, self.structure)
-        posterior.fill(statistics, samples, self.frame, sums)
+        posterior.fill(statistics, samples, self.frame, sums, scale)
         return posterior
 
     def new_posterior(self) -> ReweightedPosterior:

@@ -38,7 +38,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
     Attributes:
         gram (m, m), projected (m,), totals (2,): sufficient statistics.
         samples (T, k + 1): (log g, log noise variance).
-        frame (m, rank), latent_sums (T, m + 1): as in ``ReweightedState``.
+        frame (m, rank), scale (m,), latent_sums (T, m + 1): as in ``ReweightedState``.
 
     Cost: T times that of one factorisation, and of a row of predictions, see ``reweighted_form``.
     Source: Evans thesis, section 5.4 (type-I predictive distribution).
@@ -58,11 +58,13 @@ class ReweightedPosterior(ReweightedState, Posterior):
         samples: Tensor,
         frame: Tensor | None = None,
         latent_sums: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> None:
-        """Store sums, samples (T, k + 1), and frame and latent sums if there are any."""
+        """Store sums, samples (T, k + 1), and frame, latent sums and scale if there are any."""
         gram, projected = statistics.gram.clone(), statistics.projected.clone()
         self.statistics = replace(statistics, gram=gram, projected=projected)
         self.samples = samples.clone()
+        self.scale = self.scale[:0] if scale is None else scale.clone()
         self.frame = self.frame[:0] if frame is None else frame.clone()
         self.latent_sums = self.latent_sums[:0] if latent_sums is None else latent_sums.clone()
 
@@ -88,7 +90,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
         mean, variance = x.new_empty(shape), x.new_empty(shape)
         row = 4 * 8 * len(self.projected)
         for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
-            features = self.form.prepare_features(self.basis(x[rows]))
+            features = self.form.prepare_features(self.features(x[rows]))
             offset = self.mean(x[rows])
             for number, weights in enumerate(self.weights()):
                 found = weights.marginals(features)
@@ -138,7 +140,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
         def paths(x: Tensor) -> Tensor:
             row = 2 * 8 * len(self.projected)
             parts = [
-                drawn.to(x.dtype) @ self.basis(x[rows]).mT
+                drawn.to(x.dtype) @ self.features(x[rows]).mT
                 for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET)
             ]
             return torch.cat(parts, 1) + self.mean(x)

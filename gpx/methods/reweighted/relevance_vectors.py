@@ -76,7 +76,9 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         self.model = model
         self.statistics = model.statistics
         self.variances = torch.zeros_like(self.statistics.projected)
-        if self.saved:
+        restored, self.restored = self.restored, False
+        self.residual, self.at_noise_floor, self.converged = math.inf, False, False
+        if restored and self.saved:
             self.variances = self.saved["variances"].to(self.variances)
             self.residual = self.saved["residual"]
             self.at_noise_floor = self.saved.get("held", False)
@@ -111,7 +113,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         self.residual = float(factors.gain[best])
         if self.residual >= self.tolerance:
             self.variances[best] = factors.optimum[best]
-        if self.learn_noise:
+        if self.learn_noise and self.model.learns_noise:
             weights = active_weights(self.statistics, self.variances, noise)
             before = weights.log_marginal_likelihood()
             optimum = noise_update(self.statistics, self.variances, noise, weights)
@@ -170,7 +172,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
-        self.saved = dict(state)
+        self.saved, self.restored = dict(state), True
 
 
 def active_weights(

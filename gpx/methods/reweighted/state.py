@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
+from gpx.bases.inducing_points import InducingPoints
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.data_sized import InDoublePrecision
 from gpx.methods.reweighted.interpolation import InterpolatedForm
@@ -41,23 +42,38 @@ def reweighted_form(
     Args:
         statistics: sums over the data.
         structure: of the prior.
-        frame (m, rank): for householder, the eigenvectors used when the prior was learned (computed
-            again, their signs might differ).
+        frame (m, rank): for orthogonal and householder, the eigenvectors used when the prior was
+            learned (computed again, their signs or their number might differ); empty or None:
+            computed.
         dense_prior: whether the basis has a dense prior covariance of all weights.
 
     Cost: one eigendecomposition of Phi^T Phi.
     """
-    if structure == "householder":
-        return ReflectedForm(CompressedStatistics(statistics, frame))
+    if structure != "diagonal":
+        known = frame if frame is not None and len(frame) else None
+        compressed = CompressedStatistics(statistics, known)
+        orthogonal = structure == "orthogonal"
+        return OrthogonalForm(compressed) if orthogonal else ReflectedForm(compressed)
     compressed = CompressedStatistics(statistics)
     if dense_prior:
         return InterpolatedForm(compressed)
-    if structure == "orthogonal":
-        return OrthogonalForm(compressed)
     m = len(statistics.projected)
     if compressed.rank <= MAX_COMPRESSED_RANK * m:
         return CompressedForm(compressed)
     return CovarianceForm(statistics)
+
+
+def prior_scale(basis: Basis) -> Tensor:
+    """Prior standard deviations (m,) of the weights of a basis; empty where all are one.
+
+    Also empty for a basis whose prior is not diagonal (kernel functions at training points): there
+    g is the whole prior.
+    """
+    empty = torch.zeros(0, dtype=torch.float64)
+    if basis.follows_kernel or basis.dense_prior or isinstance(basis, InducingPoints):
+        return empty
+    scale = basis.log_variances().detach().double().mul(0.5).exp()
+    return empty.to(scale) if bool((scale == 1.0).all()) else scale
 
 
 class ReweightedState(InDoublePrecision):
@@ -68,7 +84,10 @@ class ReweightedState(InDoublePrecision):
         totals (2 or more,): |r|^2, n, and further numbers of the module.
         samples (T, k + 1): (log g, log noise variance); for a basis with a dense prior covariance,
             its entries in place of log g.
-        frame (m, rank): for ``householder``, the eigenvectors that the prior rotates.
+        frame (m, rank): eigenvectors along which the prior has its variances (``orthogonal``) or
+            that it rotates (``householder``).
+        scale (m,): prior standard deviations that the basis gives its weights, by which gram and
+            projected are multiplied already; empty where they are one.
         latent_sums (T, m + 1): for probit, Phi^T r and |r|^2 of the latent targets of each sample;
             (0, 0) for other models.
     """
@@ -77,6 +96,7 @@ class ReweightedState(InDoublePrecision):
         "gram",
         "projected",
         "samples",
+        "scale",
         "frame",
         "latent_sums",
     )
@@ -87,6 +107,7 @@ class ReweightedState(InDoublePrecision):
     gram: Tensor
     projected: Tensor
     samples: Tensor
+    scale: Tensor
     frame: Tensor
     latent_sums: Tensor
     totals: Tensor
@@ -97,8 +118,14 @@ class ReweightedState(InDoublePrecision):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device=device))
         self.register_buffer("frame", self.gram.clone())
         self.register_buffer("latent_sums", self.gram.clone())
+        self.register_buffer("scale", self.projected.clone())
         self.register_buffer("totals", self.projected.new_zeros(num_totals))
         self._form: ReweightedForm | None = None
+
+    def features(self, x: Tensor) -> Tensor:
+        """Basis functions at x (b, d) times ``scale``: (b, m)."""
+        features: Tensor = self.basis(x)
+        return features * self.scale.to(features) if len(self.scale) else features
 
     @property
     def statistics(self) -> SufficientStatistics:
@@ -138,7 +165,8 @@ class ReweightedState(InDoublePrecision):
         return self.form.with_targets(sums[:-1], sums[-1])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if self.structure != "householder":  # empty, and absent in older runs
+        if self.structure != "householder":  # absent in older runs, and computed if needed
             state_dict.setdefault(prefix + "frame", self.frame[:0])
         state_dict.setdefault(prefix + "latent_sums", self.latent_sums[:0])  # as above
+        state_dict.setdefault(prefix + "scale", self.scale[:0])  # as above
         super()._load_from_state_dict(state_dict, prefix, *rest)

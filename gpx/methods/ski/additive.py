@@ -98,11 +98,18 @@ class AdditiveCovariance(GridCovariance):
     def low_rank(
         self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
     ) -> PivotedPart:
-        """As in ``GridCovariance``: pivots of every axis, with an equal share of the rank."""
+        """As in ``GridCovariance``: pivots of every axis, with an equal share of the rank.
+
+        And of the error: every row has weights on every axis, so the error of its variance is the
+        sum over axes of an axis's trace error over its points.
+        """
+        points = sum(len(b.tensors[0]) for b in self.blocks)
+        share = tolerance / (len(self.blocks) * points)
         each = max(1, min(rank, most_pivots) // len(self.blocks))
         found = [
-            PivotedPart.of(b.tensors[0].detach(), b.grid, each, tolerance / len(self.blocks))
+            PivotedPart.of(lags, b.grid, each, share * len(lags))
             for b in self.blocks
+            for lags in (b.tensors[0].detach(),)
         ]
         factor = torch.block_diag(*[part.factor for part in found])
         joined = PivotedPart(factor, torch.stack([part.missing for part in found]).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property, reduce
@@ -35,6 +36,13 @@ NUM_TEST_LAGS = 9
 """Lags of each axis at which a kernel is tested for being a product over the axes."""
 FACTOR_TOLERANCE = 1e-10
 """Largest relative difference from a product over the axes that counts as rounding."""
+
+DRAWN_ERROR = 1e-5
+"""Largest share of the prior variance by which that of draws may differ."""
+MAX_DRAWN_RANK = 1500
+"""Most pivots of draws of a kernel that has not decayed over the grid."""
+MAX_DRAWN_ENTRIES = 1 << 27
+"""Most entries of their factor."""
 
 
 class GridCovariance(ABC):
@@ -157,11 +165,32 @@ class LagCovariance(GridCovariance):
     def embedded_draws(self, samples: int, generator: torch.Generator) -> Tensor:
         """Draws of N(0, K_UU) as columns (m, samples), by circulant embedding.
 
-        Negative eigenvalues, which occur if the kernel has not decayed over the grid, are clipped.
+        If the kernel has not decayed over the grid, the embedding has negative eigenvalues. Then
+        draws are those of greedy pivots, which carry all but ``DRAWN_ERROR`` of a smooth kernel;
+        if they do not, the eigenvalues are clipped, with a warning.
         """
-        column = reflect_lags(self.tensors[0].detach())
+        lags = self.tensors[0].detach()
+        column = reflect_lags(lags)
         dims = tuple(range(column.ndim))
-        roots = torch.fft.rfftn(column, dim=dims).real.clamp_min(0.0).sqrt()
+        values = torch.fft.rfftn(column, dim=dims).real
+        clipped = float(values.clamp(max=0.0).sum() / values.sum()) * -1.0
+        if clipped > DRAWN_ERROR:
+            size = self.grid.size
+            rank = max(1, min(size, MAX_DRAWN_RANK, MAX_DRAWN_ENTRIES // size))
+            left = DRAWN_ERROR * size * float(lags.flatten()[0])
+            part = PivotedPart.of(lags, self.grid, rank, left)
+            if part.complete:
+                like = {"dtype": lags.dtype, "device": lags.device}
+                return part.expand(
+                    torch.randn(part.rank, samples, generator=generator, **like)  # type: ignore[call-overload]
+                )
+            warnings.warn(
+                f"draws on the grid have a prior variance that is too large by about "
+                f"{clipped:.1%}, as the kernel has not decayed over the grid, and variances by "
+                "variance=stochastic are too small; take variance=low_rank or quadratic_form",
+                stacklevel=2,
+            )
+        roots = values.clamp_min(0.0).sqrt()
         found = column.new_empty(self.grid.size, samples)
         for i in range(samples):
             normals = torch.randn(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from gpx.methods.ski.covariance import AxisCovariance, LagCovariance
 from gpx.methods.ski.grid import InterpolationGrid, axis_points
-from gpx.methods.ski.low_rank import LowRankPart
+from gpx.methods.ski.low_rank import EigenPart, LowRankPart
 from gpx.methods.ski.system import SKISystem
 from gpx.operators import Kronecker
 
@@ -25,6 +28,11 @@ def explained_by_low_rank(part: LowRankPart, inner: Tensor, grid: InterpolationG
     Cost: m r^2. Exact where C carries the whole matrix.
     Source: Hultin 2017, section 3.3 (interpolated variances).
     """
+    # the end points have weight on themselves only, whatever is done with the end cells
+    grid = replace(grid, boundary="keys")
+    if isinstance(part, EigenPart):
+        part = copy.copy(part)
+        part.grid = grid
     axes = [axis_points(axis, inner) for axis in grid.axes]
     points = torch.cartesian_prod(*axes).reshape(grid.size, len(axes))
     found = inner.new_empty(grid.size)
@@ -65,7 +73,7 @@ def explained_by_samples(
 
 @torch.no_grad()
 def prior_draws(system: SKISystem, samples: int, generator: torch.Generator) -> Tensor:
-    """Draws of N(0, K_UU) as columns (m, samples), by axis eigenvectors or circulant embedding."""
+    """Draws of N(0, K_UU) as columns (m, samples), by axis eigenvectors or ``embedded_draws``."""
     covariance = system.covariance
     if isinstance(covariance, AxisCovariance):
         roots = []

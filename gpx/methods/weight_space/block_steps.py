@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.constraints import set_above_floor
+from gpx.constraints import is_trained, set_above_floor
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.methods.base.objective import Evidence
@@ -114,7 +114,7 @@ class BlockSteps(OwnSteps[QSGP]):
         restored, self.restored = self.restored, False
         self._attach(model)
         if self.noise == "auto":
-            least = MIN_NOISE_RATIO * float(self.basis.mean_column_square()) * self.basis.num_basis
+            least = MIN_NOISE_RATIO * model.prior_variance()
             if float(self.model.noise_variance) < least:
                 self._set_noise(least)
         self.log_precision = 0.0
@@ -132,6 +132,7 @@ class BlockSteps(OwnSteps[QSGP]):
         self.model = model
         self.family = model.family
         self.basis = model.basis
+        self._noise_trained = is_trained(model.likelihood, "noise_variance")
         self.freeze(model)
 
     def _weights(self, group: int, x: Tensor) -> WeightGroup:
@@ -184,6 +185,8 @@ class BlockSteps(OwnSteps[QSGP]):
         self.misfit = float((y.double() - self.fitted).square().sum())
 
     def _set_noise(self, value: float) -> None:
+        if not self._noise_trained:
+            return
         old = float(self.model.noise_variance.detach())
         set_above_floor(self.model.likelihood, "noise_variance", value)
         logger.info("noise variance %.3g, was %.3g", float(self.model.noise_variance), old)

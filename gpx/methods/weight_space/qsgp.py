@@ -215,9 +215,13 @@ class QSGP(WeightSpaceModel):
         """
         if not isinstance(self.likelihood, Gaussian):
             return {}
+        return {"variational": max(1.0, self.prior_variance()) ** -0.5}
+
+    @torch.no_grad()
+    def prior_variance(self) -> float:
+        """The mean prior variance of f: that of a weight times its column square, summed."""
         weights = (1.0 / self.basis.precision_diagonal().double()).sum()
-        variance = float(weights * self.basis.mean_column_square().double())
-        return {"variational": max(1.0, variance) ** -0.5}
+        return float(weights * self.basis.mean_column_square().double())
 
     def _start_full(self, family: FullWeights, x: Tensor, y: Tensor) -> None:
         """Set q to the exact posterior of the weights, where the bound is the log evidence."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gpx.bases.dictionary import MAX_PRECISION, KernelDictionary
 from gpx.bases.inducing_points import draw_centres
-from gpx.constraints import set_above_floor
+from gpx.constraints import is_trained, set_above_floor
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
@@ -145,7 +145,8 @@ class QSRVM(WeightSpaceModel):
                 moved, used, fitted = self._solve_group(blocks, x, y, fitted)
                 change, freedom = max(change, moved), freedom + used
             noise = (y.double() - fitted).square().sum() / max(n - freedom, 1.0)
-            set_above_floor(self.likelihood, "noise_variance", noise.clamp_min(MIN_NOISE))
+            if is_trained(self.likelihood, "noise_variance"):
+                set_above_floor(self.likelihood, "noise_variance", noise.clamp_min(MIN_NOISE))
         if self.sweeps:
             ended = change < SWEEP_TOLERANCE
             self.report = SweepReport(done, change, ended)

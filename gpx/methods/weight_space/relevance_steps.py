@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.bases.dictionary import MAX_PRECISION
 from gpx.constants import LOG_TWO_PI
-from gpx.constraints import set_above_floor
+from gpx.constraints import is_trained, set_above_floor
 from gpx.errors import ConfigError
 from gpx.methods.base.objective import Evidence, Kind
 from gpx.methods.base.own_steps import OwnSteps
@@ -104,6 +104,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         """As in ``OwnSteps``; all functions start pruned, with weight zero."""
         restored, self.restored = self.restored, False
         self.model = model
+        self._moves_noise = self.learn_noise and is_trained(model.likelihood, "noise_variance")
         self.freeze(model)
         self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)
         square = model.num_data * model.basis.mean_column_square() * model.family.column_ratio
@@ -133,7 +134,7 @@ class RelevanceSteps(OwnSteps[QSRVM]):
         misfit = per_row * residual.square().sum()
         evidence = self._evidence(misfit, x.shape[0], "estimate")
         self._visit(self._draw(finite, generator), rows, residual, per_row)
-        if self.learn_noise and bool(self.visits.min() > 0):
+        if self._moves_noise and bool(self.visits.min() > 0):
             self._move_noise(misfit, x.shape[0], step)
         return evidence
 

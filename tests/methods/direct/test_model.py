@@ -376,3 +376,22 @@ def test_ascent_refuses_values_that_are_learned():
     x, y = sine(30)
     with pytest.raises(ConfigError, match="no step for the values"):
         CoordinateAscent().check(model(x, y, learn_values=True), len(x))
+
+
+def test_the_start_leaves_a_fixed_noise_variance():
+    x, y = sine()
+    likelihood = Gaussian(0.5)
+    likelihood.requires_grad_(False)
+    made = model(x, y, basis=partial(GridFeatures, num_inputs=1), likelihood=likelihood)
+    assert made.likelihood.noise_variance.item() == pytest.approx(0.5)
+
+
+def test_the_ascent_of_another_run_begins_unconverged():
+    x, y = sine()
+    made, steps = model(x, y), CoordinateAscent(1e-3)
+    steps.gain = 1e-6  # a run before has converged
+    steps.bind(made, x, 0)
+    assert not steps.converged
+    steps.load_state_dict({"gain": 1e-6})
+    steps.bind(made, x, 0)
+    assert steps.converged

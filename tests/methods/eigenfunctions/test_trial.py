@@ -151,3 +151,20 @@ def test_a_start_without_time_is_still_valid(looks, what):
     assert watch.told == what
     marginals = model.condition(x, y).predict(x)
     assert float((marginals.mean - y).square().mean()) < float(y.var())
+
+
+def test_a_start_leaves_what_is_fixed():
+    x = torch.linspace(-2.0, 2.0, 40, dtype=torch.float64)[:, None]
+    y = 3.0 * x[:, 0].sin()
+    kernel, likelihood = RBF(1, 0.9, 1.3).double(), Gaussian(0.2).double()
+    kernel.requires_grad_(False)
+    likelihood.requires_grad_(False)
+    basis = GridEigenfunctions(kernel, 1, 10, GridOptions(points_per_dim=10))
+    basis.place(x)
+    assert not basis.factors.learned_lengthscales
+    trial.set_scales(basis, likelihood, x, y)
+    assert float(kernel.outputscale) == pytest.approx(1.3)
+    assert float(likelihood.noise_variance) == pytest.approx(0.2)
+    likelihood.requires_grad_(True)
+    trial.set_scales(basis, likelihood, x, y)
+    assert float(likelihood.noise_variance.detach()) < 0.1

@@ -368,3 +368,16 @@ def test_prior_functions_in_float32_follow_the_data_under_a_rough_kernel(gaps):
         wide = model.double().condition(x[seen].double(), x[seen].sum(1).sin().double())
         want = wide.predict(x[~seen].double())
     assert abs(float(found / want.variance.mean()) - 1.0) < 0.15
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_dense_variances_ask_for_memory_before_training(share, monkeypatch):
+    monkeypatch.setattr(grid_system, "DENSE_POINTS", 0)  # over the gaps if these are fewer
+    _, x, _ = grid_problems.draw(share, (12, 12))
+    model, _ = grid_problems.pair(2, variance="dense")
+    limits = [(10**6, "all is free"), (50_000, "little is free")]
+    monkeypatch.setattr(grid_variance, "allowed_memory", lambda *_: limits[-1])
+    with pytest.raises(ConfigError, match="variance=dense factorises"):
+        model.settle(x)
+    limits.pop()
+    model.settle(x)

@@ -333,3 +333,30 @@ def test_burn_in_that_max_steps_cut_is_not_taken_up_again(tmp_path, monkeypatch)
     again.load_state_dict(chain.state_dict())
     assert again.max_steps(10**6) == 300
     assert (again.burn_in, again.thin) == (chain.burn_in, chain.thin) == (20, 1)
+
+
+def test_a_fixed_noise_variance_is_not_sampled():
+    phi, y = problem(m=3)
+    model = model_of(phi, y, WeightPriors())
+    model.likelihood.requires_grad_(False)
+    chain = run(model, 300, phi[:, :1], y, burn_in=200, iterations=100, thin=5)
+    torch.testing.assert_close(
+        model.samples[:, -1].exp(), torch.full_like(model.samples[:, 0], 0.1)
+    )
+    assert float(model.samples[:, :-1].std(0).min()) > 0.0
+    assert float(model.noise_variance) == pytest.approx(0.1, rel=1e-12)
+    facts = chain.final_evidence(phi[:, :1], y, generator=torch.Generator()).facts
+    assert "effective_samples_noise" not in facts
+
+
+def test_a_second_model_gets_a_chain_of_its_own():
+    phi, y = problem(m=2)
+    first = run(model_of(phi, y, WeightPriors()), 30, phi, y, burn_in=10, iterations=20, thin=5)
+    chain = MALA(burn_in=10, iterations=20, thin=5)
+    chain.load_state_dict(first.state_dict())
+    chain.bind(model_of(phi, y, WeightPriors()), phi, 0)
+    assert len(chain.trace) == 20
+    fresh = model_of(phi, y, WeightPriors())
+    chain.bind(fresh, phi, 0)
+    assert (chain.trace, chain.accepted) == ([], 0)
+    torch.testing.assert_close(chain.chain.position, fresh.position)

@@ -236,3 +236,20 @@ def test_relevant_functions_are_those_of_any_sample():
     samples = torch.cat([logs, torch.zeros(2, 1)], 1)
     assert relevant_functions(samples).tolist() == [0, 2, 3]
     assert relevant_functions(torch.full((1, 4), LOG_OF_ZERO_VARIANCE).double()).tolist() == [0]
+
+
+def test_another_run_selects_anew_and_a_fixed_noise_variance_stays():
+    model, steps, x, y = problem()
+    values = run(steps, x, y)
+    noise = float(model.noise_variance.detach())
+    model.likelihood.requires_grad_(False)
+    steps.bind(model, x, 0)
+    assert not steps.converged
+    assert run(steps, x, y)[-1] == pytest.approx(values[-1], abs=1.0)
+    assert float(model.noise_variance) == noise
+    state = steps.state_dict()
+    steps.load_state_dict(state)
+    steps.bind(model, x, 0)
+    assert steps.converged
+    steps.bind(model, x, 0)
+    assert not steps.converged

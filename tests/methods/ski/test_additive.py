@@ -151,3 +151,21 @@ def test_unsupported_options_are_refused():
         SKIEvidence(logdet="circulant").evidence(model, x, y)
     with pytest.raises(ConfigError, match="additive grids have none"):
         SKIStream(model)
+
+
+def test_the_trace_that_pivots_leave_is_within_its_bound_over_several_axes():
+    x = 3.0 * torch.rand(400, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = SKI(
+        kernel=Matern32(lengthscale=1.0),
+        mean=Zero(),
+        likelihood=Gaussian(0.05),
+        num_inputs=4,
+        grid_size=[100, 100, 60, 60],
+        additive=True,
+    ).double()
+    model.initialise(x, x.sin().sum(1), generator=torch.Generator())
+    with torch.no_grad():
+        system = model.system(x)
+        assert system.part.complete
+        low, high = system.logdet_bracket()
+    assert 0.1 * system.left_out < high - low <= system.left_out

@@ -12,6 +12,7 @@ from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.linalg import RegularAxis
 from gpx.means import Constant, Zero
+from gpx.methods.ski import covariance as ski_covariance
 from gpx.methods.ski.explained import explained_by_samples
 from gpx.methods.ski.grid import kmeans_axis
 from gpx.methods.ski.lengthscales import bound_lengthscales
@@ -537,3 +538,36 @@ def test_the_grid_bounds_the_angles_of_a_periodic_kernel_not_its_lengthscale_in_
     coarse = SKI(kernel=Periodic(period=5.0, lengthscale=0.5), **parts).double()
     with pytest.warns(UserWarning, match="does not resolve the kernel"):
         coarse.initialise(x, x[:, 0], generator=torch.Generator())
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_grid_with_a_margin_interpolates_variances_at_its_own_points(d):
+    x, y = data(d=d)
+    inside = 1.0 + 0.5 * x[:10]
+    found = []
+    for boundary in ("margin", "keys"):
+        model = build(d, boundary=boundary, variance="diagonal")
+        model.initialise(x, y, generator=torch.Generator())
+        found.append(model.condition(x, y).predict(inside).variance)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=0)
+
+
+def test_draws_on_the_grid_have_the_prior_covariance_where_the_kernel_has_not_decayed(monkeypatch):
+    """Clipped eigenvalues would add four per cent of the variance."""
+    x, y = data()
+    model = SKI(
+        kernel=RBF(lengthscale=5.0),
+        mean=Zero(),
+        likelihood=Gaussian(0.05),
+        num_inputs=1,
+        grid_size=20,
+    ).double()
+    model.initialise(x, y, generator=torch.Generator())
+    with torch.no_grad():
+        covariance = model.system(x).covariance
+        drawn = covariance.embedded_draws(100_000, torch.Generator().manual_seed(0))
+        want = covariance.operator.to_dense()
+        torch.testing.assert_close(drawn @ drawn.mT / 100_000, want, rtol=0, atol=0.015)
+        monkeypatch.setattr(ski_covariance, "MAX_DRAWN_RANK", 1)
+        with pytest.warns(UserWarning, match="too large by about"):
+            covariance.embedded_draws(1, torch.Generator())

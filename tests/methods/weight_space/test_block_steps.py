@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from gpx.bases import RandomFourier
+from gpx.bases import LaplacianEigenfunctions, RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, Laplace
@@ -233,3 +233,22 @@ def test_a_start_of_its_own_does_not_go_with_block_diagonal():
     for options in ({"warm_start": True}, {"block_solves": 2}, {"diagonal": "free"}):
         with pytest.raises(ConfigError, match="is solved by optimizer=BlockSteps"):
             problem(**options)
+
+
+def test_the_least_noise_is_relative_to_the_prior_variance_of_f():
+    laplacian = partial(LaplacianEigenfunctions, num_inputs=2)
+    model, x, _ = problem(basis=laplacian, likelihood=Gaussian(1e-4), num_basis=400)
+    BlockSteps(noise="auto").bind(model, x, seed=0)
+    assert float(model.noise_variance) == pytest.approx(1e-4)  # above 1e-5 times 1.5
+    prior = (model.basis(x).square() @ model.basis.log_variances().exp()).mean()
+    # the mean over the data, which are in the middle of the box, is above that over the box
+    assert 0.02 < model.prior_variance() / float(prior) < 1.1
+
+
+def test_a_fixed_noise_variance_stays():
+    model, x, y = problem()
+    model.likelihood.requires_grad_(False)
+    optimizer = BlockSteps(sweeps=2, noise="evidence")
+    run(optimizer, model, x, y)
+    optimizer.release()
+    assert float(model.noise_variance) == pytest.approx(0.3, rel=1e-12)

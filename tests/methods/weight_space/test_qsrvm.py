@@ -129,3 +129,11 @@ def test_invalid_setups_are_refused():
         model.initialise(torch.zeros(7, 1), torch.zeros(7), generator=torch.Generator())
     with pytest.raises(ShapeError, match="QSRVM: inputs have 2 columns, but it is made for 1"):
         model.condition(torch.zeros(10, 2), torch.zeros(10))
+
+
+def test_sweeps_leave_a_fixed_noise_variance():
+    likelihood = Gaussian(0.2)
+    likelihood.requires_grad_(False)
+    model, *_ = problem(likelihood=likelihood)
+    assert model.sweeps
+    assert float(model.noise_variance) == pytest.approx(0.2)

@@ -147,6 +147,7 @@ def test_a_resumed_run_is_the_same_run():
     first.bind(parts, x, seed=3)
     for k in range(12):
         first.step(k, x, y, generator=generator)
+    first.release()
     second = RelevanceSteps(rows=20)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     second.bind(parts, x, seed=3)
