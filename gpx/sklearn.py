@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpx.errors import ConfigError, NoSpectrum, class_name
 from gpx.kernels import Kernel
-from gpx.likelihoods import Likelihood
+from gpx.likelihoods import Likelihood, Ordinal
 from gpx.runs.fit import fit
 from gpx.runs.predictor import Predictor
 
@@ -253,10 +253,11 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
             suitable for a few thousand rows; use ``svgp`` for more.
         kernel, options, random_state, device: as for ``GPXRegressor``.
         likelihood: as ``likelihood=``; None: ``bernoulli`` for two classes, otherwise ``softmax``.
+            For ``ordinal`` texts, options give their order: ``["likelihood.order=[low,high]"]``.
 
     Attributes:
         classes_: the labels, numbers or texts, ascending.
-        predictor_: the trained model; its labels are indices of ``classes_``.
+        predictor_: the trained model; its labels are indices of ``classes_``, or ordered texts.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
@@ -286,13 +287,20 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
                 f"y holds only one class ({self.classes_[0]}); a classifier needs two or more"
             )
         default = "bernoulli" if len(self.classes_) == 2 else "softmax"
-        self._train(x, codes.astype(np.float64), self.likelihood or default)
+        ordinal = self.likelihood == "ordinal" or isinstance(self.likelihood, Ordinal)
+        if ordinal and all(isinstance(label, str) for label in self.classes_):
+            self._train(x, labels.astype(str), self.likelihood)
+            order = [str(label) for label in self.predictor_.labels]
+            self._columns = [order.index(label) for label in self.classes_]
+        else:
+            self._train(x, codes.astype(np.float64), self.likelihood or default)
+            self._columns = list(range(len(self.classes_)))
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Probability (n, C) of every class of ``classes_``."""
         x = self._inputs(X)
-        return self.predictor_.predict_classes(x).probability
+        return self.predictor_.predict_classes(x).probability[:, self._columns]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable label (n,)."""

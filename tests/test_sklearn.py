@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import gpx
-from gpx.errors import ConfigError, NotAvailable
+from gpx.errors import ConfigError, DataError, NotAvailable
 from gpx.kernels import Matern32, Periodic
 from gpx.likelihoods import Bernoulli
 from gpx.sklearn import GPXClassifier, GPXRegressor
@@ -248,3 +248,15 @@ def test_a_kernel_may_be_a_module():
         GPXRegressor("laplace", likelihood=Bernoulli(), **options).fit(
             x, (x[:, 0] > 1.0).astype(float)
         )
+
+
+def test_ordered_texts_take_the_order_that_is_given(problem):
+    x, _ = problem
+    y = np.array(["low", "middle", "high"])[(x[:, 0] > -0.5).astype(int) + (x[:, 0] > 0.5)]
+    with pytest.raises(DataError, match="whose order is not known"):
+        GPXClassifier(likelihood="ordinal", options=QUICK).fit(x, y)
+    options = (*QUICK, "likelihood.order=[low,middle,high]")
+    model = GPXClassifier(likelihood="ordinal", options=options, random_state=0).fit(x, y)
+    assert model.predictor_.labels == ("low", "middle", "high")
+    assert list(model.classes_) == ["high", "low", "middle"]
+    assert model.score(x, y) > 0.8

@@ -99,7 +99,9 @@ class Conformal(Spread):
     Split conformal prediction, where the score of a row is the factor by which its interval would
     have to grow to reach the target. A new row that is exchangeable with the n held-out rows lies
     in its interval with probability at least ``level``, and at most level + 1 / (n + 1) if scores
-    have no ties, however bad the model.
+    have no ties, however bad the model, provided that its intervals contain its means. Those of a
+    very skewed mixture, or of a low level, may not: they are scaled about the mean, so that a wider
+    one does not contain a narrower one, and nothing is promised.
 
     Args:
         level: of the interval, in (0, 1); runs report 0.95.

@@ -90,8 +90,14 @@ class Predictor:
             noise: known noise of each row, standardised.
 
         Raises:
-            ConfigError: known noise with a likelihood that is not Gaussian.
+            ConfigError: known noise with a likelihood that is not Gaussian, or with recalibration,
+                whose factor is not meant for it.
         """
+        if self.calibration is not None and noise is not None and noise.known.any():
+            raise ConfigError(
+                "noise= cannot be used with recalibrated predictions, whose factor would scale it, "
+                "too: leave it out, or train without calibration="
+            )
         found = self.modelled(x, noise)
         return self.in_targets(found if self.calibration is None else self.calibration(found))
 
@@ -133,7 +139,8 @@ class Predictor:
         Raises:
             ShapeError: another number of columns than in training, or of variances than of rows.
             DTypeError, DataError: not real numbers, not finite, or a column is missing.
-            ConfigError: the target is a class; see ``predict_classes``.
+            ConfigError: the target is a class (see ``predict_classes``), or known noise with
+                recalibration.
         """
         if is_classification(self.likelihood.task):
             raise ConfigError(
@@ -228,7 +235,7 @@ class Predictor:
         """
 
         def law(x: Tensor, _: Tensor | None) -> torch.distributions.Distribution:
-            mean, variance = self.likelihood.outputs(*self.posterior.predict(x))
+            mean, variance = self.posterior.outputs(x, self.likelihood)
             return torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
 
         found = averaged_over_gaps(law, self._standardised(inputs), self.coding, self.scaler)

@@ -4,6 +4,7 @@ import torch
 from frames import Column, Frame
 from scipy import stats
 
+from gpx.calibration import Variance
 from gpx.data import Standardiser
 from gpx.data.target_transform import TargetTransform
 from gpx.errors import ConfigError, DataError, DTypeError, NotAvailable, ShapeError
@@ -315,3 +316,11 @@ def test_numbers_in_a_row_are_rows_of_one_input():
         np.testing.assert_array_equal(one.predict(given).mean, want)
     np.testing.assert_array_equal(one.predict(0.5).mean, one.predict([[0.5]]).mean)
     assert one.predict([0.5]).mean.shape == (1,)
+
+
+def test_known_noise_is_refused_where_a_factor_would_scale_it(predictor):
+    model, x, _ = predictor
+    model.calibration = Variance()
+    with pytest.raises(ConfigError, match="noise= cannot be used with recalibrated predictions"):
+        model.predict(x[:2], noise=[3.0, 3.0])
+    assert (model.predict(x[:2], noise=[0.0, 0.0]).std == model.predict(x[:2]).std).all()

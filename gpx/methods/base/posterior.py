@@ -88,6 +88,10 @@ class Posterior(DataSized, ABC):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
+    def outputs(self, x: Tensor, likelihood: Likelihood) -> Marginals:
+        """Mean and variance at x (n, d) of what the likelihood makes of f without noise."""
+        return Marginals(*likelihood.outputs(*self.predict(x)))
+
     def predictive_of_rows(
         self, x: Tensor, likelihood: Gaussian | NoisyOutputs, noise: RowNoise
     ) -> Distribution:

@@ -160,6 +160,10 @@ class NetworkPosterior(Posterior):
         """Mean and variance of the mixture over draws at x (n, d): (n,) or (n, p)."""
         return mixture_moments(self.components(x))
 
+    def outputs(self, x: Tensor, likelihood: Likelihood) -> Marginals:
+        """As in ``Posterior``: latents share the draws, and are independent only given one."""
+        return mixture_moments(Marginals(*likelihood.outputs(*self.components(x))))
+
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Mixture over draws of the distribution of y at x (n, d).
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.mixed_outputs import MixedOutputs
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
 from gpx.methods.deep.feature_body import FeatureNetwork, feature_body
 from gpx.methods.deep.feature_model import FeatureModel
@@ -16,7 +20,7 @@ class SVDKL(FeatureModel):
 
     Args:
         kernel: of every feature, squashed to (-1, 1); stationary, resized to their number.
-        likelihood: any.
+        likelihood: any but ``MixedOutputs``, which takes independent functions.
         num_inputs: d.
         backbone, hidden, num_features, image_shape, blocks, keep: see ``feature_body``; a
             convolutional network gets a linear layer of ``num_features`` outputs.
@@ -76,3 +80,13 @@ class SVDKL(FeatureModel):
             predict_samples=predict_samples,
             seed=seed,
         )
+
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``; also that the likelihood does not mix functions that are dependent."""
+        # not in the constructor, so that runs trained before this was refused can be loaded
+        if isinstance(self.likelihood, MixedOutputs):
+            raise ConfigError(
+                "SVDKL mixes the functions of its features itself, so that MixedOutputs would mix "
+                "dependent functions: take likelihood=GaussianOutputs()"
+            )
+        super().check(x)

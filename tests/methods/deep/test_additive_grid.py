@@ -7,7 +7,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
-from gpx.likelihoods import Gaussian, Softmax
+from gpx.likelihoods import Gaussian, GaussianOutputs, MixedOutputs, Softmax
 from gpx.linalg.interpolation import cubic_weights
 from gpx.means import Zero
 from gpx.methods.deep import AdditiveGridLayer, draws_of
@@ -197,3 +197,11 @@ def test_the_model_trains(likelihood):
 def test_invalid_arguments_are_refused(make, error, words):
     with pytest.raises(error, match=words):
         make()
+
+
+def test_dependent_functions_are_not_mixed_again():
+    options = {"num_inputs": 3, "hidden": (4,), "num_features": 2, "grid_size": 8}
+    made = SVDKL(kernel=RBF(2), likelihood=MixedOutputs(2), **options)
+    with pytest.raises(ConfigError, match="MixedOutputs would mix dependent functions"):
+        made.check(inputs())
+    SVDKL(kernel=RBF(2), likelihood=GaussianOutputs(2), **options).check(inputs())

@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, ArcCosine
-from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson, Softmax, StudentT
+from gpx.likelihoods import Bernoulli, Gaussian, Laplace, MixedOutputs, Poisson, Softmax, StudentT
 from gpx.methods.deep import draws_of
 from gpx.models import DeepGP
 from gpx.objectives import SampledELBO
@@ -320,3 +320,17 @@ def test_marginals_of_a_random_head_are_independent_draws(options):
     found = made.network.sample_marginals(x, 5)
     assert found.mean.shape == found.variance.shape == (5, NUM, 1)
     assert (found.mean.std(0) > 1e-3).all()
+
+
+def test_outputs_of_mixed_latents_have_the_variance_of_their_draws():
+    """Latents of one draw vary together: mixing their total variances would miss that."""
+    x, _ = data()
+    likelihood = MixedOutputs(2)
+    made = model(likelihood, depth=2)
+    made.initialise(x, torch.zeros(NUM, 2), generator=draws(2))
+    weights = made.network.head.weights
+    weights.start(torch.ones(30, 2), 1e6 * torch.eye(30))
+    posterior = made.condition(x, torch.zeros(NUM, 2))
+    each = posterior.components(x).mean @ likelihood.mixing.mT
+    found = posterior.outputs(x, likelihood).variance
+    torch.testing.assert_close(found, each.var(0, correction=0), rtol=1e-2, atol=1e-3)
