@@ -139,13 +139,17 @@ class Priors:
         pairs = [
             (name, prior.log_prob(each.constraint(each.raw).double()).sum())
             for each in learned
-            for name, prior in self.parameters.items()
-            if _matches(name, each.name)
+            for name in self.parameters
+            if _matches(name, each.name) and (prior := self._prior(name, model, each.name))
         ]
         found = [density for _, density in pairs]
         if all_known and len({name for name, _ in pairs}) < len(self.parameters):
             self._require([each.name for each in positive_parameters(model)], "has")
         return torch.stack(found).sum() if found else torch.zeros((), dtype=torch.float64)
+
+    def _prior(self, name: str, model: nn.Module, full: str) -> Prior | None:
+        """The prior called ``name`` for the hyperparameter ``full`` of ``model``; None for none."""
+        return self.parameters[name]
 
 
 class DimensionScaled(Priors):
@@ -156,6 +160,9 @@ class DimensionScaled(Priors):
     on d. gpx standardises inputs to unit variance, at which a uniform input has width sqrt(12), so
     lengthscales here are longer by this factor. log noise variance ~ N(-4, 1), for targets of unit
     variance, if the likelihood has a noise variance.
+
+    In a part of the kernel with ``active_dims`` d is their number. Lengthscales without the unit of
+    inputs (``Periodic``, ``Categorical``) have no prior.
 
     Args:
         num_inputs: d.
@@ -175,6 +182,20 @@ class DimensionScaled(Priors):
                 "noise_variance": LogNormal(math.exp(-4.0), math.e),
             }
         )
+        self.num_inputs = num_inputs
+
+    def _prior(self, name: str, model: nn.Module, full: str) -> Prior | None:
+        prior = self.parameters[name]
+        if name != "lengthscale" or not isinstance(prior, LogNormal):
+            return prior
+        part, count = model, self.num_inputs
+        for step in full.split(".")[:-1]:
+            part = part.get_submodule(step)
+            active = getattr(part, "active_dims", None)
+            count = count if active is None else len(active)
+        if not getattr(part, "lengthscale_in_unit_of_x", True):
+            return None
+        return LogNormal(prior.median * math.sqrt(count / self.num_inputs), prior.factor)
 
 
 def _learned(model: nn.Module) -> Iterator[Constrained]:

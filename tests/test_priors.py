@@ -7,7 +7,7 @@ import torch
 from torch import distributions
 
 from gpx.errors import CheckpointError, ConfigError
-from gpx.kernels import RBF, Matern52, Sum
+from gpx.kernels import RBF, Categorical, Kumaraswamy, Matern52, Periodic, Sum, Warped
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import QSGP, ExactGP
@@ -181,6 +181,23 @@ def test_priors_for_many_inputs_serve_likelihoods_without_noise():
     DimensionScaled(2).require(model, model.parameters())
     with pytest.raises(ConfigError, match="prior of noise_variance"):
         Priors(DimensionScaled(2).parameters).require(model, model.parameters())
+
+
+def test_priors_for_many_inputs_count_those_of_each_part():
+    def of(kernel):
+        model = exact(kernel)
+        model.likelihood.requires_grad_(False)
+        return DimensionScaled(25).log_prob(model).item()
+
+    def density(d):
+        return float(DimensionScaled(d).parameters["lengthscale"].log_prob(torch.ones(1).double()))
+
+    assert of(RBF()) == pytest.approx(density(25))
+    assert of(RBF(active_dims=[3])) == pytest.approx(density(1))
+    mixed = Sum([RBF(active_dims=[0, 2]) * Categorical([[1]]), RBF() * Periodic(active_dims=[0])])
+    assert of(mixed) == pytest.approx(density(2) + density(25))
+    warped = Warped(RBF(), Kumaraswamy(3), active_dims=[4, 5, 6])
+    assert of(warped) == pytest.approx(density(3))
 
 
 def test_a_run_goes_on_with_its_own_priors_only(tmp_path):

@@ -37,6 +37,8 @@ class Kernel(Constructed, ABC):
     active_dims: Tensor | None
     ard_num_dims: int | None = None
     """Number of (active) inputs, where it has a parameter for each of them; None: any number."""
+    lengthscale_in_unit_of_x: ClassVar[bool] = True
+    """Whether a ``lengthscale``, where it has one, is compared with distances of inputs."""
 
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()

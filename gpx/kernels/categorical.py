@@ -47,6 +47,8 @@ class Categorical(Kernel):
     problems" (Gower and Hamming distances in kernels).
     """
 
+    lengthscale_in_unit_of_x = False
+
     lengthscale: Tensor
     outputscale: Tensor
 

@@ -31,6 +31,7 @@ class Periodic(Stationary):
     Source: MacKay 1998, "Introduction to Gaussian processes", eq. 47.
     """
 
+    lengthscale_in_unit_of_x = False
     falls = True  # with the distance of the coordinates
     radial_profile = "rbf"
     in_place: ClassVar[Any] = RBF.in_place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,14 +148,24 @@ class Kumaraswamy(Warp):
             )
         inside = x.abs() < self.reach
         # outside, any value with a finite derivative, which is discarded
-        unit = torch.where(inside, x, 0.0) / (2.0 * self.reach) + 0.5
-        edges = (EDGE_MARGIN, 1.0 - EDGE_MARGIN)
-        low, high = (self._distribution(x.new_full((1, 1), edge)) for edge in edges)
-        share = (self._distribution(EDGE_MARGIN + (1.0 - 2.0 * EDGE_MARGIN) * unit) - low) / (
-            high - low
+        centred = torch.where(inside, x, 0.0) / (2.0 * self.reach)
+        below, above = (
+            EDGE_MARGIN + (1.0 - 2.0 * EDGE_MARGIN) * (0.5 + c) for c in (centred, -centred)
         )
+        low = self._distribution(x.new_full((1, 1), EDGE_MARGIN).log())
+        high = self._distribution(x.new_full((1, 1), -EDGE_MARGIN).log1p())
+        # u by its distance from the nearer end: 1 - EDGE_MARGIN has few digits left in float32
+        log_u = torch.where(centred < 0.0, below.log(), (-above).log1p())
+        share = (self._distribution(log_u) - low) / (high - low)
         return torch.where(inside, self.reach * (2.0 * share - 1.0), x)
 
-    def _distribution(self, unit: Tensor) -> Tensor:
-        """F of numbers between EDGE_MARGIN and 1 - EDGE_MARGIN, (n, d) or (n, 1) -> (n, d)."""
-        return -torch.expm1(self.b * torch.log1p(-(unit**self.a)))
+    def _distribution(self, log_u: Tensor) -> Tensor:
+        """F at the exponentials of numbers (n, d) or (n, 1) -> (n, d).
+
+        log(1 - u^a) has two forms, since u^a may round to one, and u^a may be below the rounding
+        of one; each is kept where it has a finite derivative.
+        """
+        power = self.a * log_u
+        near_one = torch.log(-torch.expm1(power.clamp(min=-math.log(2.0))))
+        small = torch.log1p(-torch.exp(power.clamp(max=-math.log(2.0))))
+        return -torch.expm1(self.b * torch.where(power > -math.log(2.0), near_one, small))

@@ -20,6 +20,8 @@ FALLBACK_BUDGET = 2**30
 """Default budget in bytes where the operating system does not say how much memory is free."""
 MIN_BUDGET = 2**26
 """Smallest default budget in bytes."""
+CGROUP = Path("/sys/fs/cgroup")
+"""Where a container finds its limits."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0))
 """Compute capabilities of GPUs whose float64 products are as fast as those in float32."""
@@ -117,7 +119,7 @@ def available_memory(device: torch.device) -> int | None:
     if device.type != "cpu":
         return None
     limit, used = _from_cgroup("memory.max"), _from_cgroup("memory.current")
-    left = None if limit is None or used is None else max(limit - used, 0)
+    left = None if limit is None or used is None else max(limit - used + _cgroup_caches(), 0)
     return min((n for n in (_from_meminfo("MemAvailable:"), left) if n is not None), default=None)
 
 
@@ -152,9 +154,18 @@ def _from_meminfo(name: str) -> int | None:
 def _from_cgroup(name: str) -> int | None:
     """Bytes in a file of the container's cgroup; None where there is no file, or no limit."""
     try:
-        return int((Path("/sys/fs/cgroup") / name).read_text())
+        return int((CGROUP / name).read_text())
     except (OSError, ValueError):
         return None
+
+
+def _cgroup_caches() -> int:
+    """Bytes of cached files in ``memory.current``, which the kernel drops at need."""
+    try:
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(n.split()[1]) for n in lines if n.startswith(("inactive_file ", "active_file ")))
 
 
 @lru_cache(maxsize=64)

@@ -54,6 +54,22 @@ def test_it_increases_and_has_no_jumps():
     assert steps.max() < 0.05  # the steepest ends: 4 (1e-4 / 4)^0.5 is 0.02
 
 
+@pytest.mark.parametrize(
+    "shapes", [(0.02, 1.0), (0.003, 0.5), (30.0, 0.1), (8.0, 200.0), (0.6, 1.4)]
+)
+def test_extreme_shapes_have_gradients_in_float32(shapes):
+    """At the upper end u^a rounds to one."""
+    line = torch.linspace(-1.999, 1.999, 101).unsqueeze(-1)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        module = Kumaraswamy(1, *shapes, reach=REACH).to(dtype)
+        values = module(line.to(dtype))
+        slopes = torch.autograd.grad(values.sum(), list(module.parameters()))
+        found.append([values.detach().double(), *[s.double() for s in slopes]])
+    for narrow, wide in zip(*found, strict=True):
+        torch.testing.assert_close(narrow, wide, rtol=2e-4, atol=2e-4)
+
+
 def test_a_kernel_of_warped_inputs_is_that_of_their_images():
     kernel = Warped(RBF(2, [0.7, 1.2], 1.3), warp()).double()
     x, z = draw(6), draw(4, seed=1)

@@ -23,6 +23,17 @@ def test_on_a_cpu_it_is_between_nothing_and_the_total():
     assert 0 < free <= total
 
 
+def test_files_that_a_container_has_cached_count_as_free(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpx.linalg.memory.CGROUP", tmp_path)
+    monkeypatch.setattr("gpx.linalg.memory._from_meminfo", lambda name: None)
+    (tmp_path / "memory.max").write_text("8000000000\n")
+    (tmp_path / "memory.current").write_text("7900000000\n")
+    assert available_memory(torch.device("cpu")) == 10**8
+    lines = "anon 400000000", "file 7400000000", "inactive_anon 1", "inactive_file 7000000000"
+    (tmp_path / "memory.stat").write_text("\n".join([*lines, "active_file 400000000", ""]))
+    assert available_memory(torch.device("cpu")) == 75 * 10**8
+
+
 def test_where_nobody_tells_it_is_none():
     assert available_memory(torch.device("meta")) is None
 
