@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.inference.gaussian_posterior import GaussianPosterior
+from gpx.likelihoods import Likelihood
 from gpx.runs.fit import Fitted
 from gpx.runs.predictor import Predictor
 from gpx.sampling.maxima import maxima
@@ -86,6 +87,8 @@ def thompson_batch(
     functions = model.posterior.sample_paths(
         num, generator=stream(seed, "sampled functions", lower.device)
     )
+    if model.likelihood.num_latents > 1:
+        functions = _target_functions(functions, model.likelihood)
     posterior, known = model.posterior, None
     if isinstance(posterior, GaussianPosterior):
         sign = 1.0 if maximise else -1.0
@@ -105,6 +108,18 @@ def thompson_batch(
     x = model.scaler.original_inputs(found.x.cpu())
     # undo rounding, so that points on a bound stay there
     return torch.minimum(torch.maximum(x, ends[:, 0]), ends[:, 1]).numpy()
+
+
+def _target_functions(
+    latents: Callable[[Tensor], Tensor], likelihood: Likelihood
+) -> Callable[[Tensor], Tensor]:
+    """The mean (num, n) of the target, given functions with several latents (num, n, p)."""
+
+    def functions(x: Tensor) -> Tensor:
+        f = latents(x)
+        return likelihood.outputs(f, torch.zeros_like(f))[0]
+
+    return functions
 
 
 class _Negative:

@@ -96,3 +96,17 @@ def test_mistakes(fitted):
         thompson_batch(classes, [(0.0, 1.0)])
     with pytest.raises(ConfigError, match="no such spectral representation"):
         thompson_batch(trained(x, x[:, 0], "kernel=polynomial"), [(0.0, 1.0)])
+
+
+def test_the_second_latent_of_the_noise_is_not_maximised():
+    x = np.random.default_rng(0).random((40, 1))
+    y = 3.0 * x[:, 0] + 0.1 * np.random.default_rng(1).standard_normal(40)
+    options = ("likelihood=heteroscedastic", "trainer.max_steps=20", "approx.num_inducing=8")
+    model = gpx.fit(x, y, "approx=svgp", *QUICK[1:], *options, quiet=True, keep=False)
+    found = thompson_batch(model, [(0.0, 1.0)], 3, candidates=64, steps=5)
+    draws = stream(0, "sampled functions")
+    functions = model.model.posterior.sample_paths(3, generator=draws)
+    at = lambda x: functions(model.model.placed(model.model.scaler.transform_inputs(x)))[..., 0]  # noqa: E731
+    line = at(torch.linspace(0.0, 1.0, 101, dtype=torch.float64)[:, None])
+    best = at(torch.tensor(found)).diagonal()
+    assert (best >= line.max(1).values - 1e-3).all()

@@ -81,6 +81,10 @@ def extra_file(root: str | None, name: str, file: str) -> Path:
     return found
 
 
+MASK_CHECKSUM = "mask "
+"""Before the name of a file with a mask, in a record of checksums."""
+
+
 def checksums(files: Iterable[Path]) -> dict[str, str]:
     """SHA-256 of files by name, in order; by path if several files have the same name."""
     files = list(files)

@@ -115,7 +115,7 @@ def neighbour_log_likelihood(
     parameters = [p for p in kernel.parameters() if p.requires_grad] if wanted else []
     sums = [torch.zeros_like(p) for p in parameters]
     moving = wanted and x.requires_grad
-    points, point_gradient = x.detach(), torch.zeros_like(x) if moving else None
+    points, point_gradient = x.detach(), torch.zeros_like(x if moving else x[:0])
     value, noise_gradient = residual.new_zeros(()), torch.zeros_like(noise)
     residual_gradient = torch.zeros_like(residual)
     size = groups.shape[1]
@@ -162,9 +162,9 @@ def neighbour_log_likelihood(
         if not (parameters or moving):
             continue
         sources = [*parameters, inputs] if moving else parameters
-        found = torch.autograd.grad(covariance, sources, weight, allow_unused=True)
+        found = list(torch.autograd.grad(covariance, sources, weight, allow_unused=True))
         if moving:
-            *found, of_inputs = found
+            of_inputs = found.pop()
             if of_inputs is not None:
                 point_gradient.index_add_(0, index.flatten(), of_inputs.flatten(0, 1))
         for total, part in zip(sums, found, strict=True):

@@ -62,12 +62,13 @@ class SpectralMixture(Kernel):
         self.num_inputs = self.ard_num_dims = num_inputs
         shape = (num_mixtures, num_inputs)
         steps = torch.arange(1, num_mixtures + 1, dtype=torch.float64) / num_mixtures
-        if frequency is None:
-            frequency = (max_frequency * steps).unsqueeze(1).expand(shape)
+        spread = (max_frequency * steps).unsqueeze(1).expand(shape)
         weights, widths = (torch.as_tensor(v, dtype=torch.float64) for v in (weight, scale))
         given = {
             "weight": weights if weights.ndim else (weights / num_mixtures).expand(num_mixtures),
-            "frequency": torch.as_tensor(frequency, dtype=torch.float64),
+            "frequency": torch.as_tensor(
+                spread if frequency is None else frequency, dtype=torch.float64
+            ),
             "scale": widths if widths.ndim else widths.expand(shape),
         }
         for name, values in given.items():

@@ -105,10 +105,11 @@ class Ordinal(Likelihood):
             rest = self.cut_points - mean.unsqueeze(-1)
             variances = variance.unsqueeze(-1).expand_as(rest)
             below = self.quadrature.sigmoid(rest, variances)
-            last = self.quadrature.sigmoid(-rest[..., -1:], variances[..., -1:])
-            # differences are exact up to rounding
-            probs = torch.cat([below[..., :1], below.diff(dim=-1), last], -1)
-            probs = probs.clamp_min(torch.finfo(probs.dtype).eps)
+            above = self.quadrature.sigmoid(-rest, variances)
+            # differences in the tail where both values are small
+            lower = rest[..., 1:] + rest[..., :-1] < 0.0
+            inner = torch.where(lower, below.diff(dim=-1), -above.diff(dim=-1))
+            probs = torch.cat([below[..., :1], inner, above[..., -1:]], -1)
         else:
             scale = (1.0 + variance.clamp_min(0.0)).sqrt()
             each = [torch.full_like(mean, c) for c in range(self.num_classes)]

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.atomic_file import atomic_file
+from gpx.data.folders import MASK_CHECKSUM
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.old import current
 from gpx.runs.trust import require_known_classes
@@ -200,6 +201,8 @@ class RunFolder:
         """
         before = (self.read_environment() or {}).get("data_checksums")
         now = record.get("data_checksums") or {}
+        if not any(name.startswith(MASK_CHECKSUM) for name in before or {}):  # not recorded earlier
+            now = {k: v for k, v in now.items() if not k.startswith(MASK_CHECKSUM)}
         if before is None or list(before.values()) == list(now.values()):
             return
         changed = sorted(set(before.items()) ^ set(now.items())) or list(now.items())

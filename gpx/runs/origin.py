@@ -59,9 +59,12 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
         json.loads(_text(OmegaConf.to_container(config, resolve=True))),
         (*FIXED_GROUPS, "trainer"),
     )
+    # elsewhere a mask is the name of an array in the file of the data
+    masks_are_files = str(new.get("data._target_")).endswith("FrameFolder")
     for name in sorted({*old, *new}):
         free = name.startswith("trainer.") and name != "trainer.dtype"
-        if free or name in DATA_PATHS or _same(old.get(name), new.get(name)):
+        moved = name in DATA_PATHS and (name != "data.mask" or masks_are_files)
+        if free or moved or _same(old.get(name), new.get(name)):
             continue
         found = f"has {name}={new[name]}" if name in new else f"lacks {name}"
         was = (

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from gpx.backends.triton.availability import slow_float64
 from gpx.calibration import Recalibration
-from gpx.data import Dataset
+from gpx.data import Dataset, FrameFolder
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.linalg import budget_in_bytes, memory_for_all, total_memory
@@ -256,7 +256,8 @@ def _notes(data: Dataset, config: DictConfig) -> Iterator[str]:
     if likelihood_task(config) == "regression" and _two_values(targets):
         yield "note: the targets have only two values; likelihood=bernoulli models two classes"
     outliers = _count_outliers(data.modelled(targets))
-    if outliers and likelihood is Gaussian:
+    transformed = data.target_transform is not None  # asks for Gaussian noise
+    if outliers and likelihood is Gaussian and not transformed:
         yield (
             f"note: {outliers} training targets are outliers, more than {OUTLIER_DISTANCE:g} "
             "interdecile ranges from the median; likelihood=student_t is robust to outliers"
@@ -346,7 +347,9 @@ def _with_rooted_paths(config: DictConfig) -> DictConfig:
     With ``data.root`` only that, as the other paths are relative to it.
     """
     rooted = isinstance(config.data.get("root"), str)
-    for name in ("root",) if rooted else ("path", "test_path"):
+    of_frames = target_of(config.data, "data") is FrameFolder  # elsewhere a mask is an array
+    others = ("path", "test_path", "mask") if of_frames else ("path", "test_path")
+    for name in ("root",) if rooted else others:
         if isinstance(config.data.get(name), str):
             config.data[name] = str(Path(config.data[name]).expanduser().resolve())
     return config

@@ -46,7 +46,9 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         metrics |= {f"calibration.{k}": v for k, v in state.calibration.facts().items()}
     metrics |= _facts(state, fit, evidence)
     if "train.mnlp" in metrics and data.num_test:  # reported by models that can over-fit
-        metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
+        # of the model itself: training targets are predicted without recalibration
+        test = metrics.get("uncalibrated.mnlp", metrics["test.mnlp"])
+        metrics["test.mnlp_gap"] = test - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
     if state.options.baselines and data.num_test:
         for name, values in baselines(data.in_memory).items():

@@ -152,7 +152,8 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     if "test.mnlp_gap" in metrics:
         lines.append(
             f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
-            f"{metrics['test.mnlp']:.4f}: gap {metrics['test.mnlp_gap']:.4f}"
+            f"{metrics.get('uncalibrated.mnlp', metrics['test.mnlp']):.4f}: gap "
+            f"{metrics['test.mnlp_gap']:.4f}"
         )
     if "predict.sparsity" in metrics:
         lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
@@ -202,7 +203,11 @@ def narrow_intervals(metrics: Mapping[str, Any]) -> list[str]:
     if covered >= 0.95 - max(COVERAGE_TOLERANCE, 4.0 * math.sqrt(0.95 * 0.05 / count)):
         return []
     recalibrated = any(name.startswith("calibration.") for name in metrics)
-    widened = "" if recalibrated else "calibrate=variance or calibrate=conformal, or "
+    several = any(name.startswith("test.rmse.") for name in metrics)
+    possible = metrics.get("data.task", "regression") == "regression" and not (
+        recalibrated or several
+    )
+    widened = "calibrate=variance or calibrate=conformal, or " if possible else ""
     return [
         f"error bars are too narrow: 95 % intervals contain only {100.0 * covered:.1f} % of the "
         f"test targets; use {widened}more basis functions or inducing points if the method has "

@@ -22,6 +22,8 @@ BASELINES = ("baseline.linear.rmse", "baseline.5-nn.rmse")
 NAMED = (("data", "data.name"), ("model", "model.name"))
 """Title of a column, and the key of metrics.json."""
 NOT_SETTINGS = ("seed", "data.split", "facts", "resume")
+FOUND = ("memory_budget", "num_data", "num_inputs", "ard_num_dims")
+"""Ends of names of options that hold what a split or a machine has, unless they are given."""
 
 
 class RunTable(NamedTuple):
@@ -91,11 +93,12 @@ def _settings_of(run: Path) -> dict[str, Any]:
     if not isinstance(config, DictConfig):
         raise DataError(f"{run / 'config.yaml'} holds no options of a run")
     flat = _flatten(config)
+    # of a kernel that was chosen and fitted, every run has its own
+    fitted = ("kernel.", "likelihood.") if flat.get("facts.kernel_choice") else ()
     return {
         name: value
         for name, value in flat.items()
-        # a budget that was not given is recorded as found on the machine of the run
-        if not name.startswith(NOT_SETTINGS) and not name.endswith("memory_budget")
+        if not name.startswith((*NOT_SETTINGS, *fitted)) and not name.endswith(FOUND)
     }
 
 
@@ -111,6 +114,10 @@ def _metrics_of(run: Path) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def _label(settings: dict[str, Any], varying: list[str]) -> tuple[str, ...]:
@@ -160,7 +167,8 @@ def run_table(folders: Sequence[Path]) -> RunTable:
     for run in finished:
         groups[names[run] + _label(settings[run], varying)].append(run)
     measured = {
-        run: {m: v for m, v in found.items() if isinstance(v, int | float)}
+        # NaN and infinite ones are null in the file
+        run: {m: math.nan if v is None else v for m, v in found.items() if _is_number(v)}
         for run, found in metrics.items()
     }
     present = [m for m in METRICS + BASELINES if any(m in measured[run] for run in finished)]

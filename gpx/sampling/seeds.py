@@ -22,6 +22,18 @@ def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch
     return torch.Generator(device=device).manual_seed(derive_seed(seed, purpose))
 
 
+def continued(generator: torch.Generator, state: torch.Tensor) -> bool:
+    """Put a generator where another was stopped, and say whether it could.
+
+    States of other kinds of devices have other sizes: then it is left as it is.
+    """
+    stored = state.cpu()
+    if stored.shape != generator.get_state().shape:
+        return False
+    generator.set_state(stored)
+    return True
+
+
 @contextmanager
 def global_randomness(seed: int) -> Iterator[None]:
     """Seed torch's global generators within the block; restore those of torch, NumPy and Python.

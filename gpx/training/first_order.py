@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,8 @@ from gpx.training.role_settings import (
 )
 from gpx.training.settling import Settling
 from gpx.training.shared_evaluation import Evaluate, shared_evaluation
+
+logger = logging.getLogger(__name__)
 
 
 class FirstOrder(Optimizer):
@@ -94,7 +97,8 @@ class FirstOrder(Optimizer):
         if session.resumed:
             self.load_state_dict(session.pending)
             if self.settling is not None:
-                self.settling.given_more_time(session.seconds, session.budget)
+                clock = (session.seconds, session.seconds_of_start, session.budget)
+                self.settling.given_more_time(session.step, *clock)
         batches = _batches(session) if objective.batching == "minibatch" else None
         every = [p for group in self.parameters.values() for p in group]
         evaluate = shared_evaluation(self._evaluation(session), every, objective.shared)
@@ -335,10 +339,19 @@ class FirstOrder(Optimizer):
         return {**state, "rate_factors": dict(self.factors), **rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``; older ones have no factors."""
+        """Restore ``state_dict``; older ones have no factors. Settings are those of this run."""
         self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
+            own = [{k: v for k, v in g.items() if k != "params"} for g in optimiser.param_groups]
+            stored = state[role]["param_groups"]
+            if any(mine.keys() - group.keys() for mine, group in zip(own, stored, strict=True)):
+                logger.warning(
+                    "optimizer.groups.%s: moments of another algorithm are dropped", role
+                )
+                continue
             optimiser.load_state_dict(state[role])
+            for group, mine in zip(optimiser.param_groups, own, strict=True):
+                group.update(mine)  # torch restores the settings of the stopped run
         if self.settling is not None and "settling" in state:
             self.settling.load_state_dict(state["settling"])
 

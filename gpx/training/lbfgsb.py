@@ -234,8 +234,8 @@ class LBFGSB(Optimizer):
                 if recorded[place][0] != checksum:
                     raise CheckpointError(
                         f"the run cannot be resumed exactly: evaluation {count} is at another "
-                        "point than in the checkpoint (different data, versions or number of "
-                        "threads)"
+                        "point than in the checkpoint (different data, versions, number of "
+                        "threads, or options of the optimizer that lead it elsewhere)"
                     )
                 value, gradient = recorded[place][1], recorded[place][2]
             else:

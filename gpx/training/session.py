@@ -18,7 +18,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
 from gpx.options.config import TrainerConfig
-from gpx.sampling.seeds import stream
+from gpx.sampling.seeds import continued, stream
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.interrupt import Interrupted, InterruptGuard
 from gpx.training.progress import Monitor, Progress
@@ -153,7 +153,8 @@ class Session:
             self.cut_short = list(state.get("cut_short", ()))
             self.model.load_state_dict(state["model"])
             self.objective.load_state_dict(state["objective"])
-            self.generator.set_state(state["generator"].cpu())
+            if not continued(self.generator, state["generator"]):
+                self.generator = stream(self.seed, f"objective {self.step}", self.x.device)
             self.pending = state["optimizer"]
             self.ended = state.get("ended")  # set once the optimiser has dropped its state
             if "rounds" in state:

@@ -85,17 +85,24 @@ class Settling:
         self.rest = max(1, int(step * (budget - seconds) / max(seconds - of_start, 1e-9)))
         return True
 
-    def given_more_time(self, seconds: float, budget: float | None) -> None:
+    def given_more_time(
+        self, step: int, seconds: float, of_start: float, budget: float | None
+    ) -> None:
         """In a resumed run, forget that time ran out if the budget is larger now.
 
         Losses since then are missing, so the next whole stretch is the first one compared.
 
         Args:
-            seconds, budget: as for ``run_out``; a budget of None is unlimited.
+            step, seconds, of_start, budget: as for ``run_out``; a budget of None is unlimited.
         """
-        if self.ran_out and (budget is None or seconds < (1.0 - LAST_SHARE) * budget):
+        if not self.ran_out or self.at is None:
+            return
+        if budget is None or seconds < (1.0 - LAST_SHARE) * budget:
             self.at, self.rest, self.ran_out = None, self.length, False
             self.before, self.broken = None, True
+        elif step >= self.at + self.rest and seconds < budget:  # it ended, and has a little more
+            self.at, self.ran_out = None, False
+            self.run_out(step, seconds, of_start, budget)
 
     def end(self, limit: int) -> int:
         """Last step of the run, at most ``limit``: one more stretch after the evidence settled."""

@@ -229,3 +229,14 @@ def test_labels_and_links_that_make_no_sense_are_refused():
         Ordinal(3, order=["a", "b"])
     with pytest.raises(NotAvailable, match="link='probit' only"):
         Ordinal(3).tilted(Y[:3], Y[:3], Y[:3])
+
+
+def test_certain_and_wrong_costs_its_logit():
+    """P(y = c) for f at 40, of the lowest and of an inner class, far below float32 rounding."""
+    likelihood = Ordinal(4)
+    f = torch.tensor([40.0, -40.0])
+    found = likelihood.predictive(f, torch.full_like(f, 1e-6))
+    for label in range(4):
+        y = torch.full_like(f, label)
+        want = likelihood.log_prob(y, f)
+        torch.testing.assert_close(found.log_prob(y), want, rtol=1e-3, atol=1e-3)

@@ -71,6 +71,32 @@ def test_a_parameter_that_needs_no_gradient_stays():
     assert bool((free < 2.0).all())
 
 
+def bound(algorithm="adam", **options):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = FirstOrder({"hyperparameters": {"algorithm": algorithm, "lr": 0.1, **options}})
+    optimizer.bind({"hyperparameters": [parameter]}, 5)
+    return optimizer, parameter
+
+
+@pytest.mark.parametrize("algorithm", ["adam", "sgd"])
+def test_changed_settings_hold_in_a_resumed_run(algorithm, caplog):
+    optimizer, parameter = bound(weight_decay=0.01)
+    optimizer.before_step(0)
+    parameter.sum().backward()
+    optimizer.step(0)
+    again, same = bound(algorithm, weight_decay=0.1)
+    again.load_state_dict(optimizer.state_dict())
+    (group,) = again.optimisers["hyperparameters"].param_groups
+    assert group["weight_decay"] == 0.1
+    kept = bool(again.optimisers["hyperparameters"].state)
+    assert kept == (algorithm == "adam")
+    assert ("moments of another algorithm are dropped" in caplog.text) != kept
+    again.before_step(1)
+    same.sum().backward()
+    again.step(1)
+    assert bool((same < 1.0).all())
+
+
 def test_hyperparameters_of_a_weight_space_model_wait_until_they_are_free():
     """Held to the bit in every step before, moved by the first one after; weights always move."""
     generator = torch.Generator().manual_seed(0)

@@ -181,9 +181,11 @@ def test_time_runs_out_once_and_what_is_left_is_kept():
     again = Settling(None, 1000)
     again.load_state_dict(rule.state_dict())
     assert (again.at, again.end(1000), again.ran_out) == (120, 160, True)
-    again.given_more_time(8.1, 10.0)
+    again.given_more_time(121, 8.1, 2.0, 10.0)
     assert again.end(1000) == 160
-    again.given_more_time(8.1, 20.0)
+    again.given_more_time(160, 10.0, 2.0, 12.0)  # had ended there; 8 s made 160 steps
+    assert (again.at, again.end(1000), again.ran_out) == (160, 200, True)
+    again.given_more_time(161, 8.1, 2.0, 20.0)
     assert (again.at, again.end(1000), again.ran_out) == (None, 1000, False)
 
 
@@ -201,7 +203,7 @@ def test_more_time_in_the_middle_of_a_stretch_settles_nothing(resumed):
     assert falling(rule, 1, 120) is None
     assert rule.run_out(120, seconds=85.0, of_start=0.0, budget=100.0)
     assert falling(rule, 121, resumed) is None
-    rule.given_more_time(100.0, 1000.0)
+    rule.given_more_time(resumed, 100.0, 0.0, 1000.0)
     saved = Settling(1e-3, 500)  # once more before the next stretch begins
     saved.load_state_dict(rule.state_dict())
     assert falling(saved, resumed + 1, 500) is None

@@ -10,6 +10,7 @@ from gpx.constraints import positive_parameter
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.objectives import Evidence, Objective
 from gpx.training import LBFGSB, FirstOrder, Trainer, TrainerConfig
+from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 class Line(nn.Module):
@@ -360,3 +361,13 @@ def test_rates_fall_to_their_end_in_the_last_of_the_budget(tmp_path, a_second_a_
 def test_one_step_is_made_whatever_the_budget(tmp_path, a_second_a_look):
     _, result, _ = fit(tmp_path, Squares(), sgd(), max_steps=9, budget=0.5)
     assert result.steps == 1
+
+
+def test_a_run_goes_on_with_a_generator_of_another_kind_of_device(tmp_path):
+    """As a run of a GPU does on a CPU: the states of their generators have other sizes."""
+    fit(tmp_path, SampledSquares(), sgd(), max_steps=4)
+    state = load_checkpoint(tmp_path / "c.pt")
+    state["generator"] = torch.zeros(16, dtype=torch.uint8)
+    save_checkpoint(tmp_path / "c.pt", state)
+    _, result, started = fit(tmp_path, SampledSquares(), sgd(), max_steps=6)
+    assert (result.steps, started) == (6, [])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from gpx.data.columns.numbers import Floats
-from gpx.data.folders import checksums, under
+from gpx.data.folders import MASK_CHECKSUM, checksums, under
 from gpx.data.grids.values import GridSource, GridValues
 from gpx.errors import DataError
 from gpx.tensor_checks import check_at_least
@@ -75,7 +76,7 @@ class FrameFolder(GridSource):
                 )
         if self.mask is not None:
             for file, frame in zip(files, frames, strict=True):
-                observed = self._mask(file)[::step, ::step]
+                observed = brightness(self._mask(file))[::step, ::step]
                 if observed.shape != frame.shape:
                     raise DataError(
                         f"the mask of {file.name} has shape {observed.shape}, the image "
@@ -93,16 +94,22 @@ class FrameFolder(GridSource):
             values=values,
             value_name="brightness",
             origin=str(folder),
-            checksums=checksums(files),
+            checksums=checksums(files) | self._checksums_of_masks(files),
         )
 
-    def _mask(self, file: Path) -> Floats:
+    def _mask(self, file: Path) -> Path:
         assert self.mask is not None
         where = under(self.root, self.mask)
         found = where / file.name if where.is_dir() else where
         if not found.is_file():
             raise DataError(f"there is no mask {found} for the frame {file.name}")
-        return brightness(found)
+        return found
+
+    def _checksums_of_masks(self, files: Sequence[Path]) -> dict[str, str]:
+        if self.mask is None:
+            return {}
+        found = checksums(dict.fromkeys(map(self._mask, files)))
+        return {MASK_CHECKSUM + name: digest for name, digest in found.items()}
 
 
 def brightness(path: Path) -> Floats:

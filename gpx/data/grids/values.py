@@ -253,6 +253,8 @@ class GridSource(DataSource):
         if self.hold_out == "mask":
             if self._grid.test is None:
                 raise DataError(f"{table.where} marks no test cells; use hold_out=cells")
+            if self.split:
+                raise ConfigError(f"split={self.split}: hold_out=mask has only split 0")
             chosen = self._grid.test.ravel()[cells]
         else:
             chosen = self._slices(shape)[np.unravel_index(cells, shape)[self.hold_out_axis]]

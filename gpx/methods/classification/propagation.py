@@ -200,7 +200,10 @@ def _matched(cavities: Cavities, tilted: Tilted) -> Tensor:
 def _cavities(kernel: Tensor, matrix: ScalarSites, sites: Tensor) -> tuple[Tensor, Cavities]:
     """a (..., n), and the cavities."""
     prior = kernel.diagonal(dim1=-2, dim2=-1)
-    variance = prior - matrix.variance_reduction(kernel)
+    # kernels such as Linear are zero at the origin, and precisions must stay finite
+    smallest = torch.finfo(kernel.dtype).tiny ** 0.5
+    variance = (prior - matrix.variance_reduction(kernel)).clamp_min(smallest)
+    prior = prior.clamp_min(smallest)
     weights = sites[1] - matrix.solve(_times(kernel, sites[1]))
     mean = _times(kernel, weights)
     precision = torch.maximum(1.0 / variance - sites[0], 1.0 / prior)

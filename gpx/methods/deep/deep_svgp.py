@@ -135,6 +135,7 @@ class DeepSVGP(NetworkModel):
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points of each layer among the linearly mapped data; start q(u)."""
+        self.likelihood.start(y)
         first, *others = self.layers
         for layer in others:
             copy_kernel_parameters(first.kernel, layer.kernel, x.shape[1])

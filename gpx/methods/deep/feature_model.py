@@ -20,6 +20,7 @@ from gpx.methods.deep.network import Network
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.methods.deep.weights import DroppedWeights
 from gpx.sampling.batches import some_rows
+from gpx.sampling.seeds import continued
 from gpx.tensor_checks import check_at_least
 
 MAX_START_ROWS = 20_000
@@ -154,7 +155,7 @@ def pretrain(
         step = earlier["step"]
         model.load_state_dict(earlier["model"])
         optimiser.load_state_dict(earlier["optimizer"])
-        generator.set_state(earlier["generator"].cpu())
+        continued(generator, earlier["generator"])
 
     def state() -> dict[str, Any]:
         return {

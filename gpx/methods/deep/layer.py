@@ -12,7 +12,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.for_inputs import for_inputs
 from gpx.methods.base.posterior import Marginals
-from gpx.methods.deep.draws import repeated
+from gpx.methods.deep.draws import is_random, repeated
 from gpx.methods.deep.features import Frequency, layer_features
 from gpx.methods.deep.output_layer import check_columns
 from gpx.methods.deep.weights import (
@@ -102,6 +102,11 @@ class GPLayer(nn.Module):
         """The covariance function of this layer."""
         kernel: nn.Module = self.features.kernel
         return kernel
+
+    @property
+    def drawn(self) -> bool:
+        """As in ``OutputLayer``: whether frequencies or masks are drawn."""
+        return is_random(self.features) or self.weights.drawn
 
     def forward(self, x: Tensor) -> Tensor:
         """A draw of f(x) under q: (n, d) -> (n, p); see ``RandomLayer``."""

@@ -41,5 +41,8 @@ class Network(nn.Module):
         """``marginals`` given ``num`` independent draws for each row: (num, n, p) each."""
         if is_random(self.body):
             parts = self.marginals(x.repeat(num, 1))
-            return Marginals(*(part.view(num, len(x), -1) for part in parts))
-        return Marginals(*(part.expand(num, -1, -1) for part in self.marginals(x)))
+        elif self.head.drawn:
+            parts = self.head.marginals(self.body(x).repeat(num, 1))
+        else:
+            return Marginals(*(part.expand(num, -1, -1) for part in self.marginals(x)))
+        return Marginals(*(part.view(num, len(x), -1) for part in parts))

@@ -19,6 +19,11 @@ class OutputLayer(RandomLayer):
         """Whether ``marginals`` are exact for q (not given a draw) and outputs are independent."""
         return True
 
+    @property
+    def drawn(self) -> bool:
+        """Whether ``marginals`` are given a draw, and so differ between passes."""
+        return False
+
     @abstractmethod
     def marginals(self, x: Tensor) -> Marginals:
         """Mean and variance (n, p) at x (n, d), given a draw of what has no closed form."""

@@ -33,7 +33,7 @@ class NetworkPosterior(Posterior):
     Gaussian marginals, which are averaged without drawing them.
 
     Args:
-        network: not copied.
+        network: not copied; switched to evaluation, without gradients.
         num_inputs, num_latents: d, p.
         num_samples: number of draws; a single one is used if only the head is random.
         seed: of the draws.
@@ -49,7 +49,8 @@ class NetworkPosterior(Posterior):
         seed: int,
     ) -> None:
         super().__init__()
-        self.network = network.requires_grad_(False)
+        # layers such as ``nn.BatchNorm1d`` would depend on the batch; random layers stay random
+        self.network = network.requires_grad_(False).eval()
         self.num_latents, self.num_samples, self.seed = num_latents, num_samples, seed
         self._num_inputs = num_inputs
         self._recorded: list[list[Tensor]] | None = None

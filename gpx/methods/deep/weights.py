@@ -202,6 +202,11 @@ class DroppedWeights(MaskedLayer, RandomWeights):
         """As in ``OutputLayer``: False, since masks are drawn."""
         return False
 
+    @property
+    def drawn(self) -> bool:
+        """As in ``OutputLayer``: masks are drawn unless every input is kept."""
+        return self.random
+
     def draw_start(self, generator: torch.Generator) -> None:
         """Draw M from a normal of standard deviation ``scale``, truncated at two of them."""
         truncated_normal(self.mean, self.scale, generator)

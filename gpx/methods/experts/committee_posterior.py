@@ -111,6 +111,8 @@ class CommitteePosterior(ExpertsPosterior):
     def reference(self, communication: CommunicationExpert | None, x: Tensor) -> Reference:
         """Prediction of the communication expert at x (t, d), or of the prior without one."""
         prior = self.kernel.diagonal(x)
+        # kernels such as Linear are zero at the origin, and precisions must stay finite
+        prior = prior.clamp_min(torch.finfo(prior.dtype).tiny ** 0.5)
         if communication is None:
             return Reference(Marginals(torch.zeros_like(prior), prior), prior, None)
         white = communication.whiten(self.kernel.evaluate(communication.inputs, x))

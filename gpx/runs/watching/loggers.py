@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
@@ -194,6 +195,9 @@ class UntilItFails:
         try:
             getattr(self._service, method)(*arguments)
         except Exception as error:  # the package, or the network, may raise anything
+            if method != "close":  # or its run would be the current one of the next run, too
+                with contextlib.suppress(Exception):
+                    self._service.close()
             self._service = None
             logger.warning("%s is told no more of this run: %s", self._name, _reason(error))
 

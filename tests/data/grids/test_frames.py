@@ -101,3 +101,17 @@ def test_frames_come_in_the_order_of_their_names_and_other_files_are_left_alone(
     assert [axis.tolist() for axis in grid.axes] == [[0.0, 1.0, 2.0], [0.0, 1.0], [0.0, 1.0]]
     assert sorted(grid.checksums) == ["a.png", "b.png", "c.PNG"]
     assert all(len(digest) == 64 for digest in grid.checksums.values())
+
+
+def test_an_edited_mask_shows_in_the_checksums(tmp_path):
+    frames = tmp_path / "frames"
+    frames.mkdir()
+    imsave(frames / "a.png", np.full((2, 2), 0.5), cmap="gray", vmin=0.0, vmax=1.0)
+    found = []
+    for level in (1.0, 0.0):
+        blank = np.array([[1.0, 1.0], [1.0, level]])
+        imsave(tmp_path / "mask.png", blank, cmap="gray", vmin=0.0, vmax=1.0)
+        found.append(FrameFolder("frames", "mask.png", root=str(tmp_path)).grid().checksums)
+    first, second = found
+    assert first["a.png"] == second["a.png"]
+    assert first["mask mask.png"] != second["mask mask.png"]

@@ -253,3 +253,16 @@ def test_many_problems_are_those_of_each(likelihood):
         torch.testing.assert_close(found.weights[row], alone.weights, rtol=1e-8, atol=1e-9)
     assert len(set(sweeps)) == len(sweeps) >= 2
     assert found.converged == [True, True, True, False, False]
+
+
+def test_points_of_zero_prior_variance_have_the_evidence_of_a_coin():
+    x = torch.arange(-5.0, 6.0, dtype=torch.float64)
+    y = torch.where(x > 0.5, 1.0, -1.0).double()
+    rest = x != 0.0
+
+    def evidence(x, y):
+        found = propagate(x[:, None] * x, torch.zeros_like(x), PROBIT, y)
+        return sum(found.parts.values())
+
+    want = evidence(x[rest], y[rest]) - math.log(2.0)
+    torch.testing.assert_close(evidence(x, y), want, rtol=1e-7, atol=1e-7)

@@ -105,3 +105,14 @@ def test_probabilities_sum_to_one_and_are_averaged_over_masks():
 def test_invalid_options_are_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         model(Gaussian(0.1), **options)
+
+
+def test_predictions_with_input_gradients_leave_the_normalisation_alone():
+    """Gradients switch on batch statistics in training only, and statistics are not updated."""
+    x, made = images(), model(backbone="resnet", blocks=1)
+    posterior = made.condition(x, torch.zeros(4))
+    before = posterior.predict(x).mean
+    found = posterior.predict(x.clone().requires_grad_()).mean
+    torch.testing.assert_close(found.detach(), before, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(posterior.predict(x).mean, before, rtol=0.0, atol=0.0)
+    assert made.network.training

@@ -305,3 +305,18 @@ def test_steps_of_the_inputs_alone_are_trained():
     made.check(x)
     SampledELBO(NUM).evidence(made, x, y, generator=draws()).value.backward()
     assert float(made.layers[0].weights.mean.grad.abs().min()) > 0.0
+
+
+@pytest.mark.parametrize(
+    "options", [{"frequencies": "learned"}, {"frequencies": "dropout"}, {"covariance": "dropout"}]
+)
+def test_marginals_of_a_random_head_are_independent_draws(options):
+    x, _ = data()
+    made = started(depth=1, **options)
+    if "covariance" in options:
+        made.network.head.weights.mean.data.normal_(generator=draws(4))
+    else:
+        made.network.head.weights.start(torch.ones(30, 1), torch.eye(30))
+    found = made.network.sample_marginals(x, 5)
+    assert found.mean.shape == found.variance.shape == (5, NUM, 1)
+    assert (found.mean.std(0) > 1e-3).all()

@@ -6,7 +6,7 @@ from draws import draws
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
-from gpx.likelihoods import Bernoulli, Gaussian, Softmax
+from gpx.likelihoods import Bernoulli, Gaussian, MixedOutputs, Softmax
 from gpx.means import Constant
 from gpx.methods.deep import draws_of
 from gpx.models import SVGP, DeepSVGP
@@ -161,3 +161,12 @@ def test_layers_have_kernels_of_their_own_whatever_the_kernel():
     assert given not in kernels
     groups = made.parameter_groups()
     assert sum(map(len, groups.values())) == len(list(made.parameters()))
+
+
+def test_fewer_functions_than_outputs_start_at_the_principal_axes():
+    x, y = data()
+    targets = torch.stack([y, 2.0 * y, x[:, 0]], 1)
+    made, want = model(MixedOutputs(3, 2), depth=2), MixedOutputs(3, 2)
+    made.initialise(x, targets, generator=draws(3))
+    want.start(targets)
+    torch.testing.assert_close(made.likelihood.mixing, want.mixing)

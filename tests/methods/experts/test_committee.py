@@ -7,7 +7,7 @@ from draws import draws
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import ColumnBlocks, RandomBlocks
-from gpx.kernels import RBF, Constant
+from gpx.kernels import RBF, Constant, Linear
 from gpx.likelihoods import Bernoulli
 from gpx.models import Committee, ExactGP
 
@@ -215,3 +215,15 @@ def test_the_number_of_experts_is_settled_by_the_rows_or_the_partition():
     x[:, 1] = torch.arange(61) % 3
     model = Committee(**dense.parts(), rule="bcm", partition=ColumnBlocks(1))
     assert model.settle(x)["num_experts"][0] == 3
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_points_of_zero_prior_variance_are_the_prior_mean(rule):
+    x = torch.arange(-50.0, 51.0, dtype=torch.float64)[:, None] / 30.0
+    kernel = Linear(1).double()
+    model = Committee(**dense.parts() | {"kernel": kernel}, rule=rule, num_experts=4)
+    model.initialise(x, x[:, 0], generator=draws())
+    mean, variance = model.condition(x, x[:, 0]).predict(x[49:52])
+    assert mean.isfinite().all()
+    torch.testing.assert_close(mean[1], model.mean(x)[50])
+    assert 0.0 <= variance[1] < 1e-12

@@ -126,3 +126,5 @@ def test_a_service_that_fails_later_does_not_end_the_run(tmp_path, monkeypatch, 
     assert [each.getMessage() for each in caplog.records] == [
         "wandb is told no more of this run: server away"
     ]
+    # or the next run of the process would report there
+    assert [call[0] for call in package.calls].count("finish") == 1
