@@ -83,7 +83,8 @@ def call_with(
     """``function(module, *args)`` with the module's parameters replaced by ``values``.
 
     The function gets a copy of the modules that hold these parameters, which shares everything
-    else: other threads may use the module meanwhile.
+    else: other threads may use the module meanwhile, except within ``cached_parameters`` on a GPU,
+    where the values are exchanged in place and put back.
 
     Args:
         module: a kernel, mean function or likelihood; unchanged.
@@ -112,7 +113,8 @@ def _with_parameters(
         return module
     if id(module) in made:
         return made[id(module)]
-    parameters, children = module._parameters, module._modules
+    parameters: Mapping[str, Tensor | None] = module._parameters
+    children: Mapping[str, nn.Module | None] = module._modules
     if parameters:
         parameters = {n: replaced.get(id(p), p) for n, p in parameters.items()}
     if children:
