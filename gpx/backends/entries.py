@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import parametrize
 
 T = TypeVar("T")
 
@@ -81,13 +82,53 @@ def call_with(
 ) -> T:
     """``function(module, *args)`` with the module's parameters replaced by ``values``.
 
+    The function gets a copy of the modules that hold these parameters, which shares everything
+    else: other threads may use the module meanwhile, except within ``cached_parameters`` on a GPU,
+    where the values are exchanged in place and put back.
+
     Args:
-        module: a kernel, mean function or likelihood; unchanged afterwards.
+        module: a kernel, mean function or likelihood; unchanged.
         values: by dotted parameter name (``parametrizations.lengthscale.original``).
         function, args: the call.
     """
-    named = {f"module.{name}": value for name, value in values.items()}
-    found: T = functional_call(_AsForward(module, function), named, args)
+    if parametrize._cache_enabled:  # its keys are addresses of modules, which copies would reuse
+        named = {f"module.{name}": value for name, value in values.items()}
+        found: T = functional_call(_AsForward(module, function), named, args)
+        return found
+    replaced: dict[int, Tensor] = {}
+    for name, value in values.items():
+        *path, leaf = name.split(".")
+        part = module
+        for step in path:
+            part = part._modules[step]
+        replaced[id(part._parameters[leaf])] = value
+    return function(_with_parameters(module, replaced, {}), *args)
+
+
+def _with_parameters(
+    module: nn.Module, replaced: Mapping[int, Tensor], made: dict[int, nn.Module]
+) -> nn.Module:
+    """The module with other tensors for its parameters (by identity), copied where it differs."""
+    if not module._parameters and not module._modules:
+        return module
+    if id(module) in made:
+        return made[id(module)]
+    parameters: Mapping[str, Tensor | None] = module._parameters
+    children: Mapping[str, nn.Module | None] = module._modules
+    if parameters:
+        parameters = {n: replaced.get(id(p), p) for n, p in parameters.items()}
+    if children:
+        children = {
+            n: None if m is None else _with_parameters(m, replaced, made)
+            for n, m in children.items()
+        }
+    found = module
+    if any(p is not module._parameters[n] for n, p in parameters.items()) or any(
+        m is not module._modules[n] for n, m in children.items()
+    ):
+        found = type(module).__new__(type(module))
+        found.__dict__.update(module.__dict__, _parameters=parameters, _modules=children)
+    made[id(module)] = found
     return found
 
 

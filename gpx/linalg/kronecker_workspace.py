@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +19,23 @@ class KroneckerWorkspace:
 
     On CPUs allocating an array of 80 MB costs as much as the arithmetic on it, so iterations keep
     their arrays. Vectors over the grid are stored as (c, M), one contiguous row per vector: a batch
-    of c matrix products per factor, without permutations.
+    of c matrix products per factor, without permutations. Every thread has buffers of its own, so
+    that several may predict with one posterior; copies and pickles have none.
 
     Args:
         sizes: m_1 ... m_d of the grid.
 
-    Cost: a product 2 c M sum_l m_l operations; memory two buffers of c M numbers.
+    Cost: a product 2 c M sum_l m_l operations; memory two buffers of c M numbers
+    for each thread.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
         self.cells = math.prod(self.sizes)
-        self._buffers: tuple[Tensor, Tensor] | None = None
+        self._kept = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.sizes,)
 
     def scatter(self, cells: Tensor, vectors: Tensor) -> Tensor:
         """Vectors (k, c) at ``cells`` (k,), zero elsewhere: (c, M), valid until the next call.
@@ -68,13 +75,13 @@ class KroneckerWorkspace:
         return source
 
     def _pair(self, like: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        kept = self._buffers
+        kept: tuple[Tensor, Tensor] | None = getattr(self._kept, "buffers", None)
         if (
             kept is None
             or kept[0].shape[0] != count
             or (kept[0].dtype, kept[0].device) != (like.dtype, like.device)
         ):
-            self._buffers = None  # freed before the new ones are made
+            self._kept.buffers = None  # freed before the new ones are made
             shape = (count, self.cells)
-            kept = self._buffers = (like.new_empty(shape), like.new_empty(shape))
+            kept = self._kept.buffers = (like.new_empty(shape), like.new_empty(shape))
         return kept

@@ -33,6 +33,25 @@ def test_the_matrix_is_a_function_of_the_tensors_given_and_the_kernel_is_left_as
         assert part.grad is None
 
 
+def test_other_users_of_the_kernel_do_not_see_the_values_of_a_call():
+    shared = RBF(2, [0.5, 2.0], 1.3)
+    kernel = (RBF() * shared + shared).double()
+    named = dict(kernel.named_parameters())
+    name = next(n for n, p in named.items() if p.shape == (2,))  # one of two places
+    values = {name: named[name].detach() + 1.0}
+    before = {n: p.detach().clone() for n, p in named.items()}
+
+    def scales(used):
+        return [k.lengthscale.detach() for k in used.modules() if isinstance(k, RBF)]
+
+    inside, meanwhile = call_with(kernel, values, lambda k: (scales(k), scales(kernel)))
+    for at, (new, old) in enumerate(zip(inside, meanwhile, strict=True)):
+        assert torch.equal(new, old) == (at == 0)  # the other RBF
+    for part, value in kernel.named_parameters():
+        assert value is named[part]
+        assert torch.equal(value, before[part])
+
+
 def test_transposes_sizes_and_squares():
     _, made = entries()
     assert (made.shape, made.bytes()) == ((5, 7), 5 * 7 * 8)

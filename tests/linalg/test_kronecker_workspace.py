@@ -1,5 +1,9 @@
 """Products in kept buffers equal those that allocate; nothing is overwritten too early."""
 
+import copy
+import pickle
+from threading import Thread
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,6 +36,18 @@ def test_scattered_values_lie_at_their_cells_and_nothing_elsewhere(columns):
     grid = space.scatter(cells, values)
     torch.testing.assert_close(grid[:, cells].mT, values, rtol=0, atol=0)
     assert float(grid.sum()) == float(values.sum())
+
+
+def test_threads_do_not_write_each_others_buffers():
+    space = KroneckerWorkspace((3, 2))
+    factors = [2.0 * torch.eye(3), torch.eye(2)]
+    found = space.product(factors, torch.ones(1, 6))
+    other = Thread(target=lambda: space.product(factors, space.product(factors, torch.zeros(1, 6))))
+    other.start()
+    other.join()
+    assert found.tolist() == [[2.0] * 6]
+    for copied in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):
+        assert copied.product(factors, torch.ones(1, 6)).tolist() == [[2.0] * 6]
 
 
 def test_wrong_sizes_are_refused():

@@ -264,10 +264,11 @@ class GridEigenfunctions(InDoublePrecision, Basis):
 
     @torch.no_grad()
     def closed_form(self, num_inputs: int) -> AxisProducts:
-        """As in ``Basis``, on the grid and a quarter of its width beyond."""
+        """As in ``Basis``, on the grid and a quarter of its width beyond (one, for one node)."""
         modes = self.modes()
         last = self.nodes.gather(1, (self.sizes - 1).unsqueeze(1)).squeeze(1)
-        beyond = CLOSED_FORM_MARGIN * (last - self.nodes[:, 0])
+        width = last - self.nodes[:, 0]
+        beyond = torch.where(width > 0.0, CLOSED_FORM_MARGIN * width, 1.0)
         height = self.factors.outputscale.double().sqrt().expand(self.num_basis)
         return AxisProducts(
             lambda at: self.one_dimensional(at, modes.transforms),

@@ -106,11 +106,15 @@ class ProductFactors:
     def raise_lengthscales(self, least: Tensor) -> list[int]:
         """Raise lengthscales to at least ``least`` (d,); a shared one to its columns' smallest.
 
+        Those of periodic parts stay: they are relative to the period.
+
         Returns:
             the columns whose lengthscale was raised.
         """
         raised: list[int] = []
         for part, columns in self.learned_lengthscales:
+            if isinstance(part, Periodic):
+                continue
             current = part.lengthscale
             floor = least[columns].to(current)
             wanted = torch.maximum(current, floor if current.ndim else floor.min())

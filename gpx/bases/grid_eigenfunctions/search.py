@@ -14,6 +14,7 @@ from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import NotPositiveDefinite
+from gpx.kernels.periodic import Periodic
 
 NOISE_GRID = 400
 """Number of ratios of noise to outputscale that ``best_scales`` compares."""
@@ -120,7 +121,11 @@ def _limits(basis: GridEigenfunctions, x: Tensor) -> tuple[Tensor, Tensor]:
     shortest = torch.maximum(basis.resolved_lengthscales(x), MIN_LENGTHSCALE * span)
     least, longest = [], []
     for part, columns in basis.factors.learned_lengthscales:
-        if part.lengthscale.ndim:
+        if isinstance(part, Periodic):  # its lengthscale has no unit of the inputs
+            like = torch.ones_like(part.lengthscale.detach().reshape(-1), dtype=torch.float64)
+            least.append(MIN_LENGTHSCALE * like)
+            longest.append(MAX_LENGTHSCALE * like)
+        elif part.lengthscale.ndim:
             least.append(shortest[columns])
             longest.append(MAX_LENGTHSCALE * span[columns])
         else:
@@ -240,6 +245,10 @@ def evidence_at_ratio(sums: SufficientStatistics, ratio: float) -> float:
     return -0.5 * (constant + float(found.log_determinant))
 
 
+ROUNDING = 1e-14
+"""Squared residuals below this share of the squared targets are rounding in ``best_scales``."""
+
+
 def best_scales(
     sums: SufficientStatistics, outputscale: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -272,7 +281,10 @@ def best_scales(
         scales = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
         loss = n * scales.log() + logs
         # exclude ratios at which vanishing features would ask for an ever larger outputscale
-        loss[scales > MAX_OUTPUTSCALE * sums.squared / n] = torch.inf
+        bad = scales > MAX_OUTPUTSCALE * sums.squared / n
+        # and those at which what the functions leave unexplained is rounding, which may be negative
+        rounding = quadratic * ratios <= ROUNDING * sums.squared
+        loss[bad | (rounding & ~rounding.all())] = torch.inf
     else:
         scales = outputscale.to(ratios).expand_as(ratios)
         loss = quadratic / scales + logs

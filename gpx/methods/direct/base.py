@@ -193,13 +193,13 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
         precision no weight is certain yet, and each explains a part of the targets.
 
         Args:
-            levels: number of precisions, from 1e-4 times that of the noise to the full one, with
-                two sweeps each; 0 returns the prior.
+            levels: number of precisions, from 1e-4 times that of the noise to the full one (the
+                full one alone for 1), with two sweeps each; 0 returns the prior.
 
         Cost: 2 levels m (m + k).
         """
         logits = self.log_prior().detach().expand(len(self.scale), -1).clone()
-        for share in torch.logspace(-4.0, 0.0, levels, dtype=torch.float64).tolist():
+        for share in torch.logspace(0.0, -4.0, levels, dtype=torch.float64).tolist()[::-1]:
             for _ in range(2):
                 q = logits.softmax(-1)
                 if self.noise is not None:

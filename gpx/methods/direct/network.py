@@ -140,12 +140,19 @@ class DirectNetwork(SummedRegression, SweptRounds):
         self.note = f"{count} weights of {len(grid)} values, {terms} terms"
 
     def _start(self, grid: Tensor, generator: torch.Generator) -> Tensor:
-        """Logits (b, k) of a q that is concentrated around a draw from the prior."""
-        shape = (self.polynomial.exponents.shape[1], 1)
-        draws = torch.randn(
-            shape, generator=generator, dtype=torch.float64, device=generator.device
-        )
-        prior = self.weights.log_prior.to(self.gram)
+        """Logits (b, k) of a q that is concentrated around a draw from the prior.
+
+        For the Gaussian prior, from the standard normal whose density it has at the values.
+        """
+        count, prior = self.polynomial.exponents.shape[1], self.weights.log_prior.to(self.gram)
+        if self.weights.prior == "gaussian":
+            draws = torch.randn(
+                (count, 1), generator=generator, dtype=torch.float64, device=generator.device
+            )
+        else:
+            share = prior.exp().to(generator.device)
+            chosen = torch.multinomial(share, count, replacement=True, generator=generator)
+            draws = grid[chosen.to(grid.device)].unsqueeze(1)
         return prior - 0.5 * ((grid - draws.to(grid)) / START_WIDTH).square()
 
     def bound_terms(self) -> dict[str, Tensor]:

@@ -289,9 +289,10 @@ class GridGP(Model):
     def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
         """K + sigma^2 I for given covariances of the axes; uses this model's buffers."""
         shape = rows.grid.shape
-        if self._workspace is None or self._workspace.sizes != shape:
-            self._workspace = KroneckerWorkspace(shape)
-        return GridSystem(factors, self.likelihood.noise_variance, rows, self._workspace)
+        workspace = self._workspace
+        if workspace is None or workspace.sizes != shape:
+            workspace = self._workspace = KroneckerWorkspace(shape)
+        return GridSystem(factors, self.likelihood.noise_variance, rows, workspace)
 
     @torch.no_grad()
     def solve(self, system: GridSystem, target: Tensor, *, remember: bool = True) -> GridSolve:

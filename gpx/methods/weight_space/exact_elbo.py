@@ -77,6 +77,7 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
         factors, log_scale = factor_rows(family, every), model.log_scales(every)
         kl = weights_kl(basis, family, every, factors.double(), log_scale.double(), 1.0)
         square = torch.where(family.is_diagonal_column(every), (2.0 * log_scale).exp(), 0.0)
+        square = square.to(x.dtype)  # prior precisions may be in float64
         at_once = max(1, BLOCK_BUDGET // basis.block_size)
         columns = at_once * basis.block_size
         lists = every.split(at_once), factors.split(columns), square.view(-1).split(columns)

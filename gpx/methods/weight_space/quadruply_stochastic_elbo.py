@@ -223,7 +223,9 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
                 "there is no snapshot yet: call objective.prepare(model, x, y) before the first "
                 "step, or set snapshot=False"
             )
-        if torch.is_grad_enabled() and any(p.requires_grad for p in model.basis.parameters()):
+        if torch.is_grad_enabled() and any(
+            p.requires_grad for p in model.basis.feature_parameters()
+        ):
             raise ConfigError(
                 "snapshot=True keeps sums over features, and learning kernel "
                 "hyperparameters would move the features: freeze them "

@@ -321,3 +321,15 @@ def test_constant_columns_have_no_part():
     other = wide.clone()
     other[:, 1] = -7.0  # whatever it is elsewhere
     torch.testing.assert_close(padded(other), narrow(x), rtol=1e-9, atol=1e-10)
+
+
+def test_the_closed_form_of_a_constant_column_has_a_width():
+    x = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64)
+    x = torch.stack([x, torch.full_like(x, 3.0)], 1)
+    basis = GridEigenfunctions(RBF(2).double(), 2, 5, GridOptions(points_per_dim=6))
+    basis.place(x)
+    basis.select()
+    form = basis.closed_form(2)
+    assert (form.low[1].item(), form.high[1].item()) == (2.0, 4.0)
+    assert form.low[0].item() < -1.0
+    assert form.high[0].item() > 1.0

@@ -11,7 +11,7 @@ from gpx.bases.grid_eigenfunctions import search as grief_search
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.search import evidence_at_ratio, search_lengthscales
 from gpx.errors import ConfigError
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import GRIEF
@@ -229,3 +229,16 @@ def test_a_search_ends_at_the_best_so_far_when_it_is_told():
     assert gains == sorted(gains)
     assert gains[-1] == found.gain
     assert torch.equal(basis.kernel.lengthscale, whole.kernel.lengthscale)
+
+
+def test_lengthscales_of_periodic_parts_are_not_compared_with_distances():
+    x = torch.linspace(0.0, 1000.0, 60, dtype=DOUBLE)[:, None]
+    kernel = Periodic(1, lengthscale=0.7, period=400.0).double()
+    basis = GridEigenfunctions(kernel, 1, 20, GridOptions(points_per_dim=20))
+    basis.place(x)
+    assert float(basis.resolved_lengthscales(x)) > 10.0
+    assert basis.raise_lengthscales(x) == []
+    least, longest = grief_search._limits(basis, x)
+    assert float(least) < 0.01
+    assert 100.0 < float(longest) < 1e4
+    assert float(kernel.lengthscale.detach()) == pytest.approx(0.7)

@@ -395,3 +395,12 @@ def test_the_ascent_of_another_run_begins_unconverged():
     steps.load_state_dict({"gain": 1e-6})
     steps.bind(made, x, 0)
     assert steps.converged
+
+
+def test_a_single_level_of_annealing_is_at_the_full_noise_precision():
+    x, y = sine()
+    made = model(x, y)
+    logits = made.log_prior().expand(len(made.scale), -1).clone()
+    for _ in range(2):
+        logits = made.logits_after_sweep(logits)
+    torch.testing.assert_close(made.annealed_logits(1), logits, **EXACT)

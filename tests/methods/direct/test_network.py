@@ -300,3 +300,16 @@ def test_invalid_setups_are_refused(broken, words):
     with pytest.raises(ConfigError, match=words) as caught:
         broken()
     assert "\n" not in str(caught.value)
+
+
+def test_starts_are_drawn_from_the_prior_that_was_given():
+    x, y = data(d=4)
+    weights = WeightGrid(values=[-1.0, 0.0, 1.0], probabilities=[0.0005, 0.999, 0.0005])
+    model = DirectNetwork(
+        likelihood=Gaussian(0.3), num_inputs=4, hidden=(3,), weights=weights, bias=False, starts=1
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    assert len(model.logits) == 15
+    # from N(0, 1), about nine of the 15 would be nearer to -1 or 1 than to 0
+    narrow = model.logits.detach() - weights.log_prior
+    assert int((narrow.argmax(1) == 1).sum()) == 15

@@ -10,6 +10,7 @@ from gpx.bases import GridOptions
 from gpx.bases import sufficient_statistics as sums_module
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.search import best_scales
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
@@ -237,3 +238,13 @@ def test_more_functions_than_memory_holds_are_refused_before_the_run(monkeypatch
     monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_eigenfunctions=30, .* needs .*use at most 20"):
         model.settle(x)
+
+
+def test_best_scales_do_not_prefer_what_is_rounding():
+    one = torch.tensor([1e8], dtype=torch.float64)
+    sums = SufficientStatistics(one[:, None], one, one[0], 10**8)  # y = phi, without noise
+    scale, noise = best_scales(sums)
+    assert float(scale) == pytest.approx(1e-8, rel=0.1)
+    assert 0.0 < float(noise) < 1e-12
+    nothing = SufficientStatistics(one[:, None], 0.0 * one, 0.0 * one[0], 10**8)
+    assert bool(torch.stack(best_scales(nothing)).isfinite().all())

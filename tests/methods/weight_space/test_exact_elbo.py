@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from gpx.bases import RandomFourier
+from gpx.bases import ImportanceWeightedFourier, RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -22,7 +22,7 @@ M, N, NOISE = 8, 12, 0.15
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
-def problem(num_dense=0, diagonal="free", randomise=True):
+def problem(num_dense=0, diagonal="free", randomise=True, basis=None):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(N, 2, generator=generator)
     y = torch.sin(x.sum(1)) + 0.1 * torch.randn(N, generator=generator)
@@ -36,7 +36,7 @@ def problem(num_dense=0, diagonal="free", randomise=True):
         diagonal=diagonal,
         warm_start=False,
         diagonal_rows=0,
-        basis=partial(RandomFourier, block_frequencies=2),
+        basis=basis or partial(RandomFourier, block_frequencies=2),
     )
     model.initialise(x, y, generator=generator)
     if randomise:
@@ -181,3 +181,14 @@ def test_lists_of_blocks_add_up_to_the_whole(monkeypatch):
         parts = WeightSpaceELBO().evidence(model, x, y)
     torch.testing.assert_close(parts.value, whole.value, rtol=1e-13, atol=0)
     assert parts.parts.keys() == whole.parts.keys()
+
+
+def test_importance_weights_in_single_precision():
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        model, x, y = problem(
+            diagonal="closed_form", basis=partial(ImportanceWeightedFourier, num_inputs=2)
+        )
+        value = WeightSpaceELBO().evidence(model.to(dtype), x.to(dtype), y.to(dtype)).value
+        found.append(float(value.detach()))
+    assert found[1] == pytest.approx(found[0], rel=1e-4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from gpx.bases import RandomFourier, standard_normals
+from gpx.bases import LaplacianEigenfunctions, RandomFourier, standard_normals
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -530,3 +530,22 @@ def test_training_resumed_from_state_dicts_is_bitwise_the_uninterrupted_one():
         for name, value in a.items():
             same = torch.equal(value, b[name]) if torch.is_tensor(value) else value == b[name]
             assert same, name
+
+
+def test_a_snapshot_allows_hyperparameters_that_do_not_move_the_features():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(30, 1, generator=generator)
+    y = torch.sin(3.0 * x[:, 0])
+    model = QSGP(
+        kernel=RBF(1),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_basis=12,
+        covariance="mean_field",
+        basis=partial(LaplacianEigenfunctions, num_inputs=1),
+    )
+    model.initialise(x, y, generator=generator)
+    objective = QuadruplyStochasticELBO(30, support_rows=0, snapshot=True)
+    objective.prepare(model, x, y)
+    objective.evidence(model, x, y, generator=generator).value.backward()
+    assert model.kernel.parametrizations.lengthscale.original.grad is not None

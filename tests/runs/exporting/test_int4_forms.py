@@ -87,9 +87,11 @@ BASES = {
 GIVEN = ("units", "periodic centres", "powers")
 
 
-def predictor_of(kernel, basis, num_basis, cls=Direct, **options):
-    """A model after two sweeps, as ``gpx.load`` would give it."""
+def predictor_of(kernel, basis, num_basis, cls=Direct, constant=False, **options):
+    """A model after two sweeps, as ``gpx.load`` would give it; the second input may be constant."""
     x, y = (torch.from_numpy(v) for v in table())
+    if constant:
+        x[:, 1] = 0.5
     scaler, _ = Standardiser.fit(x, y, scale_targets=True)
     x, y = scaler.transform_inputs(x), (y - scaler.target_mean) / scaler.target_scale
     likelihood = Bernoulli() if cls is DirectLogistic else Gaussian(0.05)
@@ -155,6 +157,21 @@ def test_the_c_function_does_the_same(name, tmp_path):
     else:
         want = found.predict(inputs)
         mean, variance = by_c(tmp_path / "model.c", inputs)
+    np.testing.assert_allclose(mean, want.mean, rtol=2e-6)
+    np.testing.assert_allclose(variance, want.variance, rtol=1e-5)
+
+
+@needs_compiler
+def test_a_constant_column_is_exported(tmp_path):
+    predictor = predictor_of(*BASES["grid"], constant=True)
+    found = gpx.export(predictor, tmp_path / "model.c", samples=5)
+    inputs = table(50, seed=1)[0]
+    inputs[:, 1] = 0.5
+    drawn = predictor.scaler.original_mean(draws_of(predictor, inputs, 5)).numpy()
+    want = found.predict(inputs)
+    unit = float(predictor.scaler.target_scale)
+    np.testing.assert_allclose(want.mean, drawn.mean(0), atol=2e-3 * unit)
+    mean, variance = by_c(tmp_path / "model.c", inputs)
     np.testing.assert_allclose(mean, want.mean, rtol=2e-6)
     np.testing.assert_allclose(variance, want.variance, rtol=1e-5)
 
