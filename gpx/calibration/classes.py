@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -27,13 +28,16 @@ MAX_ABS_LOG = 6.0
 """Largest absolute logarithm of the temperature, and of a slope."""
 
 
+TEMPERATURE_DEVIATION = math.log(2.0)
+"""Standard deviation of the logarithm of a temperature below one under its prior."""
+
+
 class Temperature(Recalibration):
     """Temperature scaling, softmax(log p / T); keeps the most probable class.
 
-    T > 1 makes an overconfident model less certain. Fitted by maximum likelihood, a convex problem
-    in 1 / T, with targets smoothed by two pseudo-observations spread over the classes: without
-    them T would go to zero where all held-out rows are predicted rightly. If the fit lowers the
-    likelihood of the held-out rows, T stays one.
+    T > 1 makes an overconfident model less certain. Fitted by maximum likelihood of the held-out
+    rows, which never decreases, and below T = 1 with a log-normal prior, one within a factor of
+    two: without it T would go to zero where all rows are predicted rightly.
 
     Source: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017.
     """
@@ -51,17 +55,13 @@ class Temperature(Recalibration):
         require_rows(y)
         logits = class_logits(predictive)
         classes = class_numbers(y, _task(predictive))
-        smoothed = _smoothed(classes, logits, len(y))
 
-        def scaled(log_temperature: float) -> Tensor:
-            return torch.log_softmax(logits * float(np.exp(-log_temperature)), 1)
+        def loss(log_temperature: float) -> float:
+            scaled = logits * float(np.exp(-log_temperature))
+            prior = 0.5 * (min(log_temperature, 0.0) / TEMPERATURE_DEVIATION) ** 2
+            return float(nll_loss(torch.log_softmax(scaled, 1), classes)) + prior / len(y)
 
-        found = minimise_log_parameter(
-            lambda at: -float((smoothed * scaled(at)).sum(1).mean()), MAX_ABS_LOG
-        )
-        if nll_loss(scaled(found), classes) > nll_loss(scaled(0.0), classes):
-            found = 0.0
-        self.log_temperature.fill_(found)
+        self.log_temperature.fill_(minimise_log_parameter(loss, MAX_ABS_LOG))
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
@@ -115,10 +115,12 @@ class Platt(Recalibration):
                 f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
                 "hold out more of them"
             )
-        # n are the rows of a row's class where there are two, and all rows where there are more: a
-        # class of ten in a hundred rows would otherwise be at most as certain as ten rows can say
+        # a row counts (n + 2 / C) / (n + 2) for its class, 2 / C / (n + 2) for others; n are its
+        # class's rows where there are two, and all rows where there are more: a class of ten in a
+        # hundred rows would otherwise be at most as certain as ten rows can say
+        truth = one_hot(classes, total).to(logits)
         alike = counts[classes].unsqueeze(1) if total == 2 else float(len(y))
-        smoothed = _smoothed(classes, logits, alike)
+        smoothed = (truth * alike + 2.0 / total) / (alike + 2.0)
         width = 1 if task == "binary" else total
         start = torch.stack([logits.new_ones(width), logits.new_zeros(width)])
 
@@ -152,13 +154,6 @@ class Platt(Recalibration):
             return {"slope": slopes[0], "intercept": offsets[0]}
         named = {f"slope.{number}": value for number, value in enumerate(slopes)}
         return named | {f"intercept.{number}": value for number, value in enumerate(offsets)}
-
-
-def _smoothed(classes: Tensor, logits: Tensor, alike: Tensor | float) -> Tensor:
-    """Targets (n, C): with n alike rows (n + 2 / C) / (n + 2) of one's own class, and for each of
-    the others 2 / C / (n + 2)."""
-    total = logits.shape[1]
-    return (one_hot(classes, total).to(logits) * alike + 2.0 / total) / (alike + 2.0)
 
 
 def _scale_logits(log_probabilities: Tensor, coefficients: Tensor) -> Tensor:
