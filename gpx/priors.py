@@ -161,8 +161,9 @@ class DimensionScaled(Priors):
     lengthscales here are longer by this factor. log noise variance ~ N(-4, 1), for targets of unit
     variance, if the likelihood has a noise variance.
 
-    In a part of the kernel with ``active_dims`` d is their number. Lengthscales without the unit of
-    inputs (``Periodic``, ``Categorical``) have no prior.
+    In a part of the kernel with ``active_dims`` d is their number, and in a product, whose factors
+    multiply, that of all its factors together. Lengthscales without the unit of inputs
+    (``Periodic``, ``Categorical``) have no prior.
 
     Args:
         num_inputs: d.
@@ -188,14 +189,31 @@ class DimensionScaled(Priors):
         prior = self.parameters[name]
         if name != "lengthscale" or not isinstance(prior, LogNormal):
             return prior
-        part, count = model, self.num_inputs
+        part, count, product = model, self.num_inputs, False
         for step in full.split(".")[:-1]:
             part = part.get_submodule(step)
             active = getattr(part, "active_dims", None)
-            count = count if active is None else len(active)
+            if not product:
+                count = count if active is None else len(active)
+            if not product and getattr(part, "multiplies", False):
+                count, product = _num_columns(part, count), True
         if not getattr(part, "lengthscale_in_unit_of_x", True):
             return None
         return LogNormal(prior.median * math.sqrt(count / self.num_inputs), prior.factor)
+
+
+def _num_columns(product: nn.Module, count: int) -> int:
+    """Columns of the factors with a lengthscale in the unit of inputs; ``count``: of all."""
+    columns: set[int] = set()
+    for part in product.modules():
+        unit = getattr(part, "lengthscale_in_unit_of_x", False)  # kernels only
+        if not unit or getattr(part, "lengthscale", None) is None:
+            continue
+        active = getattr(part, "active_dims", None)
+        if not isinstance(active, torch.Tensor):
+            return count
+        columns.update(active.tolist())
+    return len(columns) or count
 
 
 def _learned(model: nn.Module) -> Iterator[Constrained]:

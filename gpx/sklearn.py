@@ -291,16 +291,17 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
         if ordinal and all(isinstance(label, str) for label in self.classes_):
             self._train(x, labels.astype(str), self.likelihood)
             order = [str(label) for label in self.predictor_.labels]
-            self._columns = [order.index(label) for label in self.classes_]
+            self._columns: list[int] | slice = [order.index(label) for label in self.classes_]
         else:
             self._train(x, codes.astype(np.float64), self.likelihood or default)
-            self._columns = list(range(len(self.classes_)))
+            self._columns = slice(None)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Probability (n, C) of every class of ``classes_``."""
         x = self._inputs(X)
-        return self.predictor_.predict_classes(x).probability[:, self._columns]
+        columns = getattr(self, "_columns", slice(None))  # pickles of earlier versions have none
+        return self.predictor_.predict_classes(x).probability[:, columns]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable label (n,)."""

@@ -7,7 +7,7 @@ import torch
 from torch import distributions
 
 from gpx.errors import CheckpointError, ConfigError
-from gpx.kernels import RBF, Categorical, Kumaraswamy, Matern52, Periodic, Sum, Warped
+from gpx.kernels import RBF, AxisProduct, Categorical, Kumaraswamy, Matern52, Periodic, Sum, Warped
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import QSGP, ExactGP
@@ -196,6 +196,10 @@ def test_priors_for_many_inputs_count_those_of_each_part():
     assert of(RBF(active_dims=[3])) == pytest.approx(density(1))
     mixed = Sum([RBF(active_dims=[0, 2]) * Categorical([[1]]), RBF() * Periodic(active_dims=[0])])
     assert of(mixed) == pytest.approx(density(2) + density(25))
+    # the same function, by factors of one input each
+    assert (
+        of(AxisProduct("rbf", 25)) == pytest.approx(of(RBF(25))) == pytest.approx(25 * density(25))
+    )
     warped = Warped(RBF(), Kumaraswamy(3), active_dims=[4, 5, 6])
     assert of(warped) == pytest.approx(density(3))
 

@@ -117,6 +117,9 @@ class Product(_Combination):
         kernels: at least one; products among them are flattened.
     """
 
+    multiplies: ClassVar[bool] = True
+    """Whether correlations of its parts multiply, for priors by the number of inputs."""
+
     tile_source = ProductTiles
 
     def _combine(self, values: list[Any]) -> Any:

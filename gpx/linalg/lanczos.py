@@ -129,11 +129,11 @@ class Lanczos:
         beta = size * torch.linalg.vector_norm(rest / size.unsqueeze(-1), dim=-1)
         self._scale = torch.maximum(self._scale, alpha.abs() + beta)
         noise = BREAKDOWN.get(beta.dtype, 20.0) * torch.finfo(beta.dtype).eps * self._scale
+        whole = i + 1 == rest.shape[-1]
+        beta = beta * (not whole)
         if i:  # the coupling that ended a column moves along, as the last one
             beta = torch.where(self.exhausted, self._betas[:, i - 1], beta)
             self._betas[:, i - 1].masked_fill_(self.exhausted, 0.0)
-        whole = i + 1 == rest.shape[-1]
-        beta = beta * (not whole)
         self.exhausted = self.exhausted | (beta <= noise) | whole
         self._alphas[:, i], self._betas[:, i] = alpha, beta
         self._next = torch.where(

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,8 +22,8 @@ BASELINES = ("baseline.linear.rmse", "baseline.5-nn.rmse")
 NAMED = (("data", "data.name"), ("model", "model.name"))
 """Title of a column, and the key of metrics.json."""
 NOT_SETTINGS = ("seed", "data.split", "facts", "resume")
-FOUND = ("memory_budget", "num_data", "num_inputs", "ard_num_dims")
-"""Ends of names of options that hold what a split or a machine has, unless they are given."""
+FOUND = {"num_data": "num_train", "num_inputs": "num_inputs", "ard_num_dims": "num_inputs"}
+"""Options, by the end of their name, that hold a fact of the split unless another is given."""
 
 
 class RunTable(NamedTuple):
@@ -93,13 +93,22 @@ def _settings_of(run: Path) -> dict[str, Any]:
     if not isinstance(config, DictConfig):
         raise DataError(f"{run / 'config.yaml'} holds no options of a run")
     flat = _flatten(config)
-    # of a kernel that was chosen and fitted, every run has its own
-    fitted = ("kernel.", "likelihood.") if flat.get("facts.kernel_choice") else ()
-    return {
-        name: value
-        for name, value in flat.items()
-        if not name.startswith((*NOT_SETTINGS, *fitted)) and not name.endswith(FOUND)
-    }
+    return {name: value for name, value in flat.items() if not _is_found(name, flat)}
+
+
+def _is_found(name: str, flat: Mapping[str, Any]) -> bool:
+    """Whether an option holds what a split, a machine or a fit has found, and is no setting."""
+    last, value = name.rpartition(".")[2], flat[name]
+    # a budget that was not given is that of the machine at the time
+    if name.startswith(NOT_SETTINGS) or last == "memory_budget":
+        return True
+    if last in FOUND:
+        return bool(value == flat.get(f"facts.{FOUND[last]}"))
+    if not flat.get("facts.kernel_choice"):
+        return False
+    # of a kernel that was chosen and fitted every run has its own, and its own noise
+    fitted = isinstance(value, float | list) and last != "noise_floor"
+    return name.startswith("kernel.") or (name.startswith("likelihood.") and fitted)
 
 
 def _metrics_of(run: Path) -> dict[str, Any]:

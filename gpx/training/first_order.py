@@ -352,6 +352,10 @@ class FirstOrder(Optimizer):
             optimiser.load_state_dict(state[role])
             for group, mine in zip(optimiser.param_groups, own, strict=True):
                 group.update(mine)  # torch restores the settings of the stopped run
+                for parameter in group["params"] if group.get("amsgrad") else ():
+                    moments = optimiser.state.get(parameter)
+                    if moments:  # of a run without it
+                        moments.setdefault("max_exp_avg_sq", moments["exp_avg_sq"].clone())
         if self.settling is not None and "settling" in state:
             self.settling.load_state_dict(state["settling"])
 

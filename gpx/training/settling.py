@@ -40,6 +40,7 @@ class Settling:
         self.at: int | None = None
         self.rest = self.length
         self.ran_out = False
+        self.budget: float | None = None  # in which time ran out, in seconds
         self.broken = False  # whether the current stretch lacks losses
 
     def add(self, loss: Tensor, step: int) -> bool:
@@ -81,7 +82,7 @@ class Settling:
         """
         if self.at is not None or seconds < (1.0 - LAST_SHARE) * budget:
             return False
-        self.at, self.ran_out = step, True
+        self.at, self.ran_out, self.budget = step, True, budget
         self.rest = max(1, int(step * (budget - seconds) / max(seconds - of_start, 1e-9)))
         return True
 
@@ -100,7 +101,8 @@ class Settling:
         if budget is None or seconds < (1.0 - LAST_SHARE) * budget:
             self.at, self.rest, self.ran_out = None, self.length, False
             self.before, self.broken = None, True
-        elif step >= self.at + self.rest and seconds < budget:  # it ended, and has a little more
+        elif self.budget is not None and budget > self.budget and step >= self.at + self.rest:
+            # it ended, and has a little more
             self.at, self.ran_out = None, False
             self.run_out(step, seconds, of_start, budget)
 
@@ -110,13 +112,14 @@ class Settling:
 
     def state_dict(self) -> dict[str, Any]:
         """State that a resumed run needs."""
-        names = ("sums", "before", "at", "rest", "ran_out", "broken", "length")
+        names = ("sums", "before", "at", "rest", "ran_out", "budget", "broken", "length")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state_dict``; if stretches have another length now, skip the current one."""
         self.sums, self.at = state["sums"], state["at"]
         self.rest, self.ran_out = state.get("rest", self.length), state.get("ran_out", False)
+        self.budget = state.get("budget")
         self.broken = state.get("broken", False)
         self.before = None if state["before"] is None else tuple(state["before"])
         if state.get("length", self.length) != self.length:

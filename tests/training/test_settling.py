@@ -183,6 +183,8 @@ def test_time_runs_out_once_and_what_is_left_is_kept():
     assert (again.at, again.end(1000), again.ran_out) == (120, 160, True)
     again.given_more_time(121, 8.1, 2.0, 10.0)
     assert again.end(1000) == 160
+    again.given_more_time(160, 9.9, 2.0, 10.0)  # no more time than before
+    assert again.end(1000) == 160
     again.given_more_time(160, 10.0, 2.0, 12.0)  # had ended there; 8 s made 160 steps
     assert (again.at, again.end(1000), again.ran_out) == (160, 200, True)
     again.given_more_time(161, 8.1, 2.0, 20.0)
