@@ -343,10 +343,16 @@ class FirstOrder(Optimizer):
         self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
             own = [{k: v for k, v in g.items() if k != "params"} for g in optimiser.param_groups]
-            stored = state[role]["param_groups"]
-            if any(mine.keys() - group.keys() for mine, group in zip(own, stored, strict=True)):
+            stored = state[role]["param_groups"] if role in state else []
+            alike = len(stored) == len(own) and all(
+                mine.keys() <= group.keys() and len(group["params"]) == len(now["params"])
+                for mine, group, now in zip(own, stored, optimiser.param_groups, strict=True)
+            )
+            if not alike:
                 logger.warning(
-                    "optimizer.groups.%s: moments of another algorithm are dropped", role
+                    "optimizer.groups.%s: moments of another algorithm are dropped, or of other "
+                    "parameters",
+                    role,
                 )
                 continue
             optimiser.load_state_dict(state[role])
