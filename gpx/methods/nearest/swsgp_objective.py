@@ -28,7 +28,6 @@ class Local(Protocol):
 
     likelihood: Likelihood
     inducing: Tensor
-    learn_inducing: bool
     num_neighbours: int
 
     def nearest(self, x: Tensor) -> Tensor:
@@ -104,7 +103,9 @@ class SWSGPObjective(StepCount, Objective[Local]):
     def _fill_table(self, model: Local, x: Tensor) -> None:
         if isinstance(x, LazyRows):
             return
-        if not model.learn_inducing and self.scope == "point":
+        # an optimiser may hold points for some steps that are trained later
+        learned = getattr(model, "learn_inducing", model.inducing.requires_grad)
+        if not learned and self.scope == "point":
             found = model.nearest(x).int()
             if self.table.shape == found.shape:
                 self.table.copy_(found)  # in place, for recorded steps
