@@ -47,6 +47,15 @@ class DataSized(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, **dict.fromkeys(self.derived)}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle; what a version before did not have is empty."""
+        super().__setstate__(state)
+        for name in self.derived:
+            self.__dict__.setdefault(name, None)
+        for name in self.data_sized:
+            if name not in self._buffers and name not in self._parameters:
+                self.register_buffer(name, torch.zeros(0))
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self._forget_derived()
         return super()._apply(fn, recurse)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -113,3 +115,15 @@ def test_what_is_in_double_precision_keeps_every_digit_where_the_rest_is_cast():
     assert torch.equal(made.sums, third)
     assert torch.equal(made.weights, third)
     assert made.weights is parameter  # an optimiser may hold it
+
+
+def test_a_pickle_of_a_version_with_fewer_attributes_is_completed():
+    held = pickle.loads(pickle.dumps(Squares()))
+    state = held.__getstate__()
+    for name in Squares.derived:
+        state.pop(name)
+    state["_buffers"] = {k: v for k, v in state["_buffers"].items() if k not in Squares.data_sized}
+    again = Squares.__new__(Squares)
+    again.__setstate__(state)
+    assert all(getattr(again, name) is None for name in Squares.derived)
+    assert all(getattr(again, name).numel() == 0 for name in Squares.data_sized)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -51,6 +52,12 @@ class _FixedRule(nn.Module):
         return torch.tensordot(self.weights.to(values.dtype), values, dims=1)
 
 
+@lru_cache
+def _smallest_gap(count: int) -> float:
+    nodes, _ = np.polynomial.hermite_e.hermegauss(count)
+    return float(np.diff(np.sort(nodes)).min(initial=np.inf))
+
+
 class GaussHermite(_FixedRule):
     """E h(f) for f ~ N(mean, variance) as a weighted sum over fixed nodes.
 
@@ -64,14 +71,17 @@ class GaussHermite(_FixedRule):
     Attributes:
         nodes (Q,): roots in units of the standard deviation, float64.
         weights (Q,): sum to one, float64.
-        gap: smallest distance of two nodes.
     """
 
     def __init__(self, num_nodes: int = 20) -> None:
         if num_nodes < 1:
             raise ConfigError(f"num_nodes={num_nodes} must be at least 1")
         super().__init__(*np.polynomial.hermite_e.hermegauss(num_nodes))
-        self.gap = float(np.diff(np.sort(self.nodes.numpy())).min(initial=np.inf))
+
+    @property
+    def gap(self) -> float:
+        """Smallest distance of two nodes."""
+        return _smallest_gap(len(self.nodes))
 
     def points(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Values of f at the nodes: (n, ...) -> (Q, n, ...).

@@ -113,7 +113,7 @@ class ProductFactors:
         """
         raised: list[int] = []
         for part, columns in self.learned_lengthscales:
-            if isinstance(part, Periodic):
+            if not part.lengthscale_in_unit_of_x:
                 continue
             current = part.lengthscale
             floor = least[columns].to(current)

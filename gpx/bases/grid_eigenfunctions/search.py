@@ -14,7 +14,6 @@ from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.sufficient_statistics import FittedWeights, SufficientStatistics
 from gpx.constants import LOG_TWO_PI
 from gpx.errors import NotPositiveDefinite
-from gpx.kernels.periodic import Periodic
 
 NOISE_GRID = 400
 """Number of ratios of noise to outputscale that ``best_scales`` compares."""
@@ -121,7 +120,7 @@ def _limits(basis: GridEigenfunctions, x: Tensor) -> tuple[Tensor, Tensor]:
     shortest = torch.maximum(basis.resolved_lengthscales(x), MIN_LENGTHSCALE * span)
     least, longest = [], []
     for part, columns in basis.factors.learned_lengthscales:
-        if isinstance(part, Periodic):  # its lengthscale has no unit of the inputs
+        if not part.lengthscale_in_unit_of_x:
             like = torch.ones_like(part.lengthscale.detach().reshape(-1), dtype=torch.float64)
             least.append(MIN_LENGTHSCALE * like)
             longest.append(MAX_LENGTHSCALE * like)

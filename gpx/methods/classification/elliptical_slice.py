@@ -138,7 +138,8 @@ class EllipticalSlice(Chain[SampledGP]):
         self.model, self.place, self.inputs = model, model.place, x
         self.frames: Frame | None = None
         self.bound = True
-        if self.saved:
+        restored, self.restored = self.restored, False
+        if restored and self.saved:
             self.z, self.positions = self.saved["z"], self.saved["positions"]
             self.trace, self.history = list(self.saved["trace"]), list(self.saved["history"])
             self.spread = self.saved["spread"]
@@ -146,6 +147,7 @@ class EllipticalSlice(Chain[SampledGP]):
             return
         model.samples, model.latents = model.samples[:0], model.latents[:0]
         self.trace, self.history = [], []
+        self.evaluations = dict.fromkeys(self.evaluations, 0)
         generator = stream(seed, "chains", x.device)
         like: dict[str, Any] = {"dtype": torch.float64, "device": x.device}
         p = model.likelihood.num_latents
@@ -365,5 +367,5 @@ class EllipticalSlice(Chain[SampledGP]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
-        self.saved = dict(state)
+        self.saved, self.restored = dict(state), True
         self.load_schedule(state)

@@ -74,7 +74,7 @@ class AxisKernels:
         """
         for kernel, _ in self.parts[axis]:
             assert isinstance(kernel, Stationary)
-            if isinstance(kernel, Periodic):
+            if not kernel.lengthscale_in_unit_of_x:
                 continue
             found = kernel.lengthscale.detach().clone()
             if found.numel() == 1:

@@ -15,6 +15,7 @@ import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 
+from gpx.constraints import positive_parameters
 from gpx.errors import ConfigError
 from gpx.kernels import Product, Scale, Sum
 from gpx.kernels.base import Kernel
@@ -210,6 +211,28 @@ def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
         divided = _divide(part, num_inputs)
         parts.append(part if divided else Scale(part, 1.0 / num_inputs))
     return Sum(parts)
+
+
+def with_scales(state: dict[str, Any], prefix: str, kernel: Kernel) -> None:
+    """Complete the state of a sum that was stored when copies without a learned scale had none.
+
+    Their scale was one, and stays so.
+
+    Args:
+        state: changed in place.
+        prefix: of the kernel's entries.
+        kernel: of ``additive_kernel``.
+    """
+    for i, part in enumerate(kernel.kernels if isinstance(kernel, Sum) else []):
+        own = f"{prefix}kernels.{i}."
+        if not isinstance(part, Scale) or any(name.startswith(f"{own}kernel.") for name in state):
+            continue
+        for name in [name for name in state if name.startswith(own)]:
+            state[f"{own}kernel.{name.removeprefix(own)}"] = state.pop(name)
+        for scale in positive_parameters(part, below=False):
+            state[f"{own}parametrizations.{scale.name}.original"] = scale.constraint.right_inverse(
+                torch.ones_like(scale.raw)
+            ).detach()
 
 
 def _set_column(kernel: Kernel, column: int) -> None:

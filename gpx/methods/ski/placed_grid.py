@@ -11,7 +11,7 @@ from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg.interpolation import Boundary, Method
-from gpx.methods.ski.additive import AdditiveGrid
+from gpx.methods.ski.additive import AdditiveGrid, with_scales
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.methods.ski.projection import Projection
@@ -69,6 +69,8 @@ class PlacedGrid(InDoublePrecision):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in self.later:
             state_dict.setdefault(prefix + name, torch.zeros(0, dtype=torch.float64))
+        if self.additive:
+            with_scales(state_dict, f"{prefix}kernel.", self.kernel)
         if len(state_dict[prefix + "floors"]):
             bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -375,6 +375,29 @@ def test_burn_in_that_is_ended_early_leaves_samples():
     assert len(model.samples) == 2 * 4
 
 
+def test_another_run_begins_chains_of_its_own():
+    x, y = points(6, seed=2)
+    models = [
+        SampledGP(kernel=RBF(None, 0.7, 2.0), mean=Zero(), likelihood=Bernoulli("probit")).double()
+        for _ in range(2)
+    ]
+    for model in models:
+        model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    first = EllipticalSlice(chains=2, burn_in=1, iterations=6, thin=1)
+    first.bind(models[0], x, 0)
+    start = first.positions.clone()
+    generator = torch.Generator().manual_seed(0)
+    for step in range(4):
+        first.step(step, x, y, generator=generator)
+    resumed = EllipticalSlice(chains=2, burn_in=1, iterations=6, thin=1)
+    resumed.load_state_dict(first.state_dict())
+    resumed.bind(models[0], x, 0)
+    assert torch.equal(resumed.positions, first.positions)
+    resumed.bind(models[1], x, 0)
+    assert torch.equal(resumed.positions, start)
+    assert not resumed.trace
+
+
 @pytest.mark.parametrize("all_fixed", [False, True])
 def test_hyperparameters_that_are_fixed_stay_where_they_are(all_fixed):
     x, y = points(6, seed=2)

@@ -10,7 +10,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF, AxisProduct, Matern32, Periodic, SpectralMixture
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.ski.additive import additive_kernel
+from gpx.methods.ski.additive import additive_kernel, with_scales
 from gpx.methods.ski.projection import LinearProjection
 from gpx.models import SKI, SKIStream
 from gpx.objectives import SKIEvidence
@@ -169,3 +169,23 @@ def test_the_trace_that_pivots_leave_is_within_its_bound_over_several_axes():
         assert system.part.complete
         low, high = system.logdet_bracket()
     assert 0.1 * system.left_out < high - low <= system.left_out
+
+
+def test_states_of_copies_without_a_scale_load_with_a_scale_of_one():
+    """As runs stored them whose kernel had a fixed outputscale."""
+    kernel = additive_kernel(RBF(outputscale=None), 2).double()
+    kernel.kernels[0].kernel.lengthscale = torch.tensor(0.7)
+    old = {
+        name.replace(".kernel.", "."): value
+        for name, value in kernel.state_dict(prefix="kernel.").items()
+        if "scale.original" not in name.replace("lengthscale.original", "")
+    }
+    assert len(old) == 2
+    with_scales(old, "kernel.", kernel)
+    kernel.load_state_dict({name.removeprefix("kernel."): value for name, value in old.items()})
+    x = torch.randn(5, 2).double()
+    torch.testing.assert_close(kernel.diagonal(x), torch.full((5,), 2.0).double())
+    assert float(kernel.kernels[0].kernel.lengthscale.detach()) == pytest.approx(0.7)
+    same = dict(old)
+    with_scales(same, "kernel.", kernel)
+    assert same == old
