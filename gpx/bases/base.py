@@ -155,13 +155,18 @@ class Basis(DataSized, ABC):
         return f"{self.num_basis} functions"
 
     def fit_scales(
-        self, statistics: SufficientStatistics, *, unit_noise: bool = False
+        self,
+        statistics: SufficientStatistics,
+        *,
+        unit_noise: bool = False,
+        noise: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, str] | None:
         """Set the kernel's outputscale to that of largest evidence, after ``start``.
 
         Args:
             statistics: of the training data.
             unit_noise: keep a noise variance of one: the outputscale becomes the ratio of the two.
+            noise (): a noise variance that is not trained; given only then.
 
         Returns:
             the factor () applied to the outputscale, the noise variance () that goes with it, and a

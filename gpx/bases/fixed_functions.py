@@ -68,6 +68,7 @@ def fix_functions(
     *,
     generator: torch.Generator,
     unit_noise: bool = False,
+    fixed_noise: bool = False,
     spent: Spent = never,
 ) -> Start:
     """Choose, draw or place the functions for the kernel and the data, and sum over the data.
@@ -79,10 +80,12 @@ def fix_functions(
         generator: source of randomness.
         spent: asked during a search for hyperparameters whether it must stop.
         unit_noise: keep a noise variance of one: the outputscale becomes the ratio of the two.
+        fixed_noise: ``noise`` is not trained: the outputscale is the best one for it.
     """
     note = basis.start(x, residual, noise, generator=generator, spent=spent)
     statistics = sufficient_statistics(basis, x, residual)
-    found = basis.fit_scales(statistics, unit_noise=unit_noise)
+    given = {"noise": noise} if fixed_noise and not unit_noise else {}
+    found = basis.fit_scales(statistics, unit_noise=unit_noise, **given)
     if found is None:
         return Start(statistics, noise.double(), note)
     factor, noise, remark = found

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,6 +60,11 @@ class IterativePosterior(GaussianPosterior):
         self._system: PreconditionedKernel | None = None
         self._rule: VarianceRule | None = None
         self._widest = -1.0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._widest is None:  # how earlier versions said that a variance had no certificate
+            self._widest = math.inf
 
     def system(self) -> PreconditionedKernel:
         """K and Q at the posterior's hyperparameters; built once."""

@@ -21,6 +21,7 @@ from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.operators.algebra import Index, combine, combined, rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
+from gpx.operators.symmetry import require_symmetric
 from gpx.tensor_checks import check_alike
 
 EXACT = (Structured, DiagLinearOperator, TriangularLinearOperator)
@@ -60,6 +61,7 @@ class Scaled(Structured):
     def _solution(self, right: Tensor) -> Tensor:
         if bool((self.scale == 0).any()):
             raise NotPositiveDefinite(f"{self._name()} is zero times an operator: no solve")
+        self._require_symmetric_base("solve")
         return self.base.solve(right) / self.scale[..., None, None]
 
     def _logdet(self) -> Tensor:
@@ -68,7 +70,13 @@ class Scaled(Structured):
                 f"the log-determinant of {self._name()} needs a positive scale; found "
                 f"{float(self.scale.min()):.2e}"
             )
+        self._require_symmetric_base("logdet")
         return self.base.logdet() + self.shape[-1] * self.scale.log()
+
+    def _require_symmetric_base(self, what: str) -> None:
+        """Refuse an unsymmetric base that is not ``EXACT``: it would read one triangle of it."""
+        if not isinstance(self.base, EXACT):
+            require_symmetric(self.base, what)
 
     def _diagonal(self) -> Tensor:
         return self.scale[..., None] * self.base._diagonal()

@@ -1,5 +1,6 @@
 """Iterative posterior against the Cholesky one: certificates, golden values, serialisation."""
 
+import copy
 import io
 import math
 import warnings
@@ -381,3 +382,10 @@ def test_options_are_checked():
     ):
         with pytest.raises(ConfigError, match=text):
             IterativeOptions(**options)
+
+
+def test_a_pickle_of_an_earlier_version_without_certificates_has_facts():
+    model, x, y = problem(n=20)
+    posterior = model.condition(x, y)
+    posterior._widest = None
+    assert copy.deepcopy(posterior).facts()["variance_error_bound"] == "none"

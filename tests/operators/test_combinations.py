@@ -140,3 +140,18 @@ def test_nothing_has_an_empty_diagonal_and_no_pivots():
     assert nothing.diagonal().shape == (0,)
     with pytest.raises(ShapeError, match="needs a row"):
         nothing.pivoted_cholesky(1)
+
+
+def test_a_multiple_of_a_foreign_operator_that_is_not_symmetric_is_refused():
+    """A solve of linear_operator's own reads one triangle of it."""
+    matrix = spd(5) + torch.triu(draw(5, 5), 1)
+    scale = torch.tensor(2.0).double()
+    for solve in (
+        lambda: Scaled(DenseLinearOperator(matrix), scale).solve(draw(5, 1)),
+        lambda: Scaled(DenseLinearOperator(matrix), scale).logdet(),
+    ):
+        with pytest.raises(NotPositiveDefinite, match="needs a symmetric matrix"):
+            solve()
+    lower = TriangularLinearOperator(matrix.tril())
+    want = torch.linalg.solve(2.0 * matrix.tril(), draw(5, 1))
+    torch.testing.assert_close(Scaled(lower, scale).solve(draw(5, 1)), want)

@@ -94,14 +94,19 @@ class GridFeatures(GridEigenfunctions):
         return chosen.note
 
     def fit_scales(
-        self, statistics: SufficientStatistics, *, unit_noise: bool = False
+        self,
+        statistics: SufficientStatistics,
+        *,
+        unit_noise: bool = False,
+        noise: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, str] | None:
         """As in ``Basis``; None without ``noise_first``. A fixed outputscale stays: factor one."""
         if not self.noise_first:
             return None
         before = self.factors.outputscale.detach().double()
         fixed = None if self.factors.learned_scales else torch.ones_like(before)
-        factor, noise, remark = scales_for(statistics, self.factors.num_inputs, fixed)
+        given = None if noise is None else noise.double()
+        factor, noise, remark = scales_for(statistics, self.factors.num_inputs, fixed, given)
         if unit_noise:
             factor, noise = factor / noise, torch.ones_like(noise)
         self.factors.set_outputscale(factor * before)

@@ -249,7 +249,7 @@ ROUNDING = 1e-14
 
 
 def best_scales(
-    sums: SufficientStatistics, outputscale: Tensor | None = None
+    sums: SufficientStatistics, outputscale: Tensor | None = None, noise: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Outputscale and noise variance that maximise the evidence of fixed eigenfunctions.
 
@@ -260,6 +260,7 @@ def best_scales(
     Args:
         sums: of rows without weights.
         outputscale (): a fixed one, for which only the noise variance is found.
+        noise (): a fixed one, for which only the outputscale is found.
 
     Returns:
         outputscale (), noise ().
@@ -268,6 +269,8 @@ def best_scales(
     Source: after Evans thesis, section 4.3; the profile is ours.
     """
     n = sums.num_data
+    if outputscale is not None and noise is not None:
+        return outputscale, noise
     values, vectors = torch.linalg.eigh(sums.gram)
     values = values.clamp(min=0.0)
     power = (vectors.mT @ sums.projected).square()
@@ -276,7 +279,13 @@ def best_scales(
     quadratic = (sums.squared - (power / (values + ratio)).sum(1)) / ratios
     # the ratio n log(ratio) + sum log(1 + lambda / ratio) is log det of F^T F + ratio I
     logs = n * ratios.log() + (values / ratio).log1p().sum(1)
-    if outputscale is None:
+    if outputscale is not None:
+        scales = outputscale.to(ratios).expand_as(ratios)
+        loss = quadratic / scales + logs
+    elif noise is not None:
+        scales = noise.to(ratios) / ratios
+        loss = quadratic / scales + n * scales.log() + logs
+    else:
         scales = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
         loss = n * scales.log() + logs
         # exclude ratios at which vanishing features would ask for an ever larger outputscale
@@ -284,8 +293,5 @@ def best_scales(
         # and those at which what the functions leave unexplained is rounding, which may be negative
         rounding = quadratic * ratios <= ROUNDING * sums.squared
         loss[bad | (rounding & ~rounding.all())] = torch.inf
-    else:
-        scales = outputscale.to(ratios).expand_as(ratios)
-        loss = quadratic / scales + logs
     best = torch.argmin(loss)
     return scales[best], scales[best] * ratios[best]

@@ -97,7 +97,10 @@ def choose_eigenfunctions(
 
 
 def scales_for(
-    sums: SufficientStatistics, inputs: int, outputscale: Tensor | None = None
+    sums: SufficientStatistics,
+    inputs: int,
+    outputscale: Tensor | None = None,
+    noise: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, str]:
     """Outputscale and noise variance of largest evidence, with a remark if it is all noise.
 
@@ -105,15 +108,18 @@ def scales_for(
         sums: of rows without weights.
         inputs: d.
         outputscale (): a fixed factor on the outputscale of the features; None: the best one.
+        noise (): a fixed noise variance; None: the best one.
 
     Returns:
-        factor () on the outputscale of the features, noise () (at least 2e-6), remark.
+        factor () on the outputscale of the features, noise () (at least 2e-6 if it is not fixed),
+        remark.
     """
-    outputscale, noise = best_scales(sums, outputscale)
+    fixed = noise
+    outputscale, noise = best_scales(sums, outputscale, fixed)
     remark = ""
     if noise > ALL_NOISE_SHARE * sums.squared / sums.num_data:
         remark = (
             "; they explain nothing of the targets: start from longer lengthscales, "
             f"lengthscale={math.sqrt(inputs):.1f}"
         )
-    return outputscale, noise.clamp_min(MIN_NOISE), remark
+    return outputscale, noise.clamp_min(MIN_NOISE) if fixed is None else noise, remark

@@ -92,6 +92,10 @@ class Column:
 
     def _codes(self, values: Values) -> Floats:
         codes = {text: float(code) for code, text in enumerate(self.texts)}
+        for text, code in list(codes.items()):
+            # models trained by earlier versions may know a whole number of mixed columns as "1.0"
+            if text.endswith(".0") and number_of(text) is not None:
+                codes.setdefault(text.removesuffix(".0"), code)
         codes[""] = np.nan
         found = [codes.get(text, UNSEEN) for text in texts_of(values)]
         if values.dtype.kind == "f":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from gpx.errors import ConfigError
+from gpx.errors import CheckpointError, ConfigError
 from gpx.methods.base.model import Model
 from gpx.methods.base.own_steps import OwnSteps
 
@@ -57,3 +57,14 @@ class Chain(OwnSteps[ModelT]):
         if "schedule" in state:
             self.burn_in, self.thin = state["schedule"]
             self.cut = True
+
+    def require_coordinates(self, saved: int, wanted: int) -> None:
+        """Raise CheckpointError if a stored state has another number of coordinates than sampled.
+
+        A run that was stopped by a version that sampled fixed hyperparameters cannot go on.
+        """
+        if saved != wanted:
+            raise CheckpointError(
+                f"the chain of this checkpoint has {saved} hyperparameters and the model samples "
+                f"{wanted} (fixed ones are not sampled): this run cannot go on, start it anew"
+            )

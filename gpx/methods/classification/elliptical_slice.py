@@ -140,6 +140,7 @@ class EllipticalSlice(Chain[SampledGP]):
         self.bound = True
         restored, self.restored = self.restored, False
         if restored and self.saved:
+            self.require_coordinates(self.saved["positions"].shape[-1], self.place.size)
             self.z, self.positions = self.saved["z"], self.saved["positions"]
             self.trace, self.history = list(self.saved["trace"]), list(self.saved["history"])
             self.spread = self.saved["spread"]

@@ -109,7 +109,9 @@ class NetworkModel(Model):
                 continue
             if layer.kernel.order:
                 continue
-            below = [self.network.body] if layer is self.network.head else []
+            below = _modules_before(layer, self.network.body)
+            if layer is self.network.head:
+                below = [self.network.body]
             if isinstance(layer.features, LearnedFeatures):
                 below.append(layer.features.frequencies)
             if any(p.requires_grad for module in below for p in module.parameters()):
@@ -175,3 +177,14 @@ class NetworkModel(Model):
         for layer in random_layers(self.network):
             if id(layer) not in placed:
                 layer.draw_start(generator)
+
+
+def _modules_before(layer: nn.Module, body: nn.Module) -> list[nn.Module]:
+    """Modules whose outputs reach ``layer`` within a body; known of ``nn.Sequential`` only."""
+    if not isinstance(body, nn.Sequential):
+        return []
+    parts = list(body)
+    for number, part in enumerate(parts):
+        if any(module is layer for module in part.modules()):
+            return [*parts[:number], *_modules_before(layer, part)]
+    return []

@@ -170,8 +170,12 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
     def fix(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the basis functions and compute the sums over the data x (n, d), y (n,)."""
         noise = self.likelihood.noise_variance
-        start = fix_functions(self.basis, x, y - self.mean(x), noise, generator=generator)
-        if is_trained(self.likelihood, "noise_variance"):
+        learns_noise = is_trained(self.likelihood, "noise_variance")
+        residual = y - self.mean(x)
+        start = fix_functions(
+            self.basis, x, residual, noise, generator=generator, fixed_noise=not learns_noise
+        )
+        if learns_noise:
             set_above_floor(self.likelihood, "noise_variance", start.noise)
         self.note = start.note
         self.set_prior_scale()

@@ -94,9 +94,11 @@ def set_scales(basis: GridEigenfunctions, likelihood: Gaussian, x: Tensor, resid
     """
     sums = feature_sums(basis, basis.modes(), x, residual)
     fixed = None if basis.factors.learned_scales else basis.factors.outputscale
-    outputscale, noise, remark = scales_for(sums, x.shape[1], fixed)
+    learned = is_trained(likelihood, "noise_variance")
+    known = None if learned else likelihood.noise_variance.double()
+    outputscale, noise, remark = scales_for(sums, x.shape[1], fixed, known)
     basis.factors.set_outputscale(outputscale)
-    if is_trained(likelihood, "noise_variance"):
+    if learned:
         set_above_floor(likelihood, "noise_variance", noise)
     return remark
 

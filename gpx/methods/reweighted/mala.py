@@ -112,6 +112,7 @@ class MALA(Chain[Reweighted]):
         restored, self.restored = self.restored, False
         self.accepted, self.trace = 0, []
         if restored and self.saved:
+            self.require_coordinates(len(self.saved["chain"]["position"]), len(position))
             self.chain = Langevin.restored(self._density, self.saved["chain"])
             self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
             self.here = JointDensity(**self.saved["here"])

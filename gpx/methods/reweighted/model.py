@@ -220,6 +220,7 @@ class Reweighted(ReweightedState, Model):
             self.noise_variance,
             generator=generator,
             unit_noise=self.is_probit,
+            fixed_noise=not self.learns_noise,
             spent=deadline,
         )
         if deadline.passed:

@@ -99,10 +99,11 @@ class AdditiveCovariance(GridCovariance):
     def low_rank(
         self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
     ) -> PivotedPart:
-        """As in ``GridCovariance``: pivots of every axis, with an equal share of the rank.
+        """As in ``GridCovariance``, with the pivots of each axis in a block of their own.
 
-        And of the error: every row has weights on every axis, so the error of its variance is the
-        sum over axes of an axis's trace error over its points.
+        Rank and tolerance are divided equally among the axes. A row has weights on every axis, so
+        the error of its variance is the sum over axes of trace error / points of that axis, which
+        is at most ``tolerance / points`` of all axes together, as for one block.
         """
         points = sum(len(b.tensors[0]) for b in self.blocks)
         share = tolerance / (len(self.blocks) * points)

@@ -128,3 +128,9 @@ def test_a_column_without_any_value_is_missing_whatever_its_type(kind: str, give
     if given:
         with pytest.raises(DataError, match=r"row 1: found (nan|NaT), expected a"):
             column.numbers(values, place, False)
+
+
+def test_whole_numbers_that_earlier_versions_kept_with_a_point_are_found():
+    code = Column("code", "category", ("1.0", "2", "2.0", "v1.0"))
+    found = code.numbers(cells("1", "1.0", "2", "2.0", "v1"), place, False)
+    assert found.tolist() == [0.0, 0.0, 1.0, 2.0, UNSEEN]

@@ -7,7 +7,7 @@ import scipy.stats
 import torch
 from class_problems import parts, points
 
-from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.errors import CheckpointError, ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
 from gpx.means import Constant, Zero
@@ -418,3 +418,18 @@ def test_hyperparameters_that_are_fixed_stay_where_they_are(all_fixed):
     assert lengths.pop() == pytest.approx(0.7)
     assert all_fixed is (len(scales) == 1)
     assert bool(posterior.predict(x).variance.isfinite().all())
+
+
+def test_a_checkpoint_that_sampled_a_fixed_hyperparameter_is_refused_in_words():
+    x, y = points(6, seed=2)
+    model = SampledGP(kernel=RBF(None, 0.7, 2.0), mean=Zero(), likelihood=Bernoulli("probit"))
+    model.double().initialise(x, y, generator=torch.Generator())
+    chains = EllipticalSlice(chains=2, burn_in=1, iterations=6, thin=1)
+    chains.bind(model, x, 0)
+    kernel = RBF(None, 0.7, 2.0)
+    kernel.parametrizations.lengthscale.original.requires_grad_(False)
+    fixed = SampledGP(kernel=kernel, mean=Zero(), likelihood=Bernoulli("probit")).double()
+    again = EllipticalSlice(chains=2, burn_in=1, iterations=6, thin=1)
+    again.load_state_dict(chains.state_dict())
+    with pytest.raises(CheckpointError, match="has 2 hyperparameters and the model samples 1"):
+        again.bind(fixed, x, 0)

@@ -5,12 +5,13 @@ import copy
 import pytest
 import torch
 from draws import draws
+from torch import nn
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, ArcCosine
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace, MixedOutputs, Poisson, Softmax, StudentT
-from gpx.methods.deep import draws_of
+from gpx.methods.deep import GPLayer, Network, NetworkModel, draws_of
 from gpx.models import DeepGP
 from gpx.objectives import SampledELBO
 
@@ -334,3 +335,15 @@ def test_outputs_of_mixed_latents_have_the_variance_of_their_draws():
     each = posterior.components(x).mean @ likelihood.mixing.mT
     found = posterior.outputs(x, likelihood).variance
     torch.testing.assert_close(found, each.var(0, correction=0), rtol=1e-2, atol=1e-3)
+
+
+def test_steps_above_trained_layers_of_a_sequence_are_refused():
+    trained, fixed = nn.Linear(2, 4), nn.Linear(2, 4).requires_grad_(False)
+    for first in (trained, fixed):
+        body = nn.Sequential(nn.Sequential(first, nn.Tanh()), GPLayer(ArcCosine(0), 4, 2))
+        made = NetworkModel(Network(body, GPLayer(RBF(), 2)), Gaussian(), num_inputs=2)
+        if first is trained:
+            with pytest.raises(ConfigError, match=r"ArcCosine\(0\) are steps"):
+                made.check(data()[0])
+        else:
+            made.check(data()[0])

@@ -141,6 +141,10 @@ def test_best_scales_equal_a_search_over_the_evidence():
     scale, noise = best_scales(sums, torch.tensor(0.02))
     assert float(scale) == pytest.approx(0.02)
     assert value(scale, noise) > max(value(scale, noise * v) for v in (0.8, 0.9, 1.1, 1.2))
+    known = torch.tensor(0.3, dtype=torch.float64)
+    scale, noise = best_scales(sums, noise=known)
+    assert float(noise) == pytest.approx(0.3)
+    assert value(scale, noise) > max(value(scale * s, noise) for s in (0.8, 0.9, 1.1, 1.2))
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from recordings import FromTheHost, Recorder
 
 from gpx.bases import GridFeatures, RandomFourier
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.errors import ConfigError
+from gpx.errors import CheckpointError, ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg.cholesky import checks_deferred
@@ -360,3 +360,15 @@ def test_a_second_model_gets_a_chain_of_its_own():
     chain.bind(fresh, phi, 0)
     assert (chain.trace, chain.accepted) == ([], 0)
     torch.testing.assert_close(chain.chain.position, fresh.position)
+
+
+def test_a_checkpoint_that_sampled_a_noise_that_is_fixed_is_refused_in_words():
+    phi, y = problem(m=3)
+    before, after = model_of(phi, y, WeightPriors()), model_of(phi, y, WeightPriors())
+    chain = MALA(burn_in=2, iterations=4, thin=1)
+    chain.bind(before, phi, 0)
+    again = MALA(burn_in=2, iterations=4, thin=1)
+    again.load_state_dict(chain.state_dict())
+    after.likelihood.requires_grad_(False)
+    with pytest.raises(CheckpointError, match="has 4 hyperparameters and the model samples 3"):
+        again.bind(after, phi, 0)
