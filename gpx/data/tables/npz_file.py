@@ -86,9 +86,11 @@ class NPZFile(DataSource):
         """All rows.
 
         Raises:
-            DataError: no such file or array, not numbers, shapes that do not agree.
+            DataError: no such file or array, not numbers, shapes that do not agree, an array that
+                is used twice.
         """
         path = existing_file(under(self.root, self.path))
+        self._require_different(path)
         inputs, targets = self._inputs(path), self._targets(path)
         if len(inputs) != len(targets):
             raise DataError(
@@ -112,6 +114,23 @@ class NPZFile(DataSource):
             checksums=checksums([path]),
             target_transform=self.target_transform,
         )
+
+    def _require_different(self, path: Path) -> None:
+        """Raise DataError if an array is used twice, for example as an input and as the target."""
+        inputs = [self.x] if isinstance(self.x, str) else self.x
+        uses = [*(("x", name) for name in inputs), ("y", self.y), ("test", self.test)]
+        uses += [("noise", self.noise), ("weights", self.weights)]
+        taken: dict[str, str] = {}
+        for role, array in uses:
+            if array is None:
+                continue
+            if array in taken:
+                first = taken[array]
+                raise DataError(
+                    f"{path}: array {array!r} is used twice, in {role}="
+                    f"{'' if first == role else f' and {first}='}; expected different arrays"
+                )
+            taken[array] = role
 
     def _inputs(self, path: Path) -> Frame:
         if isinstance(self.x, str):

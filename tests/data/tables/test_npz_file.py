@@ -153,3 +153,22 @@ def test_an_archive_with_other_names_than_columns(
         NPZFile(path, input_names=names, missing=missing).table()
     with pytest.raises(DataError, match=said):
         NPZFile(path, target_names=names, missing=missing).table()
+
+
+@pytest.mark.parametrize(
+    ("options", "roles"),
+    [
+        ({"x": ["a", "y"]}, "in y= and x="),
+        ({"x": "y"}, "in y= and x="),
+        ({"x": ["a", "a"]}, "in x="),
+        ({"x": ["a", "b"], "noise": "b"}, "in noise= and x="),
+        ({"x": ["a", "b"], "weights": "b"}, "in weights= and x="),
+        ({"x": ["a"], "noise": "b", "weights": "b"}, "in weights= and noise="),
+        ({"x": ["a", "b"], "test": "b"}, "in test= and x="),
+    ],
+)
+def test_an_array_is_used_once(tmp_path: Path, options: dict, roles: str) -> None:
+    path = str(tmp_path / "a.npz")
+    np.savez(path, a=np.zeros(3), b=np.array([1.0, 0.0, 1.0]), y=np.ones(3))
+    with pytest.raises(DataError, match=rf"is used twice, {roles}; expected different arrays"):
+        NPZFile(path, **options).table()
