@@ -117,17 +117,26 @@ class BlockCache:
             return
         if not len(self._held):
             self._held = self._held.new_empty(self.room * self.block_rows, self.parts.width)
-        keep = set(asked.tolist())
+        try:
+            self._assign(missing, keep=set(asked.tolist()))
+            numbers = self.blocks[missing]
+            # consecutive blocks are read together
+            for run in np.split(np.arange(len(missing)), np.flatnonzero(np.diff(numbers) != 1) + 1):
+                self._read([missing[i] for i in run])
+        except BaseException:
+            # blocks that have a place but were not read would be taken for read ones; a part of the
+            # places cannot be given up, as their number is that of the next free place
+            self._slots.clear()
+            raise
+
+    def _assign(self, missing: list[int], keep: set[int]) -> None:
+        """Give blocks a place: a free one, or that of the oldest block that is not to be kept."""
         leaving = (block for block in list(self._slots) if block not in keep)
         for block in missing:
             if len(self._slots) < self.room:
                 self._slots[block] = len(self._slots)
             else:
                 self._slots[block] = self._slots.pop(next(leaving))
-        numbers = self.blocks[missing]
-        # consecutive blocks are read together
-        for run in np.split(np.arange(len(missing)), np.flatnonzero(np.diff(numbers) != 1) + 1):
-            self._read([missing[i] for i in run])
 
     def _read(self, blocks: list[int]) -> None:
         """Read consecutive blocks."""
