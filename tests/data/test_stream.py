@@ -83,6 +83,29 @@ def test_no_more_test_rows_than_asked_and_the_others_are_trained_on(pairs):
     assert data.num_train == ROWS - data.num_test
 
 
+@pytest.mark.parametrize("folds", [80, 100, 997])
+def test_a_short_stream_has_as_many_folds_as_are_asked_for(pairs, folds):
+    data = load(Stream(str(pairs), test_fraction=1 / folds, split=folds - 1), task="regression")
+    assert 0 < data.num_test <= 2 * ROWS / folds
+    assert data.num_train == ROWS - data.num_test
+
+
+def test_blocks_are_smaller_only_if_folds_lack_blocks(tmp_path):
+    folder = write_pairs(tmp_path / "short", X[:250], Y[:250], cuts=(0, 250))
+
+    def tested(folds):
+        splits = (Stream(str(folder), test_fraction=1 / folds, split=s) for s in range(folds))
+        return sorted(load(each, task="regression").num_test for each in splits)
+
+    assert tested(84) == [1, *83 * [3]]  # 250 // 64 rows: 84 blocks are enough
+    assert tested(85) == [*45 * [2], *40 * [4]]  # 250 // 85 rows: 125 blocks
+
+
+def test_no_more_folds_than_rows(pairs):
+    with pytest.raises(DataError, match="has 997 rows, fewer than the 998 that 998 splits need"):
+        load(Stream(str(pairs), test_fraction=1 / 998), task="regression")
+
+
 def test_any_rows_are_had_whatever_the_cache_holds(pairs):
     whole = load(Stream(str(pairs)), task="regression").train_x
     dense = everything(whole)
@@ -94,6 +117,23 @@ def test_any_rows_are_had_whatever_the_cache_holds(pairs):
         assert torch.equal(small[rows], dense[rows])
     assert torch.equal(torch.cat(list(small.split(64))), dense)
     assert len(small.cache._held) <= small.cache.room * small.cache.block_rows
+
+
+@pytest.mark.parametrize("buffer_rows", [30, 131_072])
+def test_rows_are_read_again_after_an_interrupted_read(pairs, monkeypatch, buffer_rows):
+    dense = everything(load(Stream(str(pairs)), task="regression").train_x)
+    rows = load(Stream(str(pairs), buffer_rows=buffer_rows), task="regression").train_x
+    rows[0:5]
+
+    def interrupted(start, stop):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rows.cache.parts, "read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rows[500:550]
+    assert torch.equal(rows[500:550], dense[500:550])
+    assert torch.equal(rows[0:5], dense[0:5])
 
 
 def test_an_epoch_reads_little_more_than_every_row_once(tmp_path):

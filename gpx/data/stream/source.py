@@ -32,16 +32,16 @@ BLOCK_ROWS = 256
 """Rows of a block, which is read, and assigned to training or testing, as a whole; fewer if the
 stream is short."""
 MIN_BLOCKS = 64
-"""Fewest blocks of a stream."""
+"""Fewest blocks of a stream that has as many rows; more if there are more folds."""
 
 
 class Stream(DataSource):
     """Rows of .npy or Parquet files, read in batches; memory does not grow with their number.
 
     The stream is divided into blocks of 256 consecutive rows. A fold is a random tenth of the
-    blocks; at most ``max_test_rows`` of its rows are tested, and its other blocks are trained on.
-    Whole blocks are held out because consecutive rows are often similar, so that test rows between
-    training rows would give too small errors.
+    blocks. Of these, as many as hold at most ``max_test_rows`` rows, but at least one, are tested,
+    and the others are trained on. Whole blocks are held out because consecutive rows are often
+    similar, so that test rows between training rows would give too small errors.
 
     Batches are drawn from a buffer of ``buffer_rows`` rows with random pieces of four blocks each;
     an epoch visits every piece once and begins at a random row. Every row is in a batch with equal
@@ -55,7 +55,7 @@ class Stream(DataSource):
         target: number of the target's column, or for Parquet files its name, or a list of several;
             or a .npy file of targets beside ``path``; None: the last column, or y of pairs.
         test_path: separate files to test on, in the format of ``path``; None: a fold of blocks.
-        max_test_rows: most test rows in memory.
+        max_test_rows: most test rows in memory; a block is tested in any case.
         sample_rows: most random training rows in memory, for the start of hyperparameters, inducing
             points and variational distribution, and for the baselines.
         buffer_rows: training rows in memory from which batches are drawn.
@@ -106,6 +106,9 @@ class Stream(DataSource):
         parts = find_parts(under(self.root, self.path), self.target)
         total = len(parts)
         size = max(1, min(BLOCK_ROWS, total // MIN_BLOCKS))
+        folds = round(1.0 / self.test_fraction)
+        if self.test_path is None and -(-total // size) < folds:
+            size = max(1, total // folds)  # a block for each fold
         trained = np.ones(-(-total // size), dtype=bool)
         if self.test_path is None:
             trained[self._test_blocks(total, size, str(self.path))] = False
@@ -165,7 +168,7 @@ class Stream(DataSource):
         )
 
     def _test_blocks(self, rows: int, size: int, where: str) -> NDArray[np.int64]:
-        """Numbers of the test blocks: those of the fold, up to ``max_test_rows`` rows."""
+        """Numbers of the test blocks: those of the fold, up to ``max_test_rows`` rows, or one."""
         folds, blocks = round(1.0 / self.test_fraction), -(-rows // size)
         if not 0 <= self.split < folds:
             raise DataError(
