@@ -131,10 +131,10 @@ class TableFile(DataSource):
         else:
             roles["inputs"] = [find_column(layout, c) for c in self.inputs]
         _require_different(layout, roles)
-        options = self._options(layout, roles)
         names = tuple(layout.names[i] for i in roles["target"])
         if not layout.header_line:
             names = numbered_names(len(names), "y") if len(names) > 1 else ("y",)
+        options = self._options(layout, roles, names)
         files, test = [layout.path], None
         if self.test_path is not None:
             other = self.layout(under(self.root, self.test_path))
@@ -158,13 +158,17 @@ class TableFile(DataSource):
             target_transform=self.target_transform,
         )
 
-    def _options(self, layout: Layout, roles: Mapping[str, list[int]]) -> ColumnOptions:
+    def _options(
+        self, layout: Layout, roles: Mapping[str, list[int]], target_names: tuple[str, ...]
+    ) -> ColumnOptions:
         """The options, with names of columns in place of numbers."""
+        called = dict(zip(roles["target"], target_names, strict=True))
 
         def named(columns: list[Choice] | None) -> tuple[str, ...] | None:
             if columns is None:
                 return None
-            return tuple(layout.names[find_column(layout, column)] for column in columns)
+            found = [find_column(layout, column) for column in columns]
+            return tuple(called.get(i, layout.names[i]) for i in found)
 
         policies = replace(
             self.policies,

@@ -249,3 +249,11 @@ def test_cells_of_several_targets_may_be_empty(tmp_path: Path) -> None:
         CSVFile(path, target="b", inputs=["a"]).table()
     with pytest.raises(DataError, match=r"line 3, column 2 \('b'\): found an empty cell"):
         CSVFile(path, target=["a", "c"], inputs=["b"]).table()  # inputs are as they were
+
+
+def test_a_target_of_texts_is_a_category_by_number_if_columns_have_no_names(tmp_path: Path) -> None:
+    path = write(tmp_path, "2,0.1,b\n1,0.2,a\n2,0.3,b\n")
+    table = CSVFile(path, header=False, categories=[0, -1]).table()
+    assert (table.y.tolist(), table.class_names) == ([1.0, 0.0, 1.0], ("a", "b"))
+    assert table.coding is not None
+    assert [each.column.kind for each in table.coding.columns] == ["category", "number"]
