@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -241,20 +242,23 @@ class TransformedLaw(Distribution):
     @property
     def mean(self) -> Tensor:
         """Mean, by a Gauss-Hermite rule of ``QUADRATURE_NODES`` nodes."""
-        return self._moments()[0]
+        return self._moments[0]
 
     @property
     def variance(self) -> Tensor:
         """Variance, by the same rule."""
-        return self._moments()[1]
+        return self._moments[1]
 
+    @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance; a node at a time, so that memory is that of a few (n, parts)."""
         at, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
-        z = torch.from_numpy(at).to(self.parts.mean.device)
-        w = torch.from_numpy(weights / weights.sum()).to(z)
         centre, spread = self.parts.mean.double(), self.parts.stddev.double()
-        values = self.from_base(centre.unsqueeze(-1) + spread.unsqueeze(-1) * z)
-        mean, square = values @ w, values.square() @ w
+        mean, square = torch.zeros_like(centre), torch.zeros_like(centre)
+        for z, w in zip(at.tolist(), (weights / weights.sum()).tolist(), strict=True):
+            values = self.from_base(centre + spread * z)
+            mean = mean + w * values
+            square = square + w * values.square()
         if isinstance(self.base, MixtureSameFamily):
             mixture: Categorical = self.base.mixture_distribution
             share = mixture.probs.double()

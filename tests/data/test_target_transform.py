@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, StudentT
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.data import Table
 from gpx.data.target_transform import TargetTransform, TransformedLaw, require_positive
@@ -158,3 +159,29 @@ def test_targets_that_have_no_transform() -> None:
         TargetTransform.fitted("quantile", np.array([1.0, 2.0] * 40))
     with pytest.raises(ConfigError, match="target_transform=sqrt: choose one of log, boxcox, quan"):
         TargetTransform.fitted("sqrt", np.arange(9.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_take_the_memory_of_a_few_values_for_each_part(
+    kind: str, targets: np.ndarray
+) -> None:
+    rows, parts = 50, 20
+    largest = 0
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                largest = max(largest, out.numel())
+            return out
+
+    shape = (rows, parts)
+    normal = Normal(torch.zeros(shape).double(), torch.full(shape, 0.5).double())
+    shares = Categorical(torch.full(shape, 1.0 / parts).double())
+    law = TransformedLaw(
+        MixtureSameFamily(shares, normal), TargetTransform.fitted(kind, targets), 0.0, 1.0
+    )
+    with Recorder():
+        assert law.mean.shape == law.variance.shape == (rows,)
+    assert largest <= rows * parts
