@@ -22,7 +22,8 @@ WHITE_16_BITS = 65535.0
 class FrameFolder(GridSource):
     """Images of equal size in a folder, in the order of their names, as a grid with gaps.
 
-    Colours are averaged to a brightness between 0 and 1. The axes are row and column for a single
+    Colours are averaged to a brightness between 0 and 1. Files whose names begin with a dot, which
+    file systems hide, are no images of the folder. The axes are row and column for a single
     image, and frame, row and column for several.
 
     Args:
@@ -63,7 +64,11 @@ class FrameFolder(GridSource):
         folder = under(self.root, self.path)
         if not folder.is_dir():
             raise DataError(f"{folder} is not a folder; path= must name a folder of images")
-        files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
+        files = sorted(
+            file
+            for file in folder.iterdir()
+            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+        )
         if not files:
             raise DataError(f"{folder} holds no images ({', '.join(SUFFIXES)})")
         step = self.scale

@@ -115,3 +115,10 @@ def test_an_edited_mask_shows_in_the_checksums(tmp_path):
     first, second = found
     assert first["a.png"] == second["a.png"]
     assert first["mask mask.png"] != second["mask mask.png"]
+
+
+def test_hidden_files_and_folders_are_no_frames(tmp_path):
+    imsave(tmp_path / "1.png", np.ones((2, 2)), cmap="gray", vmin=0.0, vmax=1.0)
+    (tmp_path / "._1.png").write_bytes(b"of a file system")
+    (tmp_path / "old.png").mkdir()
+    assert FrameFolder(str(tmp_path)).grid().values.shape == (2, 2)
