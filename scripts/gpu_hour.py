@@ -51,9 +51,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "experiments" / "gpu" / "hour"
@@ -123,14 +124,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_table(folder: Path) -> None:
-    """Write RESULTS.md from ``rows.jsonl`` of the folder."""
-    rows = [json.loads(line) for line in lines(folder / "rows.jsonl")]
+    """Write RESULTS.md from ``rows.jsonl`` of the folder; lines that were cut off are left out."""
+    found = map(parse_row, (folder / "rows.jsonl").read_text().splitlines())
+    rows = [row for row in found if row is not None and {"stage", "device", "date"} <= row.keys()]
     (folder / "RESULTS.md").write_text(results(rows))
 
 
-def lines(path: Path) -> list[str]:
-    """Complete lines of a file that may have been cut off."""
-    return [line for line in path.read_text().splitlines() if line.endswith("}")]
+@contextlib.contextmanager
+def appended(path: Path) -> Iterator[TextIO]:
+    """A file to append lines to; a last line that was cut off is ended first."""
+    with path.open("a+b") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+    with path.open("a") as file:
+        yield file
 
 
 def not_run(stage: str, why: str) -> Row:
@@ -142,7 +151,7 @@ def skipped(stage: str, options: argparse.Namespace) -> list[Row]:
     """Write the row of a stage for which no time is left."""
     row = not_run(stage, "no time left") | {"at": 0.0, "device": options.device}
     row |= {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-    with (options.output / "rows.jsonl").open("a") as file:
+    with appended(options.output / "rows.jsonl") as file:
         file.write(json.dumps(row) + "\n")
     print("  ", console_line(row), flush=True)
     return [row]
@@ -151,7 +160,7 @@ def skipped(stage: str, options: argparse.Namespace) -> list[Row]:
 def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row]:
     """Run a stage in its own process, stop it after ``limit`` seconds, and write its rows."""
     command = [sys.executable, str(HERE / "gpu_stages.py"), stage, "--device", options.device]
-    command += ["--seconds", f"{limit:.0f}"] + ["--quick"] * options.quick
+    command += ["--until", str(time.time() + limit)] + ["--quick"] * options.quick
     print(f"== {stage} (at most {limit:.0f} s)", flush=True)
     rows: list[Row] = []
     started = time.monotonic()
@@ -171,7 +180,7 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
     listener.start()
     killer = threading.Timer(limit, kill_group, [process])
     killer.start()
-    with process, (options.output / "rows.jsonl").open("a") as file:
+    with process, appended(options.output / "rows.jsonl") as file:
 
         def keep(row: Row) -> None:
             seconds = round(time.monotonic() - started, 1)
@@ -271,14 +280,22 @@ def results(rows: list[Row]) -> str:
                 format_value(row.get("peer")),
                 ratio(row),
                 str(row.get("note", "")),
-                f"{row['date'][:10]} {(row.get('commit') or 'unknown')[:8]} {row['device']}",
+                f"{row['date'][:10]} {(row.get('commit') or 'unknown')[:8]} {device_of(row)}",
             ]
             clean = (c.replace("|", "/").replace("\n", " ") for c in cells)
             text.append("| " + " | ".join(clean) + " |")
     on_gpu = {row["name"]: row for row in latest.values() if row["device"].startswith("cuda")}
     if on_gpu:
+        cards = sorted({device_of(row) for row in on_gpu.values() if row.get("card")})
         text += ["", "## Asked of one GPU", "", *verdicts(on_gpu)]
+        text += ["", f"Measured on: {', '.join(cards)}."] * bool(cards)
     return "\n".join(text) + "\n"
+
+
+def device_of(row: Row) -> str:
+    """The device of a row, by the name of its GPU if that is known."""
+    named = row.get("card") if row["device"].startswith("cuda") else None
+    return named or row["device"]
 
 
 def ratio(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import statistics
@@ -35,9 +36,19 @@ LENGTHSCALE, NOISE = 2.0, 0.1
 SMALL_DATA = ("data=robot_arm", "data.num_points=400", "init.num_points=100")
 
 
+@functools.cache
+def card() -> str | None:
+    """Name of the GPU; None without one."""
+    with contextlib.suppress(RuntimeError):  # a driver that fails
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name()
+    return None
+
+
 def write_row(name: str, **row: Any) -> None:
     """Print a row as JSON; ``results`` of ``gpu_hour.py`` shows its keys."""
-    print(json.dumps({"name": name, "commit": COMMIT, **row}), flush=True)
+    # libraries may have left a line without its end
+    print("\n" + json.dumps({"name": name, "commit": COMMIT, "card": card(), **row}), flush=True)
 
 
 @contextlib.contextmanager
@@ -51,8 +62,10 @@ def catch_errors(name: str) -> Iterator[None]:
         where = f"{Path(place.filename).name}:{place.lineno}"
         write_row(name, passed=False, note=f"{type(error).__name__}: {first} ({where})")
     finally:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        # fails after an error that leaves the device unusable for this process, but not for others
+        with contextlib.suppress(RuntimeError):
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
 
 class Machine:
@@ -120,7 +133,8 @@ def run_train_py(
             process.kill()
             said, _ = process.communicate()
             last = [line for line in said.splitlines() if line.startswith("step")][-1:]
-            write_row(name, passed=None, note=f"stopped after {limit:.0f} s: {' '.join(last)}")
+            note = f"stopped after {limit:.0f} s: {' '.join(last)}"
+            write_row(name, passed=None, seconds_at_least=limit, note=note)
             return None
         seconds = time.perf_counter() - started
         if process.returncode:

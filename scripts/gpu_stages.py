@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 import warnings
 from functools import partial
 from typing import Any
@@ -80,13 +81,24 @@ def ceilings(machine: Machine) -> None:
 
 # -- headline runs --------------------------------------------------------------------------------
 
-HEADLINE = (
-    (("approx=qsgp", "data=kin40k"), "one CPU core (README)", 203.0),
-    (("approx=svgp", "data=kin40k", "kernel=matern32"), "one CPU core (README)", 215.0),
-    (("approx=sgpr", "data=kin40k", "kernel=matern32"), "one CPU core (README)", 498.0),
-    (("approx=vecchia", "data=kin40k"), "one CPU core (README)", 35.0),
-    (("approx=qsgp_inducing", "data=kin40k"), "one CPU core (README)", 279.0),
-    (("approx=exact", "data=kin40k", "trainer.max_steps=20"), None, None),
+MAIN_ROAD = ROOT / "experiments" / "main_road" / "rows.json"
+"""Runs of the README, measured on one CPU core."""
+
+
+def on_one_core(*options: str) -> tuple[tuple[str, ...], str, float | None]:
+    """A headline run, the name of its peer, and its seconds on one CPU core, if measured."""
+    rows = json.loads(MAIN_ROAD.read_text()).values()
+    seconds = {tuple(row["settings"]): row["metrics"]["train.seconds"] for row in rows}
+    return options, "one CPU core (experiments/main_road)", seconds.get(options)
+
+
+HEADLINE: tuple[tuple[tuple[str, ...], str, float | None], ...] = (
+    on_one_core("approx=qsgp", "data=kin40k"),
+    on_one_core("approx=svgp", "data=kin40k", "kernel=matern32"),
+    on_one_core("approx=sgpr", "data=kin40k", "kernel=matern32"),
+    on_one_core("approx=vecchia", "data=kin40k"),
+    (("approx=qsgp_inducing", "data=kin40k"), "one CPU core (docs/measured.md)", 279.0),
+    (("approx=exact", "data=kin40k", "trainer.max_steps=20"), "", None),
 )
 
 
@@ -114,7 +126,7 @@ def headline(machine: Machine) -> None:
             found, _ = done
             write_row(
                 name, value=found["train.seconds"], unit="s",
-                peer=None if machine.quick else peer, peer_name=peer_name or "",
+                peer=None if machine.quick else peer, peer_name=peer_name,
                 note=f"rmse {found['test.rmse']:.4f}, mnlp {found['test.mnlp']:.4f}, peak "
                 f"{found['memory.peak_mib']:.0f} MiB",
             )  # fmt: skip
@@ -122,7 +134,13 @@ def headline(machine: Machine) -> None:
 
 def two_million_points(machine: Machine) -> None:
     """Evidence and gradient of GRIEF at the size of the electric set, against its limits."""
-    sys.path.insert(0, str(ROOT / "experiments" / "grief"))
+    with catch_errors("GRIEF, evidence and gradient"):
+        sys.path.insert(0, str(ROOT / "experiments" / "grief"))
+        electric_size_step(machine)
+
+
+def electric_size_step(machine: Machine) -> None:
+    """The row of ``two_million_points``."""
     from electric_size import FUNCTIONS, MOST_BYTES, MOST_SECONDS, POINTS, measured
 
     points, functions = machine.size(POINTS, 4_000), machine.size(FUNCTIONS, 50)
@@ -270,11 +288,16 @@ def main() -> None:
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=600.0, help="time limit from now on")
+    parser.add_argument(
+        "--until", type=float, help="end of the time in seconds since 1970; overrides --seconds"
+    )
     options = parser.parse_args()
+    # the time that the imports above have taken counts
+    left = options.seconds if options.until is None else options.until - time.time()
     if not sys.warnoptions:
         warnings.filterwarnings("ignore", message=".*UnconvergedWarning.*")
-    STAGES[options.stage](Machine(options.device, options.quick, options.seconds))
+    STAGES[options.stage](Machine(options.device, options.quick, left))
 
 
 if __name__ == "__main__":

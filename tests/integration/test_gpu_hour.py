@@ -65,6 +65,14 @@ def test_every_run_of_the_stages_is_one_that_there_is(stages, monkeypatch):
             compose("train", overrides=[*recipe.split(), *stages.SILENT_RUN])
 
 
+def test_peers_of_the_headline_runs_are_the_figures_of_the_readme(stages):
+    rows = json.loads((ROOT / "experiments" / "main_road" / "rows.json").read_text())
+    peers = {options: seconds for options, _, seconds in stages.HEADLINE}
+    for name in ("qsgp", "svgp", "sgpr", "vecchia"):
+        run = tuple(rows[name]["settings"])
+        assert peers[run] == rows[name]["metrics"]["train.seconds"]
+
+
 def test_draws_for_the_other_device_are_those_of_the_cpu(stages):
     with claimed_cuda():
         plain = torch.randn(3, generator=torch.Generator().manual_seed(7))
@@ -192,10 +200,114 @@ def test_a_table_without_rows_is_one_sentence(gpu_hour, tmp_path, capsys):
     assert f"{tmp_path} has no rows.jsonl" in capsys.readouterr().err
 
 
-def test_what_is_asked_of_a_gpu_is_judged_by_its_rows(gpu_hour):
-    def row(stage, name, **more):
-        return {"stage": stage, "name": name, "device": "cuda", "date": "2026-01-01", **more}
+@pytest.mark.parametrize("cut", ['{"name": "cut', '{"name": "cut", "note": "{}'])
+def test_rows_after_a_line_that_was_cut_off_are_kept(gpu_hour, monkeypatch, tmp_path, cut):
+    folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, 'print(\'{"name": "a"}\')')
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text(cut)
+    assert gpu_hour.main(arguments) == 0
+    assert gpu_hour.main([*arguments, "--total", "1"]) == 1  # no time left
+    lines = (folder / "rows.jsonl").read_text().splitlines()
+    assert lines[0] == cut
+    assert [json.loads(line)["name"] for line in lines[1:]] == ["a", *2 * ["ceilings: to its end"]]
+    assert "| a |" in (folder / "RESULTS.md").read_text()
 
+
+def test_time_that_a_stage_takes_to_start_counts(gpu_hour, monkeypatch, tmp_path):
+    program = (
+        "import json, sys, time\n"
+        "until = float(sys.argv[sys.argv.index('--until') + 1])\n"
+        "print(json.dumps({'name': 'left', 'value': until - time.time()}))\n"
+    )
+    folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, program)
+    assert gpu_hour.main([*arguments, "--total", "20"]) == 0
+    assert 0.0 < rows_of(folder)[0]["value"] < 20.0
+
+
+def test_a_stage_knows_the_time_until_it_is_stopped(stages, monkeypatch):
+    left = []
+    monkeypatch.setitem(stages.STAGES, "ceilings", lambda machine: left.append(machine.left()))
+    own = ["gpu_stages.py", "ceilings", "--device", "cpu"]
+    for options in (["--until", str(time.time() + 30.0)], ["--seconds", "50"]):
+        monkeypatch.setattr(sys, "argv", [*own, *options])
+        stages.main()
+    assert 0.0 < left[0] < 30.0 < left[1] < 50.0
+
+
+def test_an_error_that_ends_the_use_of_the_device_ends_no_stage(stages, monkeypatch, capsys):
+    def illegal():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", illegal)
+    sys.modules["gpu_machine"].card.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_name", illegal)
+    with stages.catch_errors("part"):
+        illegal()
+    sys.modules["gpu_machine"].card.cache_clear()
+    row = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["passed"], row["card"]) == ("part", False, None)
+
+
+def test_grief_that_cannot_be_imported_leaves_the_other_headline_runs(stages, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "electric_size", None)
+    stages.two_million_points(stages.Machine("cpu", True, 60.0))
+    row = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["passed"]) == ("GRIEF, evidence and gradient", False)
+
+
+def test_a_row_begins_a_line_of_its_own(stages, gpu_hour, capsys):
+    print("[library] compiling ... ", end="")
+    stages.write_row("product", value=1.0)
+    rows = list(filter(None, map(gpu_hour.parse_row, capsys.readouterr().out.splitlines())))
+    assert [row["name"] for row in rows] == ["product"]
+
+
+def cuda_row(stage, name, **more):
+    return {"stage": stage, "name": name, "device": "cuda", "date": "2026-01-01", **more}
+
+
+def verdict(gpu_hour, claim, *rows):
+    """pass, FAIL or not run."""
+    lines = gpu_hour.results(list(rows)).splitlines()
+    (found,) = (line for line in lines if line.startswith("- ") and claim in line)
+    return found.removeprefix("- ").split(":")[0]
+
+
+def test_claims_of_runs_that_failed_or_took_too_long(gpu_hour):
+    run = cuda_row("headline", "train.py approx=qsgp data=kin40k")
+    claim = "data=kin40k in at most 20 s"
+    stopped = {"passed": None, "note": "stopped"}
+    assert verdict(gpu_hour, claim, run | {"passed": False}) == "FAIL"
+    assert verdict(gpu_hour, claim, run | stopped | {"seconds_at_least": 60.0}) == "FAIL"
+    # the start of the process may have taken so long
+    assert verdict(gpu_hour, claim, run | stopped | {"seconds_at_least": 25.0}) == "not run"
+    assert verdict(gpu_hour, claim, run | {"passed": None, "note": "no time left"}) == "not run"
+    step = cuda_row("peers", "SVGP-512, 1,024 rows, float32, replayed", value=0.5, peer=9.0)
+    wrong = step | {"passed": False}  # another loss than that of the plain step
+    for claim in ("a step of SVGP-512", "the same step"):
+        assert verdict(gpu_hour, claim, step) == "pass"
+        assert verdict(gpu_hour, claim, wrong) == "FAIL"
+
+
+def test_products_are_compared_on_one_gpu_only(gpu_hour):
+    triton, keops = (
+        cuda_row("peers", f"product, n = 100,000, 16 columns, {name}", value=value, card="H100")
+        for name, value in (("triton", 1.0), ("keops", 9.0))
+    )
+    claim = "kernel product"
+    assert verdict(gpu_hour, claim, triton, keops) == "pass"
+    assert verdict(gpu_hour, claim, triton, keops | {"card": "H200"}) == "not run"
+    assert verdict(gpu_hour, claim, triton | {"passed": False, "value": None}, keops) == "FAIL"
+    assert verdict(gpu_hour, claim, triton, keops | {"passed": False, "value": None}) == "not run"
+    table = gpu_hour.results([triton, keops | {"card": "H200"}])
+    assert "Measured on: H100, H200." in table
+    assert "2026-01-01 unknown H100 |" in table
+
+
+def test_what_is_asked_of_a_gpu_is_judged_by_its_rows(gpu_hour):
+    row = cuda_row
     product = "product, n = 100,000, 16 columns, {}"
     rows = [
         row("peers", product.format("keops"), value=30.0),
@@ -222,6 +334,7 @@ def test_rows_that_are_judged_are_those_of_the_stages(stages, gpu_hour):
     script = (ROOT / "scripts" / "gpu_comparisons.py").read_text()
     assert 'f"product, n = {n:,}, {columns} columns, {backend}"' in script
     assert 'f"SVGP-{size}, {batch:,} rows, {named(dtype)}"' in script
+    assert 'f"{name}, replayed"' in script
     assert 'f"exact GP, n = {n:,}, {named(dtype)}"' in script
     assert gpu_hour.verdicts.__globals__["GRID"].startswith(f"grid of {370**3:,} cells, a fifth")
     assert sys.modules["timing"].named(torch.float32) == "float32"
@@ -236,7 +349,7 @@ def test_a_run_over_its_limit_leaves_the_others_theirs(stages, capsys):
     machine = stages.Machine("cpu", True, 60.0)
     assert stages.run_train_py(machine, "long", options, 8.0) is None
     row = json.loads(capsys.readouterr().out)
-    assert (row["name"], row["passed"]) == ("long", None)
+    assert (row["name"], row["passed"], row["seconds_at_least"]) == ("long", None, 8.0)
     assert "stopped after 8 s" in row["note"]
     assert stages.run_train_py(machine, "wrong", ["approx=nothing"], 60.0) is None
     assert json.loads(capsys.readouterr().out)["passed"] is False
