@@ -20,12 +20,28 @@ from gpx.operators.kernel_matrix import KernelMatrix
 
 _PAIR_BLOCK = 32
 
+_DESCRIPTIONS = (
+    ("pairs",),
+    ("tiles",),
+    ("has_formula", "formula"),
+    ("radial_profiles", "radial_parts"),
+    ("local",),
+    ("summands",),
+    ("num_spectral_normals", "spectral_normals", "spectral_frequencies"),
+    ("draw_frequencies",),
+    ("spectral_density",),
+    ("log_spectral_density",),
+)
+"""What a class says about its ``covariance`` in other forms; those of one group go together."""
+
 
 class Kernel(Constructed, ABC):
     """A covariance function k(x, x').
 
     A subclass writes two methods, ``covariance`` and ``variance``; the base gives column selection,
-    shape checks, the lazy matrix and the algebra ``k1 + k2``, ``k1 * k2``, ``2.0 * k``.
+    shape checks, the lazy matrix and the algebra ``k1 + k2``, ``k1 * k2``, ``2.0 * k``. A subclass
+    that replaces the ``covariance`` of its parent does not inherit what else the parent says about
+    its own (``tiles``, ``pairs``, ``formula``, spectral methods, ...); what it writes itself stays.
 
     Args:
         active_dims: columns of x that the kernel uses, in this order; None for all of them.
@@ -39,6 +55,25 @@ class Kernel(Constructed, ABC):
     """Number of (active) inputs, where it has a parameter for each of them; None: any number."""
     lengthscale_in_unit_of_x: ClassVar[bool] = True
     """Whether a ``lengthscale``, where it has one, is compared with distances of inputs."""
+    _for_any_covariance: ClassVar[bool] = False
+    """Set by a class whose own methods hold for any covariance that its subclasses write."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # what a parent says about a covariance that this class replaces does not describe it
+        order = cls.__mro__
+
+        def place(name: str) -> int:
+            return next(i for i, base in enumerate(order) if name in vars(base))
+
+        written = place("covariance")
+        for group in _DESCRIPTIONS:
+            places = {name: place(name) for name in group}
+            if min(places.values()) <= written:
+                continue
+            for name, found in places.items():
+                if _describes_its_own(order[found]):
+                    setattr(cls, name, vars(Kernel)[name])
 
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -335,6 +370,29 @@ class Kernel(Constructed, ABC):
                 "are whole numbers from 1 on"
             )
         return Kernel.product_of([self] * int(power))
+
+
+def _describes_its_own(owner: type) -> bool:
+    """Whether methods of a class describe a covariance that it has, and that covariance only."""
+    covariance: Any = getattr(owner, "covariance", None)
+    if covariance is None or getattr(covariance, "__isabstractmethod__", False):
+        return False
+    return not vars(owner).get("_for_any_covariance", False)
+
+
+def computes_as(kernel: object, *kinds: type[Kernel]) -> bool:
+    """Whether a kernel is of one of these classes and computes what that class does.
+
+    False for a subclass with a covariance or a profile of its own, of which the structure of its
+    parent (factors, multiples, warped inputs) says nothing.
+    """
+    own = type(kernel)
+    defining = ("covariance", "of_squared_distance", "_combine")
+    return any(
+        issubclass(own, kind)
+        and all(getattr(own, name, None) is getattr(kind, name, None) for name in defining)
+        for kind in kinds
+    )
 
 
 def _scalar_value(value: object) -> float | None:

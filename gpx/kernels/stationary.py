@@ -54,6 +54,7 @@ class Stationary(Kernel):
     """The profile's shape parameter, 0-d, where it has one."""
     lengthscale: Tensor
     outputscale: Tensor
+    _for_any_covariance = True
 
     def __init__(
         self,

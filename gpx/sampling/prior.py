@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.backends import row_chunks
 from gpx.errors import ConfigError
-from gpx.kernels.base import Kernel
+from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.warped import Warped
 from gpx.tensor_checks import check_alike
 
@@ -88,14 +88,16 @@ def prior_functions(
     """
     if num < 1:
         raise ConfigError(f"at least one function must be drawn, got {num}")
-    if isinstance(kernel, Warped):
+    if isinstance(kernel, Warped) and computes_as(kernel, Warped):
         like = next(kernel.parameters(), torch.empty(0))
         with torch.no_grad():
             width = kernel.warped(like.new_zeros(1, num_inputs)).shape[1]
         inner = prior_functions(
             kernel.kernel, num, width, generator=generator, frequencies=frequencies
         )
-        return replace(inner, warp=kernel.warped)
+        within = inner.warp
+        warp = kernel.warped if within is None else _Composed(kernel.warped, within)
+        return replace(inner, warp=warp)
     sizes = [1] * num if frequencies.per_path else [num]
     return PriorFunctions(
         [_Waves.draw(kernel, size, num_inputs, frequencies.count, generator) for size in sizes]
@@ -125,6 +127,17 @@ class PriorFunctions:
         sizes = [waves.weights.shape[0] for waves in self.waves]
         parts = zip(self.waves, x.split(sizes), strict=True)
         return torch.cat([waves.each(rows) for waves, rows in parts])
+
+
+@dataclass(frozen=True)
+class _Composed:
+    """x -> inner(outer(x)): the inputs of a warped kernel within a warped one."""
+
+    outer: Callable[[Tensor], Tensor]
+    inner: Callable[[Tensor], Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inner(self.outer(x))
 
 
 @dataclass(frozen=True)

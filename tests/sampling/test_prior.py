@@ -1,12 +1,14 @@
 """Functions drawn from the prior: their covariance is the kernel's, and they are functions."""
 
 import math
+import pickle
 
 import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Constant, Linear, Matern12, Matern32, Scale, SpectralMixture
+from gpx.kernels import RBF, Constant, Linear, Matern12, Matern32, Scale, SpectralMixture, Warped
+from gpx.kernels.warped import Kumaraswamy, LinearWarp
 from gpx.sampling import Frequencies, prior_functions
 from gpx.sampling.prior import _Waves
 
@@ -111,6 +113,16 @@ def test_rows_are_taken_in_pieces(monkeypatch):
         pieces[:, :0].shape
         == prior_functions(kernel, 3, 2, generator=torch.Generator())(x[:0]).shape
     )
+
+
+def test_functions_of_a_kernel_warped_twice_go_through_both_maps():
+    first, second = Kumaraswamy(2, 2.0), LinearWarp(2)
+    second.root.data = torch.tensor([[3.0, 0.0], [0.5, 0.1]])
+    kernel = Warped(Warped(RBF(2), second), first).double()
+    plain = prior_functions(RBF(2).double(), 3, 2, generator=torch.Generator().manual_seed(0))
+    warped = prior_functions(kernel, 3, 2, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(warped))(x), plain(second(first(x))))
 
 
 def test_what_cannot_be_drawn_is_explained():

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from gpx.constraints import FLOOR, is_trained
 from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale
-from gpx.kernels.base import Kernel
+from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.constant import Constant
 from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.over_axes import AxisProduct
@@ -46,17 +46,17 @@ class ProductFactors:
         self._take(kernel)
 
     def _take(self, kernel: Kernel) -> None:
-        if isinstance(kernel, AxisProduct):  # its own scale; those of its parts are fixed to one
+        if computes_as(kernel, AxisProduct):  # its own scale; those of its parts are fixed to one
             self._scales.append((kernel, "outputscale"))
-        if isinstance(kernel, Product):
+        if isinstance(kernel, Product) and computes_as(kernel, Product, AxisProduct):
             for part in kernel.parts:
                 self._take(part)
             return
-        if isinstance(kernel, Scale):
+        if isinstance(kernel, Scale) and computes_as(kernel, Scale):
             self._scales.append((kernel, "scale"))
             self._take(kernel.kernel)
             return
-        if isinstance(kernel, Constant):
+        if computes_as(kernel, Constant):
             self._scales.append((kernel, "constant"))
             return
         columns = list(range(self.num_inputs))
@@ -67,7 +67,8 @@ class ProductFactors:
                 f"active_dims asks for column {max(columns)}, but the inputs have only "
                 f"{self.num_inputs} columns, numbered from 0"
             )
-        factors = isinstance(kernel, RBF | Periodic) or len(columns) == 1
+        factors = computes_as(kernel, RBF, Periodic) or len(columns) == 1
+        factors &= type(kernel).covariance is Stationary.covariance
         if not isinstance(kernel, Stationary) or not factors:
             raise ConfigError(
                 f"kernel {kernel.name} over {len(columns)} columns is no product of "

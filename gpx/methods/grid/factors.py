@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale
-from gpx.kernels.base import Kernel
+from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.constant import Constant
 from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
@@ -158,7 +158,7 @@ def split_kernel(
             )
         if len(touched) == 1:
             found.parts[touched[0]].append((part, True))
-        elif isinstance(part, (RBF, Periodic)):
+        elif computes_as(part, RBF, Periodic):
             found.scales.append(part)
             for axis in touched:
                 found.parts[axis].append((part, False))
@@ -174,14 +174,14 @@ def split_kernel(
 
 
 def _parts(kernel: Kernel, scales: list[Kernel]) -> list[Kernel]:
-    if isinstance(kernel, AxisProduct):
+    if computes_as(kernel, AxisProduct):
         scales.append(kernel)
-    if isinstance(kernel, Product):
+    if isinstance(kernel, Product) and computes_as(kernel, Product, AxisProduct):
         return [part for child in kernel.parts for part in _parts(child, scales)]
-    if isinstance(kernel, Scale):
+    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
         scales.append(kernel)
         return _parts(kernel.kernel, scales)
-    if isinstance(kernel, Constant):
+    if computes_as(kernel, Constant):
         scales.append(kernel)
         return []
     return [kernel]
