@@ -30,7 +30,8 @@ class Verdict:
         mean_share: the same in predictive standard deviations of y.
         variance_error: largest certified relative error of a predictive variance of y.
         good: number of good points.
-        off: number of points at which the mean is certainly off by more than ``MAX_MEAN_ERROR``.
+        off: number of points at which the mean is certainly off by more than ``MAX_MEAN_ERROR``,
+            also in the largest standard deviation that is possible.
         points: number of points.
     """
 
@@ -49,11 +50,11 @@ def judge(certificate: Certificate) -> Verdict:
     predicted = found.predicted.variance + found.noise
     low = found.moments.variance_lower + found.noise
     high = found.moments.variance_upper + found.noise
-    spread = low.sqrt()
-    share = found.mean_error / spread
+    share = found.mean_error / low.sqrt()
     ratio = (predicted / low - 1.0).abs().maximum((predicted / high - 1.0).abs())
     good = (share <= MAX_MEAN_ERROR) & (ratio <= MAX_VARIANCE_ERROR)
-    off = found.certain_mean_error / spread > MAX_MEAN_ERROR
+    # certain only where it holds for the largest deviation, as a good point must for the smallest
+    off = found.certain_mean_error / high.sqrt() > MAX_MEAN_ERROR
     count, total = int(good.sum()), good.numel()
     grade: Grade = "uncertified"
     if total and not found.collapse:

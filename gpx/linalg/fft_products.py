@@ -92,6 +92,9 @@ def convolve(
     """
     step = columns_at_once(lengths, right)
     c = right.shape[-1]
+    if c == 0:
+        batch = torch.broadcast_shapes(eigenvalues.shape[: -len(lengths)], right.shape[:-2])
+        return right.new_zeros(*batch, torch.Size(rows_grid).numel(), 0)
     if c <= step:
         return _convolve(eigenvalues, right, lengths, columns_grid, rows_grid)
     out: Tensor | None = None
@@ -149,7 +152,9 @@ def correlate(
             b = pad_and_transform(_on_grid(right[..., start:stop], columns_grid), lengths)
         part = (a * b.conj()).sum(-len(lengths) - 1)
         total = part if total is None else total + part
-    assert total is not None
+    if total is None:  # no columns, of which the FFT of some libraries makes an error
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        return right.new_zeros(*batch, *lengths)
     return transform_and_crop(total, lengths, lengths)
 
 

@@ -86,7 +86,7 @@ def _from_first(factors: Sequence[Factor], right: Tensor) -> Tensor:
         # (rest, n) @ (n, k): the product itself moves the new axis to the end
         x = torch.matmul(x.mT, f.mT) if isinstance(f, Tensor) else f.matmul(x).mT
         x = x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
-    return x.reshape(*x.shape[:-1], count, x.shape[-1] // max(count, 1)).mT
+    return x.reshape(*x.shape[:-1], count, math.prod(f.shape[-2] for f in factors)).mT
 
 
 def _from_last(factors: Sequence[Factor], right: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def _from_last(factors: Sequence[Factor], right: Tensor) -> Tensor:
         x = x.reshape(*x.shape[:-1], x.shape[-1] // n, n)
         x = f.matmul(x.mT)  # (k, rest): the new axis comes first
         x = x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
-    return x.reshape(*x.shape[:-1], x.shape[-1] // max(count, 1), count)
+    return x.reshape(*x.shape[:-1], math.prod(f.shape[-2] for f in factors), count)
 
 
 def kronecker_derivatives(

@@ -58,6 +58,8 @@ class KroneckerWorkspace:
         count = vectors.shape[0]
         if vectors.shape != (count, self.cells):
             raise ShapeError(f"expected (c, {self.cells}), got {tuple(vectors.shape)}")
+        if count == 0:
+            return vectors
         source = vectors.contiguous()
         first, second = self._pair(source, count)
         if source.data_ptr() == first.data_ptr():
@@ -83,5 +85,6 @@ class KroneckerWorkspace:
         ):
             self._kept.buffers = None  # freed before the new ones are made
             shape = (count, self.cells)
-            kept = self._kept.buffers = (like.new_empty(shape), like.new_empty(shape))
+            with torch.inference_mode(False):  # what is made in that mode cannot be written after
+                kept = self._kept.buffers = (like.new_empty(shape), like.new_empty(shape))
         return kept

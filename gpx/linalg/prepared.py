@@ -35,7 +35,8 @@ class Prepared:
         found = self._kept.get(name)
         if found is not None and found[0] == key:
             return found[2]
-        with torch.no_grad():
+        # a result made in inference mode could not be used by a later call with gradients
+        with torch.inference_mode(False), torch.no_grad():
             value = build()
         # the sources are kept alive, so that their addresses cannot be reused by other tensors
         self._kept[name] = (key, tuple(t.detach() for t in sources), value)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gpx.diagnostics.certificate import certify, certify_exact
+from gpx.diagnostics.moment_bounds import MomentBounds
 from gpx.diagnostics.report import Report
 from gpx.diagnostics.verdict import judge
 from gpx.kernels import RBF
@@ -88,3 +89,16 @@ def test_numbers_are_in_the_unit_of_the_data(parts):
     text = report.markdown()
     assert "exact P >= 0.5?" in text
     assert "log marginal likelihood, exact" in text
+
+
+def test_a_mean_is_off_only_in_the_largest_deviation_that_is_possible(parts):
+    """An error of 0.05 to 0.051 is half a deviation of 0.1, or a twentieth of one of 1."""
+    one = torch.ones(1, dtype=torch.float64)
+    for largest, off in ((1.0, 0), (0.01, 1)):
+        found = dataclasses.replace(
+            certificate(parts, 20),
+            noise=0.01,
+            moments=MomentBounds(0.0 * one, 0.001 * one, 0.0 * one, largest * one),
+            predicted=Marginals(0.051 * one, 0.0 * one),
+        )
+        assert judge(found).off == off

@@ -98,3 +98,14 @@ def test_float32_products_are_accurate_to_1e_5():
     found = convolve(values, right.float(), (a,), (m,), (m,)).double()
     expected = dense @ right
     assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("lengths", [(6,), (6, 4)])
+def test_no_columns_give_no_columns_and_a_zero_correlation(lengths):
+    grid = tuple(a // 2 for a in lengths)
+    none = torch.zeros(2, torch.Size(grid).numel(), 0, dtype=torch.float64)
+    eigenvalues = spectrum(torch.ones(lengths, dtype=torch.float64), len(lengths))
+    assert convolve(eigenvalues, none, lengths, grid, grid).shape == none.shape
+    assert torch.equal(
+        correlate(none, none, lengths, grid, grid), torch.zeros(2, *lengths, dtype=torch.float64)
+    )

@@ -225,3 +225,10 @@ def test_a_pivot_lost_to_rounding_is_an_error_and_bad_scales_are_not(scale):
         found = kronecker_solve([other, scale * skewed], right)
         expected = torch.kron(inverse, undone / scale) @ right
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("rows", [(2, 3), (1, 1)])
+def test_no_columns_give_no_columns(rows):
+    factors = [torch.ones(rows[0], 2), torch.ones(rows[1], 3)]
+    assert kronecker_matmul(factors, torch.zeros(4, 6, 0)).shape == (4, rows[0] * rows[1], 0)
+    assert kronecker_matmul(factors[::-1], torch.zeros(6, 0)).shape == (rows[0] * rows[1], 0)

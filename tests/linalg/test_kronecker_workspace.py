@@ -56,3 +56,15 @@ def test_wrong_sizes_are_refused():
         space.product([torch.eye(3), torch.eye(2)], torch.zeros(1, 5))
     with pytest.raises(ShapeError, match="2 rows for 1 cells"):
         space.scatter(torch.tensor([0]), torch.zeros(2, 1))
+
+
+def test_no_vectors_give_no_vectors():
+    factors = [torch.eye(3), torch.eye(2)]
+    assert KroneckerWorkspace((3, 2)).product(factors, torch.zeros(0, 6)).shape == (0, 6)
+
+
+def test_buffers_made_in_inference_mode_can_be_written_afterwards():
+    space, factors = KroneckerWorkspace((3, 2)), [torch.eye(3), torch.eye(2)]
+    with torch.inference_mode():
+        space.product(factors, torch.ones(1, 6))
+    assert space.product(factors, torch.ones(1, 6)).tolist() == [[1.0] * 6]

@@ -54,3 +54,11 @@ def test_inference_tensors_and_copies_start_empty():
     plan.get("x", (b,), build)
     for other in (copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
         assert other.get("x", (b,), build) == build.built
+
+
+def test_a_result_made_in_inference_mode_serves_a_later_gradient():
+    plan, a, b = Prepared(), torch.randn(3), torch.randn(3, requires_grad=True)
+    with torch.inference_mode():
+        plan.get("x", (a,), lambda: a * 2.0)
+    (plan.get("x", (a,), lambda: a * 2.0) * b).sum().backward()
+    assert torch.equal(b.grad, 2.0 * a)
