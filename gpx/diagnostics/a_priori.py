@@ -116,7 +116,7 @@ def suggest_num_inducing(
 
     Args:
         kernel: an ``RBF`` of all inputs.
-        spread (d,): standard deviation of each input.
+        spread (d,): standard deviation of each input; zero for a constant one.
         num_data, noise, mean_square, density_ratio: as in ``determinantal_kl_bound``.
         tolerance: nats.
         most: largest M tried.

@@ -170,7 +170,9 @@ def krylov_basis(system: PreconditionedKernel, size: int, rank: int | None = Non
     if size:
         n = system.x.shape[0]
         starts = min(STARTS_PER_STEP, size, n)
-        rows = torch.linspace(0, n - 1, starts, device=system.x.device).long()[1:]
+        # float32 would round a place among more than 2^24 rows to one past the last
+        places = torch.linspace(0, n - 1, starts, dtype=torch.float64, device=system.x.device)
+        rows = places.long()[1:]
         average = system.matmul(system.x.new_ones(n, 1) / n)
         vectors = torch.cat([average, system.kernel.evaluate(system.x, system.x[rows])], 1)
         root = system.preconditioner.inverse_root_matmul

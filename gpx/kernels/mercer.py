@@ -14,6 +14,10 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.rbf import RBF
 from gpx.linalg import running_sum
 
+SMALLEST_RATIO = 1e-150
+"""Least spread in lengthscales, whose square is above zero: eigenvalues of other orders of such an
+input are 1e-300 of the largest."""
+
 
 class MercerSpectrum(NamedTuple):
     """The largest eigenvalues of g -> int k(., x) g(x) d rho(x), float64.
@@ -72,7 +76,8 @@ def mercer_spectrum(kernel: Kernel, spread: Tensor, num: int) -> MercerSpectrum:
 
     Args:
         kernel: an ``RBF`` of all inputs.
-        spread (d,): standard deviation of each input, positive.
+        spread (d,): standard deviation of each input; one of zero, of a constant input, gives that
+            input order zero.
         num: M.
 
     Raises: ConfigError: another kernel.
@@ -81,7 +86,7 @@ def mercer_spectrum(kernel: Kernel, spread: Tensor, num: int) -> MercerSpectrum:
     """
     kernel = require_mercer(kernel)
     spread = spread.double()
-    ratio = spread / kernel.lengthscale.double().expand_as(spread)
+    ratio = (spread / kernel.lengthscale.double().expand_as(spread)).clamp(min=SMALLEST_RATIO)
     weight, decay = _geometric(ratio)
     orders = leading_orders(decay.tolist(), num).to(spread.device)
     logs = weight.log().sum() - orders.double() @ decay

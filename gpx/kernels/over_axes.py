@@ -203,7 +203,7 @@ class Coregionalisation(Kernel):
         wrong = ((found - x[:, 0]).abs() > 1e-6) | (found < 0) | (found >= self.num_outputs)
         if bool(wrong.any()):
             raise DataError(
-                f"an output is numbered {float(x[wrong.nonzero()[0, 0], 0]):.6g}; expected whole "
+                f"an output is numbered {float(x[wrong.nonzero()[0, 0], 0]):.9g}; expected whole "
                 f"numbers from 0 to {self.num_outputs - 1} in that column, in its own unit, as "
                 "grids of several values have them (a Table lists the column in its labels); for "
                 "several targets of a table there is likelihood=GaussianOutputs()"

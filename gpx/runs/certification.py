@@ -92,7 +92,8 @@ def chosen_points(data: Dataset) -> Tensor:
     """
     inputs = data.test_x if data.num_test else data.train_x
     total = inputs.shape[0]
-    rows = torch.linspace(0, total - 1, min(NUM_POINTS, total)).round().long()
+    count = min(NUM_POINTS, total)
+    rows = torch.linspace(0, total - 1, count, dtype=torch.float64).round().long()
     return inputs[rows]
 
 

@@ -39,6 +39,14 @@ def test_golden_numbers_of_points(tolerance, want):
         assert f.kl_bound <= tolerance < 10**k / 0.1 * m * BASE ** -(m - 1)
 
 
+def test_a_constant_input_needs_no_points():
+    kernel = RBF().double()
+    spread = torch.tensor([1.0, 0.0])
+    assert suggest_num_inducing(kernel, spread, 1000, 0.1, 1.0) == pytest.approx(
+        suggest_num_inducing(kernel, spread[:1], 1000, 0.1, 1.0)
+    )
+
+
 def test_the_number_is_found_beyond_the_first_eigenvalues():
     kernel = RBF(ard_num_dims=2, lengthscale=[0.7, 1.0]).double()
     spread = torch.ones(2, dtype=torch.float64)

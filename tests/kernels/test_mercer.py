@@ -49,6 +49,15 @@ def test_eigenfunctions_are_orthonormal_under_the_density(spread):
     torch.testing.assert_close(gram, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-200])
+def test_a_constant_input_has_order_zero(spread):
+    found = mercer_spectrum(rbf(1.0, 2.0), double(1.0, spread), 20)
+    one = mercer_spectrum(rbf(1.0), double(1.0), 20)
+    assert not found.orders[:, 1].any()
+    torch.testing.assert_close(found.eigenvalues, one.eigenvalues, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.tails, one.tails, rtol=1e-12, atol=0)
+
+
 def test_eigenvalues_and_tails_of_one_input():
     spectrum = mercer_spectrum(rbf(1.0), double(1.0), 40)
     base = 2.6180339887498949
