@@ -19,6 +19,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
+from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.direct.grids import WeightGrid, effective_log_prior, require_grid
 from gpx.methods.direct.mean_field import (
     Bound,
@@ -31,7 +32,7 @@ from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.direct.summed import SummedRegression
 
 
-class DiscreteWeights(InDoublePrecision, Model):
+class DiscreteWeights(TrainedColumns, InDoublePrecision, Model):
     """Basis functions with discrete weights; subclasses add the data, the likelihood and q.
 
     f(x) = m(x) + sum_i phi_i(x) sd_i w_i, where sd_i is the prior standard deviation that the
@@ -143,6 +144,7 @@ class DiscreteWeights(InDoublePrecision, Model):
         posterior = self.new_posterior()
         shares, q = self.mixture()
         posterior.fill(self.scale, self.values(), q, self.noise_probabilities(), shares)
+        posterior.remember_columns(self.scale, self.trained_columns)
         return posterior
 
     def new_posterior(self) -> DirectPosterior:
@@ -177,6 +179,7 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
         )
         if learns_noise:
             set_above_floor(self.likelihood, "noise_variance", start.noise)
+        self.remember_columns(x, x.shape[1])
         self.note = start.note
         self.set_prior_scale()
         self.statistics = start.statistics.standardised(self.scale)

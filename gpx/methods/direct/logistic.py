@@ -156,6 +156,7 @@ class DirectLogistic(DiscreteWeights):
             raise ConfigError(f"DirectLogistic takes labels -1 and 1 of two classes, got {some}")
         one = y.new_ones(())  # stands in for a noise variance; labels have unit size
         self.note = self.basis.start(x, y - self.mean(x), one, generator=generator)
+        self.remember_columns(x, x.shape[1])
         self.set_prior_scale()
         losses: list[float] = []
         for precision in NARROWING:

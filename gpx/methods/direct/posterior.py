@@ -20,6 +20,7 @@ from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.direct.mean_field import cumulants, draw_codes
 
 
@@ -94,7 +95,7 @@ class DiscretePosterior(InDoublePrecision, Posterior):
         return draw_codes(shares, probabilities, num, generator).to(torch.uint8)
 
 
-class DirectPosterior(DiscretePosterior):
+class DirectPosterior(TrainedColumns, DiscretePosterior):
     """Posterior process of ``Direct``; needs no training data.
 
     f(x) = m(x) + phi(x)^T (scale * w). The weights w are independent, with ``probabilities`` of the
@@ -123,6 +124,11 @@ class DirectPosterior(DiscretePosterior):
         self.basis = copy.deepcopy(basis).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.register_state(noise_values, next(self.basis.parameters()).device)
+
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``; where the basis takes any number of columns, that of training."""
+        return self.basis.num_inputs or self.trained_columns
 
     def fill(
         self,

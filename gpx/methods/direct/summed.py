@@ -13,6 +13,7 @@ from gpx.data_sized import InDoublePrecision
 from gpx.errors import DataError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.model import Model
+from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.direct.grids import NoiseGrid, require_grid
 from gpx.methods.direct.mean_field import (
     NoiseTerms,
@@ -20,9 +21,10 @@ from gpx.methods.direct.mean_field import (
     discrete_noise_terms,
     known_noise_terms,
 )
+from gpx.tensor_checks import check_inputs, check_targets
 
 
-class SummedRegression(InDoublePrecision, Model):
+class SummedRegression(TrainedColumns, InDoublePrecision, Model):
     """A model that keeps sums over the data, so that rows can be added and removed.
 
     Subclasses define the functions Phi.
@@ -74,7 +76,12 @@ class SummedRegression(InDoublePrecision, Model):
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Add data x (b, d), y (b,), at O(b m^2); q is kept as the start of further training."""
+        """Add data x (b, d), y (b,), at O(b m^2); q is kept as the start of further training.
+
+        Raises:
+            ShapeError, DTypeError: rows unlike those of ``initialise``.
+        """
+        self._check_rows(x, y)
         self.statistics = self.statistics + self.sums(x, y)
 
     @torch.no_grad()
@@ -83,8 +90,14 @@ class SummedRegression(InDoublePrecision, Model):
 
         Raises:
             ConfigError: more rows than there are.
+            ShapeError, DTypeError: rows unlike those of ``initialise``.
         """
+        self._check_rows(x, y)
         self.statistics = self.statistics - self.sums(x, y)
+
+    def _check_rows(self, x: Tensor, y: Tensor) -> None:
+        check_inputs(self, x, self.num_inputs or self.trained_columns)
+        check_targets(self, x, y)
 
     def with_noise_logits(self, *parameters: nn.Parameter) -> list[nn.Parameter]:
         """``parameters``, and the logits of the noise variance unless it is known."""

@@ -21,15 +21,17 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.start import Deadline, StartWatch, Unwatched
+from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
 from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant_functions
 from gpx.methods.reweighted.state import ReweightedState, Structure, prior_scale
 from gpx.methods.reweighted.weights import CompressedStatistics
+from gpx.tensor_checks import check_inputs, check_targets
 
 
-class Reweighted(ReweightedState, Model):
+class Reweighted(TrainedColumns, ReweightedState, Model):
     """Gaussian process regression with a re-weighted basis kernel, at a cost independent of n.
 
     f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)), that is, the kernel phi(x)^T diag(g) phi(z).
@@ -225,6 +227,7 @@ class Reweighted(ReweightedState, Model):
         )
         if deadline.passed:
             watch.cut_short("the search for lengthscales")
+        self.remember_columns(x, x.shape[1])
         self._warned = False
         # labels -1 and 1 are the first latent targets, and have their signs
         self.latents = (y - self.mean(x)).double() if self.is_probit else self.latents[:0]
@@ -270,6 +273,7 @@ class Reweighted(ReweightedState, Model):
 
         Raises:
             ConfigError: the structure is not diagonal, so the prior depends on the data.
+            ShapeError, DTypeError: rows unlike those of ``initialise``.
         """
         self._check_frame()
         self.statistics = self.statistics + self._sums(x, y)
@@ -280,11 +284,14 @@ class Reweighted(ReweightedState, Model):
 
         Raises:
             ConfigError: more rows than were used, or as for ``add_rows``.
+            ShapeError, DTypeError: rows unlike those of ``initialise``.
         """
         self._check_frame()
         self.statistics = self.statistics - self._sums(x, y)
 
     def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        check_inputs(self, x, self.num_inputs or self.trained_columns)
+        check_targets(self, x, y)
         sums = sufficient_statistics(self.basis, x, y - self.mean(x))
         return sums.standardised(self.scale) if len(self.scale) else sums
 
@@ -346,6 +353,7 @@ class Reweighted(ReweightedState, Model):
             )
         posterior = ReweightedPosterior(basis, self.mean, self.structure)
         posterior.fill(statistics, samples, self.frame, sums, scale)
+        posterior.remember_columns(self.totals, self.trained_columns)
         return posterior
 
     def new_posterior(self) -> ReweightedPosterior:

@@ -19,6 +19,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights
 
@@ -29,7 +30,7 @@ NEGLIGIBLE_VARIANCE = 1e-12
 """Prior variances below this fraction of the largest are negligible."""
 
 
-class ReweightedPosterior(ReweightedState, Posterior):
+class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
     """Posterior process of ``Reweighted``: a mixture of T Gaussian processes, one per sample.
 
     The state holds sums over the data, and predictions compute a factor for every sample again, as
@@ -51,6 +52,11 @@ class ReweightedPosterior(ReweightedState, Posterior):
         self.structure: Structure = structure
         self._fixed: list[ReweightedWeights] = []
         self.register_state(2, next(self.basis.parameters()).device)
+
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``; where the basis takes any number of columns, that of training."""
+        return self.basis.num_inputs or self.trained_columns
 
     def fill(
         self,

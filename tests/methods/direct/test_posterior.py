@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from gpx.bases import RandomFourier
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.methods.direct import posterior as module
-from gpx.models import Direct, DirectMixture, NoiseGrid, WeightGrid
+from gpx.models import Direct, DirectLogistic, DirectMixture, NoiseGrid, WeightGrid
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -107,3 +107,53 @@ def test_a_byte_holds_the_places_of_256_values_of_any_number_of_weights():
         posterior.sample_codes(1, generator=torch.Generator())
     _, posterior, _, _ = made(Direct, num_basis=300)
     assert posterior.sample_codes(1, generator=torch.Generator()).shape == (1, 300)
+
+
+def of_any_columns(cls, labels):
+    """A model whose basis takes inputs of any number of columns, trained on two."""
+    x = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = (x[:, 0] - x[:, 1]).sign() if labels else x.sum(1).sin()
+    model = cls(
+        kernel=RBF(),
+        mean=Constant(0.1),
+        likelihood=Bernoulli() if labels else Gaussian(0.05),
+        basis=RandomFourier,
+        num_basis=8,
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    return model, x, y
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize(
+    ("cls", "labels"), [(Direct, False), (DirectMixture, False), (DirectLogistic, True)]
+)
+def test_inputs_of_another_width_than_in_training_are_refused(cls, labels, columns):
+    model, x, y = of_any_columns(cls, labels)
+    posterior = model.condition(x, y)
+    loaded = model.new_posterior()
+    loaded.load_state_dict(posterior.state_dict())
+    for each in (posterior, loaded):
+        with pytest.raises(ShapeError, match=f"inputs have {columns} columns.*made for 2"):
+            each.predict(x.new_zeros(4, columns))
+
+
+@pytest.mark.parametrize("cls", [Direct, DirectMixture])
+def test_rows_of_another_width_are_neither_added_nor_removed(cls):
+    model, x, y = of_any_columns(cls, False)
+    for change in (model.add_rows, model.remove_rows):
+        with pytest.raises(ShapeError, match="inputs have 1 columns.*made for 2"):
+            change(x[:3, :1], y[:3])
+        with pytest.raises(ShapeError, match="targets have shape"):
+            change(x[:3], y[:3, None])
+
+
+def test_states_of_before_load_and_take_any_width():
+    model, x, y = of_any_columns(Direct, False)
+    posterior = model.condition(x, y)
+    for made, into in ((posterior, model.new_posterior()), (model, model)):
+        state = made.state_dict()
+        del state["trained_columns_of"]
+        into.load_state_dict(state)
+        assert into.trained_columns is None
+    assert model.condition(x, y).num_inputs is None

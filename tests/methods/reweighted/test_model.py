@@ -8,7 +8,7 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 from gpx.bases import GridFeatures, ImportanceWeightedFourier, RandomFourier, TrainingPoints
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg.householder import rotation_of
@@ -196,6 +196,29 @@ def test_rows_are_added_and_removed():
     want = OBJECTIVE.evidence(model, x, y).value
     torch.testing.assert_close(OBJECTIVE.evidence(batch, x, y).value, want, rtol=1e-8, atol=0)
     assert int(batch.totals[1]) == 60
+
+
+def test_inputs_of_another_width_than_in_training_are_refused():
+    x, y = data()
+    model = Reweighted(  # an isotropic kernel's features take any number of columns
+        kernel=RBF(),
+        mean=Constant(),
+        likelihood=Gaussian(0.05),
+        basis=RandomFourier,
+        num_basis=30,
+        inference="type2",
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    posterior = model.condition(x, y)
+    loaded = model.new_posterior()
+    loaded.load_state_dict(posterior.state_dict())
+    for columns in (1, 3):
+        for use in (posterior.predict, loaded.predict):
+            with pytest.raises(ShapeError, match=f"inputs have {columns} columns.*made for 2"):
+                use(x.new_zeros(4, columns))
+        for change in (model.add_rows, model.remove_rows):
+            with pytest.raises(ShapeError, match=f"inputs have {columns} columns.*made for 2"):
+                change(x.new_zeros(4, columns), y[:4])
 
 
 def test_at_weights_of_one_it_is_grief():
