@@ -89,6 +89,8 @@ def local_system(
     noise: Tensor,
     there: Tensor | None = None,
     out: Tensor | None = None,
+    *,
+    hint: str = "",
 ) -> LocalSystem:
     """Conditionals of f at the queries of groups of points.
 
@@ -98,6 +100,7 @@ def local_system(
         noise () or (g, h): variance added to every value, noise or jitter; without gradient.
         there (g, h): False for absent points of smaller groups; None: all are present.
         out (g, h, h): receives the factors; None: a new tensor.
+        hint: one more thing to try if a factorisation fails, for the error message.
 
     Raises:
         NotPositiveDefinite: the covariance of a group has no factor.
@@ -111,7 +114,7 @@ def local_system(
     else:
         inner = batched_covariances(kernel, points)
         cross = batched_covariances(kernel, points, queries)
-    factor = noisy_factor(inner.detach(), noise.detach(), there, out)
+    factor = noisy_factor(inner.detach(), noise.detach(), there, out, hint=hint)
     if there is not None:
         cross = cross * there.unsqueeze(2)
     prior = kernel.diagonal(queries.reshape(-1, d)).view(g, queries.shape[1])

@@ -40,7 +40,12 @@ def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
 
 
 def noisy_factor(
-    covariance: Tensor, noise: Tensor, there: Tensor | None, out: Tensor | None = None
+    covariance: Tensor,
+    noise: Tensor,
+    there: Tensor | None,
+    out: Tensor | None = None,
+    *,
+    hint: str = "",
 ) -> Tensor:
     """Lower factors of covariances (r, s, s) with noise; absent members have rows of the identity.
 
@@ -48,6 +53,7 @@ def noisy_factor(
         covariance (r, s, s), noise (), (s,) or (r, s): of each value of a group.
         there (r, s): False for absent members of smaller groups; None: all are present.
         out (r, s, s): receives the factors, contiguous; None: a new tensor.
+        hint: one more thing to try, for the error message.
 
     Raises:
         NotPositiveDefinite: a matrix has no factor; no jitter is added.
@@ -68,8 +74,8 @@ def noisy_factor(
         out = torch.empty_like(covariance, memory_format=torch.contiguous_format)
     if torch.compiler.is_exporting():  # programs do not write over their arrays
         fill(out)
-        return cholesky(out, name=name)[0]
-    return cholesky_in_place(fill, out, name=name, ladder=(0.0,))[0].mT
+        return cholesky(out, name=name, hint=hint)[0]
+    return cholesky_in_place(fill, out, name=name, ladder=(0.0,), hint=hint)[0].mT
 
 
 def neighbour_log_likelihood(

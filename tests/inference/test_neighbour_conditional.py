@@ -36,9 +36,9 @@ def test_chunks_change_nothing_and_share_one_array_of_factors(monkeypatch):
     places = []
     factors = module.noisy_factor
 
-    def noted(covariance, noise, there, out=None):
+    def noted(covariance, noise, there, out=None, **options):
         places.append(out.data_ptr())
-        return factors(covariance, noise, there, out)
+        return factors(covariance, noise, there, out, **options)
 
     monkeypatch.setattr(module, "noisy_factor", noted)
     monkeypatch.setattr(module, "CHUNK_BYTES", 8 * 36 * 2)

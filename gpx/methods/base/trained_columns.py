@@ -10,7 +10,7 @@ from gpx.data_sized import DataSized
 
 
 class TrainedColumns(DataSized):
-    """A model on a basis, or its posterior, that remembers how many input columns it was trained on.
+    """A model on a basis, or its posterior, that remembers the columns of its training inputs.
 
     Random Fourier features of an isotropic kernel draw other functions for inputs of another width,
     so that these would be taken without an error, for wrong numbers.

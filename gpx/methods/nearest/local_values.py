@@ -14,7 +14,7 @@ from gpx.likelihoods.row_noise import training_noise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_one_latent
-from gpx.methods.nearest.nearness import Nearness
+from gpx.methods.nearest.nearness import Nearness, mean_variance
 from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.tensor_checks import check_not_negative
 
@@ -31,7 +31,7 @@ class LocalValues(Model):
         num_values: number of values for which there are parameters; ``unit`` may have fewer.
         num_neighbours: inducing points that an input sees.
         warm_start: with a Gaussian likelihood, start at local regressions on the data.
-        jitter: relative to the kernel's variance.
+        jitter: relative to the kernel's mean variance at the inducing points.
 
     Attributes:
         inducing (m, d): inducing points.
@@ -122,7 +122,7 @@ class LocalValues(Model):
 
     def _jitter(self) -> Tensor:
         """Variance (float64) added to the values."""
-        return self.jitter * self.kernel.diagonal(self.inducing[:1]).double().mean().detach()
+        return self.jitter * mean_variance(self.kernel, self.inducing).double()
 
     @torch.no_grad()
     def _posterior(self, mean: Tensor, root: Tensor) -> NearestPosterior:

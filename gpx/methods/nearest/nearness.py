@@ -16,6 +16,9 @@ Nearness = Literal["kernel", "correlation", "euclidean", "random"]
 """Largest covariance; largest correlation; smallest distance in lengthscales (a tree search; equal
 to the first two for kernels that decrease with distance); random points."""
 
+VARIANCE_POINTS = 256
+"""Fewest inducing points, where there are more, over which a kernel's variance is averaged."""
+
 SCORE_BYTES = 2**23
 """Memory of the scores of a chunk of inputs for all inducing points."""
 
@@ -24,6 +27,18 @@ def by_distance(kernel: Kernel, nearness: Nearness) -> bool:
     """Whether the points are chosen by the smallest distance in lengthscales."""
     falls = isinstance(kernel, Stationary) and kernel.falls
     return nearness == "euclidean" or (falls and nearness != "random")
+
+
+@torch.no_grad()
+def mean_variance(kernel: Kernel, z: Tensor) -> Tensor:
+    """Prior variance () of f, to which jitter is relative, for inducing points z (M, d).
+
+    The mean over some hundred points at even steps: at a single one, a kernel that is not
+    stationary may have no variance.
+    """
+    variances = kernel.diagonal(z[:: max(1, len(z) // VARIANCE_POINTS)])
+    # in this form, the mean of equal variances is exactly that variance
+    return variances[0] + (variances - variances[0]).mean()
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
-from gpx.methods.nearest.nearness import Nearness
+from gpx.methods.nearest.nearness import Nearness, mean_variance
 from gpx.methods.nearest.seen_points import SeenPoints
 from gpx.methods.nearest.single_input import SingleInput
 from gpx.sampling import SHARED, Frequencies, prior_functions
@@ -57,6 +57,11 @@ class NearestPosterior(Posterior):
         self._single: SingleInput | None = None
         self.register_data_sized()
 
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``: columns of the inducing points; None before there are any."""
+        return self.inducing.shape[1] if self.inducing.ndim == 2 else None
+
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: number of inducing points per input, and the rule."""
         return {"num_neighbours": self.num_neighbours, "rule": self.rule}
@@ -79,14 +84,21 @@ class NearestPosterior(Posterior):
         kept = self.inducing, self.q_mean, self.q_root
         parts = [*kept, *self.kernel.parameters(), *self.kernel.buffers()]
         versions = [part._version for part in parts]
-        single = None
-        distances = points.stationary is not None and points.search is not None
-        if distances and self.inducing.device.type == "cpu":
-            single = SingleInput(points, self.q_mean, self.q_root, self._count)
-        # in this order, and complete, for other threads that predict now
-        self._single = single
-        self._prepared = points, parts, versions
+        self._single = None
+        self._prepared = points, parts, versions  # at once, for other threads that predict now
         return points
+
+    @torch.no_grad()
+    def _single_input(self, points: SeenPoints) -> SingleInput | None:
+        """Prediction of one row, made when the first one comes: it copies the points and q(u)."""
+        single = self._single  # another thread may replace it
+        if single is not None and single.points is points:
+            return single
+        distances = points.stationary is not None and points.search is not None
+        if not distances or self.inducing.device.type != "cpu":
+            return None
+        self._single = single = SingleInput(points, self.q_mean, self.q_root, self._count)
+        return single
 
     def predict(self, x: Tensor) -> Marginals:
         """Marginals of f at x (n, d). Cost: O(H^3) per row, and the search among M points.
@@ -94,10 +106,9 @@ class NearestPosterior(Posterior):
         What all rows share, such as the search tree, is computed at the first call and cached.
         """
         points = self._points()
-        single = self._single  # another thread may replace it
-        alone = x.shape[0] == 1 and not x.requires_grad and not torch.compiler.is_exporting()
-        if alone and single is not None:
-            found = single(x)
+        if x.shape[0] == 1 and not x.requires_grad and not torch.compiler.is_exporting():
+            single = self._single_input(points)
+            found = None if single is None else single(x)
             if found is not None:
                 mean, variance = found
                 return Marginals(mean + self.mean(x).detach(), variance)
@@ -152,7 +163,7 @@ class NearestPosterior(Posterior):
         root = self.q_root
         u = self.q_mean + (noise * root if root.ndim == 1 else noise @ root.mT)
         # K_I includes jitter, so u has to be given it too
-        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).mean()
+        jitter = self.jitter * mean_variance(self.kernel, self.inducing)
         nugget = torch.randn(
             num, size, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device
         )

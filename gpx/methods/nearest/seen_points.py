@@ -15,7 +15,15 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.linalg import cholesky
 from gpx.linalg.nearest import NearestSearch
-from gpx.methods.nearest.nearness import Nearness, by_distance, nearest_inducing
+from gpx.methods.nearest.nearness import (
+    Nearness,
+    by_distance,
+    mean_variance,
+    nearest_inducing,
+)
+
+JITTER_HINT = "a larger jitter, or fewer neighbours"
+"""What helps where the covariance of neighbouring inducing values has no factor."""
 
 MIN_TREE_POINTS = 4096
 """Fewest points for which a search tree is faster than comparing with all."""
@@ -50,7 +58,7 @@ class SeenPoints:
         self.stationary: Stationary | None = own if radial else None  # type: ignore[assignment]
         self.search: NearestSearch | None = None
         with torch.no_grad():
-            self.jitter = jitter * own.diagonal(z[:1].double()).mean()
+            self.jitter = jitter * mean_variance(own, z.double())
             self.places = self.coordinates(z.double()) if radial else None
             if by_distance(own, rule):
                 self.search = NearestSearch(
@@ -82,7 +90,9 @@ class SeenPoints:
         """
         if self.stationary is None or self.places is None:
             asked = x.double().unsqueeze(1)
-            system = local_system(self.kernel, self.z[near].double(), asked, self.jitter)
+            system = local_system(
+                self.kernel, self.z[near].double(), asked, self.jitter, hint=JITTER_HINT
+            )
             return system.weights.squeeze(2), system.rest.squeeze(1)
         # differences from x, which is nearby, so that distances lose no digits
         asked = self.coordinates(x.double())
@@ -108,7 +118,7 @@ class SeenPoints:
         inner, cross = values[:, :, :-1], values[:, :, -1:]
         inner.diagonal(dim1=1, dim2=2).add_(self.jitter)
         name = f"covariance of {near.shape[1]} inducing points"
-        factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint="a larger jitter")
+        factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint=JITTER_HINT)
         white = torch.linalg.solve_triangular(factor, cross, upper=False)
         weights = torch.linalg.solve_triangular(factor.mT, white, upper=True)
         return weights.squeeze(2), (scale - white.square().sum((1, 2))).clamp_min_(0.0)

@@ -66,7 +66,7 @@ class SingleInput:
     a sixteenth.
 
     Args:
-        points: with coordinates and a search, on a CPU.
+        points: with coordinates and a search, on a CPU; kept as an attribute.
         q_mean (M,), q_root (M,) or (M, r): as in ``NearestPosterior``.
         num_neighbours: H.
     """
@@ -77,7 +77,7 @@ class SingleInput:
         assert points.stationary is not None
         assert points.search is not None
         assert points.places is not None
-        self._points, self._search, self._count = points, points.search, num_neighbours
+        self.points, self._search, self._count = points, points.search, num_neighbours
         kernel = points.stationary
         self._profile = _profile_of(kernel)
         self._unit: Numbers | None = None  # coordinates are inputs in this unit
@@ -124,7 +124,7 @@ class SingleInput:
         if compiled is not None and x.shape[1] == compiled.num_inputs and x.is_contiguous():
             made, near = torch.empty(2, 1, dtype=torch.float64), None
             if compiled.searched:
-                near = self._search(self._points.coordinates(x.double()), self._count)
+                near = self._search(self.points.coordinates(x.double()), self._count)
             wide = x.dtype == torch.float64
             at = None if near is None else near.data_ptr()
             if compiled(x.data_ptr(), wide, at, made.data_ptr()):
@@ -135,10 +135,10 @@ class SingleInput:
 
     def _by_numpy(self, x: Tensor) -> tuple[float, float] | None:
         h = self._count
-        if self._unit is not None and x.shape[1] == self._places.shape[1]:
+        if self._unit is not None:
             asked = x.numpy()[0].astype(np.float64) / self._unit
-        else:  # also raises if x does not fit
-            asked = self._points.coordinates(x.double()).numpy()[0]
+        else:
+            asked = self.points.coordinates(x.double()).numpy()[0]
         near = self._search.search_one(asked.astype(self._precision), h)
         places = self._places[near]
         gap = places - asked

@@ -23,6 +23,7 @@ from gpx.methods.nearest.local_values import LocalValues
 from gpx.methods.nearest.nearness import Nearness, nearest_inducing
 from gpx.methods.nearest.ordering import distinct_rows
 from gpx.methods.nearest.posterior import NearestPosterior
+from gpx.methods.nearest.seen_points import JITTER_HINT
 from gpx.tensor_checks import check_at_least
 
 Covariance = Literal["diagonal", "full"]
@@ -145,6 +146,11 @@ class SWSGP(LocalValues):
             self.q_factor = nn.Parameter(torch.eye(size))
         self.register_buffer("unit", torch.ones(size))
 
+    @property
+    def num_inputs(self) -> int:
+        """d."""
+        return self.inducing.shape[1]
+
     @torch.no_grad()
     def set_q(self, mean: Tensor, root: Tensor, unit: Tensor | None = None) -> None:
         """Set q(u) = N(mean, root root^T).
@@ -184,14 +190,10 @@ class SWSGP(LocalValues):
         """Choose inducing points among the distinct inputs, and start q(u).
 
         Raises:
-            ConfigError: x does not have ``num_inputs`` columns.
+            ShapeError: x does not have ``num_inputs`` columns.
             DataError: fewer distinct inputs than inducing points, or targets that are not finite.
         """
-        size, width = self.inducing.shape
-        if x.shape[1] != width:
-            raise ConfigError(
-                f"the model was made for num_inputs={width}, the data have {x.shape[1]}"
-            )
+        size = len(self.inducing)
         first, _ = distinct_rows(x)
         if len(first) < size:
             raise DataError(
@@ -233,7 +235,7 @@ class SWSGP(LocalValues):
         far as it may move at the cost of half a nat, but at least a tenth of the prior's, so that
         1,000 steps of 0.01 can carry the mean through the prior.
         """
-        prior = self.kernel.diagonal(self.inducing).sqrt()
+        prior = self._prior_variances().sqrt()
         deviation = self._closest_to_prior().sqrt()
         mean, unit = torch.zeros_like(prior), prior
         local = self._local_regression(x, y)
@@ -249,6 +251,11 @@ class SWSGP(LocalValues):
             root = self.system(every, x[None]).factor[0].to(prior)
         self.set_q(mean, root, unit)
 
+    def _prior_variances(self) -> Tensor:
+        """Prior variances (M,) of u: at least the jitter, also where f has none."""
+        variances = self.kernel.diagonal(self.inducing)
+        return variances.clamp_min(self._jitter().to(variances))
+
     def _closest_to_prior(self) -> Tensor:
         """Variances (M,) of the diagonal S that is closest to the prior.
 
@@ -262,14 +269,16 @@ class SWSGP(LocalValues):
         precision = torch.zeros(count, dtype=torch.float64, device=self.inducing.device)
         times = torch.zeros_like(precision)
         size = max(1, CHUNK_BYTES // (8 * self.num_neighbours**2))
-        for points in self.inducing.split(size):
-            near = self.nearest(points)
+        # one search for all points, which may make a tree
+        for points, near in zip(
+            self.inducing.split(size), self.nearest(self.inducing).split(size), strict=True
+        ):
             factor = self.system(near, points.unsqueeze(1)).factor
             eye = torch.eye(near.shape[1]).to(factor).expand_as(factor)
             inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
             precision.index_add_(0, near.flatten(), inverse.square().sum(1).flatten())
             times.index_add_(0, near.flatten(), torch.ones_like(inverse[:, 0]).flatten())
-        prior = self.kernel.diagonal(self.inducing)
+        prior = self._prior_variances()
         return torch.where(times > 0, (times / precision).to(prior), prior)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -319,7 +328,7 @@ class SWSGP(LocalValues):
     def system(self, near: Tensor, asked: Tensor) -> LocalSystem:
         """Covariances of u at ``near`` (g, h) and f at ``asked`` (g, q, d), in float64."""
         points, asked = self.inducing[near].double(), asked.double()
-        return local_system(self.kernel, points, asked, self._jitter())
+        return local_system(self.kernel, points, asked, self._jitter(), hint=JITTER_HINT)
 
     # --- prediction ------------------------------------------------------------------------------
 

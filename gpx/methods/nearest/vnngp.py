@@ -21,6 +21,7 @@ from gpx.methods.base.posterior import Marginals
 from gpx.methods.nearest.local_values import LocalValues
 from gpx.methods.nearest.ordering import distinct_rows, earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
+from gpx.methods.nearest.seen_points import JITTER_HINT
 from gpx.tensor_checks import check_at_least
 
 REFIT_TOLERANCE = 1e-4
@@ -171,7 +172,12 @@ class VNNGP(LocalValues):
         """
         near, x, jitter = self.near[values], self.inducing.double(), self._jitter()
         system = local_system(
-            self.kernel, x[near.clamp_min(0)], x[values].unsqueeze(1), jitter, near >= 0
+            self.kernel,
+            x[near.clamp_min(0)],
+            x[values].unsqueeze(1),
+            jitter,
+            near >= 0,
+            hint=JITTER_HINT,
         )
         return system.weights.squeeze(2), system.rest.squeeze(1) + jitter
 
@@ -201,6 +207,18 @@ class VNNGP(LocalValues):
                 "VNNGP knows no neighbours yet: call initialise(x, y, generator=...) first"
             )
 
+    def _require_rows(self, x: Tensor) -> None:
+        """Raise ConfigError unless x (n, d) are the rows of ``initialise``, in their order."""
+        # in float32, so that a model that was in that precision knows its rows again
+        if len(x) != len(self.value_of) or not torch.equal(
+            self.inducing[self.value_of].float(), x.float()
+        ):
+            raise ConfigError(
+                f"VNNGP has a value for every one of the {len(self.value_of)} rows that it was "
+                f"initialised with, and these are {len(x)} others, or in another order: give it "
+                "those rows, or call initialise(x, y, generator=...) with these"
+            )
+
     # --- the best q(u) under Gaussian noise ------------------------------------------------------
 
     def _all_conditionals(self) -> tuple[Tensor, Tensor]:
@@ -228,7 +246,7 @@ class VNNGP(LocalValues):
             whether the solve met its tolerance; if not, the bound has still risen.
 
         Raises:
-            ConfigError: the likelihood is not Gaussian.
+            ConfigError: the likelihood is not Gaussian, or x are not the rows of ``initialise``.
 
         Cost: n k^3 operations, and n k per iteration of conjugate gradients.
         """
@@ -244,6 +262,7 @@ class VNNGP(LocalValues):
                 f"{class_name(self.likelihood)}"
             )
         self._require_neighbours()
+        self._require_rows(x)
         weights, rest = self._all_conditionals()
         precision_of_rows = training_noise(self, x).double().reciprocal().expand(len(y))
         data_precision = torch.zeros_like(rest).index_add_(0, self.value_of, precision_of_rows)
@@ -274,7 +293,11 @@ class VNNGP(LocalValues):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
-        """The posterior process of q as trained, or of the optimal q(u) with ``refit``."""
+        """The posterior process of q as trained, or of the optimal q(u) with ``refit``.
+
+        Raises:
+            ConfigError: with ``refit``, x are not the rows of ``initialise``.
+        """
         mean, deviation, converged = self.q_mean, self.q_deviation, True
         if self.refits:
             mean, deviation, converged = self._optimal_q(x, y, mean)

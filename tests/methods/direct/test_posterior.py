@@ -142,7 +142,7 @@ def test_inputs_of_another_width_than_in_training_are_refused(cls, labels, colum
 def test_rows_of_another_width_are_neither_added_nor_removed(cls):
     model, x, y = of_any_columns(cls, False)
     for change in (model.add_rows, model.remove_rows):
-        with pytest.raises(ShapeError, match="inputs have 1 columns.*made for 2"):
+        with pytest.raises(ShapeError, match=r"inputs have 1 columns.*made for 2"):
             change(x[:3, :1], y[:3])
         with pytest.raises(ShapeError, match="targets have shape"):
             change(x[:3], y[:3, None])

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from gpx.errors import NotPositiveDefinite
+from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.inference.neighbour_conditional import local_system
 from gpx.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Matern52, Periodic, Wendland
 from gpx.means import Constant
@@ -60,7 +60,7 @@ def test_prepared_predictions_equal_direct_ones(name, rule):
         expected = nearest_inducing(kernel, z, x, 6, rule)
         assert torch.equal(near, expected)
         weights, rest = points.conditionals(x, near)
-        jitter = JITTER * kernel.diagonal(z[:1]).mean()
+        jitter = JITTER * kernel.diagonal(z).mean()
         dense = local_system(kernel, z[near], x.unsqueeze(1), jitter)
     torch.testing.assert_close(weights, dense.weights.squeeze(2), rtol=1e-7, atol=1e-8)
     torch.testing.assert_close(rest, dense.rest.squeeze(1), rtol=1e-7, atol=1e-9)
@@ -121,11 +121,13 @@ def test_a_prepared_prediction_is_replaced_whole(monkeypatch):
 
     monkeypatch.setattr(nearest_posterior, "SingleInput", Watched)
     made.predict(x)
-    first = made._prepared, made._single
+    first = made._single
     made.q_mean.add_(1.0)
     made.predict(x)
-    assert seen == [(None, None), first]
-    assert made._single is not first[1]
+    # of the points that are prepared at that time
+    assert [single for _, single in seen] == [None, None]
+    assert [prepared[0] for prepared, _ in seen] == [first.points, made._single.points]
+    assert made._single.points is not first.points
 
 
 def test_one_row_of_negated_memory(compiled):
@@ -286,11 +288,11 @@ def test_one_row_with_a_profile_that_takes_tensors_alone():
     made.kernel = Halved(2, lengthscale=0.8).double().requires_grad_(False)
     x = draws(5, 2, seed=3)
     whole = made.predict(x)
-    assert made._single is not None
     for number, row in enumerate(x.split(1)):
         found = made.predict(row)
         torch.testing.assert_close(found.mean, whole.mean[number : number + 1])
         torch.testing.assert_close(found.variance, whole.variance[number : number + 1])
+    assert made._single is not None
 
 
 def test_one_row_keeps_no_graph(compiled):
@@ -320,3 +322,21 @@ def test_an_input_far_from_all_points_is_at_the_prior(rows, compiled):
     found = made.predict(x)
     torch.testing.assert_close(found.mean, torch.full((rows,), 0.3).double())
     torch.testing.assert_close(found.variance, torch.ones(rows).double())
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_inputs_of_another_width_than_the_points_are_refused(rows):
+    """An isotropic kernel would compare one column with all columns of the points."""
+    made = NearestPosterior(RBF(), Constant(), num_neighbours=4, rule="kernel", jitter=JITTER)
+    z = draws(30, 3)
+    made.double().keep(z, inducing=z, q_mean=z[:, 0], q_root=z[:, 0].abs())
+    with pytest.raises(ShapeError, match="inputs have 1 columns, but it is made for 3"):
+        made.predict(z[:rows, :1])
+
+
+def test_what_one_row_needs_is_not_prepared_for_a_batch():
+    made = posterior()
+    made.predict(draws(10, 2, seed=5))
+    assert made._single is None
+    made.predict(draws(1, 2, seed=5))
+    assert made._single is not None

@@ -8,12 +8,12 @@ import torch
 from draws import draws
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite, ShapeError
 from gpx.kernels import RBF, Linear, Matern32, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
 from gpx.methods.base.batch import Batch
-from gpx.methods.nearest import seen_points
+from gpx.methods.nearest import seen_points, swsgp
 from gpx.methods.nearest.nearness import nearest_inducing
 from gpx.models import SWSGP, VNNGP, NearestPosterior
 from gpx.objectives import SWSGPObjective
@@ -524,3 +524,75 @@ def test_targets_that_are_not_finite_are_named(kind):
     y[7] = math.nan
     with pytest.raises(DataError, match=r"1 of 40 targets are not finite.* row 7"):
         of_kind(kind, Gaussian(0.1)).initialise(x, y, generator=draws())
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_inputs_of_another_width_than_in_training_are_refused(rows):
+    x, y = data()
+    made = SWSGP(
+        kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.1), num_inputs=2, num_data=NUM
+    ).double()
+    made.initialise(x, y, generator=draws())
+    with pytest.raises(ShapeError, match="inputs have 1 columns, but it is made for 2"):
+        made.condition(x, y).predict(x[:rows, :1])
+    with pytest.raises(ShapeError, match="inputs have 1 columns, but it is made for 2"):
+        made.initialise(x[:, :1], y, generator=draws())
+
+
+@pytest.mark.parametrize("kind", [SWSGP, VNNGP])
+def test_jitter_does_not_depend_on_the_variance_at_one_point(kind):
+    """A linear kernel has no variance at the first of these inputs."""
+    x = torch.arange(20.0).double()[:, None]
+    made = kind(
+        kernel=Linear(1),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_inputs=1,
+        num_data=20,
+        num_neighbours=5,
+    ).double()
+    made.initialise(x, 2.0 * x[:, 0], generator=draws())
+    variance = made.kernel.diagonal(made.inducing).mean().detach()
+    torch.testing.assert_close(made._jitter(), made.jitter * variance)
+    found = made.condition(x, 2.0 * x[:, 0])
+    torch.testing.assert_close(found._points().jitter, made._jitter())
+    torch.testing.assert_close(found.predict(x).mean, 2.0 * x[:, 0], rtol=0.0, atol=0.5)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_values_without_prior_variance_start_at_finite_parameters(warm_start):
+    x = torch.arange(20.0).double()[:, None]
+    made = SWSGP(
+        kernel=Linear(1),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_inputs=1,
+        num_inducing=20,
+        num_neighbours=5,
+        warm_start=warm_start,
+    ).double()
+    made.initialise(x, 2.0 * x[:, 0], generator=draws())
+    assert made.q_scaled_mean.isfinite().all()
+    assert made.q_log_deviation.isfinite().all()
+    assert made.local_terms(x, made.nearest(x)).kl.isfinite().all()
+
+
+def test_neighbours_of_all_inducing_points_are_searched_for_once(monkeypatch):
+    """Each search among many points makes a tree of them."""
+    monkeypatch.setattr(swsgp, "CHUNK_BYTES", 1)
+    x, y = data()
+    made = of_kind(SWSGP, Bernoulli(), rule="euclidean")
+    searches = []
+    search = made.nearest
+    monkeypatch.setattr(made, "nearest", lambda points: searches.append(0) or search(points))
+    made.initialise(x, y.sign(), generator=draws())
+    assert len(searches) == 1
+
+
+@pytest.mark.parametrize("kind", [SWSGP, VNNGP])
+def test_neighbours_without_a_factor_ask_for_more_jitter(kind):
+    x, y = data()
+    made = of_kind(kind, Bernoulli(), num_neighbours=30, jitter=0.0)
+    made.kernel.lengthscale = 1e5
+    with pytest.raises(NotPositiveDefinite, match="a larger jitter, or fewer neighbours"):
+        made.initialise(x, y.sign(), generator=draws())

@@ -313,6 +313,19 @@ def test_other_data_are_refused():
         model(x, y).initialise(x[:20], y[:20], generator=draws())
 
 
+@pytest.mark.parametrize("rows", [slice(0, 20), slice(None, None, None)])
+def test_the_best_q_is_that_of_the_rows_of_the_start(rows):
+    """Each value belongs to a row of ``initialise``, by its number."""
+    x, y = data()
+    made = model(x, y)
+    other = (x if rows.stop else x.flip(0))[rows]
+    for use in (made.condition, made.fit_variational):
+        with pytest.raises(ConfigError, match="a value for every one of the 30 rows"):
+            use(other, y[rows])
+    assert made.float().fit_variational(x.float(), y.float())
+    assert made.double().fit_variational(x, y)
+
+
 def test_predictions_from_a_solve_that_stopped_early_say_so(monkeypatch):
     x, y = data()
     made = model(x, y, warm_start=False)
