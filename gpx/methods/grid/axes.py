@@ -21,6 +21,9 @@ GRID_VECTORS = 25
 AXIS_MATRICES = 11
 """Upper bound on the m_l x m_l matrices held per axis (covariance, eigenvectors, gradient)."""
 
+AXIS_MATRICES_IN_FLOAT32 = 14
+"""The same in float32, where covariances are evaluated in float64."""
+
 
 @dataclass(frozen=True)
 class CartesianGrid:
@@ -247,8 +250,9 @@ def require_memory(
     allowed, limit = allowed_memory(memory_budget, like.device)
     dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
     longest = max(dense, default=0)
+    matrices = AXIS_MATRICES if like.dtype == torch.float64 else AXIS_MATRICES_IN_FLOAT32
     needed = like.element_size() * (
-        GRID_VECTORS * grid.size + AXIS_MATRICES * sum(m * m for m in dense)
+        GRID_VECTORS * grid.size + matrices * sum(m * m for m in dense)
     )
     if allowed is None or needed <= allowed:
         return

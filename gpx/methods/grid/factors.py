@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 import torch
 from torch import Tensor
 
+from gpx.backends.entries import call_with
 from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale
 from gpx.kernels.base import Kernel, computes_as
@@ -59,13 +61,27 @@ class AxisKernels:
         return found
 
     def matrix(self, axis: int, rows: Tensor, columns: Tensor) -> Tensor:
-        """k_l between embedded points of one axis, without the scale."""
+        """k_l (r, c) between embedded points (r, d) and (c, d) of one axis, without the scale.
+
+        Evaluated in float64 whatever the dtype of the points: squared distances from a matrix
+        product lose digits on axes of many lengthscales, and a factor that is off by 1e-2 in
+        float32 may have lost its positive eigenvalues. Memory: a few r c doubles.
+        """
+        same = rows is columns
+        rows_in_double = rows.double()
+        columns_in_double = rows_in_double if same else columns.double()
+
+        def value(kernel: Kernel, whole: bool) -> Tensor:
+            here = kernel.evaluate(rows_in_double, columns_in_double)
+            return here if whole else here / _scale_of(kernel)
+
         found: Tensor | None = None
         for kernel, whole in self.parts[axis]:
-            value = kernel.evaluate(rows, columns)
-            value = value if whole else value / _scale_of(kernel)
-            found = value if found is None else found * value
-        return columns.new_ones(rows.shape[0], columns.shape[0]) if found is None else found
+            here = _in_double(kernel, rows.dtype, value, whole)
+            found = here if found is None else found * here
+        if found is None:
+            return columns.new_ones(rows.shape[0], columns.shape[0])
+        return found.to(rows.dtype)
 
     def set_lengthscale(self, axis: int, column: int, value: float) -> None:
         """Set the lengthscale of the stationary kernels along an axis of one input column.
@@ -123,6 +139,21 @@ class AxisKernels:
             found.append(value)
         found[0] = found[0] * self.scale(found[0])
         return found
+
+
+def _in_double(
+    kernel: Kernel, dtype: torch.dtype, function: Callable[[Kernel, bool], Tensor], whole: bool
+) -> Tensor:
+    """``function(kernel, whole)`` with the kernel in float64, differentiable in its parameters.
+
+    Args:
+        dtype: of the data; for float64 the kernel is taken as it is.
+    """
+    if dtype == torch.float64:
+        return function(kernel, whole)
+    values = {name: p.double() for name, p in kernel.named_parameters()}
+    # of the copy only the structure and the buffers count
+    return call_with(copy.deepcopy(kernel).double(), values, function, whole)
 
 
 def _scale_of(kernel: Kernel) -> Tensor:

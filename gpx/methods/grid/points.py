@@ -255,7 +255,21 @@ def cross_factors(
             cross = CircleRows(axis.squeeze(1), place.squeeze(1), kernels, grid, number, scale)
             found.append(cross)
         else:
-            rows, columns = grid.embedded(number, place), grid.embedded(number)
-            matrix = kernels.matrix(number, rows, columns)
+            matrix = _rows_by_blocks(grid, kernels, number, place)
             found.append(matrix if scale is None else scale * matrix)
+    return found
+
+
+def _rows_by_blocks(
+    grid: CartesianGrid, kernels: AxisKernels, number: int, points: Tensor
+) -> Tensor:
+    """k_l(points, axis) (q, m); in float32 by blocks, as they are evaluated in float64."""
+    rows, columns = grid.embedded(number, points), grid.embedded(number)
+    step = max(1, BLOCK_NUMBERS // max(columns.shape[0], 1))
+    if rows.dtype == torch.float64 or rows.shape[0] <= step:
+        return kernels.matrix(number, rows, columns)
+    found = rows.new_empty(rows.shape[0], columns.shape[0])
+    for start in range(0, rows.shape[0], step):
+        part = slice(start, start + step)
+        found[part] = kernels.matrix(number, rows[part], columns)
     return found

@@ -7,12 +7,15 @@ from grid_problems import gradient, masked, scattered
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError, DataError
-from gpx.kernels import RBF
+from gpx.kernels import RBF, Matern32
 from gpx.kernels.over_axes import MultiOutput
+from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
+from gpx.means import Zero
 from gpx.methods.grid import logdet as grid_logdet
 from gpx.methods.grid import mll
 from gpx.methods.grid import system as grid_system
+from gpx.models import GridGP
 from gpx.objectives import GCV, ExactMLL, GridMLL
 from gpx.training.lbfgsb import LBFGSB
 
@@ -321,3 +324,20 @@ def test_probes_ask_for_memory_first():
         else:
             with pytest.raises(ConfigError, match=r"10 probe\(s\) at a time over 4,900 cells"):
                 GridMLL().prepare(model, x, x[:, 0])
+
+
+def test_float32_resolves_axes_of_a_hundred_lengthscales():
+    """Distances from matrix products in float32 were off by 1e-2 of the kernel there."""
+    x = torch.arange(300, dtype=torch.float64).unsqueeze(1)
+    y = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    at = x[:40] + 0.3
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        kernel = RBF(1, lengthscale=3.0) * Matern32(1, lengthscale=60.0, outputscale=None)
+        model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.01)).to(dtype)
+        evidence = GridMLL().evidence(model, x.to(dtype), y.to(dtype))
+        slopes = torch.stack([g.squeeze().double() for g in gradient(evidence.value, model)])
+        variance = model.condition(x.to(dtype), y.to(dtype)).predict(at.to(dtype)).variance
+        found[dtype] = evidence.value, slopes, variance.double()
+    for single, double in zip(found[torch.float32], found[torch.float64], strict=True):
+        torch.testing.assert_close(single, double, rtol=1e-3, atol=1e-5)
