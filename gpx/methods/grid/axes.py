@@ -251,9 +251,7 @@ def require_memory(
     dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
     longest = max(dense, default=0)
     matrices = AXIS_MATRICES if like.dtype == torch.float64 else AXIS_MATRICES_IN_FLOAT32
-    needed = like.element_size() * (
-        GRID_VECTORS * grid.size + matrices * sum(m * m for m in dense)
-    )
+    needed = like.element_size() * (GRID_VECTORS * grid.size + matrices * sum(m * m for m in dense))
     if allowed is None or needed <= allowed:
         return
     size = f"about {needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.linalg import Prepared, split_index
 from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
@@ -19,6 +20,8 @@ LEAST_WAVES = 16
 """Waves of the smallest table of their products."""
 MOST_MISSING = 4
 """A table is used if it has at most so many times the wanted waves."""
+MOMENT_ENTRIES = 1 << 22
+"""Entries of a working array over some of the rows."""
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Gathered:
     values: Tensor | None = None
     num_cells: int = 0
     _moments: Tensor | None = field(default=None, repr=False)
+    _second_moment: Tensor | None = field(default=None, repr=False)
     _target_sums: Prepared = field(default_factory=Prepared, repr=False)
     _transformed: Prepared = field(default_factory=Prepared, repr=False)
     _products: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
@@ -96,6 +100,27 @@ class Gathered:
         if self._moments is None:
             self._moments = weight_moments(self.weights, self.shape)
         return self._moments
+
+    def second_moment_times(self, columns: Tensor, most_bytes: int) -> Tensor:
+        """W^T W times columns (m, r): (m, r), without a graph and without W times the columns.
+
+        Args:
+            most_bytes: largest W^T W that is formed as an array, and kept, as it depends on the
+                data alone; instead of a larger one rows are summed in chunks.
+
+        Cost: m^2 r multiply-adds, and once n' q^2 / 2 additions; or 2 n' q r.
+        """
+        values, indices = self.weights.values.detach(), self.weights.indices
+        points = self.weights.num_columns
+        if 8 * points**2 <= most_bytes:
+            if self._second_moment is None:
+                self._second_moment = _second_moment(values, indices, points)
+            return self._second_moment @ columns
+        found = torch.zeros_like(columns)
+        for rows in row_slices(len(values), max(1, MOMENT_ENTRIES // columns.shape[1])):
+            w = Interpolation(values[rows], indices[rows], num_columns=points)
+            found += w.mT.matmul(w.matmul(columns))
+        return found
 
     def products_of_waves(self, waves: Tensor, period: int) -> Tensor:
         """``wave_products`` (2 f, 2 f) of W^T W on one axis.
@@ -168,6 +193,23 @@ class Gathered:
         assert self.place is not None
         sums = sums_of_residuals(self.values, self.place, self.num_cells, residual)
         return self.by_cell.residuals(*sums)
+
+
+def _second_moment(values: Tensor, indices: Tensor, points: int) -> Tensor:
+    """W^T W (m, m) as an array, from the entries of W (n, q) and their columns."""
+    width = values.shape[1]
+    found = values.new_zeros(points * points)
+    for rows in row_slices(len(values), max(1, MOMENT_ENTRIES // width)):
+        w, place = values[rows].mT.contiguous(), indices[rows].mT.contiguous()
+        for i in range(width):  # of one axis each, whose block of W^T W is a small one
+            for j in range(i, width):
+                found.index_add_(0, place[i] * points + place[j], w[i] * w[j])
+    half = found.view(points, points)
+    # pairs of different positions were added once, in one of both orders
+    own = torch.zeros_like(half.diagonal()).index_add_(
+        0, indices.flatten(), values.square().flatten()
+    )
+    return (half + half.mT).sub_(own.diag())
 
 
 def _gram_by_lag(total: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -175,10 +175,10 @@ def _lag_trace(system: SKISystem, part: PivotedPart) -> list[Tensor]:
     Q^{-1} = (I - F^T B^{-1} F / noise) / noise, F = C W^T and B = I + F F^T / noise = L L^T,
     so that it is (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T} / noise^{1/2}.
     """
-    noise, w = system.noise.detach(), system.detached_weights
+    noise = system.noise.detach()
     found = system.data.grams_by_lag(len(system.covariance.tensors))
     if part.rank:
-        back = w.mT.matmul(w.matmul(part.factor.mT)).mT
+        back = system.moment_times_pivots(part).mT
         factor = system.preconditioner.capacitance.factor
         h = torch.linalg.solve_triangular(factor, back, upper=False)
         for block in h.split(COLUMNS):

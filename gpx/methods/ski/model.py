@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -46,6 +47,8 @@ POSTERIOR_TRACE = 1e-5
 """Trace error, as ``NEGLIGIBLE_TRACE``, of the low-rank part used for predictive variances."""
 PREDICTION_TOLERANCE = 1e-8
 """Largest relative residual of the solve for the predictive mean."""
+MAX_MISSING_SHARE = 1e-2
+"""Share of the prior, or of the noise variance, that C may lack without a warning."""
 
 
 class SKI(PlacedGrid, Model):
@@ -71,7 +74,9 @@ class SKI(PlacedGrid, Model):
             (quadratic), "nearest", or "margin" (an error).
         rank: largest rank of the low-rank part C^T C of K_UU, which preconditions solves and gives
             predictive variances and samples. None: on one axis 400 (greedy pivots; for the evidence
-            800, by waves, which need no array), on more axes 2,000 (eigenvectors of the axes).
+            800, by waves, which need no array), on more axes 2,000 (eigenvectors of the axes; with
+            an axis above 1,500 points greedy pivots, as many as fit into 512 MiB); additive: 100
+            per axis, at most 2,000.
         tolerance: relative residual of solves.
         max_iterations: of conjugate gradients.
         outside: predictions outside the grid: "zero" (the prior, with a warning), "clamp" (to the
@@ -355,6 +360,8 @@ class SKI(PlacedGrid, Model):
         ).squeeze(1)
         found = self.new_posterior()
         found.store_solution(self.grid, on_grid, system, solved.report, self.floors)
+        if self.variance in ("low_rank", "diagonal"):
+            self._warn_of_missing(system)
         if self.variance == "diagonal":
             found.explained = explained_by_low_rank(system.part, found.inner, self.grid)
         elif self.variance == "quadratic_form":
@@ -365,6 +372,20 @@ class SKI(PlacedGrid, Model):
                 system, self.variance_samples, draws, tolerance, self.max_iterations
             )
         return found
+
+    def _warn_of_missing(self, system: SKISystem) -> None:
+        """Warn if the low-rank part lacks so much of the prior variance that variances show it."""
+        missing = float(system.part.missing)
+        share = missing / float(system.covariance.variance)
+        if share <= MAX_MISSING_SHARE or missing <= MAX_MISSING_SHARE * float(system.noise):
+            return
+        other = "quadratic_form" if self.additive else "stochastic"
+        warnings.warn(
+            f"the low-rank part of rank {system.part.rank:,} lacks up to {share:.0%} of the prior "
+            "variance, by which predictive variances are too large (variance_missing); raise rank, "
+            f"or take variance={other}",
+            stacklevel=3,
+        )
 
     def new_posterior(self) -> SKIPosterior:
         """As in ``Model``; the position of the grid is part of the state."""

@@ -31,7 +31,8 @@ variance: a bound in nats on what the missing part adds to the log-determinant."
 TRACE_PER_ROW, MAX_TRACE = 5e-5, 1.0
 """Trace error per row, and at most, on several axes; a smaller one costs more than it saves."""
 MAX_FACTOR_BYTES = 1 << 30
-"""Largest memory of a low-rank part that is stored as an array; limits its rank."""
+"""Largest memory of a low-rank part that is stored as an array, which limits its rank; of that part
+at the rows; and of W^T W."""
 MAX_DENSE_ROWS = 10_000
 """Most rows of a matrix that is factorised for reference."""
 
@@ -64,7 +65,8 @@ class SKISystem:
         left_out: ``negligible``.
         preconditioner: Q = W C^T C W^T + noise I, an approximation of A.
 
-    Cost: m r^2 + n r^2 once, or much less if K is a Kronecker product.
+    Cost: m r^2 + n r^2 once, or much less if K is a Kronecker product or n is so large that C W^T
+    is not stored.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class SKISystem:
         stored: bool = False,
     ) -> None:
         self.covariance, self.data, self.noise = covariance, data, noise
+        self._moment_times_pivots: Tensor | None = None
         self.weights = data.weights
         self.detached_weights = data.weights
         if self.weights.values.requires_grad:
@@ -87,13 +90,13 @@ class SKISystem:
                 self.weights.indices,
                 num_columns=self.weights.num_columns,
             )
-        rows, points = self.weights.shape[-2:]
+        points = self.weights.shape[-1]
         with torch.no_grad():
             self.stored = self.base.to_dense() if stored else None
             self.left_out, per_noise = negligible, num_data / (points * float(noise.detach()))
             limit = negligible / per_noise
             self.part: LowRankPart = covariance.low_rank(
-                rank, limit, max(1, MAX_FACTOR_BYTES // (8 * (rows + 2 * points))), waves
+                rank, limit, max(1, MAX_FACTOR_BYTES // (16 * points)), waves
             )
             self.preconditioner = self._preconditioner()
             threshold = self.part.threshold
@@ -113,14 +116,16 @@ class SKISystem:
 
     def _preconditioner(self) -> ProductsPlusNoise:
         part, w = self.part, self.detached_weights
-        if isinstance(part, PivotedPart):
+        if isinstance(part, PivotedPart) and self._stores_rows(part):
             factor = w.matmul(part.factor.mT).mT  # (r, n)
             project, expand, gram = factor.matmul, factor.mT.matmul, factor @ factor.mT
         else:
-            assert isinstance(part, (EigenPart, WavePart))
-            if isinstance(part, WavePart):
+            if isinstance(part, PivotedPart):
+                gram = part.factor @ self.moment_times_pivots(part)
+            elif isinstance(part, WavePart):
                 gram = part.gram_of(self.data.products_of_waves(part.waves, part.period))
             else:
+                assert isinstance(part, EigenPart)
                 gram = part.gram(self.data.moments)
 
             def project(v: Tensor) -> Tensor:
@@ -132,6 +137,22 @@ class SKISystem:
         return ProductsPlusNoise(
             project, expand, gram, len(w.values), self.noise.detach(), below_kernel=part.below
         )
+
+    def _stores_rows(self, part: PivotedPart) -> bool:
+        """Whether C W^T (r, n) is stored."""
+        rows, points = self.detached_weights.shape[-2:]
+        return part.rank <= MAX_FACTOR_BYTES // (8 * (rows + 2 * points))
+
+    def moment_times_pivots(self, part: PivotedPart) -> Tensor:
+        """W^T W C^T (m, r) of greedy pivots, without a graph; computed once if n is large."""
+        w = self.detached_weights
+        if self._stores_rows(part):
+            return w.mT.matmul(w.matmul(part.factor.mT))
+        if self._moment_times_pivots is None:
+            self._moment_times_pivots = self.data.second_moment_times(
+                part.factor.mT, MAX_FACTOR_BYTES
+            )
+        return self._moment_times_pivots
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -10,6 +10,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF, AxisProduct, Matern32, Periodic, SpectralMixture
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.ski import gathered, system
 from gpx.methods.ski.additive import additive_kernel, with_scales
 from gpx.methods.ski.projection import LinearProjection
 from gpx.models import SKI, SKIStream
@@ -79,6 +80,28 @@ def test_evidence_and_gradient_are_the_dense_ones(projection):
     torch.testing.assert_close(
         gradients(model, exact.value), gradients(model, want), rtol=1e-6, atol=1e-7
     )
+
+
+@pytest.mark.parametrize("points", [24, 80])  # W^T W is an array, or rows are summed in chunks
+@pytest.mark.parametrize("projection", [None, "unit"])
+def test_the_rank_does_not_fall_with_the_number_of_rows(points, projection, monkeypatch):
+    """C times W^T need not fit into memory: the same numbers come from products over the grid."""
+    made = None if projection is None else LinearProjection(5, 4, projection, seed=1)
+    model, x, y = problem(n=4000, grid_size=points, projection=made)
+    want = SKIEvidence().evidence(model, x, y), model.condition(x, y)
+    slopes = gradients(model, want[0].value)
+    rank, grid = want[1].facts()["variance_rank"], model.grid.size
+    limit = 16 * 150 * grid  # bytes of C and a copy, for 150 pivots
+    assert limit < 8 * rank * len(x)
+    assert (limit < 8 * grid**2) == (points == 80)
+    monkeypatch.setattr(system, "MAX_FACTOR_BYTES", limit)
+    monkeypatch.setattr(gathered, "MOMENT_ENTRIES", 20_000)
+    found = SKIEvidence().evidence(model, x, y), model.condition(x, y)
+    assert found[1].facts()["variance_rank"] == rank
+    torch.testing.assert_close(found[0].value, want[0].value, rtol=1e-9, atol=0)
+    torch.testing.assert_close(gradients(model, found[0].value), slopes, rtol=1e-6, atol=1e-6)
+    ours, theirs = (posterior.predict(x[:50]) for _, posterior in (found, want))
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("variance", ["low_rank", "quadratic_form"])
