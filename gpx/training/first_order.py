@@ -130,6 +130,8 @@ class FirstOrder(Optimizer):
             session.unlogged = (total, parts)
             session.end_step()
             self._end_by_budget(session)
+        if summed:  # the budget ended training between two reports
+            session.report(float(total) / summed, parts, self.learning_rates(session.step - 1))
         self.release()
         placed = [(p, p.detach().clone()) for p in self.parameters.get("inducing", [])]
         session.end_round(math.nan)

@@ -111,7 +111,7 @@ class LBFGSB(Optimizer):
         """
         if session.pending:
             self.load_state_dict(session.pending)
-        if self.record.count == 0:  # new, or finished with fewer steps: its record was dropped
+        if self.record.count == 0:  # new, or ended with fewer steps: its record was dropped
             session.round_start = session.step
         total, most = session.model.num_rounds, session.limit
         while True:
@@ -125,17 +125,21 @@ class LBFGSB(Optimizer):
                 reason = "the model's matrix has no Cholesky factor"
             if session.step >= most:
                 reason = f"max_steps={most} evaluations reached"
-            elif session.out_of_time:
-                session.model.keep_best(self.record.lowest)
-                return session.ended_in_time()
             ended = values_of(_trained(session.model))
-            again = session.end_round(self.record.lowest)
-            unfinished = session.step - session.round_start >= budget and session.step < most
-            if last or not (again or unfinished):
-                return reason
+            if session.out_of_time and session.step < most:
+                reason = session.ended_in_time()
+                session.model.keep_best(self.record.lowest)
+                finished, again = True, False
+            else:
+                again = session.end_round(self.record.lowest)
+                unfinished = session.step - session.round_start >= budget and session.step < most
+                finished = last or not (again or unfinished)
             if again or not torch.equal(ended, values_of(_trained(session.model))):
-                self.record = Record()
+                self.record = Record()  # it is of another model than the next search begins with
                 session.round_start = session.step
+            if finished:
+                session.ended = reason  # a resumed run cannot find the end of this round again
+                return reason
             session.round = session.round + 1 if again else total - 1
             session.save()
 
@@ -147,9 +151,11 @@ class LBFGSB(Optimizer):
         clock = time.perf_counter()
 
         def loss() -> Tensor:
+            latest.clear()  # stays empty where the line search tries a point without a value
             evidence = session.objective.evidence(session.model, session.x, session.y)
-            latest[:] = [evidence]
-            return session.objective.loss(evidence, session.model, session.x)
+            value = session.objective.loss(evidence, session.model, session.x)
+            latest.append(evidence)
+            return value
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
             nonlocal clock
@@ -159,7 +165,7 @@ class LBFGSB(Optimizer):
                 session.seconds = restored_seconds
                 return
             session.seconds += time.perf_counter() - clock
-            if count == 1 or session.log_due():
+            if latest and (count == 1 or session.log_due()):
                 session.report(value, latest[0].parts, {})
             session.end_step()
             if session.out_of_time:

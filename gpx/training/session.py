@@ -156,7 +156,7 @@ class Session:
             if not continued(self.generator, state["generator"]):
                 self.generator = stream(self.seed, f"objective {self.step}", self.x.device)
             self.pending = state["optimizer"]
-            self.ended = state.get("ended")  # set once the optimiser has dropped its state
+            self.ended = state.get("ended")
             if "rounds" in state:
                 rounds = state["rounds"]
                 self.round, self.round_start = rounds["round"], rounds["start"]

@@ -16,7 +16,7 @@ from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
 from gpx.methods.base.start import StartWatch
 from gpx.options.config import TrainerConfig
-from gpx.training.interrupt import InterruptGuard
+from gpx.training.interrupt import Interrupted, InterruptGuard
 from gpx.training.progress import Monitor
 from gpx.training.session import Session
 from gpx.training.watched_start import WatchedStart
@@ -118,6 +118,7 @@ class Trainer:
                 (session.seconds,) = sharing().all_max(session.seconds)
                 session.seconds_of_start = session.seconds
             if session.ended is None or session.given_more:
+                session.ended = None  # a continued run has not ended before its optimiser says so
                 reason = optimizer.run(session)
             else:
                 reason = session.ended
@@ -131,12 +132,16 @@ class Trainer:
                     ": the model takes the targets as nearly free of noise, and over-fits if not so"
                 )
             self.say(line)
+        state = session.save()
+        # a signal since the last step, for instance while points were selected again at the end
+        if stopped := int(sharing().all_max(float(guard.received or 0))[0]):
+            raise Interrupted(stopped)
         return FitResult(
             session.step,
             session.seconds,
             session.seconds_of_start,
             reason,
-            session.save(),
+            state,
             tuple(session.cut_short),
         )
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -157,6 +158,31 @@ def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, stop_at, a
     assert counted(metrics) == counted(whole)
     assert json.loads(folder.metrics.read_text()) == metrics
     assert len(json.loads(folder.environment.read_text())["resumed"]) == 2
+
+
+@pytest.mark.parametrize("options", [[], ["trainer.max_steps=9"]], ids=["ended", "given more"])
+def test_a_run_killed_while_its_results_are_computed_goes_on_after_points_were_selected_anew(
+    composed, tmp_path, monkeypatch, options
+):
+    overrides = ["data=toy1d", "approx=sgpr", "inducing=auto", "approx.tolerance=1"]
+    overrides += ["init=constants", "trainer.max_steps=8"]
+    overrides += ["trainer.baselines=false", "trainer.figures=false"]
+    folders = [RunFolder(tmp_path / name) for name in ("whole", "killed")]
+    whole = run(composed(*overrides), folders[0])
+    if options:
+        whole = resume(folders[0].path, options=options)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(state, fit):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules[run.__module__], "finish", killed)
+        with pytest.raises(Killed):
+            run(composed(*overrides), folders[1])
+    assert counted(resume(folders[1].path, options=options)) == counted(whole)
 
 
 def test_a_signal_to_the_command(command, tmp_path):

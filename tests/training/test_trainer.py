@@ -1,6 +1,9 @@
 """The loop itself, with a model and objectives that know no Gaussian process."""
 
 import itertools
+import os
+import signal
+import time
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositive
 from gpx.objectives import Evidence, Objective
 from gpx.training import LBFGSB, FirstOrder, Trainer, TrainerConfig
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
+from gpx.training.interrupt import Interrupted
 
 
 class Line(nn.Module):
@@ -64,6 +68,13 @@ class Quartic(Squares):
 
     def evidence(self, model, x, y, *, generator=None):
         return Evidence(-((model.slope - 3.0) ** 4), "exact")
+
+
+class Waves(Squares):
+    """Whose line searches step too far."""
+
+    def evidence(self, model, x, y, *, generator=None):
+        return Evidence(-len(X) * (model.slope.sin() + 0.01 * (model.slope - 30.0) ** 2), "exact")
 
 
 class Diverging(SampledSquares):
@@ -371,3 +382,117 @@ def test_a_run_goes_on_with_a_generator_of_another_kind_of_device(tmp_path):
     save_checkpoint(tmp_path / "c.pt", state)
     _, result, started = fit(tmp_path, SampledSquares(), sgd(), max_steps=6)
     assert (result.steps, started) == (6, [])
+
+
+class Stopping(Watcher):
+    """Sends a signal once step ``at`` is reported."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+
+    def progress(self, progress, model):
+        super().progress(progress, model)
+        if progress.step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def finish(tmp_path, result, optimizer):
+    """As the end of a run leaves its checkpoint."""
+    optimizer.finish()
+    ended = {"optimizer": optimizer.state_dict(), "ended": result.reason}
+    save_checkpoint(tmp_path / "c.pt", result.state | ended)
+
+
+def test_a_continued_search_stopped_at_its_last_evaluation_ends_as_if_never_stopped(tmp_path):
+    found = {}
+    for name in ("whole", "stopped"):
+        folder, optimizer = tmp_path / name, OPTIMIZERS["quasi-Newton"]()
+        _, result, _ = fit(folder, Waves(), optimizer, max_steps=4)
+        finish(folder, result, optimizer)
+        options = {"max_steps": 12, "log_every": 1}
+        if name == "stopped":
+            with pytest.raises(Interrupted):
+                fit(folder, Waves(), OPTIMIZERS["quasi-Newton"](), Stopping(12), **options)
+        slope, result, _ = fit(folder, Waves(), OPTIMIZERS["quasi-Newton"](), **options)
+        found[name] = slope, result.steps, result.reason
+    assert found["stopped"] == found["whole"]
+    assert found["whole"][1:] == (12, "max_steps=12 evaluations reached")
+
+
+class Undoing(Rounds):
+    """After its last round it goes back to the end of its first, once."""
+
+    def next_round(self, x, y, loss, *, generator):
+        again = super().next_round(x, y, loss, generator=generator)
+        if len(self.losses) == self.num_rounds:
+            with torch.no_grad():
+                self.slope.fill_(self.ends[0])
+        return again
+
+
+def test_a_run_killed_after_its_last_round_was_undone_keeps_what_was_restored(tmp_path):
+    whole, again = Undoing([-5.0]), Undoing([-5.0])
+    first = train_in_rounds(tmp_path / "c.pt", whole, 12)
+    second = train_in_rounds(tmp_path / "c.pt", again, 12)
+    assert whole.slope.item() == whole.ends[0] != whole.ends[1]
+    assert again.slope.item() == whole.slope.item()
+    assert (second.steps, second.reason) == (first.steps, first.reason)
+
+
+def test_what_is_restored_after_the_last_round_is_where_further_training_begins(tmp_path):
+    whole, again = Undoing([-5.0]), Undoing([-5.0])
+    train_in_rounds(tmp_path / "c.pt", whole, 12)
+    result = train_in_rounds(tmp_path / "c.pt", again, 13)
+    assert result.steps == 13
+    assert again.slope.item() == whole.slope.item()  # the first evaluation is at the start
+
+
+def test_a_signal_after_the_last_step_stops_the_run_once_its_end_is_saved(tmp_path):
+    class Signalled(Rounds):
+        def next_round(self, x, y, loss, *, generator):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().next_round(x, y, loss, generator=generator)
+
+    model, again = Signalled([]), Line()
+    with pytest.raises(Interrupted):
+        train_in_rounds(tmp_path / "c.pt", model, 6)
+    result = train_in_rounds(tmp_path / "c.pt", again, 6)
+    assert (again.slope.item(), result.steps) == (model.slope.item(), 6)
+
+
+class Stalling(DivergingLater):
+    """Whose 13th evaluation takes a hundred seconds of ``a_second_a_look``; finite if asked."""
+
+    def __init__(self, finite):
+        super().__init__()
+        self.finite = finite
+
+    def evidence(self, model, x, y, *, generator=None):
+        found = super().evidence(model, x, y)
+        for _ in range(100 * (self.calls == 13)):
+            time.perf_counter()
+        return SampledSquares.evidence(self, model, x, y) if self.finite else found
+
+
+def test_the_last_step_before_the_budget_ends_is_reported(tmp_path, a_second_a_look):
+    watcher, options = Watcher(), {"max_steps": 100, "log_every": 50, "budget": 90.0}
+    _, result, _ = fit(tmp_path, Stalling(finite=True), sgd(), watcher, **options)
+    assert [progress.step for progress in watcher.seen] == [1, 13]
+    assert result.steps == 13
+
+
+def test_a_loss_that_diverged_before_the_budget_ended_replaces_no_checkpoint(
+    tmp_path, a_second_a_look
+):
+    options = {"max_steps": 100, "log_every": 50, "budget": 90.0, "checkpoint_seconds": 1e9}
+    with pytest.raises(DidNotConverge, match=r"step 13 \(its term trace is not finite\)"):
+        fit(tmp_path, Stalling(finite=False), sgd(), **options)
+    assert not (tmp_path / "c.pt").exists()
+
+
+def test_trial_points_without_a_value_are_not_reported_as_evidence(tmp_path):
+    watcher = Watcher()
+    fit(tmp_path, Walled(), LBFGSB(), watcher, log_every=1)
+    assert watcher.seen
+    assert min(progress.evidence_per_point for progress in watcher.seen) > -4.0

@@ -35,6 +35,9 @@ class Session(Protocol):
             first step.
         pending: state of the optimiser in the checkpoint of a resumed run; empty otherwise.
         resumed: whether there was a checkpoint.
+        ended: why training has ended, in words; None while it goes on. An optimiser that could not
+            find the end again from its state sets it; a resumed run is then only evaluated, unless
+            it is given more steps or time.
         round, round_start: number of the current optimisation, and the step at which it began.
         unlogged: summed loss and parts of the steps since the last report, which are checked to be
             finite before a checkpoint is written.
@@ -56,6 +59,7 @@ class Session(Protocol):
     budget: float | None
     pending: dict[str, Any]
     resumed: bool
+    ended: str | None
     round: int
     round_start: int
     unlogged: tuple[Tensor, Mapping[str, Tensor]] | None
