@@ -169,9 +169,14 @@ def _referred(name: str, config: DictConfig) -> str:
 
 
 def _raw(name: str, config: DictConfig) -> object:
-    """The value of an option, or the text of its reference to another option."""
+    """The value of an option, or the text of its reference to another option.
+
+    None for an option below a key that has dots itself, such as the name of a parameter that has a
+    prior: nothing can be found below it by its dotted name.
+    """
     above, _, key = name.rpartition(".")
-    child = OmegaConf.select(config, above)._get_node(key)
+    node = OmegaConf.select(config, above)
+    child = node._get_node(key) if isinstance(node, DictConfig) else None
     return None if child is None else child._value()
 
 

@@ -129,6 +129,8 @@ def _averaged_normals(found: Family, parts: Family, rows: Tensor, weights: Tenso
     means = parts.mean.unflatten(0, split)
     if isinstance(found, Normal):
         variances = parts.variance.unflatten(0, split)
+        weights = weights.reshape(*weights.shape, *[1] * (means.ndim - weights.ndim))
+        weights = weights.expand_as(means)  # of several outputs: one weight of all
         moments = mixture_moments(
             Marginals(means.flatten(1), variances.flatten(1)), weights.flatten(1)
         )

@@ -67,6 +67,13 @@ def test_arguments_become_options(said, told):
     assert with_option_names(said, CONFIG) == told
 
 
+def test_options_whose_names_have_dots_are_left_as_they_are():
+    prior = {"_target_": "a.Normal", "median": 1.0}
+    named = {"kernel.lengthscale": prior, "kernel.kernels.0.outputscale": prior, "noise": prior}
+    config = OmegaConf.merge(CONFIG, {"prior": {"_target_": "a.F", "parameters": named}})
+    assert with_option_names("rank=80, median=2", config) == "approx.rank=80, median=2"
+
+
 def test_the_node_that_raised_an_error_is_asked_first():
     assert with_option_names("num_data=5", CONFIG, node="objective") == "objective.num_data=5"
     assert with_option_names("rank=5", CONFIG, node="objective") == "approx.rank=5"

@@ -204,6 +204,7 @@ LAWS: dict[str, Law] = {
     "heteroscedastic": lambda x: Heteroscedastic().predictive(*two(x)),
     "draws": lambda x: two_draws(Gaussian(0.1), x),
     "draws, student": lambda x: two_draws(StudentT(0.3, 5.0), x),
+    "functions": lambda x: Normal(two(x)[0], two(x)[1].sqrt()),
     "outputs": lambda x: GaussianOutputs(2).predictive(*two(x)),
     "mixed outputs": lambda x: MixedOutputs(2).predictive(*two(x)),
     "draws of outputs": several_draws,
