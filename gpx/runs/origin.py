@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from gpx.errors import CheckpointError, ConfigError
 from gpx.options.old import current
@@ -43,8 +43,8 @@ def origin_of(config: DictConfig, device: torch.device) -> dict[str, Any]:
 def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str) -> None:
     """Raise CheckpointError if ``config`` is not the one that a checkpoint was trained with.
 
-    ``TRAINING_GROUPS`` (except ``trainer.dtype``) and the location of the data may differ. Nothing
-    is checked for checkpoints of early versions, which hold no config.
+    ``TRAINING_GROUPS`` (except ``trainer.dtype``), memory budgets and the location of the data may
+    differ. Nothing is checked for checkpoints of early versions, which hold no config.
 
     Args:
         state: contents of the checkpoint.
@@ -63,6 +63,7 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
     masks_are_files = str(new.get("data._target_")).endswith("FrameFolder")
     for name in sorted({*old, *new}):
         free = name.startswith("trainer.") and name != "trainer.dtype"
+        free = free or name.endswith(".memory_budget")  # of the machine, not of the model
         moved = name in DATA_PATHS and (name != "data.mask" or masks_are_files)
         if free or moved or _same(old.get(name), new.get(name)):
             continue
@@ -77,6 +78,8 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
 
 def with_changes(config: DictConfig, options: Sequence[str]) -> DictConfig:
     """A copy of a run's config, changed by the options of the session that resumes it.
+
+    With ``trainer.memory_budget``, budgets of the same number elsewhere follow it.
 
     Args:
         config: of the run, as in its folder.
@@ -100,8 +103,26 @@ def with_changes(config: DictConfig, options: Sequence[str]) -> DictConfig:
         node = OmegaConf.select(changed, above)
         if not isinstance(node, DictConfig) or last not in node:
             raise ConfigError(f"{option}: the run has no option {name}")
+        if name == "trainer.memory_budget" and node.memory_budget is not None:
+            _refer_to_budget(changed, node.memory_budget)
         OmegaConf.update(changed, name, OmegaConf.select(OmegaConf.from_dotlist([option]), name))
     return changed
+
+
+def _refer_to_budget(node: object, budget: object) -> None:
+    """Let every ``memory_budget`` below ``node`` that equals ``budget`` follow the trainer's.
+
+    config.yaml holds the numbers in place of the references that the run was composed with.
+    """
+    if isinstance(node, DictConfig) and not node._is_none():
+        for name in node:
+            if name == "memory_budget" and node[name] == budget:
+                node[name] = "${trainer.memory_budget}"
+            else:
+                _refer_to_budget(node._get_node(name), budget)
+    elif isinstance(node, ListConfig) and not node._is_none():
+        for place in range(len(node)):
+            _refer_to_budget(node._get_node(place), budget)
 
 
 def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

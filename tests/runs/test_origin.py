@@ -8,7 +8,14 @@ from omegaconf import OmegaConf
 
 import gpx
 from gpx.errors import CheckpointError
-from gpx.runs.origin import changes, origin_of, require_same_model, version_note, version_of
+from gpx.runs.origin import (
+    changes,
+    origin_of,
+    require_same_model,
+    version_note,
+    version_of,
+    with_changes,
+)
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 
 CPU = torch.device("cpu")
@@ -22,7 +29,11 @@ def config(**changed):
             "kernel": {"_target_": "gpx.kernels.RBF", "lengthscale": [1.0, 2.0], "nu": math.nan},
             "mean": {"_target_": "gpx.means.Zero"},
             "likelihood": {"_target_": "gpx.likelihoods.Gaussian"},
-            "approx": {"_target_": "gpx.models.SGPR", "num_inputs": "${facts.num_inputs}"},
+            "approx": {
+                "_target_": "gpx.models.SGPR",
+                "num_inputs": "${facts.num_inputs}",
+                "memory_budget": 2**30,
+            },
             "objective": {"probes": 3},
             "optimizer": {"groups": {"q": {"lr": 0.1}}},
             "trainer": {"dtype": "float64", "max_steps": 3},
@@ -54,6 +65,7 @@ def test_a_look_at_a_checkpoint_reads_the_same(tmp_path, state):
         {"data__path": "/elsewhere/a.csv"},
         {"data__root": "/elsewhere"},
         {"trainer__max_steps": 9},
+        {"approx__memory_budget": 2**20},
         {"objective__probes": 9},
         {"optimizer__groups__q__lr": 0.5},
         {"weights": {"spread": 2}},
@@ -111,3 +123,14 @@ def test_changes_are_lines(state):
 def test_versions():
     assert version_note(None) == version_note(gpx.__version__) == ""
     assert version_note("9.9") == f" (trained with gpx 9.9, this is gpx {gpx.__version__})"
+
+
+@pytest.mark.parametrize("given", ["1MiB", "1048576", "null"])
+def test_a_changed_memory_budget_reaches_all_that_took_it_from_the_trainer(given):
+    parts = {"experts": [{"memory_budget": 2**30}], "solver": {"memory_budget": 2**25}}
+    before = config(trainer__memory_budget=2**30, objective__parts=parts)
+    after = with_changes(before, [f"trainer.memory_budget={given}"])
+    assert after.approx.memory_budget == after.trainer.memory_budget != 2**30
+    assert after.objective.parts.experts[0].memory_budget == after.trainer.memory_budget
+    assert after.objective.parts.solver.memory_budget == 2**25  # a number of its own
+    assert before.approx.memory_budget == 2**30
