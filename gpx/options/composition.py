@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,8 @@ FLAGS = frozenset(
     | {"shell-completion", "config-path", "config-name", "config-dir", "experimental-rerun"}
 )
 """The flags of Hydra, which begin with two dashes."""
+COMPOSING = threading.RLock()
+"""Held by the thread that composes: Hydra's state and store of nodes are those of the process."""
 MAX_LISTED = 6
 """Most choices that are listed for an option."""
 
@@ -53,10 +56,11 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
             "or from its repository with pip install -e ."
         )
     try:
-        overrides = with_kernel_expressions(overrides, [config_folder])
-        check_choices(overrides, config_folder)
-        with _composing(config_folder):
-            return with_choices_made(compose("train", overrides=list(overrides)))
+        with COMPOSING:
+            overrides = with_kernel_expressions(overrides, [config_folder])
+            check_choices(overrides, config_folder)
+            with _composing(config_folder):
+                return with_choices_made(compose("train", overrides=list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, config_folder, overrides)) from error
 

@@ -23,6 +23,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import EXAMPLE_PARTS
+from gpx.options.composition import COMPOSING
 
 PARTS: dict[str, type[Constructed]] = {"kernel": Kernel, "mean": Mean, "likelihood": Likelihood}
 """Parts that may be given as modules, and their base classes."""
@@ -37,17 +38,21 @@ precision."""
 
 @contextmanager
 def chosen_modules(nodes: Mapping[str, dict[str, Any]]) -> Iterator[list[str]]:
-    """Inside, nodes of ``node_of`` are choices of their groups; yields the options for them."""
+    """Inside, nodes of ``node_of`` are choices of their groups; yields the options for them.
+
+    Other threads that compose configs wait until it is left.
+    """
     store = ConfigStore.instance()
-    for part, node in nodes.items():
-        store.store(group=part, name=GIVEN, node=node)
-    try:
-        yield [f"{part}={GIVEN}" for part in nodes]
-    finally:
-        for part in nodes:
-            del store.repo[part][f"{GIVEN}.yaml"]
-            if not store.repo[part]:
-                del store.repo[part]
+    with COMPOSING:
+        for part, node in nodes.items():
+            store.store(group=part, name=GIVEN, node=node)
+        try:
+            yield [f"{part}={GIVEN}" for part in nodes]
+        finally:
+            for part in nodes:
+                del store.repo[part][f"{GIVEN}.yaml"]
+                if not store.repo[part]:
+                    del store.repo[part]
 
 
 def node_of(module: object, part: str, kept: bool = True) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -211,3 +212,13 @@ def test_what_one_call_was_given_is_no_option_of_the_next():
     with pytest.raises(ConfigError, match="given"):
         composed(["approx=exact", "data=toy1d", "kernel=given"])
     assert composed(["approx=exact", "data=toy1d"]).kernel == before
+
+
+def test_threads_compose_their_own_modules():
+    def lengthscale(number):
+        node = node_of(RBF(lengthscale=float(number)), "kernel")
+        with chosen_modules({"kernel": node}) as chosen:
+            return composed(["data=toy1d", "approx=exact", *chosen]).kernel.lengthscale
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lengthscale, range(1, 9))) == list(range(1, 9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -58,24 +59,37 @@ class SolvedModule(PredictionModule):
 
 
 _SOLVE = torch.linalg.solve_triangular
+_TRACING = threading.RLock()
+"""Held by the thread whose solves are products."""
 
 
 @contextlib.contextmanager
 def _solves_as_products(inverse: Any) -> Iterator[None]:
-    """Inside, triangular solves become products with ``inverse(factor, upper)``."""
+    """Inside, triangular solves of this thread become products with ``inverse(factor, upper)``."""
+    tracing = threading.get_ident()
 
     def solve(
-        factor: Tensor, right: Tensor, *, upper: bool, left: bool = True, out: Tensor | None = None
+        factor: Tensor,
+        right: Tensor,
+        *,
+        upper: bool,
+        left: bool = True,
+        unitriangular: bool = False,
+        out: Tensor | None = None,
     ) -> Tensor:
+        if threading.get_ident() != tracing:
+            options = {"upper": upper, "left": left, "unitriangular": unitriangular}
+            return _SOLVE(factor, right, **options, out=out)
         product = inverse(factor, upper) @ right if left else right @ inverse(factor, upper)
         return product if out is None else out.copy_(product)
 
-    before = torch.linalg.solve_triangular
-    torch.linalg.solve_triangular = solve
-    try:
-        yield
-    finally:
-        torch.linalg.solve_triangular = before
+    with _TRACING:
+        before = torch.linalg.solve_triangular
+        torch.linalg.solve_triangular = solve
+        try:
+            yield
+        finally:
+            torch.linalg.solve_triangular = before
 
 
 def require_packages() -> None:

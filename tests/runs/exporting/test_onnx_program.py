@@ -1,5 +1,6 @@
 """The ONNX program: what the model predicts, for any number of rows, in another runtime."""
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
@@ -85,3 +86,14 @@ def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main([f"run={tmp_path / 'run'}", "format=onnx", f"output={tmp_path / 'model.onnx'}"])
     assert capsys.readouterr().err.startswith("error: format=onnx needs onnx, ")
+
+
+def test_what_is_traced_changes_no_solve_of_another_thread():
+    factor, right = torch.tensor([[2.0, 0.0], [1.0, 4.0]]), torch.tensor([[2.0], [5.0]])
+
+    def solved():
+        return torch.linalg.solve_triangular(factor, right, upper=False)
+
+    with ThreadPoolExecutor(1) as pool, module._solves_as_products(lambda *_: torch.zeros(2, 2)):
+        assert not solved().any()
+        assert torch.equal(pool.submit(solved).result(), torch.ones(2, 1))
