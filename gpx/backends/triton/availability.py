@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -162,11 +163,15 @@ def _profile_refusal(
         )
 
     def trial() -> float:
-        z = torch.zeros(2, coordinates, dtype=dtype, device=device)
+        # two points that are apart by one to two: where they coincide every profile is one
+        spread = torch.linspace(-1.0, 1.0, 2 * coordinates, dtype=dtype, device=device)
+        z = spread.view(2, coordinates) / math.sqrt(coordinates)
         one = torch.ones((), dtype=dtype, device=device)
-        shape = one if profile == "rational_quadratic" else None
+        # both branches of the logarithm in a rational quadratic
+        shapes = (one, 100.0 * one) if profile == "rational_quadratic" else (None,)
         right = torch.tensor([[1.0], [2.0]], dtype=dtype, device=device)
-        return trial_error(RadialPart(profile, z, z, one, shape), right)
+        errors = [trial_error(RadialPart(profile, z, z, one, shape), right) for shape in shapes]
+        return float(torch.tensor(errors).max())  # NaN if one is
 
     return _trial_refusal(trial, profile)
 

@@ -29,6 +29,13 @@ TINY = tl.constexpr(1e-30)
 LN2 = tl.constexpr(math.log(2.0))
 LOG2E = tl.constexpr(math.log2(math.e))
 
+# log(1 + u) in float32: 1 + u loses the digits of u, and with a large shape alpha, in which u is
+# proportional to 1 / alpha and the exponent is -alpha log(1 + u), that would show
+SMALL = tl.constexpr(0.15)
+"""Up to here log2(1 + u) is a polynomial in float32; above, the GPU's logarithm is as good."""
+SMALL_SLOPE = tl.constexpr(0.25)
+"""Up to here the derivative in the shape, which is of order u^2, is a polynomial in float32."""
+
 
 def factor(part: RadialPart) -> float | Tensor:
     """Factor of the squared distance for this profile; 0-d if a tensor."""
@@ -88,13 +95,47 @@ def _log2(x):
 
 
 @triton.jit
+def _log2_1p(u):
+    """log2(1 + u) for u >= 0; in float32 with an error of 6e-7 of itself up to SMALL."""
+    found = _log2(1.0 + u)
+    if u.dtype == tl.float32:
+        v = u if NATIVE else tl.minimum(u, SMALL)  # NumPy warns of powers that are not used
+        small = 0.47439541188322926 - 0.28724848305423073 * v
+        small = 1.44269416688322 + v * (-0.7211578891600379 + v * small)
+        found = tl.where(u <= SMALL, v * small, found)
+    return found
+
+
+@triton.jit
+def _shape_slope(u, log2_1p, inverse):
+    """u / (1 + u) - log(1 + u) for u >= 0, of log2(1 + u) and 1 / (1 + u).
+
+    In float32 without its cancellation at small u.
+    """
+    found = u * inverse - LN2 * log2_1p
+    if u.dtype == tl.float32:
+        v = u if NATIVE else tl.minimum(u, SMALL_SLOPE)
+        # (u - log(1 + u)) / u^2 with an error of 8e-9
+        bend = 0.15080461993910274 - 0.07821361893594043 * v
+        bend = 0.2498919762927695 + v * (-0.19807993439936056 + v * bend)
+        bend = 0.4999999923208690 + v * (-0.33333107961350955 + v * bend)
+        found = tl.where(u <= SMALL_SLOPE, v * v * (bend - inverse), found)
+    return found
+
+
+@triton.jit
+def _power(log2_1p, shape):
+    """(1 + u)^-shape of log2(1 + u) >= 0."""
+    return tl.exp2(tl.maximum(-shape * log2_1p, LOWEST, propagate_nan=tl.PropagateNan.ALL))
+
+
+@triton.jit
 def radial(t, shape, PROFILE: tl.constexpr):
     """phi of a tile of ``factor * r2``; negative rounding errors and exponents are clamped."""
     if PROFILE == "rbf":
         value = tl.exp2(within(t, LOWEST, 0.0))
     elif PROFILE == "rational_quadratic":
-        u = within(t, 0.0, FARTHEST_RATIO)
-        value = tl.exp2(within(-shape * _log2(1.0 + u), LOWEST, 0.0))
+        value = _power(_log2_1p(tl.maximum(t, 0.0, propagate_nan=tl.PropagateNan.ALL)), shape)
     else:
         a = _root(t)
         value = tl.exp2(-a)
@@ -108,21 +149,25 @@ def radial(t, shape, PROFILE: tl.constexpr):
 @triton.jit
 def radial_slopes(t, shape, PROFILE: tl.constexpr):
     """phi, d phi / d r2 (zero at r2 = 0 where there is none) and d phi / d shape."""
-    value = radial(t, shape, PROFILE)
-    by_shape = value
-    if PROFILE == "rbf":
-        slope = -0.5 * value
-    elif PROFILE == "rational_quadratic":
+    if PROFILE == "rational_quadratic":
         u = within(t, 0.0, FARTHEST_RATIO)
-        slope = -0.5 * value / (1.0 + u)
-        by_shape = value * (u / (1.0 + u) - LN2 * _log2(1.0 + u))
+        inverse = 1.0 / (1.0 + u)
+        log2_1p = _log2_1p(u)
+        value = _power(log2_1p, shape)
+        slope = -0.5 * value * inverse
+        by_shape = value * _shape_slope(u, log2_1p, inverse)
     else:
-        a = _root(t)
-        e = tl.exp2(-a)
-        if PROFILE == "matern12":
-            slope = tl.where(t <= TINY, 0.0, -0.5 * LOG2E * e / tl.maximum(a, 1e-15))
-        elif PROFILE == "matern32":
-            slope = -1.5 * e
+        value = radial(t, shape, PROFILE)
+        by_shape = value
+        if PROFILE == "rbf":
+            slope = -0.5 * value
         else:
-            slope = (-5.0 / 6.0) * e * (1.0 + a * LN2)
+            a = _root(t)
+            e = tl.exp2(-a)
+            if PROFILE == "matern12":
+                slope = tl.where(t <= TINY, 0.0, -0.5 * LOG2E * e / tl.maximum(a, 1e-15))
+            elif PROFILE == "matern32":
+                slope = -1.5 * e
+            else:
+                slope = (-5.0 / 6.0) * e * (1.0 + a * LN2)
     return value, slope, by_shape

@@ -131,3 +131,24 @@ def test_on_a_cpu_it_is_never_chosen(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     x = torch.zeros(500, 3)
     assert choose_backend(Entries(RBF(), (), (), x, x, True), 1 << 10).name == "chunked"
+
+
+@pytest.mark.parametrize("coordinates", [1, 7])
+@pytest.mark.parametrize("profile", ["rbf", "matern12", "rational_quadratic"])
+def test_a_profile_is_tried_where_it_is_neither_one_nor_zero(profile, coordinates, monkeypatch):
+    tried = []
+    monkeypatch.setattr(availability, "trial_error", lambda part, right: tried.append(part) or 0.0)
+    refusal = availability._profile_refusal.__wrapped__
+    assert refusal(torch.device("cpu"), torch.float32, profile, coordinates) is None
+    for part in tried:
+        assert part.z1 is part.z2  # the square product that a trial compiles
+        assert 0.9 < float((part.z1[0] - part.z1[1]).norm()) < 2.1
+    assert len(tried) == (2 if profile == "rational_quadratic" else 1)
+
+
+def test_a_trial_that_is_not_a_number_is_a_failure(monkeypatch):
+    errors = iter((0.0, float("nan")))
+    monkeypatch.setattr(availability, "trial_error", lambda part, right: next(errors))
+    refusal = availability._profile_refusal.__wrapped__
+    found = refusal(torch.device("cpu"), torch.float32, "rational_quadratic", 2)
+    assert "is wrong here by nan" in found

@@ -77,3 +77,19 @@ def test_no_distance_at_all_and_an_enormous_one(profile):
     assert out[:2, :2].tolist() == [[1.0, 1.0]] * 2  # rounding below zero is clamped away
     assert bool((out[0, 2] < 1e-12) & (out[0, 2] > 0.0) & torch.isfinite(out[1:, 2]).all())
     assert bool(out[:3, 3].isnan().all())
+
+
+@pytest.mark.parametrize("power", [0, 1, 2, 4, 6])
+def test_a_rational_quadratic_keeps_the_digits_of_float32_however_large_its_shape(power):
+    alpha = torch.tensor(10.0**power, dtype=torch.float64)
+    rational = part("rational_quadratic", alpha)
+    t = (torch.logspace(-4, 1.3, 256, dtype=torch.float64) * factor(rational)).float()
+    u = t.double()
+    known = plain_profile(rational, u / factor(rational))
+    # log(1 + u) - u / (1 + u) by its series, without cancellation, or as it is
+    terms = [(-1) ** k * (k - 1) / k * u**k for k in range(2, 12)]
+    by_shape = -known * torch.where(u < 0.01, sum(terms), u.log1p() - u / (1.0 + u))
+    out = torch.empty(4, 256)
+    _profile_kernel[(1,)](t, alpha.float(), out, COUNT=256, PROFILE="rational_quadratic")
+    torch.testing.assert_close(out[0].double(), known, rtol=0, atol=4e-7)
+    torch.testing.assert_close(out[3].double(), by_shape, rtol=1e-5, atol=0)
