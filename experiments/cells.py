@@ -5,15 +5,15 @@ Scripts import this file as described in ``record``.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from record import COMMIT, Rows
+from row_files import add_line, merged, read_lines
 
 
 class Cells:
-    """A file with a line of JSON for every cell.
+    """A file with a line of JSON for every cell; several processes may add cells at a time.
 
     Args:
         path: of the file. None: nothing is read or written, as with --quick, whose short runs must
@@ -24,8 +24,7 @@ class Cells:
 
     def __init__(self, path: Path | None, *key: str, **defaults: Any) -> None:
         self.path, self.key, self.defaults = path, key, defaults
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self.rows: Rows = [json.loads(line) for line in lines if line]
+        self.rows: Rows = [] if path is None else read_lines(path)
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         return any(self.key_of(row) == key for row in self.rows)
@@ -37,10 +36,8 @@ class Cells:
     def add(self, row: dict[str, Any]) -> None:
         """Save a cell measured by this process; it replaces one with the same key."""
         row = {**row, "commit": row.get("commit", COMMIT)}
-        again = self.key_of(row) in self
-        self.rows = [r for r in self.rows if self.key_of(r) != self.key_of(row)] + [row]
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-        if self.path is not None:
-            with self.path.open("w" if again else "a") as file:
-                for each in self.rows if again else [row]:
-                    file.write(json.dumps(each) + "\n")
+        if self.path is None:
+            self.rows = merged(self.rows, [row], self.key_of)
+        else:  # with the cells of other processes
+            self.rows = add_line(self.path, row, self.key_of)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from row_files import locked, replace_text
 
 from gpx.runs.environment import environment_record, source_commit
 
@@ -68,7 +69,9 @@ def write(
 ) -> None:
     """Write <name>.json and RESULTS.md.
 
-    If the rows are those in the file, its machine and date are kept.
+    If the rows are those in the file, its machine and date are kept. A script of which several
+    processes may run at a time merges its rows with those of ``earlier`` and calls this in one
+    block ``locked(folder)``, see ``row_files``.
 
     Args:
         folder: of the script. None: only print the table, as with --quick.
@@ -99,23 +102,25 @@ def write(
     }
     if folder is not None:
         path = folder / f"{name}.json"
-        before = json.loads(path.read_text()) if path.exists() else {}
-        if before.get("rows") == json.loads(json.dumps(rows)):  # no new row
-            content |= {key: before[key] for key in ("machine", "date")}
-        path.write_text(json.dumps(content, indent=1) + "\n")
-        results(folder)
+        with locked(folder):
+            before = json.loads(path.read_text()) if path.exists() else {}
+            if before.get("rows") == json.loads(json.dumps(rows)):  # no new row
+                content |= {key: before[key] for key in ("machine", "date")}
+            replace_text(path, json.dumps(content, indent=1) + "\n")
+            results(folder)
     print(_section(content))
 
 
 def rewrite_checks(folder: Path, name: str, notes: Sequence[str] | None, checks: Checks) -> None:
     """Replace the checks of a table and its notes (None: keep them); the rows are kept."""
     path = folder / f"{name}.json"
-    content = json.loads(path.read_text())
-    content["checks"] = checks
-    if notes is not None:
-        content["notes"] = list(notes)
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    results(folder)
+    with locked(folder):
+        content = json.loads(path.read_text())
+        content["checks"] = checks
+        if notes is not None:
+            content["notes"] = list(notes)
+        replace_text(path, json.dumps(content, indent=1) + "\n")
+        results(folder)
     print(_section(content))
 
 
@@ -164,7 +169,7 @@ def results(folder: Path) -> None:
     text = f"# {TITLES[folder.name]}\n\n"
     text += "Written by the scripts of this folder from their JSON files.\n"
     text += "".join(_section(content) for content in sections)
-    (folder / "RESULTS.md").write_text(text)
+    replace_text(folder / "RESULTS.md", text)
 
 
 def _section(content: dict[str, Any]) -> str:

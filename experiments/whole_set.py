@@ -17,12 +17,13 @@ both searches end alike.
 
 from __future__ import annotations
 
-import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from record import COMMIT
+from row_files import add_line, read_lines
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -123,13 +124,10 @@ def whole_set_kernel(name: str) -> WholeSetKernel:
         name: of a config; configs of the same data set share one kernel.
     """
     name = str(composed([f"data={name}"]).data.name)
-    lines = KERNELS.read_text().splitlines() if KERNELS.exists() else []
-    known = [json.loads(line) for line in lines]
-    row = next((row for row in known if row["data"] == name), None)
+    row = next((row for row in read_lines(KERNELS) if row["data"] == name), None)
     if row is None:
         row = fit_kernel(name)
-        with KERNELS.open("a") as file:
-            file.write(json.dumps(row | {"commit": COMMIT}) + "\n")
+        add_line(KERNELS, row | {"commit": COMMIT}, itemgetter("data"))
     scales = torch.tensor(row["lengthscales"], dtype=torch.float64)
     return WholeSetKernel(scales, row["signal"], row["noise"], row["target_scale"])
 

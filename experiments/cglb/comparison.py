@@ -22,6 +22,7 @@ import sys
 from collections import defaultdict
 from datetime import date
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ import torch
 from gpx_runs import QUIET, ROOT, Finished, train_in
 from omegaconf import DictConfig
 from record import NOT_RECORDED, Checks, origin, tally, verdict, words
+from row_files import locked, merged, replace_text
 
 from gpx.data import load as load_data
 from gpx.models import ExactGP
@@ -318,10 +320,12 @@ def main() -> None:
 
     def add(folder: Path) -> None:
         row = row_of(folder)
-        same = ("data", "method", "split", "num_train", "protocol")
-        rows[:] = [r for r in rows if any(r[k] != row[k] for k in same)] + [row]
-        ROWS.write_text(json.dumps(rows, indent=1) + "\n")
-        (HERE / "RESULTS.md").write_text(table(rows))
+        same = itemgetter("data", "method", "split", "num_train", "protocol")
+        with locked(HERE):
+            kept = json.loads(ROWS.read_text()) if ROWS.exists() else []
+            rows[:] = merged(kept, [row], same)
+            replace_text(ROWS, json.dumps(rows, indent=1) + "\n")
+            replace_text(HERE / "RESULTS.md", table(rows))
 
     inducing = options.inducing or ([64, 256] if options.quick else [1024])
     steps = options.steps or (300 if options.quick else 2000)
@@ -336,7 +340,7 @@ def main() -> None:
             add(folder)
     if not rows:
         sys.exit("error: no rows yet")
-    (HERE / "RESULTS.md").write_text(table(rows))
+    replace_text(HERE / "RESULTS.md", table(rows))
     print(table(rows))
 
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from itertools import chain, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import COMMIT, Checks, Rows, earlier, write
+from row_files import locked, merged
 from torch import Tensor
 from torch.distributions import Categorical
 
@@ -219,13 +221,17 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     name = "fields_quick" if given.quick else "fields"
-    rows: Rows = earlier(HERE / f"{name}.json")
-    save(name, rows)  # other notes and checks beside the rows of before
+    with locked(HERE):
+        rows: Rows = earlier(HERE / f"{name}.json")
+        save(name, rows)  # other notes and checks beside the rows of before
     for key in ((EXACT, None, None), *runs(given.seeds)):
         if any((row["method"], row["N"], row["seed"]) == key for row in rows):
             continue
-        rows.append(control() if key[1] is None else measured(key, 100 if given.quick else STEPS))
-        save(name, rows)
+        new = control() if key[1] is None else measured(key, 100 if given.quick else STEPS)
+        with locked(HERE):
+            kept = earlier(HERE / f"{name}.json")
+            rows = merged(kept, [new], itemgetter("method", "N", "seed"))
+            save(name, rows)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from fields import GAP, SIZES, STEPS, fields, measured
 from record import Checks, Rows, earlier, write
+from row_files import locked, merged
 
 HERE = Path(__file__).resolve().parent
 SIZE = 4000
@@ -176,13 +178,17 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     name = "masks_quick" if given.quick else "masks"
-    rows: Rows = earlier(HERE / f"{name}.json")
-    save(name, rows)  # other notes and checks beside the rows of before
+    with locked(HERE):
+        rows: Rows = earlier(HERE / f"{name}.json")
+        save(name, rows)  # other notes and checks beside the rows of before
     for key, setting in runs().items():
         if any((row["method"], row["N"], row["setting"]) == key for row in rows):
             continue
-        rows.append(row_of(key, setting, 100 if given.quick else STEPS))
-        save(name, rows)
+        new = row_of(key, setting, 100 if given.quick else STEPS)
+        with locked(HERE):
+            kept = earlier(HERE / f"{name}.json")
+            rows = merged(kept, [new], itemgetter("method", "N", "setting"))
+            save(name, rows)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from noisy_digits import folder_for, trained
 from record import COMMIT, Checks, Rows, earlier, write
+from row_files import locked, merged
 
 from gpx.data import Glyphs
 from gpx.data import load as load_data
@@ -144,8 +146,10 @@ def main() -> None:
         if any(row["method"] == name for row in rows):
             continue
         with folder_for(given.runs, f"mnist-{name}") as folder:
-            rows += measured(name, folder)
-        store(rows)
+            new = measured(name, folder)
+        with locked(HERE):
+            rows = merged(earlier(HERE / "mnist.json"), new, itemgetter("method"))
+            store(rows)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from matplotlib.figure import Figure
 from record import COMMIT, Checks, Rows, earlier, tally, write
+from row_files import locked, merged
 from torch import Tensor
 from torch.distributions import Categorical
 
@@ -395,8 +397,12 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     name = "noisy_digits_quick" if given.quick else "noisy_digits"
-    kept = earlier(HERE / f"{name}.json")
-    rows: Rows = kept["each run"] if kept else []
+
+    def kept() -> Rows:
+        before = earlier(HERE / f"{name}.json")
+        return before["each run"] if before else []
+
+    rows = kept()
 
     def is_there(method: str, seed: int) -> bool:
         return any(row["method"] == method and row["seed"] == seed for row in rows)
@@ -409,13 +415,17 @@ def main() -> None:
             continue
         if method == KNOWN:
             blank = {"temperature": None, "parameters": None, "steps": None, "seconds": None}
-            rows.append(control(seed) | blank)
+            new = [control(seed) | blank]
         else:
             with folder_for(given.runs, folder_name(name, method, seed)) as folder:
-                rows += measured(method, seed, given.quick, folder)
+                new = measured(method, seed, given.quick, folder)
+        with locked(HERE):
+            rows = merged(kept(), new, itemgetter("method", "seed"))
+            store(name, rows)
+    with locked(HERE):
+        rows = kept()
+        draw(name, rows)
         store(name, rows)
-    draw(name, rows)
-    store(name, rows)
 
 
 if __name__ == "__main__":

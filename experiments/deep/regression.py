@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from gpx_runs import trained
 from record import COMMIT, Checks, Rows, earlier, write
+from row_files import locked, merged
 
 HERE = Path(__file__).resolve().parent
 SETS = ("kin40k", "protein", "pol")
@@ -67,6 +69,22 @@ def judged(rows: Rows) -> Checks:
     return checks
 
 
+def store(rows: Rows, folder: Path | None) -> None:
+    """Write the table; None: only print it."""
+    ordered = sorted(rows, key=lambda row: SETS.index(row["data"]))
+    write(
+        folder,
+        "regression",
+        "Regression: a deep process of random features beside SVGP and QSGP",
+        [
+            "Split 0, standardised targets, one thread; RMSE, MNLP and coverage of nominal",
+            "95 % intervals of the test rows. Processor seconds of whole runs.",
+        ],
+        ordered,
+        judged(ordered),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", nargs="+", choices=SETS, default=SETS)
@@ -78,19 +96,11 @@ def main() -> None:
         for method in COMMANDS:
             if any((row["data"], row["method"]) == (data, method) for row in rows):
                 continue
-            rows += measured(data, method, options.quick)
-            ordered = sorted(rows, key=lambda row: SETS.index(row["data"]))
-            write(
-                None if options.quick else HERE,
-                "regression",
-                "Regression: a deep process of random features beside SVGP and QSGP",
-                [
-                    "Split 0, standardised targets, one thread; RMSE, MNLP and coverage of nominal",
-                    "95 % intervals of the test rows. Processor seconds of whole runs.",
-                ],
-                ordered,
-                judged(ordered),
-            )
+            new = measured(data, method, options.quick)
+            with locked(HERE):
+                kept = rows if options.quick else earlier(HERE / "regression.json")
+                rows = merged(kept, new, itemgetter("data", "method"))
+                store(rows, None if options.quick else HERE)
 
 
 if __name__ == "__main__":

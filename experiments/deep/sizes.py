@@ -15,6 +15,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 from matplotlib.figure import Figure
 from noisy_digits import BINS, measured
 from record import Checks, Rows, earlier, write
+from row_files import locked, merged
 
 from gpx.runs import RunFolder
 from gpx.runs.figures.predictions import TRUTH
@@ -174,8 +176,11 @@ def main() -> None:
     for key, method in (*asked, *((key, "GPDNN") for key in keys)):
         if any((r["data"], r["N"], r["seed"], r["method"]) == (*key, method) for r in rows):
             continue
-        rows += trained_on(key, method)
-        store(rows)
+        new = trained_on(key, method)
+        with locked(HERE):
+            kept = earlier(HERE / "sizes.json")
+            rows = merged(kept, new, itemgetter("data", "N", "method", "seed"))
+            store(rows)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ bounded entropy, REPARAM is in ``reparam.py``. Folds that have a row are not rep
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -42,7 +41,8 @@ import torch
 from published import PUBLISHED, PUBLISHED_LARGE
 from record import COMMIT
 from reparam import reparam_means
-from uci_tables import FOLDS, FUNCTIONS, KEY, STARTS, read, table
+from row_files import add_line
+from uci_tables import FOLDS, FUNCTIONS, STARTS, key_of, read, table
 from whole_set import FTOL, scaler_of, whole_set_kernel
 
 from gpx.bases.sufficient_statistics import FittedWeights
@@ -323,7 +323,7 @@ def main() -> None:
     names, splits = options.data, options.splits
     if options.quick:
         names, splits = ["challenger", "servo"], [0]
-    done = {tuple(row[k] for k in KEY) for row in read()}
+    done = set(map(key_of, read()))
     for split in [] if options.table else splits:
         for name in names:
             chosen = (name, split, options.functions, options.method, options.start)
@@ -336,8 +336,7 @@ def main() -> None:
             except GPXError as error:
                 print(f"{name} split {split}: {error}")
                 continue
-            with FOLDS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            add_line(FOLDS, row, key_of)
             shown = ("data", "split", "rmse", "gaussian", "sgpr", "linear", "sparsity", "seconds")
             print({k: row.get(k) for k in shown}, flush=True)
     table()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -12,12 +11,15 @@ from typing import Any
 
 from published import PUBLISHED, PUBLISHED_LARGE, PUBLISHED_MIXTURE, PUBLISHED_SAMPLED
 from record import Rows, tally, write
+from row_files import read_lines
 from uci_notes import NOTES, OUTSIDE
 
 HERE = Path(__file__).resolve().parent
 FOLDS = HERE / "uci_folds.jsonl"
 FUNCTIONS = 2000
 KEY = ("data", "split", "functions", "method", "start")
+PLAIN = {"method": "mean_field", "start": "subset"}
+"""Values of keys that older rows lack."""
 STARTS = {
     "subset": "training rows",
     "parsimonious": "one lengthscale",
@@ -33,10 +35,12 @@ Groups = dict[tuple[str, str, str], Rows]
 
 def read() -> Rows:
     """Folds that are done."""
-    if not FOLDS.exists():
-        return []
-    plain = {"method": "mean_field", "start": "subset"}  # rows written before these keys existed
-    return [plain | json.loads(line) for line in FOLDS.read_text().splitlines()]
+    return [PLAIN | row for row in read_lines(FOLDS)]
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What identifies a fold."""
+    return tuple((PLAIN | row)[key] for key in KEY)
 
 
 def mean_of(folds: Rows, key: str) -> float | None:

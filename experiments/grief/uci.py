@@ -14,7 +14,6 @@ table to RESULTS.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from hydra import compose, initialize_config_dir
 from record import COMMIT, Checks, tally, write
+from row_files import add_line, read_lines
 
 from gpx.errors import GPXError
 from gpx.runs import RunFolder, run
@@ -114,11 +114,14 @@ def fold(name: str, split: int, evaluations: int, start: int, grid: str) -> dict
     }
 
 
+def key_of(row: dict[str, Any]) -> tuple[str, int, str]:
+    """Data, split and kind of grid, which identify a fold."""
+    return row["data"], row["split"], row.get("grid", "equispaced")
+
+
 def read() -> list[dict[str, Any]]:
     """Folds that are done."""
-    if not FOLDS.exists():
-        return []
-    return [json.loads(line) for line in FOLDS.read_text().splitlines()]
+    return read_lines(FOLDS)
 
 
 def table() -> None:
@@ -231,7 +234,7 @@ def main() -> None:
     names, splits = options.data, options.splits
     if options.quick:
         names, splits = ["servo", "machine", "yacht"], [0, 1]
-    done = {(row["data"], row["split"], row.get("grid", "equispaced")) for row in read()}
+    done = set(map(key_of, read()))
     for name in [] if options.table else names:
         for split in splits:
             if (name, split, options.grid) in done and not options.again:
@@ -241,11 +244,7 @@ def main() -> None:
             except GPXError as error:
                 print(f"{name} split {split}: {error}")
                 continue
-            key = (name, split, options.grid)
-            others = [
-                r for r in read() if (r["data"], r["split"], r.get("grid", "equispaced")) != key
-            ]
-            FOLDS.write_text("".join(json.dumps(r) + "\n" for r in [*others, row]))
+            add_line(FOLDS, row, key_of)
             print({k: row[k] for k in ("data", "split", "rmse", "trivial", "seconds")}, flush=True)
     table()
 

@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from omegaconf import OmegaConf
 from record import NOT_RECORDED, Checks, tally, write
+from row_files import locked, replace_text
 from scipy.spatial import cKDTree
 
 from gpx.data.sets.uci import UCI
@@ -291,8 +292,10 @@ def main() -> None:
     runs: dict[str, dict[str, Any]] = json.loads(RUNS.read_text()) if RUNS.exists() else {}
 
     def add(name: str, row: dict[str, Any]) -> None:
-        runs[name] = row
-        RUNS.write_text(json.dumps(runs, indent=1) + "\n")
+        with locked(HERE):  # other processes may have added runs
+            runs.update(json.loads(RUNS.read_text()) if RUNS.exists() else {})
+            runs[name] = row
+            replace_text(RUNS, json.dumps(runs, indent=1) + "\n")
 
     for folder in arguments.folders or []:
         basis = "inducing" if "Inducing" in (folder / "config.yaml").read_text() else "fourier"

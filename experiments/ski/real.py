@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 from record import COMMIT, Checks, Rows, write
+from row_files import add_line, read_lines
 from standins import abalone_like, sarcos_like
 
 from gpx.models import SGPR, SKI, EffectivePrior, ExactGP
@@ -162,9 +164,7 @@ def timed(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any
 
 def read() -> Rows:
     """Cells that are done."""
-    if not CELLS.exists():
-        return []
-    return [json.loads(line) for line in CELLS.read_text().splitlines()]
+    return read_lines(CELLS)
 
 
 def family() -> Rows:
@@ -331,15 +331,14 @@ def main() -> None:
     if options.quick:
         print(cell("abalone_like", "ski unit 2", 0, 3))
         return
-    done = {tuple(row[k] for k in KEY) for row in read()}
+    done = set(map(itemgetter(*KEY), read()))
     for name in [] if options.table else options.data:
         for method in options.methods:
             for start in options.starts if method == "ski unit 2" else options.starts[:1]:
                 if (name, method, start) in done:
                     continue
                 row = cell(name, method, start, options.steps)
-                with CELLS.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                add_line(CELLS, row, itemgetter(*KEY))
                 print({k: row[k] for k in (*KEY, "SMSE", "MSLL", "seconds")}, flush=True)
     table()
 

@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import COMMIT, earlier, write
+from row_files import locked, merged
 
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, run
@@ -149,14 +151,14 @@ def main() -> None:
     parser.add_argument("--again")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [row for row in earlier(HERE / "large.json") if row["run"] in PLANS]
-    if options.again is not None:
-        rows = [row for row in rows if options.again not in row["run"]]
-    known = {row["run"] for row in rows}
+    again = {name for name in PLANS if options.again is not None and options.again in name}
     for name, chosen in PLANS.items():
+        known = {row["run"] for row in earlier(HERE / "large.json")} - again
         if name not in known and options.only in name:
-            rows.append(measured(name, chosen))
-            report(rows)
+            new = measured(name, chosen)
+            with locked(HERE):
+                rows = [row for row in earlier(HERE / "large.json") if row["run"] in PLANS]
+                report(merged(rows, [new], itemgetter("run")))
 
 
 if __name__ == "__main__":
