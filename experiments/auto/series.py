@@ -132,7 +132,13 @@ def main() -> None:
         if (name, tested) in cells or (tested == TESTED[2] and not before.get("advised")):
             continue
         command = [sys.executable, __file__, "--cell", name, tested]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=LONGEST, check=False
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{name} {tested}: not done in {LONGEST} s", flush=True)
+            continue
         if done.returncode:
             print(name, tested, done.stderr.strip().splitlines()[-1:], flush=True)
             continue

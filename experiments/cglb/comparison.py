@@ -239,6 +239,7 @@ def accept(rows: list[Row]) -> Checks:
             for r in rows
             if r["data"] == data
             and r["method"] == method
+            and r["protocol"] == "ones"  # the published start
             and r["num_train"] == int(0.67 * SIZES[data])
         ]
         if not members:

@@ -53,8 +53,17 @@ class Setting(NamedTuple):
 
 
 HELD_OUT = ("calibrate=temperature", "calibrate.fraction=0.1")
-# the fit counts a thousand times: Adam does not see the scale, and the prior has a thousandth
-WEAK = f"objective.num_data={1000 * SIZE}"
+
+
+def weak(size: int) -> str:
+    """The option by which the fit of so many images counts a thousand times.
+
+    Adam does not see the scale, and the prior has a thousandth of its share.
+    """
+    return f"objective.num_data={1000 * size}"
+
+
+WEAK = weak(SIZE)
 
 VARIED: dict[str, dict[str, Setting]] = {
     "CNN": {
@@ -104,7 +113,7 @@ def runs() -> dict[Key, Setting]:
         for method in MASKED:
             found[method, size, FEWER] = VARIED[method][FEWER]
     for method in MASKED:
-        found[method, SIZES[0], NO_PRIOR] = VARIED[method][NO_PRIOR]
+        found[method, SIZES[0], NO_PRIOR] = Setting((weak(SIZES[0]),))
     for size in OTHER_SIZES:
         found["CNN+MCD", size, LONGER] = VARIED["CNN+MCD"][LONGER]
     return found

@@ -220,7 +220,7 @@ def summary(rows: Rows) -> Rows:
         for place, measure in enumerate(MEASURES):
             line[measure] = statistics.mean(row[measure] for row in own)
             reference = REFERENCE.get(method)
-            line[f"published {measure}"] = None if reference is None else reference[place]
+            line[f"reference {measure}"] = None if reference is None else reference[place]
         line["confidence"] = statistics.mean(row["confidence"] for row in own)
         for words in ELSEWHERE:
             line[f"AUROC, {words}"] = statistics.mean(row[f"AUROC, {words}"] for row in own)
@@ -310,7 +310,7 @@ def store(name: str, rows: Rows) -> None:
         "Noisy digits: the stand-in for calibrated image classification",
         [
             "Means over seeds (of training, split and noise) beside one seed of an independent",
-            "implementation, which had 1,000, 200 and 597 images (-: not published). ECE with the",
+            "implementation (reference), which had 1,000, 200 and 597 images. ECE with the",
             "mean confidence of 20 bins, Brier score summed over classes, entropy in nats.",
             "",
             "Images that are no digits: letters A to J, and transposed test digits, with the same",

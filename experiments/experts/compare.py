@@ -90,6 +90,13 @@ def plans(sets: list[str]) -> list[tuple[str, str, list[str]]]:
     return found
 
 
+def runs_of(name: str) -> list[str]:
+    """Names of the cells of a plan: of a committee, one for each rule, the trained one first."""
+    if "committee" not in name:
+        return [name]
+    return [f"{rule}, {name.split(', ')[1]}" for rule in reversed(RULES)]
+
+
 def cells_of(data: str, name: str, options: list[str]) -> list[Cell]:
     """One run, and for a committee its other rules, as cells."""
     committee = "committee" in name
@@ -103,7 +110,7 @@ def cells_of(data: str, name: str, options: list[str]) -> list[Cell]:
         "steps": metrics["train.steps"],
         "processor seconds": done.seconds,
         "peak MiB": metrics["memory.peak_mib"],
-        "run": f"rbcm, {name.split(', ')[1]}" if committee else name,
+        "run": runs_of(name)[0],
         **{name: metrics[f"test.{key}"] for name, key in SCORES.items()},
         "baselines": {key: metrics[f"baseline.{key}.rmse"] for key in ("linear", "5-nn")}
         | {f"{key} mnlp": metrics[f"baseline.{key}.mnlp"] for key in ("linear", "5-nn")},
@@ -254,9 +261,10 @@ def main() -> None:
     if options.quick:
         todo, short = plans(["airfoil"]), ["trainer.max_steps=3"]
     cells = Cells(None if options.quick else CELLS, "data", "run")
-    done = {(cell["plan"], cell["data"]) for cell in cells.rows}
     for data, name, chosen in todo:
-        for cell in [] if (name, data) in done else cells_of(data, name, [*chosen, *short]):
+        if all((data, run) in cells for run in runs_of(name)):
+            continue
+        for cell in cells_of(data, name, [*chosen, *short]):
             cells.add(cell)
     if not options.quick:
         report(cells.rows)

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpx_runs import ROOT, Finished, train_in
 from record import words
+from row_files import locked, replace_text
 
 HERE = Path(__file__).resolve().parent
 ROWS = HERE / "rows.json"
@@ -37,11 +38,26 @@ PUBLISHED = {
     "svgp": "RMSE 0.247, MNLP 0.055 (QSGP paper table 2: GPflow, 512 inducing points)",
     "sgpr": "RMSE 0.196 (GPyTorch, 30 Adam steps on the same machine)",
 }
+NO_MATTER = ("hydra.", "trainer.figures=", "trainer.tensorboard=", "trainer.quiet=")
+"""Beginnings of options that change no figure of a row."""
 COLUMNS = ("test.rmse", "test.mnlp", "test.coverage_95", "train.steps", "train.seconds")
+
+
+def command_of(folder: Path) -> str:
+    """Name of the command that a run folder comes from; ends the script if it is another."""
+    given = Finished.of(folder).environment.get("command", [])[1:]
+    options = [o for o in given if o != "train" and not o.startswith(NO_MATTER)]
+    for name, own in COMMANDS.items():
+        if sorted(own) == sorted(options):
+            return name
+    sys.exit(
+        f"error: {folder} is a run of `{' '.join(options)}`, which is no command of this table"
+    )
 
 
 def row_of(folder: Path, name: str) -> dict[str, Any]:
     metrics, _, environment = Finished.of(folder)
+    ended = (folder / "metrics.json").stat().st_mtime
     of_machine = {key: environment[key] for key in ("num_threads", "versions", "git_commit")}
     return {
         "name": name,
@@ -49,7 +65,7 @@ def row_of(folder: Path, name: str) -> dict[str, Any]:
         "metrics": metrics,
         "device": environment["device_name"],
         **of_machine,
-        "date": date.today().isoformat(),
+        "date": date.fromtimestamp(ended).isoformat(),
     }
 
 
@@ -83,25 +99,33 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def read() -> dict[str, dict[str, Any]]:
+    """Rows that are there, by name."""
+    found: dict[str, dict[str, Any]] = json.loads(ROWS.read_text()) if ROWS.exists() else {}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="folders", nargs="*", type=Path, default=None)
     parser.add_argument("--only", nargs="*", choices=COMMANDS, default=list(COMMANDS))
     arguments = parser.parse_args()
-    rows: dict[str, dict[str, Any]] = json.loads(ROWS.read_text()) if ROWS.exists() else {}
+    new = {}
     for folder in arguments.folders or []:
-        name = Finished.of(folder).metrics["model.name"].lower()
-        rows[name] = row_of(folder, name)
+        name = command_of(folder)
+        new[name] = row_of(folder, name)
     for name in arguments.only if arguments.folders is None else []:
-        if name not in rows:
+        if name not in read():
             folder = ROOT / "outputs" / f"main_road-{name}"
             train_in(folder, COMMANDS[name])
-            rows[name] = row_of(folder, name)
-    rows = {name: rows[name] for name in COMMANDS if name in rows}
-    if not rows:
-        sys.exit("error: no rows yet")
-    ROWS.write_text(json.dumps(rows, indent=1) + "\n")
-    (HERE / "RESULTS.md").write_text(table(rows))
+            new[name] = row_of(folder, name)
+    with locked(HERE):
+        rows = read() | new
+        rows = {name: rows[name] for name in COMMANDS if name in rows}
+        if not rows:
+            sys.exit("error: no rows yet")
+        replace_text(ROWS, json.dumps(rows, indent=1) + "\n")
+        replace_text(HERE / "RESULTS.md", table(rows))
     print(table(rows))
 
 

@@ -73,7 +73,8 @@ def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
             runs = [each[split] for split in splits]
             gains = [plain[split]["mnlp"] - each[split]["mnlp"] for split in splits]
             mean = statistics.fmean(gains)
-            error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+            enough = len(gains) > 1
+            error = statistics.stdev(gains) / math.sqrt(len(gains)) if enough else None
             row = {"data": name, "splits": len(splits), "prior": prior}
             for key in ("rmse", "mnlp", "coverage", "steps", "seconds"):
                 row[key] = statistics.fmean(r[key] for r in runs)
@@ -86,13 +87,20 @@ def table(cells: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Checks]:
                 }
             )
             if prior in better:
-                better[prior].append(mean > -2.0 * error)
+                better[prior].append(None if error is None else mean > -2.0 * error)
     checks: Checks = {
         f"{prior}: on no set the MNLP is worse than without a prior by more than two standard "
-        "errors": all(found)
+        "errors": holds(found)
         for prior, found in better.items()
     }
     return rows, checks
+
+
+def holds(found: list[bool | None]) -> bool | None:
+    """Whether all hold; None if no set tells, or if none fails and one does not tell."""
+    if False in found:
+        return False
+    return None if None in found or not found else True
 
 
 def main() -> None:

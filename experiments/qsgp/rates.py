@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from functools import partial
 import torch
 from gpx_runs import Finished
 from kin40k import kin40k_kernel
+from omegaconf import DictConfig
 from record import NOT_RECORDED, earlier, write
 from sampled_gradients import descend
 from torch import Tensor
@@ -45,6 +47,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
+from gpx.options.build import build
 from gpx.training import FirstOrder
 
 HERE = Path(__file__).resolve().parent
@@ -140,12 +143,20 @@ def walked(rate: float, final: float, steps: int) -> float:
     return math.sqrt(float((rates.square() / counts).sum()))
 
 
+def noise_of(config: DictConfig, state: Mapping[str, Tensor]) -> float:
+    """Noise variance of a trained model with this state."""
+    likelihood = build(config, "likelihood").to(torch.float64)
+    own = {key: value for key, value in state.items() if key.startswith("likelihood.")}
+    likelihood.load_state_dict({key.removeprefix("likelihood."): own[key] for key in own})
+    return float(likelihood.noise_variance.detach())
+
+
 def finished(folder: Path, spectrum: Spectrum, test_y: Tensor) -> dict[str, Any]:
     """Row of a run of experiment=qsgp_kin40k; AdaGrad's sums are assumed to grow linearly."""
     metrics, config, environment = Finished.of(folder)
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     sums = state["optimizer"]["variational"]["state"][0]["sum"].double().mean()
-    noise = math.exp(float(state["model"]["likelihood.parametrizations.noise_variance.original"]))
+    noise = noise_of(config, state["model"])
     group, steps = config.optimizer.groups.variational, metrics["train.steps"]
     final = config.optimizer.schedule.final
     done = (torch.arange(steps, dtype=torch.float64) + 1.0) / steps

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def record(monkeypatch):
     """experiments/record.py, in a process that began at a clean commit of ones."""
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     path = ROOT / "experiments" / "record.py"
     spec = importlib.util.spec_from_file_location("record", path)
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,238 @@
+"""Scripts of experiments: which run a row comes from, and what a table says of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpx.options.composition import composed
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The module of a script, by folder/name, with neighbours of its own."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def forget():
+        for name, module in list(sys.modules.items()):
+            if str(EXPERIMENTS) in (getattr(module, "__file__", None) or ""):
+                del sys.modules[name]
+
+    def read(name):
+        path = EXPERIMENTS / f"{name}.py"
+        for folder in (EXPERIMENTS, path.parent):
+            if str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+        return importlib.import_module(path.stem)
+
+    forget()
+    yield read
+    forget()
+
+
+def run_folder(path, options, **metrics):
+    """A finished run of ``train.py`` with these options."""
+    path.mkdir()
+    (path / "config.yaml").write_text("approx: {}")
+    environment = {"command": ["train.py", *options], "device_name": "cpu", "num_threads": 1}
+    environment |= {"versions": {"torch": "2"}, "git_commit": None}
+    (path / "environment.json").write_text(json.dumps(environment))
+    (path / "metrics.json").write_text(json.dumps(metrics))
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["approx=svgp", "data=protein", "approx.num_inducing=64"],
+        ["approx=svgp", "data=kin40k"],
+        ["approx=svgp", "data=kin40k", "kernel=matern32", "data.split=1"],
+        ["approx=exact", "data=kin40k"],
+    ],
+)
+def test_the_main_road_takes_no_run_of_another_command(script, monkeypatch, tmp_path, options):
+    module = script("main_road/run")
+    rows = module.ROWS.read_text()
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "ROWS", tmp_path / "rows.json")
+    module.ROWS.write_text(rows)
+    name = {"approx=svgp": "SVGP", "approx=exact": "ExactGP"}[options[0]]
+    folder = run_folder(tmp_path / "run", options, **{"model.name": name})
+    monkeypatch.setattr(sys, "argv", ["run", "--from", str(folder)])
+    with pytest.raises(SystemExit, match="is no command of this table"):
+        module.main()
+    assert module.ROWS.read_text() == rows
+
+
+def test_the_main_road_takes_a_run_of_its_commands_with_the_date_of_its_end(
+    script, monkeypatch, tmp_path
+):
+    module = script("main_road/run")
+    rows = json.loads(module.ROWS.read_text())
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    monkeypatch.setattr(module, "ROWS", tmp_path / "rows.json")
+    module.ROWS.write_text(json.dumps(rows))
+    options = [
+        "kernel=matern32",
+        "approx=svgp",
+        "data=kin40k",
+        "hydra.run.dir=a",
+        "trainer.quiet=true",
+    ]
+    metrics = rows["svgp"]["metrics"] | {"test.rmse": 0.5}
+    folder = run_folder(tmp_path / "run", options, **metrics)
+    ended = 1_600_000_000
+    os.utime(folder / "metrics.json", (ended, ended))
+    monkeypatch.setattr(sys, "argv", ["run", "--from", str(folder)])
+    module.main()
+    found = json.loads(module.ROWS.read_text())
+    assert found["svgp"]["metrics"]["test.rmse"] == 0.5
+    assert found["svgp"]["date"].startswith("2020-09-1")
+    assert {name: row for name, row in found.items() if name != "svgp"} == {
+        name: row for name, row in rows.items() if name != "svgp"
+    }
+
+
+def test_a_series_that_takes_too_long_ends_no_others(script, monkeypatch, tmp_path):
+    module = script("auto/series")
+    tried, shown = [], []
+
+    def run(command, timeout, **options):
+        tried.append(command[-2:])
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(module, "CELLS", tmp_path / "cells.jsonl")
+    monkeypatch.setattr(module.subprocess, "run", run)
+    monkeypatch.setattr(module, "table", shown.append)
+    monkeypatch.setattr(sys, "argv", ["series"])
+    module.main()
+    assert len(tried) > len(module.SETS)
+    assert shown == [[]]
+
+
+def test_the_annealed_bound_is_compared_with_every_other_search(script):
+    module = script("direct/uci_tables")
+    bounds = {"one search: bound": 5.0, "restarts: bound": 0.0, "annealed: bound": 0.0}
+    tables = {
+        "Three searches, first fold": [{"data": "yacht", **bounds}],
+        "Searches, as published": [
+            {"data": "yacht", "one search: bound": 0.5, "annealed: bound": 0.0}
+        ],
+    }
+    assert module.annealed_bounds(tables) == {
+        "yacht, three searches, one search": False,
+        "yacht, three searches, restarts": True,
+        "yacht, searches, one search": True,
+    }
+
+
+def test_noisy_digits_call_figures_that_are_not_published_a_reference(script):
+    module = script("deep/noisy_digits")
+    rows = json.loads((module.HERE / "noisy_digits.json").read_text())["rows"]["each run"]
+    line = next(row for row in module.summary(rows) if row["method"] == "CNN")
+    assert line["reference ERR"] == module.REFERENCE["CNN"][0]
+    assert not any("published" in key for key in line)
+
+
+def test_without_a_prior_its_share_is_a_thousandth_at_every_number_of_images(script):
+    module = script("deep/masks")
+    weak = {size: s.options for (_, size, name), s in module.runs().items() if name == "no prior"}
+    assert weak == {
+        size: (f"objective.num_data={1000 * size}",) for size in (module.SIZE, module.SIZES[0])
+    }
+
+
+def test_cglb_is_compared_with_what_is_published_from_the_published_start_only(script):
+    module = script("cglb/comparison")
+    known = json.loads(module.ROWS.read_text())
+    row = next(r for r in known if (r["data"], r["method"]) == ("elevators", "cglb-1024"))
+    wrong = row | {"protocol": "subset", "rmse": 0.8, "split": 1}
+    words = "elevators cglb-1024, 1 of 3 splits"
+    assert row["protocol"] == "ones"
+    assert [ok for what, ok in module.accept([row, wrong]).items() if words in what] == [True]
+    assert not any(words in what for what in module.accept([wrong]))
+
+
+def test_one_split_does_not_tell_whether_a_prior_is_worse(script):
+    module = script("priors/few_rows")
+    name = module.DATA[0]
+
+    def checks(*splits, worse=-0.1):
+        cell = {
+            "rmse": 1.0,
+            "mnlp": 1.0,
+            "coverage": 0.9,
+            "steps": 1,
+            "seconds": 1.0,
+            "commit": "a",
+        }
+        cells = [
+            {**cell, "data": name, "split": split, "prior": prior}
+            | {"mnlp": 1.0 + 0.1 * split + worse * (prior != "none") * (1.0 + 0.1 * split)}
+            for split in splits
+            for prior in module.PRIORS
+        ]
+        return set(module.table(cells)[1].values())
+
+    assert checks(0) == checks() == {None}
+    assert checks(0, 1) == {True}
+    assert checks(0, 1, worse=3.0) == {False}
+
+
+def test_rates_read_the_noise_variance_as_the_model_does(script):
+    module = script("qsgp/rates")
+    config = composed(["experiment=qsgp_kin40k", "likelihood.noise_variance=1.25"])
+    likelihood = module.Gaussian(1.25)
+    state = {f"likelihood.{key}": value for key, value in likelihood.state_dict().items()}
+    assert math.isclose(module.noise_of(config, state), 1.25, rel_tol=1e-6)
+
+
+def test_seconds_of_mnist_are_those_of_finished_work(script, monkeypatch):
+    module = script("qsgp/mnist")
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    assert module.clock(torch.device("cpu")) > 0.0
+    assert waited == []
+    module.clock(torch.device("cuda"))
+    assert waited == [torch.device("cuda")]
+
+
+def test_a_committee_that_was_stopped_between_its_rules_is_run_again(script, monkeypatch, tmp_path):
+    module = script("experts/compare")
+    cells = [json.loads(line) for line in module.CELLS.read_text().splitlines()]
+    path = tmp_path / "cells.jsonl"
+    monkeypatch.setattr(module, "CELLS", path)
+    monkeypatch.setattr(module, "report", lambda cells: None)
+    monkeypatch.setattr(sys, "argv", ["compare", "--sets", "airfoil"])
+    monkeypatch.delitem(module.SPARSE, "svgp")  # not among the cells
+    asked = []
+
+    def cells_of(data, name, options):
+        asked.append((data, name))
+        return [c for c in cells if (c["data"], c["plan"]) == (data, name)]
+
+    monkeypatch.setattr(module, "cells_of", cells_of)
+    committee = [c for c in cells if (c["data"], c["plan"]) == ("airfoil", "committee, random")]
+    path.write_text("".join(json.dumps(c) + "\n" for c in cells if c not in committee[1:]))
+    assert len(committee) == 4
+    module.main()
+    assert asked == [("airfoil", "committee, random")]
+    module.main()
+    assert len(asked) == 1  # all rules are there
+
+
+def test_the_commoner_class_of_training_rows_is_judged_on_test_rows(script):
+    module = script("swsgp/airline")
+    train, test = torch.tensor([1, 1, 0]), torch.tensor([0, 0, 0, 1])
+    assert module.error_of_commoner(train, test) == 0.75
+    assert module.error_of_commoner(1 - train, 1 - test) == 0.75
