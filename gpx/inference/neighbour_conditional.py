@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.warped import Warped
-from gpx.linalg.nearest import nearest_neighbours
+from gpx.linalg.nearest import NearestSearch
 
 
 class Conditional(NamedTuple):
@@ -162,10 +162,53 @@ def neighbour_conditional(
     return Conditional(mean, variance, weights, near)
 
 
+class NearRows:
+    """The search of ``near_rows`` among rows x (n, d), prepared for many calls.
+
+    Args:
+        kernel: its lengthscales are the units of distance.
+        x (n, d): the rows.
+
+    Cost: O(n log n) once for a tree, on a CPU.
+    """
+
+    def __init__(self, kernel: Kernel, x: Tensor) -> None:
+        self._kernel, self._x, self._versions = kernel, x, _versions(kernel, x)
+        self._search = NearestSearch(near_coordinates(kernel, x.detach().double()))
+        self._size = len(x)
+
+    @classmethod
+    def of(cls, known: NearRows | None, kernel: Kernel, x: Tensor) -> NearRows:
+        """``known`` if it is of this kernel and these rows, both unchanged; else a new one.
+
+        Not to be kept where a program is exported, whose tensors have no values.
+        """
+        if (
+            known is not None
+            and known._kernel is kernel
+            and known._x is x
+            and known._versions == _versions(kernel, x)
+        ):
+            return known
+        return cls(kernel, x)
+
+    def __call__(self, queries: Tensor, count: int) -> Tensor:
+        """The ``count`` rows (q, count), at most all, nearest to each of ``queries`` (q, d)."""
+        asked = near_coordinates(self._kernel, queries.detach().double())
+        return self._search(asked, min(count, self._size))
+
+
+def _versions(kernel: Kernel, x: Tensor) -> list[int]:
+    """Numbers that change with the values of x, and of the kernel's parameters and buffers."""
+    if torch.compiler.is_exporting():
+        return []
+    parts = [x, *kernel.parameters(), *kernel.buffers()]
+    return [0 if part.is_inference() else part._version for part in parts]
+
+
 def near_rows(kernel: Kernel, x: Tensor, queries: Tensor, count: int) -> Tensor:
     """The ``count`` rows of x (n, d) nearest to each of ``queries`` (q, d) at the lengthscales."""
-    points, asked = (near_coordinates(kernel, t.detach().double()) for t in (x, queries))
-    return nearest_neighbours(points, asked, count)
+    return NearRows(kernel, x)(queries, count)
 
 
 def local_regression(

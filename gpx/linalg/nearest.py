@@ -49,8 +49,6 @@ def nearest_neighbours(x: Tensor, queries: Tensor, k: int, exclude: Tensor | Non
 
     Cost: tree search on a CPU for d <= 32; else O(q n d) time in chunks of 8 MiB.
     """
-    if x.shape[1] != queries.shape[1]:
-        raise ShapeError(f"points have {x.shape[1]} columns, queries {queries.shape[1]}")
     spare = 0 if exclude is None else 1
     near = NearestSearch(x)(queries, min(k + spare, len(x)))
     if exclude is None:
@@ -96,7 +94,14 @@ class NearestSearch:
         """Rows (q, k) of the k nearest points, nearest first; k at most n.
 
         For a query with NaN the rows are arbitrary.
+
+        Raises:
+            ShapeError: another number of columns than the points have.
         """
+        if queries.shape[1] != self._points.shape[1]:
+            raise ShapeError(
+                f"points have {self._points.shape[1]} columns, queries {queries.shape[1]}"
+            )
         if torch.compiler.is_exporting():
             return self._compare_all(queries, k)
         if self._tree is not None:

@@ -56,6 +56,7 @@ class Committee(Model):
     mean: Mean
     likelihood: Gaussian
     labels: Tensor
+    _chosen: int | None = None  # the number of experts if it was chosen for data, not given
 
     def __init__(
         self,
@@ -73,10 +74,7 @@ class Committee(Model):
         check_at_least(1, num_experts=num_experts)
         self.partition = ClusterBlocks() if partition is None else require_partition(partition)
         if rule == "grbcm" and isinstance(self.partition, ColumnBlocks):
-            raise ConfigError(
-                "rule=grbcm needs a communication expert on random rows, and a partition by a "
-                "column has none; use clusters or random blocks, or another rule"
-            )
+            raise _no_communication_expert("by a column")
         self.kernel, self.mean = kernel, mean
         self.likelihood = require_gaussian(
             likelihood, "Committee is made of exact Gaussian processes"
@@ -92,11 +90,16 @@ class Committee(Model):
         return ExpertParts(self.kernel, self.mean, self.likelihood)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: sets the number of experts."""
-        count, reason = choose_num_blocks(
-            self.num_experts, self.partition, x, ROWS_PER_EXPERT, "num_experts"
-        )
-        self.num_experts = count
+        """As in ``Model``: sets the number of experts, anew for other data if none was given.
+
+        Raises:
+            ConfigError: under "grbcm", a partition that fixes the number of blocks, above one.
+        """
+        if self.rule == "grbcm" and self.partition.num_blocks(x) not in (None, 1):
+            raise _no_communication_expert("that fixes the number of blocks")
+        asked = None if self.num_experts == self._chosen else self.num_experts
+        count, reason = choose_num_blocks(asked, self.partition, x, ROWS_PER_EXPERT, "num_experts")
+        self.num_experts, self._chosen = count, count if reason else None
         return {"num_experts": (count, reason)} if reason else {}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -147,3 +150,10 @@ class Committee(Model):
     def new_posterior(self) -> CommitteePosterior:
         """As in ``Model``."""
         return CommitteePosterior(self.parts, self.rule, self.batch_bytes)
+
+
+def _no_communication_expert(partition: str) -> ConfigError:
+    return ConfigError(
+        f"rule=grbcm needs a communication expert on random rows, and a partition {partition} has "
+        "none; use clusters or random blocks, or another rule"
+    )

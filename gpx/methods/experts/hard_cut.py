@@ -150,6 +150,8 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         """
         parameters = [p for group in self.model.parameter_groups().values() for p in group]
         parameters = [p for p in parameters if p.requires_grad]
+        if not parameters:  # only the assignment is to be found
+            return before
         parts, rows = self.model.parts, self.model.expert_rows(x)
         batches = list(rows.batches(x.element_size(), self.model.batch_bytes))
         assignment = self.model.log_assignment(x).detach()

@@ -23,6 +23,7 @@ from gpx.methods.experts.committee import ROWS_PER_EXPERT
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.parts import ExpertParts, OwnHyperparameters
 from gpx.methods.experts.rows import ExpertRows
+from gpx.priors import Priors
 from gpx.tensor_checks import check_at_least
 
 Sharing = Literal["own", "shared"]
@@ -61,6 +62,7 @@ class LocalExperts(Model):
     likelihood: Gaussian
     rows: Tensor
     sizes: Tensor
+    _chosen: int | None = None  # the number of experts if it was chosen for data, not given
 
     def __init__(
         self,
@@ -94,8 +96,29 @@ class LocalExperts(Model):
         self.register_data_sized()
         self._make_own()
 
+    @property
+    def hyperpriors(self) -> Priors | None:
+        """As in ``Model``; only for shared hyperparameters.
+
+        Raises:
+            ConfigError: priors of hyperparameters that every expert has for itself.
+        """
+        held: Priors | None = self.__dict__.get("hyperpriors")
+        return held
+
+    @hyperpriors.setter
+    def hyperpriors(self, priors: Priors | None) -> None:
+        if priors is not None and self.sharing == "own":
+            raise ConfigError(
+                "priors are of hyperparameters that the model has once, and every expert has its "
+                "own: choose hyperparameters=shared, or leave the priors out"
+            )
+        self.__dict__["hyperpriors"] = priors
+
     def _make_own(self) -> None:
-        if self.sharing == "own" and self.own is None and self.num_experts is not None:
+        if self.sharing != "own" or self.num_experts is None:
+            return
+        if self.own is None or self.own.num_experts != self.num_experts:
             self.own = OwnHyperparameters(self.parts.named(), self.num_experts)
 
     @property
@@ -104,12 +127,11 @@ class LocalExperts(Model):
         return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: sets the number of experts."""
+        """As in ``Model``: sets the number of experts, anew for other data if none was given."""
         per_expert = self.points_per_expert or ROWS_PER_EXPERT
-        count, reason = choose_num_blocks(
-            self.num_experts, self.partition, x, per_expert, "num_experts"
-        )
-        self.num_experts = count
+        asked = None if self.num_experts == self._chosen else self.num_experts
+        count, reason = choose_num_blocks(asked, self.partition, x, per_expert, "num_experts")
+        self.num_experts, self._chosen = count, count if reason else None
         self._make_own()
         return {"num_experts": (count, reason)} if reason else {}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpx.methods.base.posterior import Marginals
-from gpx.methods.experts.members import Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.posterior import ExpertsPosterior, RegionsPosterior
 from gpx.methods.experts.rows import ExpertRows
@@ -21,43 +21,29 @@ class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
     Args:
         parts, budget, regions: as in ``RegionsPosterior``.
 
-    Cost: m^2 multiply-adds per test point for experts of m rows.
+    Cost: m^2 multiply-adds per test point for experts of m rows. Where factors do not fit into half
+    of the budget, every call also factorises each batch of experts that has points once.
     """
 
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function of the nearest expert at x (t, d)."""
         mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
-        for block in self.row_blocks(x):
-            at, block_mean, block_variance = x[block], mean[block], variance[block]
-            for members, rows, real in self.points_by_batch(self.regions.nearest(at)):
-                found = self.latent(members, at[rows])
-                block_mean[rows[real]] = found.mean[real]
-                block_variance[rows[real]] = found.variance[real]
+        blocks = [
+            (block, PointsByExpert.of(self.regions.nearest(x[block]), len(self.sizes)))
+            for block in self.row_blocks(x)
+        ]
+        seen = sum((points.counts for _, points in blocks), torch.zeros_like(self.sizes))
+        # a batch of experts, whose factors may not be kept, predicts all its points in turn
+        for members in self.experts(seen > 0)[1] if blocks else ():
+            for block, points in blocks:
+                chosen = points.of_experts(members.batch.experts)
+                if chosen is None:
+                    continue
+                rows, real = chosen
+                found = self.latent(members, x[block][rows])
+                mean[block][rows[real]] = found.mean[real]
+                variance[block][rows[real]] = found.variance[real]
         return Marginals(mean, variance)
-
-    def points_by_batch(self, nearest: Tensor) -> list[tuple[Members, Tensor, Tensor]]:
-        """Batches of experts with the points that they predict.
-
-        Args:
-            nearest (t,): expert of every point.
-
-        Returns:
-            for every batch that has points: the experts, the indices (c, s) of their points, padded
-            to one length, and a mask (c, s) that is False for padding.
-        """
-        counts = torch.bincount(nearest, minlength=len(self.sizes))
-        start, order = counts.cumsum(0) - counts, torch.argsort(nearest, stable=True)
-        found = []
-        for members in self.experts()[1]:
-            experts = members.batch.experts
-            longest = int(counts[experts].max())
-            if not longest:
-                continue
-            place = torch.arange(longest, device=nearest.device).expand(len(experts), longest)
-            real = place < counts[experts].unsqueeze(1)
-            rows = order[torch.where(real, place + start[experts].unsqueeze(1), 0)]
-            found.append((members, rows, real))
-        return found
 
     @torch.no_grad()
     def sample_paths(
@@ -73,6 +59,38 @@ class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
         Cost: num prior functions for every expert.
         """
         return ExpertPaths(self, num, generator, frequencies, self.regions.nearest)
+
+
+class PointsByExpert(NamedTuple):
+    """The points that every expert predicts.
+
+    Attributes:
+        order (t,): point numbers, one expert after the other.
+        counts (K,), start (K,): number of points of every expert, and their place in ``order``.
+    """
+
+    order: Tensor
+    counts: Tensor
+    start: Tensor
+
+    @classmethod
+    def of(cls, expert: Tensor, num_experts: int) -> PointsByExpert:
+        """Sort points by their expert (t,)."""
+        counts = torch.bincount(expert, minlength=num_experts)
+        return cls(torch.argsort(expert, stable=True), counts, counts.cumsum(0) - counts)
+
+    def of_experts(self, experts: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Points (c, s) of ``experts`` (c,), padded to one length; None if they have none.
+
+        Returns:
+            their numbers, and a mask (c, s) that is False for padding.
+        """
+        longest = int(self.counts[experts].max())
+        if not longest:
+            return None
+        place = torch.arange(longest, device=experts.device).expand(len(experts), longest)
+        real = place < self.counts[experts].unsqueeze(1)
+        return self.order[torch.where(real, place + self.start[experts].unsqueeze(1), 0)], real
 
 
 class ExpertPaths:

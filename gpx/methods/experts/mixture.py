@@ -232,9 +232,9 @@ class MixturePosterior(ExpertsPosterior):
         """Mean and variance of every expert's latent function at x (t, d): (K, t) each."""
         shape = len(self.sizes), len(x)
         mean, variance = x.new_empty(shape), x.new_empty(shape)
-        for block in self.row_blocks(x):
-            for members in self.experts()[1]:
-                experts = members.batch.experts
+        for members in self.experts()[1]:  # factorised anew where the factors are not kept
+            experts = members.batch.experts
+            for block in self.row_blocks(x):
                 at = x[block].expand(len(experts), -1, -1)
                 mean[experts, block], variance[experts, block] = self.latent(members, at)
         return Marginals(mean, variance)

@@ -102,9 +102,9 @@ class ExpertParts(NamedTuple):
         Differentiable in the hyperparameters; ``right=None`` gives the matrices of ``left`` with
         itself. With own hyperparameters, kernels without a formula are evaluated expert by expert.
         """
-        if self.own is None:
+        values = {} if self.own is None else self.own.values("kernel", experts)
+        if not values:  # shared, or nothing of the kernel is trained
             return batched_covariances(self.kernel, left, right)
-        values = self.own.values("kernel", experts)
         if fused_profile(self.kernel) is not None:
 
             def scaled(held: dict[str, Tensor], z: Tensor) -> Tensor:

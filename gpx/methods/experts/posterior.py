@@ -168,8 +168,15 @@ class ExpertsPosterior(PartsPosterior):
         """Indices into ``inputs`` of the rows of every expert but the communication expert."""
         return ExpertRows(torch.arange(len(self.inputs), device=self.inputs.device), self.sizes)
 
-    def experts(self) -> tuple[CommunicationExpert | None, Iterator[Members]]:
-        """The communication expert, if any, and batches of the others; cached if they fit."""
+    def experts(
+        self, needed: Tensor | None = None
+    ) -> tuple[CommunicationExpert | None, Iterator[Members]]:
+        """The communication expert, if any, and batches of the others; cached if they fit.
+
+        Args:
+            needed (K,): whether each expert is needed; without a cache, batches without any that
+                is are left out. None: all are.
+        """
         if self._cached_experts is not None:
             return self._cached_experts[0], iter(self._cached_experts[1])
         communication = self.communication_expert()
@@ -178,6 +185,8 @@ class ExpertsPosterior(PartsPosterior):
         base = 0 if communication is None else len(communication.inputs)
         sizes = [b.rows.numel() * (b.rows.shape[1] + base) for b in batches]
         if entry * sum(sizes) > self.budget // 2:
+            if needed is not None:
+                batches = [batch for batch in batches if bool(needed[batch.experts].any())]
             return communication, (self._members(batch, communication) for batch in batches)
         # in one array: many that stay, between those of the work, leave gaps that are lost
         storage = self.inputs.new_empty(sum(sizes)).split(sizes)

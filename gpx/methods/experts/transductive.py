@@ -13,7 +13,7 @@ from gpx.errors import NotAvailable, class_name
 from gpx.inducing import Partition
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.neighbour_conditional import near_rows
+from gpx.inference.neighbour_conditional import NearRows
 from gpx.inference.padded_rows import batch_bytes
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -99,6 +99,7 @@ class TransductivePosterior(RegionsPosterior):
     """
 
     data_sized = ("inputs", "targets")
+    derived = ("_near",)
     targets: Tensor
 
     def __init__(
@@ -106,6 +107,7 @@ class TransductivePosterior(RegionsPosterior):
     ) -> None:
         super().__init__(parts, budget, regions)
         self.num_neighbours = num_neighbours
+        self._near: NearRows | None = None
 
     @torch.no_grad()
     def with_observations(
@@ -139,7 +141,10 @@ class TransductivePosterior(RegionsPosterior):
 
         Distances use the shared lengthscales, or the initial ones if experts have their own.
         """
-        return near_rows(self.kernel, self.inputs, x, self.num_neighbours)
+        search = NearRows.of(self._near, self.kernel, self.inputs)
+        if not torch.compiler.is_exporting():
+            self._near = search
+        return search(x, self.num_neighbours)
 
     @torch.no_grad()
     def members(self, x: Tensor, rows: Tensor) -> Members:

@@ -8,8 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.inference.gaussian_posterior import GaussianPosterior
-from gpx.inference.neighbour_conditional import local_regression, near_coordinates
+from gpx.inference.neighbour_conditional import (
+    Conditional,
+    NearRows,
+    near_coordinates,
+    neighbour_conditional,
+)
+from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
@@ -147,11 +154,14 @@ class VecchiaPosterior(GaussianPosterior):
         num_neighbours: number of rows that a value conditions on; at most all.
     """
 
+    derived = ("_near",)
+
     def __init__(
         self, kernel: Kernel, mean: Mean, likelihood: Gaussian, *, num_neighbours: int
     ) -> None:
         super().__init__(kernel, mean, likelihood)
         self.num_neighbours = num_neighbours
+        self._near: NearRows | None = None
 
     def condition_(self, x: Tensor, y: Tensor) -> None:
         """As in ``GaussianPosterior``: only stores the rows."""
@@ -161,12 +171,21 @@ class VecchiaPosterior(GaussianPosterior):
         """As in ``Posterior``: number of rows that a prediction conditions on."""
         return {"prediction_neighbours": min(self.num_neighbours, self.inputs.shape[0])}
 
+    def _conditional(self, x: Tensor) -> Conditional:
+        """f at x (t, d) given the data nearest to each, in float64, without the prior mean."""
+        search = NearRows.of(self._near, self.kernel, self.inputs)
+        if not torch.compiler.is_exporting():
+            self._near = search
+        near, noise = search(x, self.num_neighbours), self.noise_variances().double()
+        inputs, residual = self.inputs.double(), self.residual.double()
+        return neighbour_conditional(self.kernel, noise, inputs, residual, x.double(), near)
+
     def predict(self, x: Tensor) -> Marginals:
-        """Mean and variance of f at x (t, d). Cost: O(k^3) per row, and the search."""
-        noise = self.noise_variances()
-        found = local_regression(
-            self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
-        )
+        """Mean and variance of f at x (t, d).
+
+        Cost: O(k^3) per row, and the search, whose tree of all data the first call makes.
+        """
+        found = self._conditional(x)
         return Marginals(self.mean(x) + found.mean.to(x), found.variance.to(x))
 
     @torch.no_grad()
@@ -187,11 +206,11 @@ class VecchiaPosterior(GaussianPosterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            noise = self.noise_variances()
-            found = local_regression(
-                self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
-            )
-            updates = (gap[:, found.near] * found.weights.to(x)).sum(2)
+            found, updates = self._conditional(x), x.new_empty(num, len(x))
+            weights = found.weights.to(x)
+            size = max(1, CHUNK_BYTES // (gap.element_size() * num * weights.shape[1]))
+            for rows in row_slices(len(x), size, at_least_one=True):
+                updates[:, rows] = (gap[:, found.near[rows]] * weights[rows]).sum(2)
             return prior(x) + self.mean(x) + updates
 
         return paths

@@ -217,6 +217,32 @@ def test_the_number_of_experts_is_settled_by_the_rows_or_the_partition():
     assert model.settle(x)["num_experts"][0] == 3
 
 
+def test_a_number_of_experts_that_was_not_given_follows_the_data():
+    x, y, _ = dense.data(1100)
+    model = Committee(**dense.parts(), rule="bcm")
+    for rows in (1100, 100, 1100):
+        model.initialise(x[:rows], y[:rows], generator=draws())
+        assert model.num_experts == len(model.labels.unique()) == max(1, round(rows / 500))
+    columns = Committee(**dense.parts(), rule="bcm", partition=ColumnBlocks(1))
+    for values in (4, 6):
+        columns.initialise(
+            torch.stack([x[:, 0], torch.arange(1100) % values], 1), y, generator=draws()
+        )
+        assert columns.num_experts == values
+
+
+def test_a_partition_of_fixed_size_has_no_communication_expert():
+    class Thirds(RandomBlocks):
+        def num_blocks(self, x):
+            return 3
+
+    x, y, _ = dense.data()
+    with pytest.raises(ConfigError, match="a partition that fixes the number of blocks has none"):
+        Committee(**dense.parts(), rule="grbcm", partition=Thirds()).initialise(
+            x, y, generator=draws()
+        )
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_points_of_zero_prior_variance_are_the_prior_mean(rule):
     x = torch.arange(-50.0, 51.0, dtype=torch.float64)[:, None] / 30.0

@@ -1,6 +1,8 @@
 """Local experts: one is the exact process, the nearest one predicts, batches equal loops."""
 
 import copy
+import pickle
+import weakref
 
 import dense_experts as dense
 import numpy as np
@@ -13,8 +15,10 @@ from gpx.inducing import ClusterBlocks, ColumnBlocks, RandomBlocks
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
+from gpx.methods.experts.posterior import ExpertsPosterior
 from gpx.models import ExactGP, LocalExperts
 from gpx.objectives import ExpertsMLL
+from gpx.priors import LogNormal, Priors
 from gpx.runs.hyperparameters import hyperparameters_of
 from gpx.training import LBFGSB
 
@@ -72,6 +76,75 @@ def test_predictions_in_batches_are_those_of_one_expert_at_a_time(kernel, points
             )
             torch.testing.assert_close(found.variance[place], want[1][0], rtol=1e-8, atol=1e-10)
             torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
+
+
+def test_experts_that_are_not_kept_are_factorised_one_after_the_other(monkeypatch):
+    """Once each for all test points, and not those without any."""
+    x, y, new = dense.data()
+    model = local(x, y, num_experts=5)
+    model.batch_bytes = 1
+    posterior = model.condition(x, y)
+    new = new[posterior.regions.nearest(new) != 2]
+    want = posterior.predict(new)
+    held, made = [], ExpertsPosterior._members
+
+    def noted(self, batch, *rest):
+        assert sum(factor() is not None for factor in held) <= 1
+        found = made(self, batch, *rest)
+        held.append(weakref.ref(found.factor))
+        return found
+
+    monkeypatch.setattr(ExpertsPosterior, "_members", noted)
+    assert torch.equal(posterior.predict(new).mean, want.mean)
+    assert len(held) == len(posterior.regions.nearest(new).unique()) < 5
+
+
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+def test_a_kernel_that_is_not_trained_is_the_same_for_all_experts(kernel):
+    x, y, new = dense.data()
+
+    def of(sharing):
+        parts = dense.parts(kernel)
+        parts["kernel"].requires_grad_(False)
+        model = LocalExperts(**parts, num_experts=3, hyperparameters=sharing)
+        model.initialise(x, y, generator=draws())
+        return model
+
+    own, shared = of("own"), of("shared")
+    value, want = (ExpertsMLL().evidence(model, x, y).value for model in (own, shared))
+    torch.testing.assert_close(value, want, rtol=1e-12, atol=0.0)
+    assert torch.autograd.grad(value, list(own.own.parameters()))[0].isfinite().all()
+    found, want = (model.condition(x, y).predict(new) for model in (own, shared))
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-12)
+
+
+def test_priors_of_hyperparameters_that_each_expert_has_are_refused():
+    x, y, _ = dense.data()
+    priors = Priors({"lengthscale": LogNormal(1.0, 3.0)})
+    own = local(x, y, num_experts=2)
+    with pytest.raises(ConfigError, match="every expert has its own: choose hyperparameters=shar"):
+        own.hyperpriors = priors
+    own.hyperpriors = None
+    assert pickle.loads(pickle.dumps(own)).hyperpriors is None
+    shared = local(x, y, num_experts=2, hyperparameters="shared")
+    evidence, objective = ExpertsMLL().evidence(shared, x, y), ExpertsMLL()
+    without = objective.loss(evidence, shared, x)
+    shared.hyperpriors = priors
+    change = objective.loss(evidence, shared, x) - without
+    torch.testing.assert_close(change, -priors.log_prob(shared) / len(x))
+
+
+def test_a_number_of_experts_that_was_not_given_follows_the_data():
+    x, y, _ = dense.data(1600)
+    model = LocalExperts(**dense.parts())
+    for rows in (1600, 600, 1600):
+        model.initialise(x[:rows], y[:rows], generator=draws())
+        assert model.num_experts == round(rows / 500)
+        assert model.own.num_experts == len(model.sizes) == model.num_experts
+    given = LocalExperts(**dense.parts(), num_experts=3)
+    for rows in (1600, 60):
+        given.initialise(x[:rows], y[:rows], generator=draws())
+        assert given.num_experts == 3
 
 
 def test_reported_hyperparameters_are_those_of_every_expert():

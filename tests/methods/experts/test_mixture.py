@@ -166,6 +166,21 @@ def test_a_move_gains_its_predicted_evidence():
 
 
 @pytest.mark.parametrize("sharing", ["own", "shared"])
+def test_without_trained_hyperparameters_only_the_assignment_is_found(sharing):
+    x, y, _ = two_regimes()
+    model = regimes_model(hyperparameters=sharing)
+    for part in (model.kernel, model.mean, model.likelihood):
+        part.requires_grad_(False)
+    model = MixtureOfExperts(**model.parts.named(), num_experts=2, hyperparameters=sharing)
+    model.initialise(x, y, generator=draws())
+    before, labels = value(model, x, y), model.labels
+    steps = HardCut()
+    steps.bind(model, x, 0)
+    assert float(steps.step(0, x, y, generator=draws()).value) > before
+    assert not torch.equal(model.labels, labels)
+
+
+@pytest.mark.parametrize("sharing", ["own", "shared"])
 def test_no_step_lowers_the_evidence(sharing):
     x, y, _ = two_regimes()
     model = regimes_model(hyperparameters=sharing, partition=ClusterBlocks())

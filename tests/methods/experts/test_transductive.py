@@ -7,6 +7,7 @@ from draws import draws
 
 from gpx.errors import ConfigError
 from gpx.inducing import ColumnBlocks
+from gpx.inference import neighbour_conditional
 from gpx.models import ExactGP, Transductive
 
 
@@ -95,3 +96,22 @@ def test_experts_by_a_column_have_neighbours_near_in_every_input():
 def test_no_neighbours_are_refused():
     with pytest.raises(ConfigError, match="num_neighbours=0 must be at least 1"):
         Transductive(**dense.parts(), num_neighbours=0)
+
+
+def test_rows_are_prepared_for_the_search_once(monkeypatch):
+    """A tree of all rows takes much longer than a prediction."""
+    x, y, new = dense.data()
+    posterior = transductive(x, y, 7).condition(x, y)
+    want, made = posterior.predict(new), []
+    search = neighbour_conditional.NearestSearch
+    monkeypatch.setattr(
+        neighbour_conditional, "NearestSearch", lambda *given: made.append(0) or search(*given)
+    )
+    assert torch.equal(posterior.predict(new).mean, want.mean)
+    posterior.sample_paths(2, generator=draws())(new)
+    assert not made
+    posterior.kernel.lengthscale = torch.tensor([2.0, 0.1]).double()
+    posterior.predict(new)
+    more = posterior.with_observations(x[:5] + 0.1, y[:5], posterior.likelihood)
+    assert more.neighbours(x[:5] + 0.1)[:, 0].tolist() == [61, 62, 63, 64, 65]
+    assert len(made) == 2

@@ -1,15 +1,20 @@
 """The Vecchia approximation: its density is one, and that of the whole process in the limit."""
 
+import copy
+import pickle
+
 import derivatives
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.errors import ConfigError
 from gpx.inference import neighbour_conditional
 from gpx.kernels import RBF, Cosine, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
+from gpx.methods.nearest import vecchia
 from gpx.models import ExactGP, Vecchia
 from gpx.objectives import ExactMLL, VecchiaMLL
 
@@ -163,3 +168,49 @@ def test_sizes_are_positive(option):
 def test_sizes_are_whole():
     with pytest.raises(ConfigError, match=r"^num_neighbours=2\.5: expected a whole number$"):
         Vecchia(**parts(), num_neighbours=2.5)
+
+
+def test_rows_are_prepared_for_the_search_once(monkeypatch):
+    """A tree of all rows takes much longer than a prediction."""
+    x, y = data()
+    posterior = model(x, y, prediction_neighbours=15).condition(x, y)
+    want, made = posterior.predict(x[:3] + 0.1), []
+    search = neighbour_conditional.NearestSearch
+    monkeypatch.setattr(
+        neighbour_conditional, "NearestSearch", lambda *given: made.append(0) or search(*given)
+    )
+    assert torch.equal(posterior.predict(x[:3] + 0.1).mean, want.mean)
+    posterior.sample_paths(2, generator=torch.Generator())(x[:3])
+    assert not made
+    for twin in (copy.deepcopy(posterior), pickle.loads(pickle.dumps(posterior))):
+        assert torch.equal(twin.predict(x[:3] + 0.1).mean, want.mean)
+    posterior.kernel.lengthscale = torch.tensor([1e3, 0.1]).double()
+    changed = posterior.predict(x[:3] + 0.1)
+    fresh = copy.deepcopy(posterior).predict(x[:3] + 0.1)
+    assert torch.equal(changed.mean, fresh.mean)
+
+
+def test_sampled_functions_take_the_memory_of_a_chunk_of_rows(monkeypatch):
+    x, y = data()
+    posterior = model(x, y, prediction_neighbours=15).condition(x, y)
+    paths = posterior.sample_paths(20, generator=torch.Generator().manual_seed(0))
+    want = paths(x)
+    monkeypatch.setattr(vecchia, "CHUNK_BYTES", 8 * 20 * 15 * 4)
+    with LargestTensor() as seen:
+        assert torch.equal(paths(x), want)
+    assert 0 < seen.largest[(20, 15)] <= 4
+
+
+class LargestTensor(TorchDispatchMode):
+    """Most rows b of the results (num, b, k), by (num, k)."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.ndim == 3:
+            num, rows, k = found.shape
+            self.largest[num, k] = max(rows, self.largest.get((num, k), 0))
+        return found
