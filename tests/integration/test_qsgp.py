@@ -4,6 +4,11 @@ import pytest
 import torch
 from stopped_runs import stopped_at
 
+from gpx.bases import RandomFourier
+from gpx.kernels import RBF
+from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
+from gpx.methods.weight_space.cell_ascent import Averaging, natural_step
+from gpx.methods.weight_space.cells import Cells
 from gpx.options.choices import with_choices_made
 from gpx.runs import RunFolder, resume, run
 
@@ -51,6 +56,33 @@ def test_likelihood_chooses_family_objective_and_optimizer(composed, likelihood,
     config = with_choices_made(composed("approx=qsgp", f"likelihood={likelihood}"))
     found = config.approx.covariance, config.objective["_target_"], config.optimizer["_target_"]
     assert found == parts
+
+
+def test_repeated_visits_of_a_batch_keep_variances_at_the_default_storage(composed):
+    storage = composed("approx=qsgp", "optimizer=qsgp_stochastic_blocks").approx.covariance_storage
+    x = torch.rand(300, 2, generator=torch.Generator().manual_seed(0))
+    basis = RandomFourier(RBF(ard_num_dims=2, outputscale=10.0), 120, 0, 30).requires_grad_(False)
+    family = BlockDiagonalWeights(Cells.of(basis, 120), storage).requires_grad_(False)
+    phi, variances = basis(x).double(), []
+    for visit in range(1, 7):
+        natural_step(
+            basis,
+            family,
+            0,
+            x,
+            x[:, 0].double() - phi @ family.mean.reshape(-1).double(),
+            noise=torch.tensor(1e-4),
+            num_data=300,
+            averaging=Averaging(1.0 / visit, 300, 1.0, 300, 1.0),
+        )
+        blocks = family.covariance_blocks(torch.float64)
+        variances.append(sum((phi[:, own] @ root.T).square().sum(1) for own, root in blocks))
+    # the optimum for this batch is reached at the first visit and does not change
+    torch.testing.assert_close(variances[-1], variances[0], rtol=0.02, atol=0.0)
+
+
+def test_block_solves_from_all_rows_store_covariances_in_half_the_memory(composed):
+    assert composed("approx=qsgp").approx.covariance_storage == "float16"
 
 
 def test_logistic_is_another_name_of_bernoulli(composed):

@@ -28,7 +28,8 @@ class CellCovariance(nn.Module):
 
     Args:
         storage: ``float16``, ``float32`` or ``float64``. float16 keeps three digits, which changes
-            predictive variances by about 1e-4 of their value.
+            predictive variances by about 1e-4 of their value. It is too coarse where a root is
+            inverted, as ``StochasticBlockSteps`` does: the error grows with its condition number.
 
     State: b (b + 1) / 2 numbers per solved cell of b columns.
     """

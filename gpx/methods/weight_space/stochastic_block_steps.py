@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,8 @@ from gpx.methods.weight_space.block_steps import BlockSteps
 from gpx.methods.weight_space.cell_ascent import Averaging, natural_step, tracked_evidence
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.sampling.batches import Batches
+
+logger = logging.getLogger(__name__)
 
 
 class StochasticBlockSteps(BlockSteps):
@@ -33,6 +36,10 @@ class StochasticBlockSteps(BlockSteps):
     natural parameters are averaged with weight rho = t^-step_decay on the new rows
     (``natural_step``). The likelihood counts for as many points as were seen so far, at most n.
     With step_decay = 1 the early rounds are Bayesian updates by one batch after the other.
+
+    The precision of the last visit is the inverse of the stored covariance, so covariance_storage
+    should be float32 or float64: rounding to float16 can change variances severalfold (``bind``
+    warns).
 
     Args:
         rows: data rows per round.
@@ -95,6 +102,13 @@ class StochasticBlockSteps(BlockSteps):
                 "has been trained; resume its run, or train a new model"
             )
         self._attach(model)
+        if self.family.covariance.storage == torch.float16:
+            logger.warning(
+                "covariance_storage=float16 is too coarse for %s, which inverts stored covariance "
+                "blocks at every later visit: predictive variances may be off severalfold where "
+                "the noise is small; use float32",
+                type(self).__name__,
+            )
         self.family.solved_only = True
         self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)
         self._rounds = Rounds(self.family.cells.num_groups, self.growth)

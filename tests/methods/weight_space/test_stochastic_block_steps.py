@@ -236,6 +236,13 @@ def test_invalid_setups_are_refused_before_training():
         StochasticBlockSteps(rows=60).check(model, N)
 
 
+def test_coarsely_stored_covariance_blocks_are_warned_of(caplog):
+    for storage, count in (("float32", 0), ("float16", 1)):
+        model, x, _ = problem(covariance_storage=storage)
+        StochasticBlockSteps(rows=60).bind(model, x, seed=0)
+        assert caplog.text.count("covariance_storage=float16 is too coarse") == count
+
+
 def test_a_trained_model_is_refused_as_a_start():
     # its fitted values would be counted as zero
     model, x, y = problem()
