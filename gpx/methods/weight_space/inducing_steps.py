@@ -137,7 +137,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
             else:
                 self._gauss_seidel_step(step, x)
             self._certify(step)
-            self.model.weight_mean.copy_(self.state["solution"][:, None])
+            self.model.set_weights(self.state["solution"])
         return self.evidence(x.shape[0])
 
     @property
@@ -212,6 +212,8 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         """Certified average and worst error of means, in noise standard deviations."""
         residual, noise = self.state["residual"], self.system.noise
         squared = residual @ self.system.preconditioner.solve(residual)
+        # where rounding makes that negative (very small noise), use noise I <= K instead
+        squared = torch.where(squared >= 0.0, squared, residual.square().sum() / noise)
         worst = (self.system.prior_variance * squared / noise).sqrt()
         return float((residual.square().mean() / noise).sqrt()), float(worst)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from gpx.inference.exact_solver import IterativeOptions, VarianceName
 from gpx.inference.iterative_posterior import BLOCK_BYTES, IterativePosterior
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
+from gpx.linalg import SolveReport
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.posterior import Marginals
@@ -39,6 +41,21 @@ def augmentation(cross_square: Tensor, prior: Tensor, noise: Tensor) -> Tensor:
     Source: QSGP paper proposition 4; thesis proposition D.1 (which writes V[y] for V[f]).
     """
     return noise * prior.square() / (cross_square + noise * prior)
+
+
+def optimal_scales(kernel: Kernel, points: Tensor, column_square: Tensor, noise: Tensor) -> Tensor:
+    """Optimal c_r^2 (n,), noise / (k_r^T k_r + noise k_rr), in float64.
+
+    Args:
+        kernel, points (n, d): k_r = k(., x_r).
+        column_square (n,): k_r^T k_r.
+        noise (): noise variance.
+
+    Source: QSGP paper proposition 2 of the covariance (closed-form diagonal).
+    """
+    noise = noise.detach().double()
+    prior = kernel.diagonal(points).detach().double()
+    return noise / (column_square.double() + noise * prior)
 
 
 class InducingPosterior(IterativePosterior):
@@ -72,6 +89,15 @@ class InducingPosterior(IterativePosterior):
         super().__init__(kernel, mean, likelihood, replace(options, variance=rule))
         self.variance_family = variance_family
 
+    @torch.no_grad()
+    def condition_(self, x: Tensor, y: Tensor) -> SolveReport:
+        """As in ``IterativePosterior``, with the scales of x: n^2 further kernel entries."""
+        report = super().condition_(x, y)
+        squares = InducingPoints(self.kernel, self.inputs).column_squares(self.inputs)
+        noise = self.likelihood.noise_variance
+        self.scales = optimal_scales(self.kernel, self.inputs, squares, noise)
+        return report
+
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: certified error of the mean (NaN: not solved for), variance rule."""
         found = super().facts()
@@ -83,20 +109,21 @@ class InducingPosterior(IterativePosterior):
         """Mean and variance of the latent function at x (t, d)."""
         if self.variance_family in VARIANCE_RULES:
             return super().predict(x)
+        kernel, inputs = copy.deepcopy(self.kernel).double(), self.inputs.double()
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         noise = self.likelihood.noise_variance.double()
         budget = BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"])
-        step = max(1, budget // (x.element_size() * self.inputs.shape[0]))
+        step = max(1, budget // (8 * self.inputs.shape[0]))
         for rows in torch.arange(x.shape[0], device=x.device).split(step):
-            cross = self.kernel.evaluate(x[rows], self.inputs)
-            # large weights of both signs cancel, so products are summed in float64
-            mean[rows] = (cross.double() @ self.alpha.double()).to(x.dtype)
+            # large weights of both signs cancel, so covariances and sums are in float64
+            wide = x[rows].double()
+            cross = kernel.evaluate(wide, inputs)
+            mean[rows] = (cross @ self.alpha.double()).to(x.dtype)
             # without a graph, the covariances are not used again
             square = cross.square() if cross.requires_grad else cross.square_()
-            found = (square @ self.scales.to(x.dtype)).double()
+            found = square @ self.scales.double()
             if self.variance_family == "augmented":
-                prior = self.kernel.diagonal(x[rows]).double()
-                found = found + augmentation(square.double().sum(1), prior, noise)
+                found = found + augmentation(square.sum(1), kernel.diagonal(wide), noise)
             variance[rows] = found.to(x.dtype)
         return Marginals(mean + self.mean(x), variance)
 
@@ -144,6 +171,7 @@ class QSGPInducing(Model):
     likelihood: Gaussian
     column_square: Tensor
     mean_error: Tensor
+    weight_rest: Tensor
 
     def __init__(
         self,
@@ -202,6 +230,18 @@ class QSGPInducing(Model):
         self.weight_mean = nn.Parameter(torch.zeros(num_data, 1))
         self.register_buffer("column_square", torch.zeros(num_data))
         self.register_buffer("mean_error", torch.full((), torch.nan))
+        self.register_buffer("weight_rest", torch.zeros(num_data))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle, also of versions that kept the weights in one precision only."""
+        super().__setstate__(state)
+        if "weight_rest" not in self._buffers:
+            self.register_buffer("weight_rest", torch.zeros_like(self.weight_mean.data[:, 0]))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load states, also of versions that kept the weights in one precision only."""
+        state_dict.setdefault(prefix + "weight_rest", torch.zeros_like(self.weight_rest))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @property
     def kernel(self) -> Kernel:
@@ -225,13 +265,29 @@ class QSGPInducing(Model):
         self.column_square.copy_(self.basis.column_squares(x))
 
     def scales(self) -> Tensor:
-        """Optimal c_r^2 (n,), noise / (k_r^T k_r + noise k_rr), in float64.
+        """Optimal c_r^2 (n,) in float64 (``optimal_scales``)."""
+        return optimal_scales(
+            self.kernel, self.basis.centres, self.column_square, self.noise_variance
+        )
 
-        Source: QSGP paper proposition 2 of the covariance (closed-form diagonal).
+    @torch.no_grad()
+    def set_weights(self, weights: Tensor) -> None:
+        """Set the weight mean to ``weights`` (n,), float64, without loss of precision.
+
+        What rounding to the dtype of ``weight_mean`` leaves is kept in ``weight_rest``: the weights
+        are large and of both signs, and the rounding of each would show in their sum.
         """
-        noise = self.noise_variance.detach().double()
-        prior = self.kernel.diagonal(self.basis.centres).detach().double()
-        return noise / (self.column_square.double() + noise * prior)
+        self.weight_mean.copy_(weights[:, None])
+        self.weight_rest.copy_(weights - self.weight_mean[:, 0].double())
+
+    @torch.no_grad()
+    def weights(self) -> Tensor:
+        """The weight mean (n,) in float64, with what rounding left of it."""
+        rounded = self.weight_mean[:, 0]
+        whole = rounded.double() + self.weight_rest.double()
+        # gradient steps may have moved a weight since; then its rest, unless it is below rounding,
+        # belongs to an earlier value
+        return torch.where(whole.to(rounded.dtype) == rounded, whole, rounded.double())
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: the weight mean. Hyperparameters are fixed."""
@@ -241,8 +297,8 @@ class QSGPInducing(Model):
     def condition(self, x: Tensor, y: Tensor) -> InducingPosterior:
         """The posterior process under q."""
         posterior = self.new_posterior()
-        weights, error = self.weight_mean[:, 0], self.mean_error
-        posterior.keep(x, inputs=x, residual=y - self.mean(x), alpha=weights, mean_error=error)
+        posterior.keep(x, inputs=x, residual=y - self.mean(x), mean_error=self.mean_error)
+        posterior.alpha = self.weights()
         posterior.scales = self.scales()
         return posterior
 

@@ -1,6 +1,8 @@
 """Solves for inducing-point weights: certified, resumable, with a warning where they end early."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -67,6 +69,28 @@ def test_products_that_float32_cannot_carry_are_float64():
     exact = k @ torch.linalg.solve(system, y.double())
     error = (k @ optimizer.state["solution"] - exact).square().mean().sqrt()
     assert float(error) <= 0.021 * 0.1
+
+
+@pytest.mark.parametrize("variance", ["projection", "mean_field"])
+def test_certificates_hold_for_predictions_in_float32(variance):
+    """Weights of 1e4 and both signs: those rounded to float32 are 0.3 noise deviations off."""
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)).float()
+    noise = math.sqrt(1e-5) * torch.randn(400, generator=torch.Generator().manual_seed(1))
+    y = (torch.sin(2 * x[:, 0]) + noise).float()
+    kernel, likelihood = RBF(2, 1.0, 10.0), Gaussian(1e-5)
+    settings = {"num_data": 400, "num_inputs": 2, "rank": 200, "variance": variance}
+    model = QSGPInducing(kernel, Zero(), likelihood, **settings).float()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    solve(model, x, y, tolerance=1e-3, error="worst")
+    restored = QSGPInducing(kernel, Zero(), likelihood, **settings).float()
+    restored.load_state_dict(model.state_dict())
+    found = [m.condition(x, y).predict(x).mean.double() for m in (model, restored)]
+    k = model.kernel.double().evaluate(x.double()).detach()
+    system = k + model.noise_variance.detach().double() * torch.eye(400)
+    exact = k @ torch.linalg.solve(system, y.double())
+    bound = float(model.mean_error) + 1e-6  # of values around 1 in float32
+    assert float((found[0] - exact).abs().max()) < bound < 1e-2 * math.sqrt(1e-5)
+    assert torch.equal(found[0], found[1])
 
 
 @pytest.mark.parametrize("method", ["conjugate_gradients", "gauss_seidel"])
@@ -149,6 +173,42 @@ def test_steps_that_solved_for_one_model_begin_anew_with_the_next():
         found.append(model.weight_mean.detach())
     torch.testing.assert_close(found[1], 2.0 * found[0], rtol=0, atol=0.1)
     assert float(found[0].abs().max()) > 1.0
+
+
+def test_gradient_steps_after_a_solve_leave_no_digits_of_earlier_weights():
+    model, _, _ = problem(n=30, rank=5)
+    model.float().set_weights(torch.full((30,), 1.0 / 3.0))
+    with torch.no_grad():
+        model.weight_mean[::2] *= 1e-3
+    moved, kept = model.weights()[::2], model.weights()[1::2]
+    assert torch.equal(moved, model.weight_mean.detach()[::2, 0].double())
+    torch.testing.assert_close(kept, torch.full((15,), 1.0 / 3.0), rtol=1e-13, atol=0)
+
+
+def test_states_and_pickles_of_weights_in_one_precision_load():
+    model, x, y = problem(n=30, rank=5)
+    solve(model, x, y)
+    before = model.weights()
+    state = {name: value for name, value in model.state_dict().items() if name != "weight_rest"}
+    fresh, _, _ = problem(n=30, rank=5)
+    fresh.load_state_dict(state)
+    assert torch.equal(fresh.weights(), before)
+    old = copy.copy(model)
+    old._buffers = {k: v for k, v in model._buffers.items() if k != "weight_rest"}
+    assert torch.equal(pickle.loads(pickle.dumps(old)).weights(), before)
+
+
+def test_a_quadratic_form_that_rounding_makes_negative_gives_a_bound_all_the_same(monkeypatch):
+    model, x, y = problem(n=30, rank=5)
+    steps = InducingSteps(tolerance=1e-9, error="worst", max_products=2)
+    steps.bind(model, x, 0)
+    steps.max_steps(2)
+    with pytest.warns(UnconvergedWarning):
+        for step in range(2):
+            steps.step(step, x, y, generator=None)
+    _, certified = steps._errors()
+    monkeypatch.setattr(steps.system.preconditioner, "solve", lambda r: -1e-9 * r)
+    assert certified <= steps._errors()[1] < math.inf
 
 
 def test_a_solve_that_reaches_its_limit_warns():

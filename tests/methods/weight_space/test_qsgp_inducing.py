@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 @pytest.mark.parametrize("variance", ["augmented", "projection"])
 def test_float32_predictions_sum_large_weights_of_both_signs(variance):
-    """A float32 sum of products, or float32 entries of a certified mean, would lose the mean."""
+    """A float32 sum of products, or float32 entries, would lose the mean."""
     generator = torch.Generator().manual_seed(0)
     x = 0.1 * torch.randn(3000, 1, generator=generator).float()
     kernel = RBF(1, 1.0, 1e4)
@@ -27,10 +27,7 @@ def test_float32_predictions_sum_large_weights_of_both_signs(variance):
     weights = torch.randn(3000, generator=generator)
     posterior.alpha.copy_(weights - weights.mean())
     grid = x[:200]
-    if variance == "projection":  # with a certificate
-        entries = kernel.double().evaluate(x.double(), grid.double()).detach()
-    else:
-        entries = kernel.evaluate(x, grid).detach().double()
+    entries = kernel.double().evaluate(x.double(), grid.double()).detach()
     exact = entries.mT @ posterior.alpha.double()
     largest = float(exact.abs().max())
     assert largest < 1e-3 * 1e4 * 3000  # nearly all of the sum cancels
@@ -109,6 +106,20 @@ def test_sampled_functions_have_the_posterior_moments_and_are_repeatable():
     error = (values.mean(0) - cross.T @ alpha).abs() / (variance / 400).sqrt()
     assert float(error.max()) < 4.5
     torch.testing.assert_close(values.var(0), variance, rtol=0.35, atol=1e-3)
+
+
+@pytest.mark.parametrize("variance", ["augmented", "mean_field"])
+def test_further_observations_give_the_posterior_of_all_rows(variance):
+    whole, x, y = problem(n=40, variance=variance)
+    solve(whole, x, y, tolerance=1e-6, error="worst")
+    part, _, _ = problem(n=30, variance=variance)
+    part.initialise(x[:30], y[:30], generator=None)
+    solve(part, x[:30], y[:30])
+    grid = torch.randn(5, 2, generator=torch.Generator().manual_seed(3))
+    found = part.condition(x[:30], y[:30]).with_observations(x[30:], y[30:], part.likelihood)
+    want = whole.condition(x, y).predict(grid)
+    torch.testing.assert_close(found.predict(grid).mean, want.mean, rtol=0, atol=2e-3)
+    torch.testing.assert_close(found.predict(grid).variance, want.variance)
 
 
 def test_posterior_survives_its_state():
