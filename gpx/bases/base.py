@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from gpx.operators import Interpolation
 
 
+LEAST_LOG_VARIANCE = -80.0
+"""Prior variances are at least e^-80 where their reciprocal is needed: below, float32 overflows."""
+
 Spent = Callable[[], bool]
 """Called during a search: whether its time is over."""
 

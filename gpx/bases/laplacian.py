@@ -9,7 +9,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis, check_inputs, largest_divisor
+from gpx.bases.base import LEAST_LOG_VARIANCE, Basis, check_inputs, largest_divisor
 from gpx.bases.closed_forms import AxisProducts
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError, class_name
@@ -22,10 +22,6 @@ middle of the box."""
 WIDER_BOX = 1.25
 """To find the cause, the share is also computed for a box wider by this factor: if it is larger
 there, the box is too narrow."""
-
-
-LEAST_LOG_VARIANCE = -80.0
-"""Prior variances are at least e^-80 where their reciprocal is needed: below, float32 overflows."""
 
 
 class LaplacianEigenfunctions(InDoublePrecision, Basis):

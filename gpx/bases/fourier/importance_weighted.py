@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis, Spent, never
+from gpx.bases.base import LEAST_LOG_VARIANCE, Basis, Spent, never
 from gpx.bases.closed_forms import Waves
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError, class_name
@@ -264,9 +264,14 @@ class ImportanceWeightedFourier(Basis):
         return self.features.closed_form(num_inputs)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
-        """1 / g, float64; with ``normalise`` all of them are computed."""
+        """1 / g, float64, at most e^80, which float32 holds.
+
+        With ``normalise`` all of them are computed.
+        """
         if columns is None or self.proposal.normalise:
-            precision = (-self.log_variances()).exp()
-            return precision if columns is None else precision[columns]
-        indices = self.features.waves_of(columns)[0]
-        return (-log_ratios(self.features, self.kernel, indices, self.num_inputs)).exp()
+            logs = self.log_variances()
+            logs = logs if columns is None else logs[columns]
+        else:
+            indices = self.features.waves_of(columns)[0]
+            logs = log_ratios(self.features, self.kernel, indices, self.num_inputs)
+        return (-logs.clamp_min(LEAST_LOG_VARIANCE)).exp()

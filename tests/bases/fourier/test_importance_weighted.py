@@ -58,6 +58,17 @@ def test_heavier_tails_let_lengthscales_shrink():
     assert found["same"] < 400 < found["matern32"]
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+def test_prior_precisions_of_a_kernel_far_away_fit_float32(normalise):
+    basis = ImportanceWeightedFourier(kernel(), 2000, 2, proposal=Proposal(normalise=normalise))
+    with torch.no_grad():
+        basis.kernel.lengthscale = 5.0 * kernel().lengthscale
+        precision = basis.precision_diagonal()
+        assert float(basis.log_variances().min()) < -100.0  # 1 / g would be infinite in float32
+        assert bool(precision.float().isfinite().all())
+        torch.testing.assert_close(basis.precision_diagonal(torch.arange(2000)), precision)
+
+
 def test_normalised_weights_make_the_diagonal_exact():
     basis = ImportanceWeightedFourier(kernel(), 200, 2, proposal=Proposal(normalise=True)).double()
     with torch.no_grad():

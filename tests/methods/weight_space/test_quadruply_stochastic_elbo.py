@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from gpx.bases import LaplacianEigenfunctions, RandomFourier, standard_normals
+from gpx.bases import (
+    ImportanceWeightedFourier,
+    LaplacianEigenfunctions,
+    RandomFourier,
+    standard_normals,
+)
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -54,6 +59,21 @@ def prepared(model, x, y, **options):
     objective = QuadruplyStochasticELBO(num_data=x.shape[0], **options)
     objective.prepare(model, x, y, generator=torch.Generator().manual_seed(5))
     return objective
+
+
+def test_the_bound_in_float32_is_finite_when_lengthscales_have_left_the_proposal():
+    """At four times the lengthscales, prior variances of high frequencies are below e^-88."""
+    _, x, y = problem(n=20)
+    basis = partial(ImportanceWeightedFourier, num_inputs=2)
+    model = QSGP(RBF(2), Zero(), Gaussian(0.2), 2000, basis=basis, warm_start=False).float()
+    x, y = x.float(), y.float()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    objective = prepared(model, x, y, support_rows=0)
+    with torch.no_grad():
+        model.kernel.lengthscale = 4.0
+    found = objective.evidence(model, x, y, generator=torch.Generator().manual_seed(0))
+    assert bool(found.value.isfinite())
+    assert all(bool(slope.isfinite().all()) for slope in gradients(found.value, model))
 
 
 def gradients(value, model):
