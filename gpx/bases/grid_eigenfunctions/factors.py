@@ -20,6 +20,7 @@ from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.wendland import Wendland
 from gpx.linalg.known_gradient import first_derivative_only
 
 
@@ -75,6 +76,12 @@ class ProductFactors:
                 "one-dimensional kernels, which a grid needs: use kernel=RBF(), a product over "
                 "axes such as kernel=AxisProduct(family=matern32), or one of stationary kernels "
                 "with one column each (active_dims)"
+            )
+        if not _has_known_coordinates(kernel):
+            raise ConfigError(
+                f"kernel {kernel.name} has coordinates of its own, and the one-dimensional kernels "
+                "of a grid are computed from x / lengthscale: use a kernel that overrides "
+                "of_squared_distance only"
             )
         self._scales.append((kernel, "outputscale"))
         self._parts.append((kernel, columns))
@@ -183,6 +190,15 @@ def _profile(part: Stationary, nodes: Tensor, points: Tensor) -> Tensor:
     zero = square == 0
     value = part.of_squared_distance(square.masked_fill(zero, 1.0))
     return torch.where(zero, torch.ones_like(value), value)
+
+
+def _has_known_coordinates(kernel: Stationary) -> bool:
+    """Whether the coordinates are those that ``_profile`` computes."""
+    # Wendland's only check how many there are
+    known: set[Any] = {Stationary.coordinates, Wendland.coordinates}
+    if isinstance(kernel, Periodic):
+        known = {Periodic.coordinates}
+    return type(kernel).coordinates in known
 
 
 def _per_column(value: Tensor, nodes: Tensor, points: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from gpx.bases.grid_eigenfunctions.factors import ProductFactors, _even_step
-from gpx.kernels import RBF
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern32, Periodic, Wendland
 
 DOUBLE = torch.float64
 
@@ -19,6 +20,59 @@ def problem(lengthscale, *, dtype=DOUBLE, uneven=False, reach=1.3):
     )
     kernel = RBF(ard_num_dims=2, lengthscale=lengthscale, outputscale=None).to(dtype)
     return ProductFactors(kernel, 2), kernel, nodes.to(dtype), x.to(dtype)
+
+
+class Warped(RBF):
+    """A squared exponential of exp(x)."""
+
+    def coordinates(self, x):
+        return x.exp() / self.lengthscale
+
+
+class WarpedMatern(Matern32):
+    """The same for another profile."""
+
+    def coordinates(self, x):
+        return x.exp() / self.lengthscale
+
+
+class WarpedPeriodic(Periodic):
+    """A periodic kernel of x^3."""
+
+    def coordinates(self, x):
+        return super().coordinates(x**3)
+
+
+class LongTailed(RBF):
+    """Another profile over several columns, which is no product."""
+
+    def of_squared_distance(self, r2):
+        return 1.0 / (1.0 + r2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sentence"),
+    [
+        (Warped(1), "coordinates of its own"),
+        (Warped(2, active_dims=[0, 1]), "coordinates of its own"),
+        (WarpedMatern(1, active_dims=[1]), "coordinates of its own"),
+        (WarpedPeriodic(1), "coordinates of its own"),
+        (LongTailed(2), "over 2 columns is no product"),
+    ],
+)
+def test_kernels_that_one_dimensional_profiles_do_not_give_are_refused(kernel, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        ProductFactors(kernel, kernel.ard_num_dims if kernel.active_dims is None else 2)
+
+
+@pytest.mark.parametrize("kind", [LongTailed, Wendland, Periodic])
+def test_factors_of_one_column_are_its_covariances(kind):
+    kernel = kind(1, lengthscale=0.7, outputscale=2.0).to(DOUBLE)
+    nodes = torch.linspace(-1.0, 1.0, 4, dtype=DOUBLE)[None]
+    x = torch.linspace(-2.0, 1.5, 6, dtype=DOUBLE)[:, None]
+    factors = ProductFactors(kernel, 1)
+    found = factors.outputscale * factors.evaluate(nodes, x)[0]
+    torch.testing.assert_close(found, kernel.evaluate(nodes.mT, x))
 
 
 def direct(kernel, nodes, x):
