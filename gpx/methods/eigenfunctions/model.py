@@ -228,6 +228,11 @@ class GRIEF(Model):
             self.note = f"round {self._round + 1}: {new} eigenfunctions are new"
         return bool(new) or gained > NEGLIGIBLE_GAIN
 
+    def keep_best(self, loss: float) -> None:
+        """As in ``Model``."""
+        if self._best is not None and not loss < self._best[0]:
+            self.load_state_dict(self._best[1])
+
     def rounds_state(self) -> dict[str, Any]:
         """As in ``Model``: rounds done, and the best state with its loss."""
         best = {} if self._best is None else {"loss": self._best[0], "model": self._best[1]}

@@ -211,6 +211,21 @@ def test_rounds_select_again_and_undo_worse_selections():
         assert torch.equal(m.basis.index, start)
 
 
+def test_time_that_ends_within_a_round_keeps_the_better_selection():
+    model, x, y = problem(reselect=1, p=10)
+    model.keep_best(1.0)  # nothing to go back to
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([2.0, 0.4, 1.0], dtype=torch.float64)
+    before = model.basis.index.clone()
+    assert model.next_round(x, y, 1.0, generator=torch.Generator())
+    selected = model.basis.index.clone()
+    assert not torch.equal(selected, before)
+    model.keep_best(0.9)
+    assert torch.equal(model.basis.index, selected)
+    model.keep_best(1.1)
+    assert torch.equal(model.basis.index, before)
+
+
 def test_model_state_survives_with_the_shapes_of_the_data():
     for options in OPTIONS.values():
         model, x, y = problem(**options)
