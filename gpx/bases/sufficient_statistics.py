@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.linalg import cholesky
 from gpx.linalg.triangular import add_lower_product
 from gpx.operators import Interpolation
 
 BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 """Bytes of one block of features; on a CPU it stays in the cache between the passes over it."""
+
+LEAST_PIVOT = 0.999
+"""Smallest diagonal entry of the Cholesky factor of I + Phi^T Phi / noise accepted from float32
+products. It is at least 1 in exact arithmetic; a smaller one shows that their rounding is near the
+noise variance."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,10 @@ def block_bytes(device: torch.device) -> int:
 
 
 def accumulate_statistics(
-    blocks: Iterable[tuple[Tensor, Tensor, Tensor | None]], num_basis: int, x: Tensor
+    blocks: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+    num_basis: int,
+    x: Tensor,
+    dtype: torch.dtype | None = None,
 ) -> SufficientStatistics:
     """Statistics from blocks of features.
 
@@ -154,12 +162,15 @@ def accumulate_statistics(
             None for the latter: rows without weights.
         num_basis: m.
         x (n, d): all inputs, for their number, dtype and device.
+        dtype: in which features are multiplied; None: that of x.
     """
+    dtype = x.dtype if dtype is None else dtype
     total = torch.zeros(num_basis, num_basis, dtype=torch.float64, device=x.device)
-    partial = total if x.dtype == torch.float64 else torch.zeros_like(total, dtype=x.dtype)
+    partial = total if dtype == total.dtype else torch.zeros_like(total, dtype=dtype)
     projected, squared = total.new_zeros(num_basis), total.new_zeros(())
     logs = total.new_zeros(())
-    for features, r, noise in blocks:
+    for functions, targets, noise in blocks:
+        features, r = functions.to(dtype), targets.to(dtype)
         weighted, block = r, features
         if noise is not None:
             weighted, block = r / noise, features * noise.rsqrt()
@@ -216,7 +227,8 @@ class FittedWeights(WeightPosterior):
         log_determinant (): log det C.
 
     Raises:
-        NotPositiveDefinite: the sums are not finite.
+        NotPositiveDefinite: the sums are not finite, or those of features in float32 are too
+            inaccurate for so little noise (``fitted_accurately``).
 
     Cost: m^3 / 3 multiply-adds.
     """
@@ -232,12 +244,46 @@ class FittedWeights(WeightPosterior):
         inner = sums.gram * relative * relative.unsqueeze(1)
         projected = sums.projected * relative / root
         inner.diagonal().add_(1.0)
-        # all eigenvalues are at least one: only NaN can fail, and the error message says so
-        factor, _ = cholesky(inner, name="I + Phi^T Phi / noise", ladder=(0.0,))
+        # all eigenvalues are at least one: only NaN can fail, or the rounding of float32 sums
+        hint = "use dtype=float64 if the data are in float32"
+        factor, _ = cholesky(inner, name="I + Phi^T Phi / noise", ladder=(0.0,), hint=hint)
         mean = torch.cholesky_solve(projected.unsqueeze(1), factor).squeeze(1)
         super().__init__(scale, mean, factor)
         self.fit = squared - torch.dot(projected, mean)
         self.log_determinant = 2.0 * factor.diagonal().log().sum() + log_noise
+
+
+def fitted_accurately(
+    accumulate: Callable[[torch.dtype], SufficientStatistics],
+    dtype: torch.dtype,
+    scale: Tensor,
+    noise: Tensor | None = None,
+) -> tuple[SufficientStatistics, FittedWeights]:
+    """Sums over the data and the posterior from them, with float64 products where they are needed.
+
+    The rounding of float32 products grows with the number of rows and, divided by the noise, may
+    exceed the identity in I + Phi^T Phi / noise. The factor of that matrix shows it
+    (``LEAST_PIVOT``); then the sums are made a second time.
+
+    Args:
+        accumulate: makes the sums, with products in the dtype it is given.
+        dtype: of the data, which products have at first.
+        scale, noise: as for ``FittedWeights``.
+
+    Raises:
+        NotPositiveDefinite: the sums are not finite.
+    """
+    if dtype != torch.float64:
+        sums = accumulate(dtype)
+        try:
+            found = FittedWeights(sums, scale, noise)
+        except NotPositiveDefinite:
+            pass
+        else:
+            if bool(found.factor.diagonal().min() >= LEAST_PIVOT):
+                return sums, found
+    sums = accumulate(torch.float64)
+    return sums, FittedWeights(sums, scale, noise)
 
 
 def normal_columns(rows: int, columns: int, like: Tensor, generator: torch.Generator) -> Tensor:

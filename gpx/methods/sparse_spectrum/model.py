@@ -14,7 +14,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.sparse_spectrum.evidence import spectral_sums, weights_of
+from gpx.methods.sparse_spectrum.evidence import fit_spectrum, spectral_sums
 from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum, SpectralPoints, UncertainSpectrum
 
@@ -93,7 +93,8 @@ class SpectrumModel(Model):
                     len(x),
                     self.likelihood,
                 )
-            _, terms = weights_of(sums, self.likelihood.noise_variance)
+            noise_now = self.likelihood.noise_variance
+            terms = fit_spectrum(self.spectrum, x, residual, noise_now, sums).terms
             value = float(terms.total() - self.spectrum.penalty().double())
             if not values or value > max(values):
                 best = {name: v.clone() for name, v in self.state_dict().items()}
@@ -111,9 +112,8 @@ class SpectrumModel(Model):
         Cost: n m^2 / 2 + m^3 / 3 multiply-adds, memory O(m^2 + block).
         """
         noise = self.likelihood.noise_variance
-        fitted, _ = weights_of(spectral_sums(self.spectrum, x, y - self.mean(x)), noise)
         posterior = self.new_posterior()
-        posterior.fill(fitted)
+        posterior.fill(fit_spectrum(self.spectrum, x, y - self.mean(x), noise).weights)
         return posterior
 
     def new_posterior(self) -> SparseSpectrumPosterior:

@@ -19,14 +19,16 @@ from gpx.objectives import EigenfunctionEvidence
 EVIDENCE = EigenfunctionEvidence()
 
 
-def problem(n=60, p=25, dtype=torch.float64, kernel=None, mean=None, seed=0, **options):
+def problem(
+    n=60, p=25, dtype=torch.float64, kernel=None, mean=None, seed=0, noise_floor=1e-6, **options
+):
     torch.manual_seed(seed)
     x = torch.randn(n, 3, dtype=torch.float64)
     y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
     model = GRIEF(
         kernel=kernel or RBF(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0], outputscale=1.4),
         mean=mean or Linear(3, bias=0.3),
-        likelihood=Gaussian(0.07),
+        likelihood=Gaussian(0.07, noise_floor=noise_floor),
         num_inputs=3,
         num_eigenfunctions=p,
         grid=GridOptions(points_per_dim=7),
@@ -47,6 +49,17 @@ def dense_value(model, x, y):
     residual = y - model.mean(x)
     fit = residual @ torch.linalg.solve(matrix, residual)
     return -0.5 * (fit + torch.logdet(matrix) + len(x) * math.log(2 * math.pi))
+
+
+@torch.no_grad()
+def test_in_float32_the_value_is_that_of_its_features_where_rounding_is_above_the_noise():
+    model, x, y = problem(n=1500, p=100, dtype=torch.float32, noise_floor=0.0, correction=False)
+    model.likelihood.noise_variance = torch.tensor(1e-6)
+    features = model.basis(x).double()
+    matrix = features @ features.mT + 1e-6 * torch.eye(1500, dtype=torch.float64)
+    law = torch.distributions.MultivariateNormal(model.mean(x).double(), matrix)
+    found = EVIDENCE.evidence(model, x, y).value
+    torch.testing.assert_close(found, law.log_prob(y.double()), rtol=1e-5, atol=0)
 
 
 def gradients(value, model):

@@ -80,6 +80,44 @@ def test_posterior_is_that_of_the_dense_kernel():
     torch.testing.assert_close(found.variance, variance, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("noise", [3e-5, 1e-6])
+def test_in_float32_the_value_is_that_of_its_features_whatever_the_noise(noise):
+    """Rounding of float32 sums is near the first noise variance and above the second one."""
+    x, y = (values.float() for values in data(1500, 1))
+    spectrum = SpectralPoints(rbf(1), 60, 1)
+    spectrum.draw(draws())
+    spectrum.float()
+    with torch.no_grad():
+        phi = spectrum.moments(x)[0].double()
+        dense = phi @ phi.T + noise * torch.eye(1500)
+        value, _ = spectral_evidence(spectrum, x, y, torch.tensor(noise, dtype=torch.float32))
+    want = MultivariateNormal(torch.zeros(1500), dense).log_prob(y.double())
+    torch.testing.assert_close(value, want, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("make", [points, uncertain])
+def test_noise_and_mean_are_learned_for_a_fixed_spectrum(make):
+    x, y = data(23)
+    residual, noise = y.clone().requires_grad_(), torch.tensor(0.07, requires_grad=True)
+    free, fixed = make(), make()
+    want = torch.autograd.grad(spectral_evidence(free, x, residual, noise)[0], [residual, noise])
+    fixed.requires_grad_(False)
+    found = torch.autograd.grad(spectral_evidence(fixed, x, residual, noise)[0], [residual, noise])
+    torch.testing.assert_close(found, want)
+
+
+def test_phases_are_learned_for_fixed_frequencies():
+    """Means and variances of features depend on phases; the variances alone on nothing fixed."""
+    x, y = data(23)
+    free, fixed = uncertain(), uncertain()
+    noise = torch.tensor(0.07)
+    (want,) = torch.autograd.grad(spectral_evidence(free, x, y, noise)[0], [free.phases])
+    fixed.requires_grad_(False)
+    fixed.phases.requires_grad_(True)
+    (found,) = torch.autograd.grad(spectral_evidence(fixed, x, y, noise)[0], [fixed.phases])
+    torch.testing.assert_close(found, want)
+
+
 @pytest.mark.parametrize("make", [points, uncertain])
 def test_gradients(make, monkeypatch):
     # blocks of five rows
