@@ -9,7 +9,7 @@ experiments/<folder>/<script>.py`` and import this file after
 The key ``commit`` of a row is the commit at which it was measured: forty digits, followed by
 ``-dirty`` if there were uncommitted changes of code or options; ``not recorded`` in old rows; a
 dict commit -> number of runs in a row that summarises several runs. ``write`` adds the commit to
-rows of this process; ``earlier`` reads rows of earlier processes.
+rows of this process, and the key ``machine``, a text; ``earlier`` reads rows of earlier processes.
 """
 
 from __future__ import annotations
@@ -84,13 +84,11 @@ def write(
         hidden: keys of rows that are saved but not shown in the table.
         pictures: file names in the folder.
     """
-    for row in _all_rows(rows):
-        row.setdefault("commit", COMMIT)
     environment = environment_record(torch.device("cpu"), 0, {})
     machine = {
         key: environment[key] for key in ("device_name", "num_threads", "versions", "git_commit")
     }
-    content = {
+    content: dict[str, Any] = {
         "title": title,
         "notes": list(notes),
         "rows": rows,
@@ -104,11 +102,42 @@ def write(
         path = folder / f"{name}.json"
         with locked(folder):
             before = json.loads(path.read_text()) if path.exists() else {}
+            _sign(_all_rows(rows), _all_rows(before.get("rows", [])), _machine_text(machine))
             if before.get("rows") == json.loads(json.dumps(rows)):  # no new row
                 content |= {key: before[key] for key in ("machine", "date")}
             replace_text(path, json.dumps(content, indent=1) + "\n")
             results(folder)
+    else:
+        _sign(_all_rows(rows), [], _machine_text(machine))
     print(_section(content))
+
+
+def _sign(rows: Rows, before: Rows, machine: str) -> None:
+    """Add commit and machine to the rows of this process.
+
+    Args:
+        rows: all rows; changed in place.
+        before: rows in the file, which keep their machine if they are written again.
+        machine: of this process.
+    """
+    known = {_values(row): row.get("machine") for row in before}
+    for row in rows:
+        own = "commit" not in row or row["commit"] == COMMIT != NOT_RECORDED
+        row.setdefault("commit", COMMIT)
+        found = known.get(_values(row), machine if own else None)
+        if found is not None:
+            row.setdefault("machine", found)
+
+
+def _values(row: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in row.items() if key != "machine"})
+
+
+def _machine_text(machine: Mapping[str, Any]) -> str:
+    return (
+        f"{machine['device_name']}, {machine['num_threads']} threads, "
+        f"torch {machine['versions']['torch']}"
+    )
 
 
 def rewrite_checks(folder: Path, name: str, notes: Sequence[str] | None, checks: Checks) -> None:
@@ -178,7 +207,7 @@ def _section(content: dict[str, Any]) -> str:
     for caption, table in (rows if isinstance(rows, dict) else {"": rows}).items():
         if caption:
             lines += [caption, ""]
-        hidden = [*content.get("hidden", []), "commit"]
+        hidden = [*content.get("hidden", []), "commit", "machine"]
         header = [key for key in table[0] if key not in hidden]
         lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
         for row in table:
@@ -192,10 +221,15 @@ def _section(content: dict[str, Any]) -> str:
     for row in _all_rows(rows):
         commit = row.get("commit", NOT_RECORDED)
         counts.update(commit if isinstance(commit, dict) else {commit: 1})
+    where = Counter(
+        row.get("machine", "a machine that was not recorded") for row in _all_rows(rows)
+    )
+    several = ", ".join(f"{text} ({count})" for text, count in sorted(where.items()))
     lines.append(
-        f"- {content['date']}, {machine['device_name']}, {machine['num_threads']} threads, "
-        f"torch {machine['versions']['torch']}; table written at "
+        f"- {content['date']}, {_machine_text(machine)}; table written at "
         f"{words(machine['git_commit'])}, {origin(counts)}"
+        + f"; rows measured on {several}"
+        * any("machine" in row for row in _all_rows(rows))
     )
     return "\n".join(lines) + "\n"
 

@@ -104,6 +104,37 @@ def test_a_table_written_again_keeps_its_machine_and_date(record, folder):
     assert json.loads(table.read_text())["date"] > "2020-01-01"
 
 
+def test_rows_keep_the_machine_that_measured_them(record, folder, monkeypatch):
+    def machine(name):
+        found = {"device_name": name, "num_threads": 1, "versions": {"torch": "2"}}
+        return lambda *_: found | {"git_commit": None}
+
+    table = folder / "study.json"
+    monkeypatch.setattr(record, "environment_record", machine("old machine"))
+    record.write(folder, "study", "Title", [], [{"n": 0}, {"n": 1}], {})
+    content = json.loads(table.read_text())
+    del content["rows"][0]["machine"]  # as a row from before it was recorded
+    table.write_text(json.dumps(content))
+    monkeypatch.setattr(record, "environment_record", machine("new machine"))
+    summary = {"n": 9, "commit": {"2" * 40: 3}}  # of runs on any machine
+    again = [{"n": 0, "commit": "1" * 40}, {"n": 1, "commit": "1" * 40}, {"n": 2}]
+    record.write(folder, "study", "Title", [], [*again, summary], {})
+    rows = json.loads(table.read_text())["rows"]
+    assert [row.get("machine", "").split(",")[0] for row in rows] == [
+        *("", "old machine", "new machine", ""),
+    ]
+    text = (folder / "RESULTS.md").read_text()
+    assert (
+        "; rows measured on a machine that was not recorded (2), new machine, 1 threads, torch 2 "
+        "(1), old machine, 1 threads, torch 2 (1)\n"
+    ) in text
+    assert "| n |\n" in text
+    before = table.read_text()
+    monkeypatch.setattr(record, "environment_record", machine("a third"))
+    record.write(folder, "study", "Title", [], [dict(row) for row in again] + [summary], {})
+    assert table.read_text() == before
+
+
 def test_a_rehearsal_is_printed_and_not_kept(record, cells, tmp_path, capsys):
     record.write(None, "study", "Title", [], [{"n": 1}], {"small": True})
     assert "- pass: small" in capsys.readouterr().out
