@@ -16,6 +16,7 @@ from gpx.methods.base.chain import Chain
 from gpx.methods.base.objective import Evidence, Facts
 from gpx.methods.classification.frame import Around, Frame, frames_of
 from gpx.methods.classification.model import num_arrays
+from gpx.methods.classification.prior_matrix import prior_matrix
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import prior_factors
 from gpx.sampling.convergence import agreement
@@ -189,7 +190,7 @@ class EllipticalSlice(Chain[SampledGP]):
         for _ in self.place.visit(positions):
             # a constant mean is a view of its parameter, which is overwritten later
             offsets.append(model.mean(self.inputs).double().clone())
-            kernels.append(model.kernel.evaluate(self.inputs).double())
+            kernels.append(prior_matrix(model.kernel, self.inputs))
         offset, kernel = torch.stack(offsets), torch.stack(kernels)
         kernels.clear()
         factor, indefinite = prior_factors(kernel, model.jitter)

@@ -15,6 +15,7 @@ from gpx.linalg import require_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.classification.mode import find_mode
+from gpx.methods.classification.prior_matrix import prior_matrix
 from gpx.methods.classification.propagation import propagate
 from gpx.methods.classification.site_posterior import SitePosterior
 from gpx.tensor_checks import check_at_least
@@ -175,7 +176,7 @@ def kernel_matrix(model: DenseModel, x: Tensor, y: Tensor) -> Tensor:
     """
     require_targets(model.likelihood, y)
     require_arrays(model, x, model.likelihood.num_latents)
-    return model.kernel.evaluate(x).double()
+    return prior_matrix(model.kernel, x)
 
 
 def require_targets(likelihood: Likelihood, y: Tensor) -> None:

@@ -20,6 +20,7 @@ from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior
 from gpx.methods.classification.hyper_position import HyperPosition
+from gpx.methods.classification.prior_matrix import InDouble, prior_matrix
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
@@ -91,10 +92,11 @@ class SampledPosterior(Posterior):
         shape = (len(self.samples), x.shape[0], *(() if p == 1 else (p,)))
         mean, variance = x.new_empty(shape), x.new_empty(shape)
         for number, part in enumerate(self._parts()):
+            kernel = InDouble(part.kernel, self.inputs.dtype)
             for rows in row_chunks(x.shape[0], 3 * 8 * n):
-                cross = part.kernel.evaluate(x[rows], self.inputs).double()
+                cross = kernel.evaluate(x[rows], self.inputs)
                 half = torch.linalg.solve_triangular(part.factor, cross.mT, upper=False)
-                left = part.kernel.diagonal(x[rows]).double() - half.square().sum(0)
+                left = kernel.diagonal(x[rows]) - half.square().sum(0)
                 offset = part.mean(x[rows]).double()
                 if p > 1:
                     left, offset = left.unsqueeze(1).expand(-1, p), offset.unsqueeze(1)
@@ -167,7 +169,7 @@ def prior_factor(kernel: Kernel, x: Tensor, jitter: float) -> Tensor:
     Raises:
         NotPositiveDefinite: no factor even with a hundred times that jitter.
     """
-    factors, missing = prior_factors(kernel.evaluate(x).double()[None], jitter)
+    factors, missing = prior_factors(prior_matrix(kernel, x)[None], jitter)
     if missing:
         raise missing[0]
     return factors[0]

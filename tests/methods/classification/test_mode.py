@@ -5,6 +5,7 @@ import torch
 from class_problems import parts, points
 
 from gpx.errors import DidNotConverge
+from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Poisson, Softmax
 from gpx.methods.classification.mode import find_mode
 
@@ -58,6 +59,25 @@ def test_counts_need_the_line_search():
     y = torch.full((len(kernel),), 40.0, dtype=torch.float64)
     mode = find_mode(kernel, mean - 8.0, likelihood, y)
     assert mode.report.residual < 1e-8
+
+
+@pytest.mark.parametrize("count", [1e5, 1e6, 1e8])
+def test_rounding_of_the_density_of_large_counts_does_not_refuse_the_last_steps(count):
+    """Terms of 1e9 nats cancel in log p, where the last steps change it by less than 1e-8."""
+    x = torch.linspace(0.0, 1.0, 100, dtype=torch.float64)[:, None]
+    y = (count * (0.5 * (6.0 * x[:, 0]).sin()).exp()).round()
+    kernel = RBF(lengthscale=0.3, outputscale=2.0).double().evaluate(x).detach()
+    mode = find_mode(kernel, torch.zeros_like(y), Poisson().double(), y)
+    assert mode.report.iterations < 50
+    torch.testing.assert_close(mode.latent, y.log(), rtol=0.0, atol=3.0 * count**-0.5)
+
+
+def test_a_matrix_that_is_no_covariance_is_named_as_the_cause():
+    """Steps then lead downhill, and more of them do not help."""
+    _, mean, likelihood, y = problem("logit")
+    broken = -0.1 * torch.eye(len(y), dtype=torch.float64)
+    with pytest.raises(DidNotConverge, match=r"no step that raises .* not positive definite"):
+        find_mode(broken, mean, likelihood, y)
 
 
 def test_a_warm_start_takes_fewer_steps():

@@ -1,10 +1,15 @@
 """Posteriors of Laplace's approximation: their cached factors follow their state."""
 
+import pytest
 import torch
 from class_problems import parts, points
 
-from gpx.likelihoods import Bernoulli
-from gpx.models import LaplaceGP
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Poisson
+from gpx.means import Zero
+from gpx.models import LaplaceGP, SampledGP
+from gpx.objectives import LaplaceEvidence
+from gpx.training import EllipticalSlice
 
 
 def test_another_state_and_another_precision_are_factorised_anew():
@@ -21,3 +26,47 @@ def test_another_state_and_another_precision_are_factorised_anew():
     again = LaplaceGP(**parts(Bernoulli())).float().new_posterior()
     again.load_state_dict(fresh.state_dict())
     assert torch.equal(fresh.predict(x.float()).variance, again.predict(x.float()).variance)
+
+
+def counts(average):
+    """Inputs (100, 1), counts and another 20 inputs, float64."""
+    x = torch.linspace(0.0, 1.0, 100, dtype=torch.float64)[:, None]
+    y = (average * (0.5 * (6.0 * x[:, 0]).sin()).exp()).round()
+    return x, y, torch.linspace(0.013, 0.97, 20, dtype=torch.float64)[:, None]
+
+
+def made(model, dtype):
+    return model(
+        kernel=RBF(lengthscale=0.3, outputscale=2.0), mean=Zero(), likelihood=Poisson()
+    ).to(dtype)
+
+
+@pytest.mark.parametrize("average", [200.0, 1e5])
+def test_large_counts_have_the_same_posterior_and_evidence_in_single_precision(average):
+    """The kernel matrix of float32 entries has eigenvalues below zero, by more than 1 / counts."""
+    x, y, t = counts(average)
+    (mean, variance), (single_mean, single_variance) = (
+        made(LaplaceGP, dtype).condition(x.to(dtype), y.to(dtype)).predict(t.to(dtype))
+        for dtype in (torch.float64, torch.float32)
+    )
+    gap = (single_mean.double() - mean) / variance.sqrt()
+    assert gap.abs().max() < 1e-2
+    torch.testing.assert_close(single_variance.double(), variance, rtol=1e-5, atol=0.0)
+    values = [
+        LaplaceEvidence().evidence(made(LaplaceGP, dtype), x.to(dtype), y.to(dtype)).value
+        for dtype in (torch.float64, torch.float32)
+    ]
+    torch.testing.assert_close(values[1], values[0], rtol=1e-5, atol=0.0)
+
+
+def test_chains_around_the_posterior_take_large_counts_in_single_precision():
+    x, y, t = (part.float() for part in counts(1e3))
+    model = made(SampledGP, torch.float32)
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    chains = EllipticalSlice(chains=2, burn_in=1, iterations=2, thin=1)
+    chains.bind(model, x, 0)
+    for step in range(3):
+        chains.step(step, x, y, generator=torch.Generator().manual_seed(step))
+    found = model.condition(x, y).predict(t)
+    want = (0.5 * (6.0 * t[:, 0]).sin()).exp() * 1e3
+    torch.testing.assert_close(found.mean, want.log(), rtol=0.0, atol=0.1)
