@@ -30,6 +30,10 @@ LOCKSTEP_ENTRIES = 2**22
 """Entries of the kernel matrices of the chains that move together. Larger ones fill a machine by
 themselves, and take memory."""
 
+MAX_START_HALVINGS = 6
+"""Most times that the distance of a chain's start from the centre is halved, before the chain
+starts at the centre."""
+
 MAX_RHAT = 1.05
 """R-hat above which the run warns; the literature asks for 1.01 for published results."""
 
@@ -175,7 +179,24 @@ class EllipticalSlice(Chain[SampledGP]):
             right = white.reshape(len(y), -1)
             weights = torch.linalg.solve_triangular(centre.factor.mT, right, upper=True)
             self.start = weights.view_as(white)
-        return Frame.joined([self._existing_frames(self.positions[g], y) for g in self.groups])
+        return Frame.joined([self._starting_frames(self.positions[g], y) for g in self.groups])
+
+    def _starting_frames(self, positions: Tensor, y: Tensor) -> Frame:
+        """The frames at u (c, k); a position that has none moves towards the centre until it has.
+
+        Moves treat such a position as impossible, but chains are drawn to start anywhere.
+        """
+        frames, missing = self._frames(positions, y)
+        for attempt in range(MAX_START_HALVINGS + 1):
+            if not missing:
+                break
+            share = 0.5 if attempt < MAX_START_HALVINGS else 0.0
+            rows, centre = list(missing), self.model.centre
+            positions[rows] = centre + share * (positions[rows] - centre)
+            frames, missing = self._frames(positions, y)
+        if missing:
+            raise next(iter(missing.values()))
+        return frames
 
     def _existing_frames(self, positions: Tensor, y: Tensor) -> Frame:
         """The frames at u (c, k), which must exist."""
@@ -248,10 +269,13 @@ class EllipticalSlice(Chain[SampledGP]):
     def _learn_directions(self, step: int) -> None:
         """Update the covariance of the directions, half-way through burn-in and at its end.
 
-        It is the covariance of the later half of the steps so far, shrunk as in Stan's warm-up.
+        It is the covariance of the later half of the steps so far, shrunk as in Stan's warm-up. A
+        single draw has none, and leaves it as it is.
         """
-        if step in (self.burn_in // 2, self.burn_in) and len(self.history) >= 2:
-            draws = torch.stack(self.history[len(self.history) // 2 :]).flatten(0, 1)
+        later = self.history[len(self.history) // 2 :]
+        enough = len(self.history) >= 2 and len(later) * self.chains >= 2
+        if step in (self.burn_in // 2, self.burn_in) and enough:
+            draws = torch.stack(later).flatten(0, 1)
             share = len(draws) / (len(draws) + 5.0)
             shrinkage = 1e-3 * (1.0 - share) * self.model.prior_deviation**2
             covariance = share * torch.atleast_2d(draws.mT.cov())

@@ -7,10 +7,11 @@ import scipy.stats
 import torch
 from class_problems import parts, points
 
-from gpx.errors import CheckpointError, ConfigError, NotPositiveDefinite
+from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
 from gpx.means import Constant, Zero
+from gpx.methods.classification import elliptical_slice as elliptical_slice_module
 from gpx.methods.classification import frame as frame_module
 from gpx.methods.classification.frame import Frame, frame_of, frames_of
 from gpx.methods.classification.sampled_posterior import prior_factor, prior_factors
@@ -433,3 +434,47 @@ def test_a_checkpoint_that_sampled_a_fixed_hyperparameter_is_refused_in_words():
     again.load_state_dict(chains.state_dict())
     with pytest.raises(CheckpointError, match="has 2 hyperparameters and the model samples 1"):
         again.bind(fixed, x, 0)
+
+
+@pytest.mark.parametrize("burn_in", [2, 4])
+def test_one_chain_takes_a_short_burn_in(burn_in):
+    """The later half of its steps is one draw, which has no covariance."""
+    x, y = points(6)
+    model = SampledGP(**parts(Bernoulli())).double()
+    run(model, x, y, chains=1, burn_in=burn_in, iterations=2, thin=1)
+    assert len(model.samples) == 2
+    assert model.samples.isfinite().all()
+
+
+@pytest.fixture
+def without_wide_frames(monkeypatch):
+    """No frames exist where the variance of the kernel is above a bound."""
+
+    def bounded_by(bound):
+        def some_frames(likelihood, y, offset, kernel, *rest):
+            found, missing = frames_of(likelihood, y, offset, kernel, *rest)
+            wide = (kernel[:, 0, 0] > bound).nonzero()[:, 0].tolist()
+            return found, missing | {row: DidNotConverge("too wide") for row in wide}
+
+        monkeypatch.setattr(elliptical_slice_module, "frames_of", some_frames)
+
+    return bounded_by
+
+
+def test_chains_that_would_start_where_no_frame_exists_start_nearer_the_centre(
+    without_wide_frames,
+):
+    x, y = points(6)
+    model = SampledGP(
+        kernel=RBF(), mean=Zero(), likelihood=Bernoulli(), prior_deviation=2.0
+    ).double()
+    model.initialise(x, y, generator=torch.Generator())
+    chain = EllipticalSlice(chains=8, burn_in=1, iterations=4)
+    chain.bind(model, x, 0)
+    without_wide_frames(2.0)
+    chain.step(0, x, y, generator=torch.Generator())
+    assert chain.frames.factor[:, 0, 0].square().max() < 2.0 * (1.0 + 1e-5)
+    chain.bind(model, x, 0)
+    without_wide_frames(0.5)
+    with pytest.raises(DidNotConverge, match="too wide"):  # at the centre, where it is one
+        chain.step(0, x, y, generator=torch.Generator())
