@@ -40,7 +40,9 @@ def class_law(probabilities: Tensor) -> Categorical:
     so that a classifier that is certain and wrong would seem better than it is. Zero counts as the
     smallest normal number.
     """
-    return Categorical(logits=probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log())
+    logits = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+    # torch's validation of arguments fails on an empty batch
+    return Categorical(logits=logits, validate_args=None if logits.numel() else False)
 
 
 class Curvature(NamedTuple):

@@ -70,9 +70,9 @@ class NegativeBinomial(Likelihood):
         # float64, since the density is a difference of large lgamma
         r = self._shape.double()
 
-        def law(f: Tensor) -> torch.distributions.NegativeBinomial:
+        def law(f: Tensor) -> GammaPoisson:
             logits = f.double() - r.log()
-            return torch.distributions.NegativeBinomial(r.expand_as(logits), logits=logits)
+            return GammaPoisson(r.expand_as(logits), logits=logits)
 
         return count_law(law, self.quadrature.narrow, mean, variance, 1.0 / r)
 
@@ -95,7 +95,7 @@ class GammaPoisson(torch.distributions.NegativeBinomial):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """As in ``torch.distributions``."""
-        y, r = value, self.total_count
+        y, r = value.double(), self.total_count
         # Stirling's series of lgamma, without the terms that cancel
         more = [(1.0 / 12.0 - 1.0 / (360.0 * each.square())) / each for each in (y + r, r)]
         large = y * r.log() + (y + r - 0.5) * torch.log1p(y / r) - y + more[0] - more[1]
@@ -112,6 +112,8 @@ def count_law(
     dispersion: Tensor,
 ) -> torch.distributions.MixtureSameFamily:
     """The law of counts of mean exp(f), f ~ N(mean, variance), as a mixture of smooth density.
+
+    In float64, whatever the dtype of mean and variance.
 
     For a row it is the mixture of ``law(f)`` over the nodes of ``rule`` if neighbouring components
     overlap. If they do not (of 20 nodes without dispersion: if the variance of f times the rate two
@@ -139,7 +141,8 @@ def count_law(
     plain = rule.gap**2 * v <= MAX_GAP**2 * own
     # an exported program has one branch
     if not torch.compiler.is_exporting() and bool(plain.all()):
-        return rule.mixture(law, mean, variance)
+        # float64, as the density of a large count is a difference of large numbers
+        return rule.mixture(law, mean.double(), variance.double())
     count = max(GRID_NODES, len(rule.nodes))
     grid = torch.linspace(-GRID_END, GRID_END, count, dtype=f.dtype, device=f.device)
     gap = 2.0 * GRID_END / (count - 1)

@@ -28,22 +28,38 @@ class Poisson(Likelihood):
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """y f - exp(f) - log y!; (..., n)."""
-        return y * f - f.exp() - (y + 1.0).lgamma()
+        return _log_probability(y, f, f)
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """y mean - exp(mean + variance / 2) - log y!; (n,)."""
-        return y * mean - (mean + 0.5 * variance).exp() - (y + 1.0).lgamma()
+        return _log_probability(y, mean, mean.double() + 0.5 * variance.double())
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
-        """Mixture of Poisson distributions at the quadrature nodes (overdispersed).
+        """Mixture of Poisson distributions at the quadrature nodes (overdispersed), in float64.
 
         Where these are too few for a smooth density, of negative binomials; see ``count_law``.
         """
         none = mean.new_zeros((), dtype=torch.float64)
-        poisson = torch.distributions.Poisson
-        return count_law(lambda f: poisson(f.exp()), self.quadrature, mean, variance, none)
+        return count_law(lambda f: _Poisson(f.exp()), self.quadrature, mean, variance, none)
 
     def curvature(self, y: Tensor, f: Tensor) -> Curvature:
         """y - exp(f) and exp(f)."""
         rate = f.exp()
         return Curvature(y - rate, rate)
+
+
+class _Poisson(torch.distributions.Poisson):
+    """A Poisson distribution, float64, that takes large counts of any dtype without loss."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """As in ``torch.distributions``."""
+        found: Tensor = super().log_prob(value.double())
+        return found
+
+
+def _log_probability(y: Tensor, f: Tensor, log_rate: Tensor) -> Tensor:
+    """y f - exp(log_rate) - log y!; (..., n)."""
+    # in float64: of a count of a million the terms are 1e7 nats, and a few remain
+    count, rate = y.double(), log_rate.double().exp()
+    found = count * f.double() - rate - (count + 1.0).lgamma()
+    return found.to(torch.promote_types(y.dtype, f.dtype))

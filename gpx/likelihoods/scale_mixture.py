@@ -25,7 +25,10 @@ def scale_mixture(
     """
     deviation = (variance.clamp_min(0.0).unsqueeze(-1) + own).sqrt()
     parts = Normal(mean.unsqueeze(-1).expand_as(deviation), deviation)
-    return MixtureSameFamily(Categorical(logits=log_weights.expand_as(deviation)), parts)
+    # torch's validation of arguments fails on an empty batch
+    checked = None if deviation.numel() else False
+    share = Categorical(logits=log_weights.expand_as(deviation), validate_args=checked)
+    return MixtureSameFamily(share, parts, validate_args=checked)
 
 
 def laplace_variances(scale: Tensor, num_points: int) -> tuple[Tensor, Tensor]:

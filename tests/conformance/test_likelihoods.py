@@ -96,6 +96,14 @@ def test_samples_of_the_latents_lead(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_no_rows_have_a_law_too(name):
+    likelihood, y, mean, variance = case(name)
+    predicted = likelihood.predictive(mean[:0], variance[:0])
+    assert predicted.batch_shape == (0,)
+    assert likelihoods.target_marginals(predicted).batch_shape == y[:0].shape
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_target_has_a_law_of_its_own(name):
     """Of independent outputs the density is the product of the marginals', of others they agree in
     their moments."""

@@ -160,6 +160,24 @@ def test_poisson_predictive_sums_to_one():
     assert predictive.log_prob(counts).exp().sum().item() == pytest.approx(1.0, abs=1e-10)
 
 
+@pytest.mark.parametrize("count", [1e5, 1e6])
+def test_large_counts_keep_their_digits_in_single_precision(count):
+    """Terms of the log-probability are 1e7 nats for a count of a million, and a few remain."""
+    y, mean = torch.tensor([count]), torch.tensor([count]).log()
+    variance = 1.0 / y
+    exact, single = Poisson().double(), Poisson()
+    wide = [part.double() for part in (mean, variance)]
+    for found, want in (
+        (single.predictive(mean, variance).log_prob(y), exact.predictive(*wide).log_prob(y)),
+        (single.log_prob(y, mean), exact.log_prob(y.double(), wide[0])),
+        (
+            single.expected_log_prob(y, mean, variance),
+            exact.expected_log_prob(y.double(), *wide),
+        ),
+    ):
+        torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=0.0)
+
+
 @pytest.mark.parametrize("link", ["logit", "probit"])
 def test_sign_probabilities(link):
     likelihood = Bernoulli(link, num_nodes=60).double()
