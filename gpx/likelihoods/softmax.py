@@ -135,3 +135,11 @@ class Softmax(Likelihood):
         require_labels(self, y, values.shape[-1])
         index = y.long().unsqueeze(-1).expand(*values.shape[:-1], 1)
         return values.gather(-1, index).squeeze(-1)
+
+
+def class_shares(likelihood: Likelihood, f: Tensor) -> Tensor:
+    """P(y = c | f) of every class c for any likelihood of C classes: (..., n, C) -> (..., n, C)."""
+    if type(likelihood).log_prob is Softmax.log_prob:
+        return f.softmax(-1)  # by log_prob every class would take the sum over all of them
+    labels = [f.new_full(f.shape[-2:-1], label) for label in range(f.shape[-1])]
+    return torch.stack([likelihood.log_prob(y, f).exp() for y in labels], -1)

@@ -17,6 +17,7 @@ from gpx.likelihoods import (
     StudentT,
 )
 from gpx.likelihoods.gaussian import expected_log_normal
+from gpx.likelihoods.softmax import class_shares
 
 CASES = {
     "gaussian": (lambda: Gaussian(0.3), [-1.2, 0.1, 0.4, 2.0]),
@@ -381,3 +382,16 @@ def test_a_certain_mistake_costs_what_it_should_in_float32(link, probability, me
     want = (log_link(of_f) + weights).logsumexp(0) - weights.logsumexp(0)
     # the square of the smallest float32 is the least that can be told
     assert found == pytest.approx(max(want.item(), -87.4), rel=0.01)
+
+
+class _Tempered(Softmax):
+    def log_prob(self, y, f):
+        return super().log_prob(y, 0.5 * f)
+
+
+def test_shares_of_classes_are_those_of_the_likelihoods_own_density(monkeypatch):
+    f = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tempered = class_shares(_Tempered(3), f)
+    torch.testing.assert_close(tempered, (0.5 * f).softmax(-1))
+    monkeypatch.setattr(Softmax, "_pick", None)  # the sum over classes is taken once
+    torch.testing.assert_close(class_shares(Softmax(3), f), f.softmax(-1))

@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 from gpx.backends import row_chunks
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood, class_law
+from gpx.likelihoods.softmax import class_shares
 from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, Posterior, no_gradient
 from gpx.methods.classification.prior_matrix import InDouble
@@ -125,9 +126,7 @@ class SitePosterior(Posterior):
         total = torch.zeros_like(mean)
         for rows in row_chunks(x.shape[0], 4 * 8 * SOBOL_POINTS * self.num_latents):
             drawn = mean[rows] + torch.einsum("sp,tcp->stc", points, root[rows])
-            for label in range(self.num_latents):
-                classes = torch.full_like(mean[rows, 0], label)
-                total[rows, label] = likelihood.log_prob(classes, drawn).exp().mean(0)
+            total[rows] = class_shares(likelihood, drawn).mean(0)
         return class_law((total / total.sum(1, keepdim=True)).to(x.dtype))
 
     @torch.no_grad()

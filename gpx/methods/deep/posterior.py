@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.likelihoods.softmax import class_shares
 from gpx.methods.base.posterior import Marginals, Posterior
-from gpx.methods.deep.draws import draws_of, held, random_layers
+from gpx.methods.deep.draws import draws_of, held, is_random, random_layers
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
 from gpx.methods.deep.network import Network
@@ -23,6 +25,10 @@ from gpx.tensor_checks import check_inputs
 
 PREDICT_CHUNK = 512
 """Test rows per pass of a prediction."""
+
+_PASSES = threading.RLock()
+"""Layers hold the draws and the factors of a pass, so that threads take turns. One for all
+posteriors: they may share a network, and are copied and pickled."""
 
 
 class NetworkPosterior(Posterior):
@@ -62,11 +68,11 @@ class NetworkPosterior(Posterior):
         If ``torch.vmap`` can take the network, an exported program then evaluates all draws in one
         pass. It is smaller than with one pass per draw, but holds the features of all draws.
         """
-        for layer in random_layers(self.network):
-            layer.hold()
         example = next(self.network.parameters()).new_zeros(1, self._num_inputs)
         recorded: list[list[Tensor]] = []
-        with torch.no_grad():
+        with _one_thread(), torch.no_grad():
+            for layer in random_layers(self.network):
+                layer.hold()
             for number in range(self.draws_needed):
                 recorded.append([])
                 generator = self._generator(number)
@@ -77,7 +83,8 @@ class NetworkPosterior(Posterior):
             return
         stacked = [torch.stack(numbers) for numbers in zip(*recorded, strict=True)]
         try:
-            self._all_draws(example, stacked)
+            with _one_thread():
+                self._all_draws(example, stacked)
         except (RuntimeError, ValueError):  # from layers that torch.vmap cannot take
             return
         self._stacked = stacked
@@ -106,7 +113,17 @@ class NetworkPosterior(Posterior):
 
     @property
     def draws_needed(self) -> int:
-        """Number of draws that a prediction averages; one if only an analytic head is random."""
+        """Number of draws that a prediction averages; one if all draws have the same marginals.
+
+        Class probabilities may need more, see ``_class_draws``.
+        """
+        drawn = is_random(self.network.body) or self.network.head.drawn
+        return self.num_samples if drawn else 1
+
+    @property
+    def _class_draws(self) -> int:
+        """Number of draws of f for probabilities of several classes; one if all are independent
+        normals, which needs an analytic head on a body that is not random."""
         head = self.network.head
         weights = head.weights if isinstance(head, GPLayer) else head
         known = weights if weights.analytic else None
@@ -114,10 +131,13 @@ class NetworkPosterior(Posterior):
         return self.num_samples if any(layer.random for layer in layers) else 1
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``: number of draws, and the largest relative jitter of any K_zz."""
+        """As in ``Posterior``: most draws of a prediction, and the largest relative jitter of any
+        K_zz."""
         layers = [m for m in self.network.modules() if isinstance(m, InducingLayer)]
         reports = [layer.variables.whitening().report for layer in layers]
-        found: dict[str, bool | int | float | str] = {"draws": self.draws_needed}
+        found: dict[str, bool | int | float | str] = {
+            "draws": max(self.draws_needed, self._class_draws)
+        }
         return found | ({"jitter": max(r.relative for r in reports)} if reports else {})
 
     def _generator(self, number: int) -> torch.Generator:
@@ -128,10 +148,6 @@ class NetworkPosterior(Posterior):
         self, x: Tensor, number: int, of: Callable[[Tensor], Tensor], *, joint: bool = False
     ) -> Tensor:
         """``of`` of the rows of x for draw ``number``, in blocks: (..., n, p)."""
-        if self._recorded is not None and not joint:
-            known = iter(self._recorded[number])
-            with draws_of(self.network, None, shared=True, known=known):
-                return of(x)
         if not len(x):  # not every layer accepts an empty batch
             return self._over_rows(x.new_zeros(1, x.shape[1]), number, of)[..., :0, :]
         parts = []
@@ -139,6 +155,23 @@ class NetworkPosterior(Posterior):
             with draws_of(self.network, self._generator(number), shared=True, joint=joint):
                 parts.append(of(rows))
         return torch.cat(parts, -2)
+
+    def _marginals_over_rows(self, x: Tensor, number: int) -> Tensor:
+        """``_mean_and_variance`` for draw ``number``, with its recorded numbers if there are any.
+
+        These are of a pass for marginals, and others draw more or less.
+        """
+        if self._recorded is None:
+            return self._over_rows(x, number, self._mean_and_variance)
+        known = iter(self._recorded[number])
+        with draws_of(self.network, None, shared=True, known=known):
+            return self._mean_and_variance(x)
+
+    @contextmanager
+    def _passes(self) -> Iterator[None]:
+        """A context for passes of one thread; layers factorise once in it, unless ``fix`` did."""
+        with _one_thread(), held(self.network) if self._recorded is None else nullcontext():
+            yield
 
     def components(self, x: Tensor) -> Marginals:
         """Mean and variance of f for each draw: (S, n), or (S, n, p).
@@ -149,9 +182,9 @@ class NetworkPosterior(Posterior):
         if self._stacked is not None and torch.compiler.is_exporting():
             found = self._all_draws(x, self._stacked)
         else:
-            draws, of = range(self.draws_needed), self._mean_and_variance
-            with held(self.network) if self._recorded is None else nullcontext():
-                found = torch.stack([self._over_rows(x, n, of) for n in draws], 1)
+            draws = range(self.draws_needed)
+            with self._passes():
+                found = torch.stack([self._marginals_over_rows(x, n) for n in draws], 1)
         if self.num_latents == 1:
             found = found.squeeze(3)
         return Marginals(found[0], found[1])
@@ -170,10 +203,10 @@ class NetworkPosterior(Posterior):
         For classes the probabilities are averaged (not the latent functions); for three or more
         unordered classes over drawn latent functions.
         """
+        if likelihood.task == "multiclass" and self._class_draws > 1:
+            return class_law(self._class_probabilities(x, likelihood))
         if self.draws_needed == 1:
             return super().predictive(x, likelihood)
-        if likelihood.task == "multiclass":
-            return class_law(self._class_probabilities(x, likelihood))
         mean, variance = self.components(x)
         if likelihood.task == "ordinal":
             predictive = likelihood.predictive(mean, variance)
@@ -191,6 +224,7 @@ class NetworkPosterior(Posterior):
         return MixtureSameFamily(
             Categorical(probs=share),
             likelihood.predictive(mean.movedim(0, 1), variance.movedim(0, 1)),
+            validate_args=_checked(share),
         )
 
     def predictive_of_rows(
@@ -207,13 +241,11 @@ class NetworkPosterior(Posterior):
 
     def _class_probabilities(self, x: Tensor, likelihood: Likelihood) -> Tensor:
         """Mean over draws of P(y = c | f), (n, C)."""
-        classes = torch.arange(likelihood.num_latents, device=x.device)
-        total = x.new_zeros(len(x), len(classes))
-        with held(self.network):
-            for number in range(self.draws_needed):
+        total = x.new_zeros(len(x), likelihood.num_latents)
+        with self._passes():
+            for number in range(self._class_draws):
                 f = self._over_rows(x, number, self.network)
-                each = [likelihood.log_prob(c.expand(len(x)), f).exp() for c in classes]
-                total += torch.stack(each, 1) / self.draws_needed
+                total += class_shares(likelihood, f) / self._class_draws
         return total / total.sum(1, keepdim=True)
 
     @torch.no_grad()
@@ -226,7 +258,7 @@ class NetworkPosterior(Posterior):
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             check_inputs(self, x, self.num_inputs)
-            with held(self.network):
+            with self._passes():
                 found = torch.stack(
                     [self._over_rows(x, number, self.network, joint=True) for number in numbers]
                 )
@@ -243,4 +275,15 @@ def _mixture_of_outputs(
     deviation = (variance + likelihood.noise_of_rows(noise)).sqrt()
     parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))
     share = mean.new_ones(*mean.shape[1:], len(mean))
-    return Independent(MixtureSameFamily(Categorical(probs=share), parts), 1)
+    mixture = MixtureSameFamily(Categorical(probs=share), parts, validate_args=_checked(share))
+    return Independent(mixture, 1)
+
+
+def _checked(batch: Tensor) -> bool | None:
+    """``validate_args`` of a distribution: torch's validation fails on an empty batch."""
+    return None if batch.numel() else False
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """The lock of ``_PASSES``; none while a program is traced, which has no locks."""
+    return nullcontext() if torch.compiler.is_compiling() else _PASSES

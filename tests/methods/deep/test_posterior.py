@@ -1,0 +1,113 @@
+"""Predictions of random networks: how many draws they take, fixed draws, threads, no rows."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
+
+import pytest
+import torch
+from torch import nn
+
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian, GaussianOutputs, Laplace, Softmax
+from gpx.means import Zero
+from gpx.methods.deep import GPLayer, Network, NetworkModel
+from gpx.models import SVDKL, DeepGP, DeepSVGP
+
+X = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).view(6, 2)
+
+
+def deep(likelihood, **options):
+    torch.manual_seed(0)
+    made = DeepGP(
+        kernel=RBF(), likelihood=likelihood, num_inputs=2, num_features=10, width=3, **options
+    )
+    return made.double().new_posterior()
+
+
+def on_grids(likelihood):
+    torch.manual_seed(0)
+    made = SVDKL(
+        kernel=RBF(), likelihood=likelihood, num_inputs=2, hidden=(4,), num_features=3, grid_size=8
+    ).double()
+    with torch.no_grad():
+        made.network.head.mixing.normal_()
+    return made.new_posterior()
+
+
+def passes(posterior, predict):
+    """Number of passes through the body in a prediction."""
+    calls = []
+    hook = posterior.network.body.register_forward_hook(lambda *_: calls.append(0))
+    predict()
+    hook.remove()
+    return len(calls)
+
+
+def test_marginals_that_are_not_drawn_take_one_pass():
+    """Outputs that mix the same functions are dependent, but each is one normal variable."""
+    likelihood = GaussianOutputs(2).double()
+    posterior = on_grids(likelihood)
+    assert passes(posterior, lambda: posterior.predictive(X, likelihood)) == 1
+    assert posterior.components(X).mean.shape == (1, 6, 2)
+
+
+def test_classes_by_dependent_functions_take_all_draws():
+    likelihood = Softmax(3).double()
+    posterior = on_grids(likelihood)
+    number = posterior.num_samples
+    assert passes(posterior, lambda: posterior.predictive(X, likelihood)) == number > 1
+
+
+def test_class_probabilities_stay_as_they_are_when_draws_are_fixed():
+    """Fixed numbers are of passes for marginals, which do not draw the weights of the head."""
+    likelihood = Softmax(3).double()
+    posterior = deep(likelihood)
+    want = posterior.predictive(X, likelihood).probs
+    posterior.fix()
+    torch.testing.assert_close(posterior.predictive(X, likelihood).probs, want)
+
+
+def test_factors_of_fixed_draws_outlive_sampled_functions():
+    posterior = DeepSVGP(
+        kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=2, num_inducing=3
+    ).new_posterior()
+    posterior.fix()
+    posterior.sample_paths(2, generator=torch.Generator())(X.float())
+    assert posterior.network.head._inverse is not None
+
+
+class Meeting(nn.Module):
+    """Waits for another thread to come as far, half a second at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.barrier = None
+
+    def forward(self, x):
+        if self.barrier is not None:
+            with suppress(BrokenBarrierError):
+                self.barrier.wait(0.5)
+        return x
+
+
+def test_threads_do_not_take_the_draws_of_each_other():
+    meeting = Meeting()
+    body = nn.Sequential(
+        GPLayer(RBF(), 2, 3, 10, seed=1), meeting, GPLayer(RBF(), 3, 3, 10, seed=2)
+    )
+    made = NetworkModel(
+        Network(body, GPLayer(RBF(), 3, 1, 10)), Gaussian(), num_inputs=2, predict_samples=2
+    ).double()
+    posterior = made.new_posterior()
+    want = posterior.components(X).variance
+    posterior.network.body[1].barrier = Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(lambda x: posterior.components(x).variance, [X, X]):
+            assert torch.equal(found, want)
+
+
+@pytest.mark.parametrize("likelihood", [Laplace(), GaussianOutputs(2), Softmax(3)])
+def test_no_rows_have_a_law(likelihood):
+    likelihood = likelihood.double()
+    assert deep(likelihood).predictive(X[:0], likelihood).batch_shape == (0,)
