@@ -134,14 +134,17 @@ class GridPosterior(Posterior):
         Args:
             wide: with circles twice as long (``widen_circles``).
         """
-        self._systems = self._systems or {}
-        if wide not in self._systems:
+        # of threads that compute the same at a time, the first keeps its result
+        systems = self._systems
+        if systems is None:
+            systems = self._systems = {}
+        if wide not in systems:
             grid = self.grid
             rows = GriddedRows(grid, self.cells, unobserved_cells(self.cells, grid.size))
             rows = widen_circles(rows, self.options.memory_budget) if wide else rows
             factors = self.axis_kernels().matrices(rows.grid)
-            self._systems[wide] = GridSystem(factors, self.likelihood.noise_variance, rows)
-        return self._systems[wide]
+            systems.setdefault(wide, GridSystem(factors, self.likelihood.noise_variance, rows))
+        return systems[wide]
 
     def at(self, x: Tensor, grid: CartesianGrid | None = None) -> GridPoints:
         """Covariances of points x (t, d) with the grid; raises ShapeError for a wrong d."""
@@ -262,16 +265,18 @@ class GridPosterior(Posterior):
 
     def _sample(self, wide: bool, points: GridPoints) -> Tensor:
         """Sampled variances of points (t,); records their error and number for ``facts``."""
-        self._samples = self._samples or {}
-        if wide not in self._samples:
+        samples = self._samples
+        if samples is None:
+            samples = self._samples = {}
+        if wide not in samples:
             system, most = self.system(wide=wide), self.variance.samples
             allowed, _ = allowed_memory(self.options.memory_budget, self.alpha.device)
             # the number of samples in the options was limited for the circles of training only
             if wide and allowed is not None:
                 room = allowed // (self.alpha.element_size() * system.size) - GRID_VECTORS
                 most = min(most, max(2, room))
-            self._samples[wide] = SampledVariance(system, self.options, most)
-        found = self._samples[wide].variance(points, self.variance.error)
+            samples.setdefault(wide, SampledVariance(system, self.options, most))
+        found = samples[wide].variance(points, self.variance.error)
         worst = max(found.error, float(self._used.get("variance_error", 0.0)))
         most = max(found.samples, int(self._used.get("variance_samples", 0)))
         self._used |= {"variance_error": worst, "variance_samples": most}

@@ -62,13 +62,14 @@ class SampledVariance:
         self.system, self.most = system, most
         self.solve_options = replace(options, tolerance=tolerance)
         self.filling = gaps in ("fill", "penalize")
-        self._blocks: list[Tensor] = []
+        self._blocks: dict[int, Tensor] = {}
 
     def block(self, number: int) -> Tensor:
-        """Vectors (M, c) of one block; drawn once."""
-        while len(self._blocks) <= number:
-            self._blocks.append(self._draw_block(len(self._blocks)))
-        return self._blocks[number]
+        """Vectors (M, c) of one block; drawn once, or by threads at the same time to the same."""
+        found = self._blocks.get(number)
+        if found is None:
+            found = self._blocks.setdefault(number, self._draw_block(number))
+        return found
 
     def _draw_block(self, number: int) -> Tensor:
         system, count = self.system, min(SAMPLE_BLOCK, self.most - number * SAMPLE_BLOCK)

@@ -1,6 +1,9 @@
 """Posterior on, between and beyond the points of a grid against dense algebra."""
 
+import copy
 import io
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import grid_problems
 import pytest
@@ -17,6 +20,7 @@ from gpx.methods.grid import points as grid_points
 from gpx.methods.grid import posterior as grid_posterior
 from gpx.methods.grid import system as grid_system
 from gpx.methods.grid import variance as grid_variance
+from gpx.methods.grid.sampled_variance import SampledVariance
 from gpx.methods.grid.variance import VarianceOptions, choose_variance
 from gpx.models import GridGP
 from gpx.objectives import ExactMLL, GridMLL
@@ -59,6 +63,27 @@ def test_every_variance_route_agrees_where_it_is_exact(share):
         found = posterior.predict(at).variance
         torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-9)
         assert posterior.facts()["variance"] == variance
+
+
+def test_threads_that_draw_samples_at_the_same_time_keep_them_once(monkeypatch):
+    _, x, y = grid_problems.draw(0.5)
+    model, _ = grid_problems.pair(variance="sampled", variance_samples=64, variance_error=1e-9)
+    posterior, barrier = model.condition(x, y), Barrier(2)
+    want = copy.deepcopy(posterior).predict(x).variance
+    draw = SampledVariance._draw_block
+
+    def both(samples, number):
+        if number == 0:
+            barrier.wait(timeout=30)  # neither has stored a block
+        return draw(samples, number)
+
+    monkeypatch.setattr(SampledVariance, "_draw_block", both)
+    # built beforehand, as otherwise each thread may have one of its own
+    posterior._samples = {False: SampledVariance(posterior.system(), posterior.options, 64)}
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda at: posterior.predict(at).variance, [x, x]))
+    for variance in (*found, posterior.predict(x).variance):
+        torch.testing.assert_close(variance, want, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("gaps", ["fill", "ignore"])
