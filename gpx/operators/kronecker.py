@@ -103,10 +103,10 @@ class Kronecker(Structured):
         """Gradient of sum_c left_c^T A right_c by every factor: no product is taken twice."""
         if self.batch_shape or left_vecs.ndim > 2:
             return super()._bilinear_derivative(left_vecs, right_vecs)
-        total: list[Tensor] = []
+        total: list[Tensor | None] = []
         for left, right in zip(_columns(left_vecs), _columns(right_vecs), strict=True):
             parts = sum(kronecker_derivatives(self.factors, left, right, _derivative), ())
-            total = [t + p for t, p in zip(total, parts, strict=True)] if total else list(parts)
+            total = list(map(_added, total, parts)) if total else list(parts)
         return tuple(total)
 
     def to_dense(self) -> Tensor:
@@ -193,6 +193,13 @@ def _derivative(factor: Factor, left: Tensor, right: Tensor) -> tuple[Tensor, ..
         return factor.gradient(left, right)
     assert isinstance(factor, LinearOperator)
     return factor._bilinear_derivative(left, right)
+
+
+def _added(total: Tensor | None, more: Tensor | None) -> Tensor | None:
+    """Sum of two derivatives; None by a tensor that has none, such as indices."""
+    if total is None or more is None:
+        return more if total is None else total
+    return total + more
 
 
 def _columns(vectors: Tensor) -> tuple[Tensor, ...]:

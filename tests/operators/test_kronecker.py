@@ -7,7 +7,17 @@ from linear_operator.operators import KroneckerProductTriangularLinearOperator
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
-from gpx.operators import KhatriRao, Kronecker, KroneckerPlusDiagonal, Selection, Sum, Toeplitz
+from gpx.kernels import RBF, Matern32
+from gpx.operators import (
+    Interpolated,
+    Interpolation,
+    KhatriRao,
+    Kronecker,
+    KroneckerPlusDiagonal,
+    Selection,
+    Sum,
+    Toeplitz,
+)
 
 
 def product(*sizes):
@@ -29,6 +39,28 @@ def test_a_toeplitz_factor_keeps_its_fast_product(monkeypatch):
     assert isinstance((3.0 * operator).mT @ right, torch.Tensor)
     torch.testing.assert_close(operator.logdet(), torch.logdet(dense))
     torch.testing.assert_close(operator.solve(right), torch.linalg.solve(dense, right))
+
+
+@pytest.mark.parametrize("interpolated", [False, True])
+def test_gradients_of_several_columns_pass_factors_that_are_operators(interpolated):
+    """A kernel matrix has no derivative by its inputs, a selection none by its positions."""
+    u = torch.linspace(0.0, 1.0, 3, dtype=torch.float64).unsqueeze(1)
+    kernels = [kind(lengthscale=0.5).double() for kind in (RBF, Matern32)]
+    parameters = [p for kernel in kernels for p in kernel.parameters()]
+    weights = Interpolation(draw(5, 2), torch.tensor([[0, 3]] * 5), num_columns=9)
+
+    def gradient(factors):
+        whole = Kronecker(*factors)
+        if interpolated:
+            value = Interpolated(weights, whole) @ draw(5, 2)
+        else:
+            value = whole.add_jitter(0.1).solve(draw(9, 2))
+        return torch.autograd.grad(value.square().sum(), parameters)
+
+    found = gradient([kernel(u) for kernel in kernels])
+    want = gradient([kernel.evaluate(u) for kernel in kernels])
+    for ours, dense in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, dense)
 
 
 def test_eigendecomposition_and_cholesky_stay_kronecker():
