@@ -383,11 +383,11 @@ def _describes_its_own(owner: type) -> bool:
 def computes_as(kernel: object, *kinds: type[Kernel]) -> bool:
     """Whether a kernel is of one of these classes and computes what that class does.
 
-    False for a subclass with a covariance or a profile of its own, of which the structure of its
-    parent (factors, multiples, warped inputs) says nothing.
+    False for a subclass with a covariance, a profile or coordinates of its own, of which the
+    structure of its parent (factors, multiples, warped inputs) says nothing.
     """
     own = type(kernel)
-    defining = ("covariance", "of_squared_distance", "_combine")
+    defining = ("covariance", "of_squared_distance", "coordinates", "_combine")
     return any(
         issubclass(own, kind)
         and all(getattr(own, name, None) is getattr(kind, name, None) for name in defining)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpx.backends.entries import call_with
 from gpx.errors import ConfigError
-from gpx.kernels.algebra import Product, Scale
+from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.constant import Constant
 from gpx.kernels.over_axes import AxisProduct
@@ -180,28 +180,39 @@ def split_kernel(
     found = AxisKernels(parts=[[] for _ in groups], prior_scale=prior_scale)
     width = sum(map(len, groups))
     for part in _parts(kernel, found.scales):
-        columns = range(width) if part.active_dims is None else part.active_dims.tolist()
+        columns = sorted(_columns(part, width))
         touched = [i for i, g in enumerate(groups) if any(c in g for c in columns)]
         beyond = [c for c in columns if c >= width]
         if beyond:
             raise ConfigError(
                 f"kernel {part.name} looks at column {beyond[0]}, the data have {width}"
             )
-        if len(touched) == 1:
-            found.parts[touched[0]].append((part, True))
+        if len(touched) < 2:  # a sum of constants looks at no column
+            found.parts[touched[0] if touched else 0].append((part, True))
         elif computes_as(part, RBF, Periodic):
             found.scales.append(part)
             for axis in touched:
                 found.parts[axis].append((part, False))
         else:
             raise ConfigError(
-                f"kernel {part.name} looks at columns {list(columns)}, which lie on "
+                f"kernel {part.name} looks at columns {columns}, which lie on "
                 f"{len(touched)} axes of the grid, and does not factor over them; take "
                 "kernel=RBF() (it factors), a product over axes such as "
                 "kernel=AxisProduct(family=matern32), or make the "
                 "columns one axis with axes=[[0,1],[2]]"
             )
     return found
+
+
+def _columns(kernel: Kernel, width: int) -> set[int]:
+    """Columns, of ``width``, that a kernel looks at: those of all parts of a combination."""
+    if computes_as(kernel, Constant):
+        return set()
+    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
+        return _columns(kernel.kernel, width)
+    if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product, AxisProduct):
+        return set().union(*[_columns(part, width) for part in kernel.parts])
+    return set(range(width) if kernel.active_dims is None else kernel.active_dims.tolist())
 
 
 def _parts(kernel: Kernel, scales: list[Kernel]) -> list[Kernel]:

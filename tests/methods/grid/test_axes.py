@@ -54,8 +54,9 @@ def test_axes_are_those_of_the_rows_whatever_their_order():
         Periodic(4, 1.2, 1.1, period=3.0),
         MultiOutput("matern32", 4, 2, [[0, 2], [1], [3]]),
         RBF(3, 0.8, None, [0, 1, 2]) * Coregionalisation(2, [3]) * 0.4,
+        (RBF(active_dims=[1]) + 0.5 * Periodic(active_dims=[1]) + 0.3) * RBF(active_dims=[0, 2, 3]),
     ],
-    ids=["rbf", "scaled", "parts", "axes", "periodic", "outputs", "coregionalised"],
+    ids=["rbf", "scaled", "parts", "axes", "periodic", "outputs", "coregionalised", "sum"],
 )
 def test_factors_multiply_to_the_kernel_of_the_whole_grid(kernel):
     _, x = stations()
@@ -77,6 +78,23 @@ def test_a_kernel_that_does_not_factor_is_named_with_what_to_do():
     with pytest.raises(ConfigError, match=r"Sum .*does not factor"):
         split_kernel(RBF(2) + RBF(2), [(0,), (1,)])
     split_kernel(Matern32(3), [(0, 1, 2)])
+
+
+class Cauchy(RBF):
+    def of_squared_distance(self, r2):
+        return 1.0 / (1.0 + r2)
+
+
+class Rotated(RBF):
+    def coordinates(self, x):
+        return torch.stack([x[:, 0] + 0.8 * x[:, 1], x[:, 1]], 1) / self.lengthscale
+
+
+@pytest.mark.parametrize("kind", [Cauchy, Rotated])
+def test_subclasses_of_rbf_are_not_taken_for_products(kind):
+    with pytest.raises(ConfigError, match=rf"{kind.__name__} .*does not factor"):
+        split_kernel(kind(2), [(0,), (1,)])
+    split_kernel(kind(2), [(0, 1)])
 
 
 def test_two_rows_in_one_cell():
