@@ -9,11 +9,15 @@ from functools import cached_property, reduce
 
 import torch
 from linear_operator import LinearOperator
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.backends import Entries
 from gpx.errors import ConfigError
-from gpx.kernels.base import Kernel
+from gpx.kernels.algebra import Product, Scale, Sum
+from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.over_axes import AxisProduct
+from gpx.kernels.stationary import Stationary
+from gpx.kernels.warped import LinearWarp, Warped
 from gpx.linalg import RegularAxis
 from gpx.linalg.fft_products import convolve, correlate
 from gpx.linalg.kronecker import kronecker_vector
@@ -33,7 +37,7 @@ from gpx.operators.convolution import DENSE_ENTRIES
 MAX_DENSE_AXIS = 1500
 """Most points of an axis whose matrix is dense; for longer ones FFTs are faster."""
 NUM_TEST_LAGS = 9
-"""Lags of each axis at which a kernel is tested for being a product over the axes."""
+"""Lags of each axis at which a kernel is tested for being even, and a product over the axes."""
 FACTOR_TOLERANCE = 1e-10
 """Largest relative difference from a product over the axes that counts as rounding."""
 
@@ -254,10 +258,17 @@ def grid_covariance(
     Always in float64, since float32 rounding of covariances would swamp a small noise variance.
 
     Raises:
-        ConfigError: points that are not equidistant and a kernel that does not factor over inputs.
+        ConfigError: points that are not equidistant and a kernel that does not factor over inputs,
+            or a kernel that is not even in every input.
     """
     at = kernel_at_lags(kernel)
     d = len(grid.axes)
+    if d > 1 and not kernel_is_even(grid, at, device):
+        raise ConfigError(
+            f"kernel {kernel.name} changes with the sign of a distance along one input, as if its "
+            "coordinates mixed inputs, and a grid's matrix is made of a kernel that does not; use "
+            "one with a lengthscale for every input, and a projection if inputs are to be mixed"
+        )
     regular = all(isinstance(axis, RegularAxis) for axis in grid.axes)
     if regular and (
         d == 1 or max(grid.shape) > MAX_DENSE_AXIS or not kernel_factors(grid, at, device)
@@ -285,6 +296,18 @@ def grid_covariance(
         column = at(tau)
         axes.append((column if not axes else column / at(tau.new_zeros(1, d)))[place])
     return AxisCovariance(grid, axes)
+
+
+def is_stationary(kernel: Kernel) -> bool:
+    """Whether k(x, x') depends on x - x' only: stationary kernels, constants and combinations."""
+    if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product, AxisProduct):
+        return all(map(is_stationary, kernel.parts))
+    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
+        return is_stationary(kernel.kernel)
+    if isinstance(kernel, Warped) and computes_as(kernel, Warped):
+        return isinstance(kernel.warp, (LinearWarp, nn.Linear)) and is_stationary(kernel.kernel)
+    own_covariance = type(kernel).covariance is not Stationary.covariance
+    return kernel.has_formula or (isinstance(kernel, Stationary) and not own_covariance)
 
 
 def kernel_at_lags(kernel: Kernel) -> Callable[[Tensor], Tensor]:
@@ -315,13 +338,37 @@ def kernel_factors(
     d = len(grid.axes)
     if d == 1:
         return True
-    spread = torch.linspace(0.0, 1.0, NUM_TEST_LAGS, dtype=torch.float64, device=device).square()
-    ends = [axis_points(axis, spread)[[0, -1]] for axis in grid.axes]
-    tau = torch.cartesian_prod(*((last - first) * spread for first, last in ends))
+    tau = _test_lags(grid, device)
     along = [at(torch.where(torch.arange(d, device=device) == i, tau, 0.0)) for i in range(d)]
     whole, zero = at(tau), at(tau.new_zeros(1, d))
     apart = whole * zero ** (d - 1) - reduce(torch.mul, along)
     return bool(apart.abs().max() <= FACTOR_TOLERANCE * zero.abs() ** d)
+
+
+@torch.no_grad()
+def kernel_is_even(
+    grid: InterpolationGrid, at: Callable[[Tensor], Tensor], device: torch.device
+) -> bool:
+    """Whether k(tau) stays the same as any entry of tau changes its sign, tested at some lags.
+
+    Args:
+        at: maps lags (r, d) to the kernel (r,).
+    """
+    tau = _test_lags(grid, device)
+    whole, allowed = at(tau), FACTOR_TOLERANCE * at(tau[:1]).abs()
+    for i in range(1, tau.shape[1]):  # and thus for the first: k(-tau) = k(tau)
+        flipped = tau.clone()
+        flipped[:, i] *= -1.0
+        if not bool((at(flipped) - whole).abs().max() <= allowed):
+            return False
+    return True
+
+
+def _test_lags(grid: InterpolationGrid, device: torch.device) -> Tensor:
+    """Lags (r, d) across the grid, of which the first is zero."""
+    spread = torch.linspace(0.0, 1.0, NUM_TEST_LAGS, dtype=torch.float64, device=device).square()
+    ends = [axis_points(axis, spread)[[0, -1]] for axis in grid.axes]
+    return torch.cartesian_prod(*((last - first) * spread for first, last in ends))
 
 
 def _steps(axis: RegularAxis | Tensor, device: torch.device) -> Tensor:

@@ -19,6 +19,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.ski.additive import additive_kernel, additive_sizes, covariance_on
+from gpx.methods.ski.covariance import MAX_DENSE_AXIS, is_stationary
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import (
@@ -33,6 +34,7 @@ from gpx.methods.ski.placed_grid import PlacedGrid
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE_TRACE, SKISystem, evidence_trace
+from gpx.tensor_checks import check_inputs
 
 Products = Literal["structured", "dense"]
 Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
@@ -65,7 +67,7 @@ class SKI(PlacedGrid, Model):
         mean, likelihood: the likelihood is Gaussian.
         num_inputs: d, at most 3; with a projection, the number of its inputs.
         grid_size: points of each axis, or one number for all axes; None: from the number of rows
-            (``settle``), up to 10,000, 300 x 300 or 40 x 40 x 40.
+            (``settle``), up to 10,000, 300 x 300 or 40 x 40 x 40, and 1,500 with grid="kmeans".
         interpolation: "cubic" (4 points per axis), "linear" or "inverse_distance" (both 2).
         grid: "equidistant"; or "kmeans", with points at cluster centres of each column and linear
             weights. Points that are not equidistant have no Toeplitz structure: the kernel must
@@ -151,7 +153,7 @@ class SKI(PlacedGrid, Model):
                 )
         self.projection, self.additive = projection, additive
         require_gaussian(likelihood, "SKI is exact regression")
-        if not kernel.has_formula:
+        if not is_stationary(kernel):
             raise ConfigError(
                 f"structured interpolation needs a stationary kernel, whose matrix on a grid is "
                 f"Toeplitz, and {kernel.name} is not one; use RBF, a Matern kernel, or sums and "
@@ -200,9 +202,9 @@ class SKI(PlacedGrid, Model):
         self.mean, self.likelihood = mean, likelihood
         self.inputs = num_inputs
         self._requested_sizes = grid_size
+        self.placement: Placement = grid
         self.grid_size = self._sizes(1)
         self.interpolation: Method = interpolation
-        self.placement: Placement = grid
         self.boundary: Boundary = boundary
         self.rank, self.tolerance, self.max_iterations = rank, tolerance, max_iterations
         self.outside: Outside = outside
@@ -215,6 +217,11 @@ class SKI(PlacedGrid, Model):
         self.register_data_sized()
         self._kept = Prepared()
 
+    @property
+    def num_inputs(self) -> int:
+        """As in ``Model``: those of the projection, or of the grid."""
+        return self.inputs if self.projection is None else self.projection.num_inputs
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Load states of versions with equidistant grids only, which do not store ``sizes``."""
         state_dict.setdefault(prefix + "sizes", torch.tensor(self.grid_size))
@@ -226,6 +233,7 @@ class SKI(PlacedGrid, Model):
 
     def check(self, x: Tensor) -> None:
         """As in ``Model``, for the projected inputs."""
+        check_inputs(self, x, self.num_inputs)
         with torch.no_grad():
             seen = self.projected(x[:1])
             self.kernel.evaluate(seen, seen)
@@ -246,7 +254,10 @@ class SKI(PlacedGrid, Model):
         if self.additive:
             return additive_sizes(self._requested_sizes, num_data, self.inputs)
         least = 2 * MARGIN_CELLS + 2 if self.given is None else 2
-        return grid_sizes(self._requested_sizes, num_data, self.inputs, least)
+        sizes = grid_sizes(self._requested_sizes, num_data, self.inputs, least)
+        if self.placement == "kmeans" and self._requested_sizes is None:
+            sizes = [min(size, MAX_DENSE_AXIS) for size in sizes]
+        return sizes
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the grid over the inputs."""

@@ -107,6 +107,13 @@ class SKIPosterior(PlacedGrid, Posterior):
         self._kept = Prepared()
         self.register_data_sized()
 
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``: those of the projection, or of the grid; None until it is placed."""
+        if self.projection is not None:
+            return self.projection.num_inputs
+        return len(self.sizes) or None
+
     @torch.no_grad()
     def store_solution(
         self,

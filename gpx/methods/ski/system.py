@@ -204,13 +204,17 @@ class SKISystem:
     def logdet_bracket(self) -> tuple[float, float] | None:
         """Bounds on log |A|: log |Q|, and that plus tr(A - Q) / noise; None unless Q <= A.
 
-        Cost: look-ups of n q^2 covariances of neighbouring grid points.
+        Cost: O(m) on regular grids, else look-ups of n q^2 covariances of neighbouring points.
         """
         if not self.part.below:
             return None
         with torch.no_grad():
             low = float(self.preconditioner.logdet())
-            trace = self.matrix.diagonal().sum() - len(self.weights.values) * self.noise
+            lags = self.covariance.lags()
+            if lags is None:
+                trace = self.matrix.diagonal().sum() - len(self.weights.values) * self.noise
+            else:
+                trace = (self.data.grams_by_lag(1)[0] * lags).sum()
             left = trace / self.noise - self.preconditioner.capacitance.gram.trace()
             return low, low + max(0.0, float(left))
 

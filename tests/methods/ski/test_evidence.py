@@ -13,6 +13,7 @@ from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.grid_spectrum import circulant_eigenvalues, grid_eigenvalues, scaled_logdet
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence
+from gpx.operators import Interpolated
 
 CPU = torch.device("cpu")
 
@@ -73,6 +74,19 @@ def test_the_bracket_holds_the_exact_log_determinant():
         assert low - 1e-6 <= exact <= high + 1e-6
         if kernel is RBF:
             assert high - low < 0.02
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_the_bracket_takes_its_trace_from_sums_by_lag(d, monkeypatch):
+    """The diagonal of W K W^T would take longer than all of a deterministic evidence."""
+    x, y = synthetic(300, d)
+    made = placed(x, y, 30, rank=10).system(x)
+    low, high = made.logdet_bracket()
+    trace = made.matrix.diagonal().sum() - len(made.weights.values) * made.noise
+    left = float((trace / made.noise - made.preconditioner.capacitance.gram.trace()).detach())
+    assert high - low == pytest.approx(left, rel=1e-9)
+    monkeypatch.setattr(Interpolated, "_diagonal", None)
+    assert made.logdet_bracket() == (low, high)
 
 
 @pytest.mark.parametrize("d", [1, 2])

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from gpx.errors import ConfigError, DataError
-from gpx.kernels import RBF, Linear, Matern32, Periodic
+from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.kernels import RBF, AxisProduct, Linear, Matern32, MaternNu, Periodic, Warped
+from gpx.kernels import Constant as KernelConstant
+from gpx.kernels.warped import Kumaraswamy, LinearWarp
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.linalg import RegularAxis
 from gpx.means import Constant, Zero
@@ -16,6 +18,7 @@ from gpx.methods.ski import covariance as ski_covariance
 from gpx.methods.ski.explained import explained_by_samples
 from gpx.methods.ski.grid import kmeans_axis
 from gpx.methods.ski.lengthscales import bound_lengthscales
+from gpx.methods.ski.projection import LinearProjection
 from gpx.methods.ski.system import SKISystem
 from gpx.models import SKI, ExactGP
 from gpx.objectives import ExactMLL, SKIEvidence
@@ -394,6 +397,34 @@ def test_the_grid_follows_the_number_of_rows():
     assert model.settle(x) == {}
 
 
+def test_centres_of_kmeans_are_by_default_no_more_than_an_axis_takes():
+    x, y = data(n=1700)
+    model = placed(x, y, grid="kmeans", interpolation="linear", grid_size=None)
+    assert model.grid.shape == (1500,)
+    assert torch.isfinite(model.condition(x, y).predict(x[:3]).mean).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"additive": True}, {"projection": True}])
+def test_inputs_of_another_width_are_refused(options):
+    x, y = data(d=2)
+    if "projection" in options:
+        options = {"projection": LinearProjection(2, 1), "kernel": RBF()}
+    parts = {"mean": Zero(), "likelihood": Gaussian(0.1), "kernel": RBF(), "num_inputs": 2}
+    model = SKI(**{**parts, "grid_size": 12, **options}).double()
+    wider = torch.cat([x, x[:, :1]], 1)
+    for call in (model.check, lambda z: model.initialise(z, y, generator=torch.Generator())):
+        with pytest.raises(ShapeError, match=r"inputs have 3 columns, but it is made for 2"):
+            call(wider)
+    model.initialise(x, y, generator=torch.Generator())
+    model.check(x)
+    posterior = model.condition(x, y)
+    empty = model.new_posterior()
+    empty.load_state_dict(posterior.state_dict())
+    for each in (posterior, empty):
+        with pytest.raises(ShapeError, match=r"inputs have 3 columns, but it is made for 2"):
+            each.predict(wider)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -416,8 +447,51 @@ def test_invalid_options_are_refused(options, match):
         build(**options)
 
 
+class Rotated(RBF):
+    """Stationary, but not even in each input."""
+
+    def coordinates(self, x):
+        return torch.stack([x[:, 0] + 0.8 * x[:, 1], x[:, 1]], 1) / self.lengthscale
+
+
+@pytest.mark.parametrize("sizes", [[14, 12], [1600, 8]])
+def test_kernels_whose_coordinates_mix_inputs_are_refused(sizes):
+    """The grid's matrix had k(dx, dy) where k(dx, -dy) belongs, and was indefinite."""
+    x, y = data(d=2)
+    parts = {"mean": Zero(), "likelihood": Gaussian(0.1), "num_inputs": 2, "grid_size": sizes}
+    for kernel in (Rotated(2), RBF(2) + Warped(RBF(2), LinearWarp(2))):
+        model = SKI(kernel=kernel, **parts).double()
+        model.initialise(x, y, generator=torch.Generator())
+        with torch.no_grad():
+            for warp in (w for w in kernel.modules() if isinstance(w, LinearWarp)):
+                SKIEvidence().evidence(model, x, y)  # an unrotated one is even
+                warp.root[1, 0] = 0.8
+        with pytest.raises(ConfigError, match="sign of a distance along one input"):
+            SKIEvidence().evidence(model, x, y)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        AxisProduct(["rbf", "matern32"], 2, lengthscale=1.5),
+        RBF(2) * AxisProduct("rbf", 2, lengthscale=1.5) + KernelConstant(0.5),
+        MaternNu(2, 1.5, nu=2.0),
+    ],
+    ids=["axes", "combination", "nu"],
+)
+def test_stationary_kernels_without_a_formula_for_keops_are_taken(kernel):
+    x, y = data(d=2)
+    parts = {"mean": Zero(), "likelihood": Gaussian(0.1), "num_inputs": 2, "grid_size": [14, 12]}
+    model = SKI(kernel=kernel, **parts).double()
+    model.initialise(x, y, generator=torch.Generator())
+    found = SKIEvidence(logdet="cholesky").evidence(model, x, y)
+    torch.testing.assert_close(found.value, dense_evidence(model, x, y), rtol=1e-9, atol=0)
+
+
 def test_invalid_setups_are_refused():
     parts = {"mean": Zero(), "num_inputs": 1}
+    with pytest.raises(ConfigError, match="needs a stationary kernel"):
+        SKI(kernel=Warped(RBF(1), Kumaraswamy(1)), likelihood=Gaussian(0.1), **parts)
     with pytest.raises(ConfigError, match="needs a stationary kernel"):
         SKI(kernel=Linear(1), likelihood=Gaussian(0.1), **parts)
     with pytest.raises(ConfigError, match="Gaussian likelihood, got Bernoulli"):
