@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from gpx.atomic_file import atomic_file
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command, resuming
@@ -131,9 +132,6 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
             for line in changes(stored, state.origin):
                 state.console.say(line)
             first_event = int(stored.get("step", 0)) + 1
-        folder.write_config(state.config)
-        folder.metrics.unlink(missing_ok=True)  # of a finished run that is resumed
-        folder.add_environment(record)
         try:
             for name in state.options.loggers:
                 state.loggers.append(open_logger(name, folder.path))
@@ -141,9 +139,20 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
                 from gpx.runs.watching.tensorboard import TensorBoard  # slow to import
 
                 state.loggers.append(TensorBoard(folder.events(), first_event))
+            files = (folder.config, folder.environment, folder.metrics)
+            before = {path: path.read_bytes() for path in files if path.exists()}
+            folder.write_config(state.config)
+            folder.metrics.unlink(missing_ok=True)  # of a finished run that is resumed
+            folder.add_environment(record)
             for logger in state.loggers:
                 logger.text("config", folder.config.read_text())
-            trained = _train(state)
+            try:
+                trained = _train(state)
+            except CheckpointError:  # it does not fit the options, and no step was made with them
+                for path, content in before.items():
+                    with atomic_file(path) as file:
+                        file.write(content)
+                raise
             with work_shared(ALONE):
                 return finish(state, trained)
         finally:

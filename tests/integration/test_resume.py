@@ -185,6 +185,39 @@ def test_a_run_killed_while_its_results_are_computed_goes_on_after_points_were_s
     assert counted(resume(folders[1].path, options=options)) == counted(whole)
 
 
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+
+
+def test_options_with_which_a_stopped_search_cannot_go_on_change_nothing(
+    composed, tmp_path, stop_at
+):
+    overrides = ["data=toy1d", "approx=exact", "init=constants", "trainer.max_steps=12"]
+    overrides += ["trainer.tensorboard=false", "trainer.baselines=false", "trainer.figures=false"]
+    folder = RunFolder(tmp_path / "run")
+    stop_at(9)
+    with pytest.raises(Interrupted):
+        run(composed(*overrides), folder)
+    stop_at(-1)
+    before = files_of(folder)
+    with pytest.raises(CheckpointError, match="cannot be resumed exactly"):
+        resume(folder.path, options=["optimizer.memory=1"])
+    assert files_of(folder) == before
+    assert resume(folder.path)["train.steps"] == 12
+
+
+def test_a_logger_that_cannot_be_opened_changes_nothing(composed, tmp_path):
+    overrides = ["data=toy1d", "approx=exact", "init=constants", "trainer.max_steps=3"]
+    overrides += ["trainer.tensorboard=false", "trainer.baselines=false", "trainer.figures=false"]
+    folder = RunFolder(tmp_path / "run")
+    run(composed(*overrides), folder)
+    (folder.path / "tensorboard").symlink_to(tmp_path)
+    before = files_of(folder)
+    with pytest.raises(CheckpointError, match="is a link"):
+        resume(folder.path, options=["trainer.max_steps=4", "trainer.tensorboard=true"])
+    assert files_of(folder) == before
+
+
 def test_a_signal_to_the_command(command, tmp_path):
     """Of the three that tests/training/test_interrupt.py knows."""
     process = command(
