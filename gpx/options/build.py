@@ -42,8 +42,13 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
                 cause.args = (with_option_names(str(cause), config, CONFIGS, group.split(".")[0]),)
                 raise cause from None
             cause = cause.__cause__
-        first = str(error.__cause__ or error).strip().splitlines()[0]
-        raise ConfigError(f"cannot build {group}={node._target_}: {first}") from error
+        why = first_line(error.__cause__ or error)
+        raise ConfigError(f"cannot build {group}={node._target_}: {why}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, or the name of its class if it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def check_options(node: DictConfig, group: str) -> None:

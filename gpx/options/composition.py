@@ -13,7 +13,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -94,7 +94,7 @@ def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
             continue
         value = override.value()
         for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
-            if not isinstance(choice, (str, QuotedString)):
+            if not isinstance(choice, (str, QuotedString, Glob)):
                 raise ConfigError(_explain_choice(group, choice, config_folder))
 
 

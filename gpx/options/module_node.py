@@ -23,6 +23,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import EXAMPLE_PARTS
+from gpx.options.build import first_line
 from gpx.options.composition import COMPOSING
 
 PARTS: dict[str, type[Constructed]] = {"kernel": Kernel, "mean": Mean, "likelihood": Likelihood}
@@ -146,8 +147,8 @@ class _Reader:
         try:
             built = hydra.utils.instantiate(OmegaConf.create(node))
         except (hydra.errors.InstantiationException, GPXError) as error:
-            first = str(error.__cause__ or error).strip().splitlines()[0]
-            raise self._not_recorded(module, f"building {place} again fails: {first}") from error
+            why = first_line(error.__cause__ or error)
+            raise self._not_recorded(module, f"building {place} again fails: {why}") from error
         for difference in _differences(module, built):
             raise self._not_recorded(module, difference)
 

@@ -13,7 +13,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
 from gpx.means import Zero
-from gpx.options.build import build_model, parts_of
+from gpx.options.build import build, build_model, parts_of
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, load, run
 from gpx.training.initialisation import SubsetInitialisation
@@ -66,6 +66,19 @@ def test_options_of_nodes_inside_a_node_are_checked_by_name(option, expected):
     made = composed(["approx=direct", "data=toy1d", option])
     with pytest.raises(ConfigError, match=expected):
         build_model(made)
+
+
+class Silent:
+    """A mean whose constructor fails without a message."""
+
+    def __init__(self):
+        raise ValueError
+
+
+def test_an_error_without_a_message_is_told_by_its_name():
+    made = OmegaConf.create({"mean": {"_target_": f"{__name__}.Silent"}})
+    with pytest.raises(ConfigError, match=r"cannot build mean=.*Silent: ValueError$"):
+        build(made, "mean")
 
 
 def test_what_a_model_needs_must_be_chosen():

@@ -60,6 +60,21 @@ class Late(Stationary):
         return (1.0 + r2) ** -self.exponent
 
 
+class Refusing(Stationary):
+    """One that cannot be built again, and does not say why."""
+
+    built = 0
+
+    def __init__(self):
+        super().__init__()
+        Refusing.built += 1
+        if self.built > 1:
+            raise ValueError
+
+    def of_squared_distance(self, r2):
+        return 1.0 / (1.0 + r2)
+
+
 def rebuilt(module, part="kernel"):
     config = OmegaConf.create({part: node_of(module, part)})
     return build(OmegaConf.create(OmegaConf.to_yaml(config)), part)
@@ -222,3 +237,8 @@ def test_threads_compose_their_own_modules():
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lengthscale, range(1, 9))) == list(range(1, 9))
+
+
+def test_an_error_without_a_message_is_told_by_its_name():
+    with pytest.raises(ConfigError, match=r"building kernel again fails: ValueError$"):
+        node_of(Refusing(), "kernel")
