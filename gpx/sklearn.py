@@ -206,7 +206,8 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
 
         Raises:
             ValueError: both are requested.
-            NotAvailable: the posterior has no covariance in closed form.
+            NotAvailable: the posterior has no covariance in closed form, or predictions are
+                recalibrated.
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot be used together: choose one")

@@ -17,7 +17,7 @@ from gpx.data.columns.coding import Coding
 from gpx.data.columns.frame import Frame
 from gpx.data.labels import Label
 from gpx.data.target_transform import TargetTransform, TransformedLaw
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotAvailable
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
 from gpx.likelihoods.base import class_numbers, is_classification
 from gpx.likelihoods.gaussian import NoisyOutputs
@@ -262,8 +262,14 @@ class Predictor:
             ShapeError, DTypeError, DataError: as ``predict``.
             ConfigError: the target is a class, a count or a proportion, is transformed, or there
                 are several.
-            NotAvailable: the posterior has no joint covariance in closed form.
+            NotAvailable: the posterior has no joint covariance in closed form; or ``targets`` with
+                recalibration, which is of the distribution of each target alone.
         """
+        if targets and self.calibration is not None:
+            raise NotAvailable(
+                "the joint covariance of targets is not known with recalibration; take that of the "
+                "function with targets=False, or use predict for the deviation of each target"
+            )
         if self.likelihood.task != "regression":
             raise ConfigError(
                 f"a covariance needs a real target, and {self.target_name} is a class, a count or "

@@ -167,7 +167,10 @@ def test_what_cannot_be_drawn_is_said(predictor):
     model.calibration = object()
     with pytest.raises(NotAvailable, match="recalibration"):
         model.sample(x.numpy(), targets=True)
+    with pytest.raises(NotAvailable, match="recalibration"):
+        model.covariance(x.numpy(), targets=True)
     assert model.sample(x.numpy()).shape == (1, 60)
+    assert model.covariance(x.numpy()).shape == (60, 60)
     with pytest.raises(NotAvailable, match="functions can be sampled from any posterior"):
         Posterior.joint_covariance(model.posterior, x)
 
