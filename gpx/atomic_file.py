@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,18 +29,18 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         OSError: the folder cannot be created or written to, or the disk is full; names ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # with permissions as the umask gives them, unlike files of tempfile
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        opened = part.open("xb")
     except OSError as error:
         error.filename = str(path)  # instead of the temporary file
         raise
-    part = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.chmod(0o644)  # mkstemp creates files that only their owner can read
         os.replace(part, path)
     except OSError as error:
         if error.filename is None and error.errno in FULL:

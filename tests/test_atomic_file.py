@@ -1,4 +1,5 @@
 import errno
+import os
 
 import pytest
 
@@ -34,15 +35,28 @@ def test_a_disk_that_is_full_or_read_only_names_the_file_that_was_asked_for(
 ):
     target = tmp_path / "file"
 
-    def refuses(**options):
+    def refuses(self, mode):
         raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".file.tmp"))
 
     too_large = pytest.raises(OSError, match="too large")
     with limited_files(1000), too_large as full, atomic_file(target) as file:
         file.write(bytes(5000))
     assert full.value.filename == str(target)
-    monkeypatch.setattr("gpx.atomic_file.tempfile.mkstemp", refuses)
+    monkeypatch.setattr("gpx.atomic_file.Path.open", refuses)
     with pytest.raises(OSError, match="Read-only") as refused, atomic_file(target):
         pass
     assert refused.value.filename == str(target)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002])
+def test_the_umask_decides_who_can_read_a_file(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        with atomic_file(tmp_path / "ours") as file:
+            file.write(b"one")
+        (tmp_path / "plain").write_bytes(b"one")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode for name in ("ours", "plain")]
+    assert modes[0] == modes[1]
