@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -161,12 +161,19 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Peak memory of this process in MiB: allocated on the GPU for CUDA, resident otherwise."""
+    """Peak memory of this process in MiB: allocated on the GPU for CUDA, resident otherwise.
+
+    NaN where the system does not tell it.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     try:  # unlike ru_maxrss, VmHWM does not include the process that started this one
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmHWM:", 1)[1].split(None, 1)[0]) / 2**10
     except (OSError, IndexError):  # not Linux
+        try:
+            import resource
+        except ImportError:  # Windows
+            return math.nan
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -49,8 +49,8 @@ def signals_raised() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise StoppedAtOnce, as Ctrl-C raises KeyboardInterrupt.
 
     By default these signals end the process without a message. An ``InterruptGuard`` inside takes
-    precedence while it is active. Signals that the process ignores stay ignored, and outside the
-    main thread nothing is changed.
+    precedence while it is active. Signals that the process ignores stay ignored, handlers that were
+    not installed from Python stay, and outside the main thread nothing is changed.
     """
     previous: dict[int, Any] = {}
 
@@ -59,7 +59,7 @@ def signals_raised() -> Iterator[None]:
 
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            if number != signal.SIGINT and signal.getsignal(number) is not signal.SIG_IGN:
+            if number != signal.SIGINT and signal.getsignal(number) not in (signal.SIG_IGN, None):
                 previous[number] = signal.signal(number, stop)
     try:
         yield
@@ -71,7 +71,8 @@ def signals_raised() -> Iterator[None]:
 class InterruptGuard:
     """While active, SIGINT, SIGTERM and SIGHUP set ``received`` and do nothing else.
 
-    A signal that the process ignores stays ignored, as SIGHUP under ``nohup``. A second SIGINT
+    A signal that the process ignores stays ignored, as SIGHUP under ``nohup``, and a handler that
+    was not installed from Python stays, as it could not be restored. A second SIGINT
     raises KeyboardInterrupt, for a step that takes too long. Signals can only be caught in the main
     thread; in another one (of a launcher) the guard does nothing.
     """
@@ -83,7 +84,8 @@ class InterruptGuard:
     def __enter__(self) -> InterruptGuard:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if number != signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
+                handler = signal.getsignal(number)
+                if handler is None or (number != signal.SIGINT and handler is signal.SIG_IGN):
                     continue
                 self._previous[number] = signal.signal(number, self._note)
         return self

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
 
+from gpx.runs import environment
 from gpx.runs.environment import environment_record, source_commit
 
 
@@ -97,3 +101,15 @@ def test_peak_memory_is_of_the_process_not_of_its_parent():
     parent += f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
     done = subprocess.check_output([sys.executable, "-c", parent], text=True)
     assert 20.0 < float(done) < 1024.0
+
+
+def test_peak_memory_is_unknown_where_the_system_does_not_tell_it(monkeypatch):
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    monkeypatch.setattr(Path, "read_text", missing)
+    spec = importlib.util.spec_from_file_location("environment_elsewhere", environment.__file__)
+    elsewhere = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
+    assert math.isnan(elsewhere.peak_memory_mib(torch.device("cpu")))

@@ -58,3 +58,13 @@ def test_what_is_ignored_stays_ignored():
 
 def test_the_exception_names_its_signal():
     assert str(Interrupted(signal.SIGTERM)) == "SIGTERM"
+
+
+def test_handlers_that_python_did_not_install_are_left_alone(monkeypatch):
+    def installed(number, handler):
+        pytest.fail("the handler before could not be installed again")
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # in a program that embeds Python
+    monkeypatch.setattr(signal, "signal", installed)
+    with signals_raised(), InterruptGuard() as guard:
+        assert guard.received is None
