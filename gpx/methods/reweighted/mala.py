@@ -35,7 +35,8 @@ class MALA(Chain[Reweighted]):
     A step is one proposal. During burn-in the step size is adapted to a target acceptance rate, and
     the preconditioner is set, at the start and half way, to the inverse of the prior's precision
     plus the expected information of the data; afterwards both are fixed. Every ``thin``-th state
-    after burn-in is appended to the model's ``samples``.
+    after burn-in is appended to the model's ``samples``. A chain whose thinning was reduced, and
+    that then goes on, doubles it again whenever there are twice the samples asked for.
 
     Classes (the probit likelihood) are signs of latent targets. Each step then first draws
     ``latents`` of these again (``redraw_latents``), and every sample stores the sums of its own.
@@ -58,6 +59,8 @@ class MALA(Chain[Reweighted]):
 
     inference = "type1"
     """Inference that the model must have; see ``Reweighted.check_optimizer``."""
+    most_samples: float = math.inf
+    """Number of samples at which every second one is dropped; above what was asked for."""
     unit = "steps of the chain"
     purpose = "samples the hyperparameters of Reweighted models"
     model_type = Reweighted
@@ -85,6 +88,7 @@ class MALA(Chain[Reweighted]):
         self.record: Record | None = record_cuda_graph
         self._recorded_form: object = None
         self.last = self.asked = burn_in + iterations
+        self.most_samples = 2 * (iterations // thin)
 
     def run(self, session: Session) -> str:
         """As in ``OwnSteps``; on a GPU the density is recorded and replayed as a CUDA graph."""
@@ -107,6 +111,7 @@ class MALA(Chain[Reweighted]):
         priors = model.hyper_priors
         assert priors is not None  # type-I models have them
         self.form, self.priors = model.form, priors
+        self._recorded_form = None  # the density of an earlier chain may have other priors
         floor = model.noise_floor
         self.least = math.log(floor) if floor > 0.0 else -math.inf
         restored, self.restored = self.restored, False
@@ -229,6 +234,11 @@ class MALA(Chain[Reweighted]):
             row = torch.cat([sums.projected, sums.squared[None]])[None]
             known = model.latent_sums if len(model.latent_sums) else row[:0]
             model.latent_sums = torch.cat([known, row])
+        while len(model.samples) >= self.most_samples:
+            # those of the chain with twice the thinning
+            model.samples = model.samples[1::2].clone()
+            model.latent_sums = model.latent_sums[1::2].clone()
+            self.thin, self.cut = 2 * self.thin, True
 
     @property
     def acceptance(self) -> float:

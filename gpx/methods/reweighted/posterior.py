@@ -80,11 +80,15 @@ class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
 
     def weights(self) -> Iterator[ReweightedWeights]:
         """The posterior of the weights at each sample in turn."""
+        for number in range(len(self.samples)):
+            yield self._weights_at(number)
+
+    def _weights_at(self, number: int) -> ReweightedWeights:
+        """The posterior of the weights at one sample."""
         if self._fixed:
-            yield from self._fixed
-            return
-        for number, sample in enumerate(self.samples):
-            yield self.form_of(number).weights(sample[:-1], sample[-1])
+            return self._fixed[number]
+        sample = self.samples[number]
+        return self.form_of(number).weights(sample[:-1], sample[-1])
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
@@ -137,10 +141,9 @@ class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
         total = len(self.samples)
         chosen = torch.randint(total, (num,), generator=generator, device=generator.device)
         drawn = self.projected.new_empty(num, len(self.projected))
-        for number, weights in enumerate(self.weights()):
+        for number in chosen.unique().tolist():
             which = (chosen == number).nonzero().squeeze(1)
-            if len(which):
-                drawn[which] = weights.draw(len(which), generator=generator)
+            drawn[which] = self._weights_at(number).draw(len(which), generator=generator)
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
@@ -149,7 +152,8 @@ class ReweightedPosterior(TrainedColumns, ReweightedState, Posterior):
                 drawn.to(x.dtype) @ self.features(x[rows]).mT
                 for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET)
             ]
-            return torch.cat(parts, 1) + self.mean(x)
+            values = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
+            return values + self.mean(x)
 
         return paths
 

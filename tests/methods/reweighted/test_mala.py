@@ -18,6 +18,7 @@ from gpx.likelihoods import Gaussian
 from gpx.linalg.cholesky import checks_deferred
 from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
+from gpx.methods.reweighted.evidence import joint_density
 from gpx.models import Reweighted, WeightPriors
 from gpx.sampling import effective_sample_size
 from gpx.training import MALA, Trainer, TrainerConfig
@@ -316,8 +317,10 @@ def test_a_chain_that_was_cut_short_goes_on_to_all_its_steps(tmp_path, monkeypat
     assert chain.burn_in < 100
     found, again, _ = trained_within(1000.0, tmp_path, monkeypatch, **options)
     assert (found.steps, found.reason) == (210, "210 steps of the chain done")
-    assert (again.burn_in, again.thin) == (chain.burn_in, chain.thin)
-    assert len(again.model.samples) == (210 - chain.burn_in) // chain.thin
+    assert again.burn_in == chain.burn_in
+    assert again.thin % chain.thin == 0
+    assert len(again.model.samples) == (210 - chain.burn_in) // again.thin
+    assert 12 <= len(again.model.samples) < 24  # 60 // 5 were asked for
 
 
 def test_burn_in_that_max_steps_cut_is_not_taken_up_again(tmp_path, monkeypatch):
@@ -333,6 +336,44 @@ def test_burn_in_that_max_steps_cut_is_not_taken_up_again(tmp_path, monkeypatch)
     again.load_state_dict(chain.state_dict())
     assert again.max_steps(10**6) == 300
     assert (again.burn_in, again.thin) == (chain.burn_in, chain.thin) == (20, 1)
+
+
+@pytest.mark.parametrize("stop", [100, 57, 61, 64])
+def test_a_chain_that_goes_on_keeps_about_as_many_samples_as_asked_for(stop):
+    """They are every so many states of the chain, also where it was stopped at any step."""
+    phi, y = problem()
+    model = model_of(phi, y, WeightPriors())
+    options = {"burn_in": 50, "iterations": 80, "thin": 16}
+    chain, generator = MALA(**options), torch.Generator().manual_seed(0)
+    chain.bind(model, phi, 0)
+    with pytest.warns(UserWarning, match="burn-in takes 25 steps, then every 5"):
+        assert chain.max_steps(50) == 50
+    states = []
+
+    def go_on(first, last):
+        for step in range(first, last):
+            chain.step(step, phi, y, generator=generator)
+            states.append(chain.chain.position.clone())
+
+    go_on(0, stop)
+    saved = chain.state_dict()
+    chain = MALA(**options)
+    chain.load_state_dict(saved)
+    chain.bind(model, phi, 0)
+    assert chain.max_steps(1000) == 130
+    go_on(stop, 130)
+    assert chain.thin == 20
+    assert torch.equal(model.samples, torch.stack(states[25 + 20 - 1 :: 20]))
+
+
+def test_another_prior_is_that_of_the_next_chain():
+    phi, y = problem()
+    model = model_of(phi, y, WeightPriors())
+    chain = run(model, 3, phi, y, burn_in=1, iterations=2, thin=1)
+    model.priors = WeightPriors(weight_mode=3.0)
+    chain.bind(model, phi, 0)
+    want = joint_density(model.form, model.hyper_priors, model.position)
+    assert float(chain.chain.value) == float(want.likelihood + want.prior)
 
 
 def test_a_fixed_noise_variance_is_not_sampled():

@@ -13,6 +13,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.linalg.householder import rotation_of
 from gpx.means import Constant, Zero
+from gpx.methods.reweighted.posterior import ReweightedPosterior
 from gpx.models import GRIEF, Reweighted, WeightPriors
 from gpx.objectives import EigenfunctionEvidence, ReweightedEvidence
 
@@ -167,6 +168,22 @@ def test_paths_have_the_moments_of_the_mixture():
     scale = float(found.variance.max())
     assert float((drawn.mean(0) - found.mean).abs().max()) < 0.04 * math.sqrt(scale)
     assert float((drawn.var(0) - found.variance).abs().max()) < 0.06 * scale
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_paths_factorise_only_the_samples_that_are_drawn(fixed, monkeypatch):
+    model, x, y = problem()
+    posterior = sampled(model, 30).condition(x, y)
+    if fixed:
+        posterior.fix()
+    numbers, form_of = [], ReweightedPosterior.form_of
+    monkeypatch.setattr(
+        ReweightedPosterior, "form_of", lambda self, n: numbers.append(n) or form_of(self, n)
+    )
+    paths = posterior.sample_paths(3, generator=torch.Generator().manual_seed(0))
+    assert len(numbers) <= (0 if fixed else 3)
+    assert paths(x).shape == (3, 60)
+    assert paths(x[:0]).shape == (3, 0)
 
 
 @pytest.mark.parametrize("name", BASES)
