@@ -71,12 +71,17 @@ def check_placed(model: Model) -> None:
         return
     for name in ("inducing", "inducing_points"):
         points = model._parameters.get(name)
-        if points is None or len(points) < 2 or points._version or bool(points.any()):
+        if points is None or are_placed(points):
             continue
         raise ConfigError(
             f"{class_name(model)}: its {len(points)} inducing points have not been placed; call "
             "model.initialise(x, y, generator=torch.Generator().manual_seed(0)) before training"
         )
+
+
+def are_placed(points: Tensor) -> bool:
+    """Whether inducing points (M, d) are not several at zero, into which nothing was written."""
+    return len(points) < 2 or points._version > 0 or bool(points.any())
 
 
 def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:

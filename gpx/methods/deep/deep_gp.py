@@ -89,10 +89,14 @@ def feature_layers(
 
 
 @torch.no_grad()
-def copy_kernel_parameters(source: nn.Module, target: nn.Module, num_inputs: int) -> None:
+def copy_kernel_parameters(
+    source: nn.Module, target: nn.Module, num_inputs: int, *, sees_inputs: bool = True
+) -> None:
     """Copy kernel parameters to a later layer; lengthscales only of the inputs it also sees."""
     for name, value in source.named_parameters():
         own = target.get_parameter(name)
+        if value.numel() > 1 and not sees_inputs:
+            continue  # one number for each input
         if own.shape == value.shape:
             own.copy_(value)
         elif len(own) > num_inputs and len(value) == num_inputs:
@@ -192,8 +196,10 @@ class DeepGP(NetworkModel):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Copy the first layer's kernel parameters to later ones; draw and fit initial values."""
         first, *others = self.layers
+        body = self.network.body
+        assert isinstance(body, DeepBody)
         for layer in others:
-            copy_kernel_parameters(first.kernel, layer.kernel, x.shape[1])
+            copy_kernel_parameters(first.kernel, layer.kernel, x.shape[1], sees_inputs=body.skip)
         super().initialise(x, y, generator=generator)
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             self._start_head(x, y, generator)

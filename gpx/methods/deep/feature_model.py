@@ -78,7 +78,7 @@ class FeatureModel(NetworkModel):
         self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
     ) -> None:
         """As ``initialise``; reports the steps of pretraining to ``watch``."""
-        super().initialise(x, y, generator=generator)
+        self._draw_start(y, generator)
         body = self.body
         if self.pretrain_steps and any(p.requires_grad for p in body.parameters()):
             pretrain(

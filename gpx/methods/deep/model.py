@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels import ArcCosine
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.model import Model
+from gpx.linalg.cholesky import noted_checks
+from gpx.methods.base.model import Model, are_placed
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
 from gpx.methods.deep.draws import draws_of, random_layers, total_kl
@@ -19,7 +21,11 @@ from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
 from gpx.methods.deep.network import Network
 from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.sampling.batches import some_rows
 from gpx.tensor_checks import check_at_least
+
+PLACING_ROWS = 2048
+"""Most rows that place inducing points, or twice the points if these are more."""
 
 
 class NetworkModel(Model):
@@ -40,7 +46,8 @@ class NetworkModel(Model):
         seed: of the draws in predictions.
 
     Raises:
-        ConfigError: sizes below one; in training: parameters below features that are steps.
+        ConfigError: sizes below one; in training: parameters below features that are steps, or
+            inducing points that have not been placed.
     """
 
     kernel_of_inputs = False
@@ -79,6 +86,7 @@ class NetworkModel(Model):
         Rows are drawn independently: the marginals are those of q, not the joint distribution.
         """
         self._require_slopes()
+        self._require_placed()
         with draws_of(self.network, generator):
             f = self.network.samples(x, num)
         return f.squeeze(2) if self.likelihood.num_latents == 1 else f
@@ -88,6 +96,7 @@ class NetworkModel(Model):
     ) -> Marginals:
         """Marginals of f at x (B, d) given draws of lower layers: (num, B) or (num, B, p) each."""
         self._require_slopes()
+        self._require_placed()
         with draws_of(self.network, generator):
             found = self.network.sample_marginals(x, num)
         if self.likelihood.num_latents > 1:
@@ -128,6 +137,22 @@ class NetworkModel(Model):
     def kl_known(self) -> bool:
         """Whether ``kl`` is exact; with dropout it is known only up to a constant."""
         return all(layer.known_kl for layer in random_layers(self.network))
+
+    def _require_placed(self) -> None:
+        """Raise ConfigError if a layer has its inducing points where they were made, at zero.
+
+        As in ``gpx.methods.base.model.check_placed``.
+        """
+        if noted_checks() is not None:
+            return
+        for layer in self.network.modules():
+            if isinstance(layer, InducingLayer) and not are_placed(layer.inducing):
+                raise ConfigError(
+                    f"an InducingLayer of {class_name(self)} has {len(layer.inducing)} inducing "
+                    "points that have not been placed; before training call model.initialise(x, y, "
+                    "generator=torch.Generator().manual_seed(0)), or place() of the layer with its "
+                    "inputs"
+                )
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
@@ -170,13 +195,56 @@ class NetworkModel(Model):
         }
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Draw initial parameters; learned frequencies already are a draw from their prior."""
+        """Draw initial parameters, and place inducing points among the inputs of their layers.
+
+        Learned frequencies already are a draw from their prior, and points that have been placed
+        stay where they are.
+
+        Raises:
+            DataError: a layer has more inducing points than there are rows.
+        """
+        self._draw_start(y, generator)
+        self._place_layers(x, generator)
+
+    def _draw_start(self, y: Tensor, generator: torch.Generator) -> None:
+        """``initialise`` without inducing points, for subclasses that place them."""
         self.likelihood.start(y)
         modules = list(self.network.modules())
         placed = {id(m.frequencies) for m in modules if isinstance(m, LearnedFeatures)}
         for layer in random_layers(self.network):
             if id(layer) not in placed:
                 layer.draw_start(generator)
+
+    @torch.no_grad()
+    def _place_layers(self, x: Tensor, generator: torch.Generator) -> None:
+        """Place the inducing points of every layer, in a pass of some rows through the network.
+
+        A layer is placed where its inputs arrive first, so that later ones see its outputs.
+        """
+        layers = [
+            layer
+            for layer in self.network.modules()
+            if isinstance(layer, InducingLayer) and not are_placed(layer.inducing)
+        ]
+        if not layers:
+            return
+        waiting = {id(layer) for layer in layers}
+
+        def place(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if id(layer) in waiting and inputs:
+                waiting.remove(id(layer))
+                assert isinstance(layer, InducingLayer)
+                layer.place(inputs[0], generator=generator)
+
+        most = max(PLACING_ROWS, *(2 * len(layer.inducing) for layer in layers))
+        rows = x if len(x) <= most else x[some_rows(x, most, generator)]
+        hooks = [layer.register_forward_pre_hook(place) for layer in layers]
+        try:
+            with draws_of(self.network, generator):
+                self.network(rows)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _modules_before(layer: nn.Module, body: nn.Module) -> list[nn.Module]:

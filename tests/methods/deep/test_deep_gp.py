@@ -228,6 +228,17 @@ def test_later_layers_take_the_lengthscales_of_the_inputs():
     torch.testing.assert_close(made.layers[1].kernel.lengthscale, want)
 
 
+@pytest.mark.parametrize("width", [2, 3])
+def test_layers_that_see_no_inputs_take_none_of_their_lengthscales(width):
+    made = model(skip=False, width=width, kernel=RBF(2, 1.1))
+    made.layers[0].kernel.lengthscale = torch.tensor([0.4, 5.0])
+    made.layers[0].kernel.outputscale = 2.5
+    made.initialise(*data(), generator=draws())
+    later = made.layers[1].kernel
+    torch.testing.assert_close(later.lengthscale, torch.full((width,), 1.1))
+    torch.testing.assert_close(later.outputscale, torch.tensor(2.5))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
