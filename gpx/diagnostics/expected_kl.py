@@ -35,13 +35,17 @@ def expected_kl(kernel: Kernel, x: Tensor, z: Tensor, noise: Tensor) -> Tensor:
     store = BlockStore(whitener, x, x.shape[0] * z.shape[0] * x.element_size())
     blocks = torch.cat([block.clone() for _, block in store]).double()
     nystrom = blocks @ blocks.mT
+    del blocks
     gap = kernel.evaluate(x).double() - nystrom
+    trace_error = gap.diagonal().clamp(min=0.0).sum()
     nystrom.diagonal().add_(noise)
     factor, _ = cholesky(nystrom, name="Q = Q_xx + noise I", ladder=(0.0,))
+    del nystrom  # three matrices at a time
     half = torch.linalg.solve_triangular(factor, gap, upper=False)
+    del gap
     relative = torch.linalg.solve_triangular(factor, half.mT, upper=False)
-    values = torch.linalg.eigvalsh(0.5 * (relative + relative.mT)).clamp(min=0.0)
-    trace_error = gap.diagonal().clamp(min=0.0).sum()
+    del half, factor
+    values = torch.linalg.eigvalsh(relative).clamp(min=0.0)  # of its lower triangle
     return 0.5 * (trace_error / noise + (values - values.log1p()).sum())
 
 

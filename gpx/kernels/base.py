@@ -346,7 +346,11 @@ class Kernel(Constructed, ABC):
             return NotImplemented
         return Kernel.sum_of([self, Kernel.constant_of(number)])
 
-    __radd__ = __add__
+    def __radd__(self, other: Kernel | float) -> Kernel:
+        """As ``k + other``; the zero with which ``sum([k1, k2])`` starts adds nothing."""
+        if not isinstance(other, Kernel) and _scalar_value(other) == 0.0:
+            return self
+        return Kernel.__add__(self, other)
 
     def __mul__(self, other: Kernel | float) -> Kernel:
         """Product with a kernel, or with a learnable outputscale that starts at a number."""

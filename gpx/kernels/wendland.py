@@ -41,13 +41,17 @@ class Wendland(Stationary):
     ) -> None:
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
         least = max(1, ard_num_dims or 0)
-        self.max_inputs = max(3, least) if max_inputs is None else max_inputs
+        self.hold_for(max(3, least) if max_inputs is None else max_inputs)
         if self.max_inputs < least:
             raise ConfigError(
                 f"max_inputs={max_inputs} of a Wendland kernel must be at least {least}, the "
                 "number of its inputs"
             )
-        self.power = self.max_inputs // 2 + 3
+
+    def hold_for(self, max_inputs: int) -> None:
+        """Set D, and with it the power j."""
+        self.max_inputs = max_inputs
+        self.power = max_inputs // 2 + 3
 
     def coordinates(self, x: Tensor) -> Tensor:
         """As in ``Stationary``.

@@ -203,7 +203,9 @@ class PosteriorMeanError(StoppingRule):
 
     def measure(self, residual: Residual) -> Tensor:
         """The quantity bounded, (..., c)."""
-        return (self.prior_variance * _squared_error(residual, self.noise_variance)).sqrt()
+        # its absolute value as in EvidenceBound: rounding below zero is as small as it is above
+        squared = _squared_error(residual, self.noise_variance).abs()
+        return (self.prior_variance * squared).sqrt()
 
     def describe(self) -> str:
         """The quantity in words."""

@@ -56,6 +56,19 @@ def test_golden_values():
 
 
 @torch.no_grad()
+def test_three_matrices_are_held_at_a_time():
+    x = torch.linspace(0.0, 6.0, 300, dtype=torch.float64)[:, None]
+    with torch.profiler.profile(profile_memory=True) as profile:
+        expected_kl(golden_kernel(), x, x[::30], double(0.1))
+    held, most = 0, 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    assert 2 * 8 * 300**2 < most < 3.3 * 8 * 300**2
+
+
+@torch.no_grad()
 def test_average_over_simulated_targets():
     x = torch.linspace(0, 6, 50, dtype=torch.float64)[:, None]
     kernel, noise, z = Matern32().double(), double(0.2), x[2::7]

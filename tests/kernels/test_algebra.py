@@ -53,6 +53,13 @@ def test_numbers_of_any_library_multiply_and_add_on_either_side(number):
         torch.testing.assert_close(evaluate(total), wanted + 2, rtol=1e-6, atol=1e-6)
 
 
+def test_kernels_in_a_list_are_summed_by_python():
+    kernels = [RBF(), Matern32(), Linear()]
+    total = sum(kernels)
+    assert isinstance(total, Sum)
+    assert total.parts == kernels
+
+
 def test_powers_are_products_with_itself():
     kernel = RBF(2, 0.7, 1.3)
     cube = kernel**3

@@ -19,6 +19,7 @@ from gpx.linalg import (
     nystrom_preconditioner,
 )
 from gpx.linalg.cg_iteration import CGIteration
+from gpx.linalg.stopping import Residual
 
 
 class Counted:
@@ -88,6 +89,13 @@ def test_the_bounds_hold_at_every_step():
                 assert -1e-9 <= gap <= bound + 1e-9
             else:
                 assert float((cross @ (v - exact)).abs().max()) <= bound
+
+
+def test_rounding_of_a_squared_error_below_zero_is_a_small_error():
+    gamma = torch.tensor([-1e-20, 1e-20, -1.0])
+    residual = Residual(torch.zeros(3, 3), gamma, torch.ones(3), scale=torch.ones(3))
+    measure = PosteriorMeanError(1e-3, 4.0).measure(residual)
+    torch.testing.assert_close(measure, torch.tensor([2e-10, 2e-10, 2.0]))
 
 
 # --- solutions ---------------------------------------------------------------------------------
