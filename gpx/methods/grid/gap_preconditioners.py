@@ -42,7 +42,8 @@ def ignore_preconditioner(
     Raises:
         ConfigError: a rank is given for a grid with circles.
 
-    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) if that exceeds the budget.
+    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) if that exceeds the budget. The system keeps
+    the last one, for the next solve.
     """
     if system.circular:
         refuse_eigenpairs(rank or 0)
@@ -52,14 +53,20 @@ def ignore_preconditioner(
         rank = min(max(above, 1), MAX_DEFAULT_RANK, system.num_observed)
     if rank == 0:
         return None
-    return observed_grid_preconditioner(
+    form = _form(system, system.num_observed * rank, memory_budget)
+    kept = system.last_preconditioner
+    if kept is not None and kept[0] == (rank, form):
+        return kept[1]
+    found = observed_grid_preconditioner(
         [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
         system.spectrum.values,
         system.rows.cells,
         rank,
         system.noise,
-        form=_form(system, system.num_observed * rank, memory_budget),
+        form=form,
     )
+    system.last_preconditioner = (rank, form), found
+    return found
 
 
 def refuse_eigenpairs(rank: int, variance: bool = False) -> None:

@@ -199,7 +199,9 @@ class GridPosterior(Posterior):
         elif used == "sampled":
             variance = self._sampled_variance(points, x)
         elif used == "rank_reduced":
-            variance = rank_reduced_variance(system, points, self.variance.rank)
+            variance = rank_reduced_variance(
+                system, points, self.variance.rank, self.options.memory_budget
+            )
         else:
             variance = variance_by_solves(system, points, self.options, used)  # type: ignore[arg-type]
         return Marginals(mean, variance.clamp_(min=0.0))

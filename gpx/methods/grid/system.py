@@ -13,6 +13,7 @@ from torch import Tensor
 from gpx.errors import NotPositiveDefinite
 from gpx.linalg import kronecker_vector, split_index
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
+from gpx.linalg.preconditioners import Preconditioner
 from gpx.methods.grid.axes import GriddedRows
 from gpx.operators import Circulant, Inverse, Kronecker, KroneckerPlusDiagonal, Selection
 from gpx.operators.shifted_spectrum import ShiftedSpectrum
@@ -43,6 +44,7 @@ class GridSystem:
         kronecker (M, M): K, a ``Kronecker``.
         matrix (M, M): K + sigma^2 I, a ``KroneckerPlusDiagonal``.
         spectrum: eigenvalues and eigenvectors of both.
+        last_preconditioner: that of ``ignore_preconditioner``, and its rank and form.
 
     Raises:
         NotPositiveDefinite: a factor is not finite, or has a negative eigenvalue beyond rounding.
@@ -60,6 +62,7 @@ class GridSystem:
     ) -> None:
         self.noise = noise.detach()
         self.rows = rows
+        self.last_preconditioner: tuple[tuple[int, str], Preconditioner] | None = None
         workspace = KroneckerWorkspace(rows.grid.shape) if workspace is None else workspace
         detached = [f.detach().contiguous() for f in factors]
         self.kronecker = Kronecker(

@@ -179,9 +179,11 @@ def variance_bracket(system: GridSystem, points: GridPoints, options: GapOptions
     )
 
 
-def rank_reduced_variance(system: GridSystem, points: GridPoints, rank: int) -> Tensor:
+def rank_reduced_variance(
+    system: GridSystem, points: GridPoints, rank: int, memory_budget: int | str | None = None
+) -> Tensor:
     """k_** - g_X^T (B B^T + sigma^2 I)^{-1} g_X with the ``rank`` leading eigenpairs, (t,)."""
-    q = ignore_preconditioner(system, rank)
+    q = ignore_preconditioner(system, rank, memory_budget)
     assert q is not None
     found = torch.empty_like(points.prior)
     for rows in blocks(len(found), system.size):

@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 
 from gpx.data.grids.stress import rastrigin
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.linalg import GridLowRankPlusNoise, LowRankPlusNoise, UnconvergedWarning
+from gpx.linalg import (
+    GridLowRankPlusNoise,
+    LowRankPlusNoise,
+    UnconvergedWarning,
+    observed_grid_preconditioner,
+)
+from gpx.methods.grid import gap_preconditioners
 from gpx.methods.grid import gaps as grid_gaps
 from gpx.methods.grid.axes import CartesianGrid, GriddedRows
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.gaps import GapOptions, bracket, choose_gaps, solve_gaps
 from gpx.methods.grid.system import GridSystem
+from gpx.objectives import GridMLL
 
 
 def dense(share=0.65, noise=0.05, seed=0):
@@ -284,6 +291,26 @@ def test_a_factor_beyond_the_memory_budget_is_applied_as_a_kronecker_product():
         want = kept.solve(eye)
         slack = 1e-10 * float(want.abs().max())
         torch.testing.assert_close(small.solve(eye), want, rtol=0, atol=slack)
+
+
+def test_one_preconditioner_serves_all_solves_at_the_same_hyperparameters(monkeypatch):
+    _, x, y = grid_problems.draw(0.5)
+    built = []
+
+    def counted(*arguments, form, **options):
+        built.append(form)
+        return observed_grid_preconditioner(*arguments, form=form, **options)
+
+    monkeypatch.setattr(gap_preconditioners, "observed_grid_preconditioner", counted)
+    model, _ = grid_problems.pair(gaps="ignore")
+    GridMLL("slq_ignore").evidence(model, x, y)
+    assert built == ["dense"]
+    model, _ = grid_problems.pair(variance="rank_reduced", variance_rank=100, memory_budget=40_000)
+    posterior = model.condition(x, y)
+    built.clear()
+    for _ in range(2):
+        posterior.predict(x)
+    assert built == ["kronecker"]  # whose factor would exceed the memory budget
 
 
 def test_filling_preconditioner_is_the_stated_inverse():
