@@ -83,10 +83,13 @@ class BatchesAndEntries(LinearOperator):
         base = self
         if any(not isinstance(i, slice) or i != WHOLE for i in batch_indices):
             base = type(self)(*[a[batch_indices] for a in self._broadcast_args()], **self._kwargs)
+        rows, columns = self.shape[-2:]
         index = Index(
-            as_positions(row_index, self.shape[-2], self.device),
-            as_positions(col_index, self.shape[-1], self.device),
+            as_positions(row_index, rows, self.device),
+            as_positions(col_index, columns, self.device),
         )
+        if rows == columns and isinstance(row_index, slice) and row_index == col_index:
+            index = Index(index.rows, index.rows)  # one tensor: a symmetric matrix stays one
         if index.rows is None and index.columns is None:
             return base
         return combined("select", base, index)

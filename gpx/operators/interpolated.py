@@ -8,8 +8,11 @@ import torch
 from linear_operator import LinearOperator, to_linear_operator
 from torch import Tensor
 
-from gpx.errors import ShapeError
+from gpx.errors import ConfigError, ShapeError
 from gpx.operators.algebra import Index, combine, rule
+from gpx.operators.arithmetic import dense
+from gpx.operators.dense_factorisations import DENSE_ROWS
+from gpx.operators.dense_matrix import DenseMatrix
 from gpx.operators.indexing import common_batch
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.structured import Structured, as_columns
@@ -143,10 +146,23 @@ class Interpolated(Structured):
     def zero_mean_mvn_samples(
         self, num_samples: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws (num_samples, ..., n) of N(0, W K W^T): W times draws of the grid's matrix."""
+        """Draws (num_samples, ..., n) of N(0, W K W^T): W times draws of the grid's matrix.
+
+        Raises:
+            ShapeError: two different W. ConfigError: a K of another package, or a tensor, of more
+                than ``DENSE_ROWS`` rows, whose root would be dense.
+        """
         if not self.symmetric:
             raise ShapeError("samples need a symmetric matrix, W K W^T with one W")
-        drawn = self.base.zero_mean_mvn_samples(num_samples, generator)
+        base = self.base
+        if not isinstance(base, Structured):  # whose draws take no generator
+            if base.shape[-1] > DENSE_ROWS:
+                raise ConfigError(
+                    f"samples of a {type(base).__name__} of {base.shape[-1]:,} rows would take a "
+                    f"dense root (at most {DENSE_ROWS:,}); interpolate from one of gpx's operators"
+                )
+            base = DenseMatrix(dense(base))
+        drawn = base.zero_mean_mvn_samples(num_samples, generator)
         return self.left.matmul(drawn.movedim(0, -1)).movedim(-1, 0)
 
 
@@ -161,6 +177,9 @@ def _(operator: Interpolated, factor: Tensor) -> LinearOperator:
 def _(operator: Interpolated, index: Index) -> LinearOperator:
     """Rows and columns stay interpolated: only weights are picked."""
     left: Any = operator.left
+    if operator.symmetric and index.rows is not None and index.rows is index.columns:
+        kept: Any = combine("select", left, Index(index.rows, None))
+        return Interpolated(kept, operator.base)
     right: Any = operator.right
     if index.rows is not None:
         left = combine("select", left, Index(index.rows, None))

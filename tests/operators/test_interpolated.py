@@ -7,7 +7,7 @@ import torch
 from draws import draw
 from package_cases import SquareCase
 
-from gpx.errors import ShapeError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
 from gpx.linalg import RegularAxis
 from gpx.operators import (
@@ -182,3 +182,23 @@ def test_no_inputs_have_an_empty_diagonal():
     )
     column = torch.tensor([2.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     assert Interpolated(none, Toeplitz(column)).diagonal().shape == (0,)
+
+
+def test_samples_are_those_of_a_tensor_and_of_a_block_of_rows_and_columns():
+    """A tensor becomes an operator of linear_operator, whose own draws take no generator."""
+    left, base, _ = pieces()
+    dense, generator = base.to_dense() + 0.1 * torch.eye(12, dtype=torch.float64), torch.Generator()
+    whole = Interpolated(left, dense)
+    normals = torch.randn(12, 4, generator=generator.manual_seed(0), dtype=torch.float64)
+    want = (left.to_dense() @ torch.linalg.cholesky(dense) @ normals).mT
+    found = whole.zero_mean_mvn_samples(4, generator.manual_seed(0))
+    torch.testing.assert_close(found, want)
+    block = whole[2:5, 2:5]
+    found = block.zero_mean_mvn_samples(4, generator.manual_seed(0))
+    torch.testing.assert_close(found, want[:, 2:5])
+    torch.testing.assert_close(block.to_dense(), whole.to_dense()[2:5, 2:5])
+    with pytest.raises(ShapeError, match="with one W"):
+        whole[2:5, 3:6].zero_mean_mvn_samples(4)
+    large = Interpolation(left.values, left.indices, num_columns=2001)
+    with pytest.raises(ConfigError, match="of 2,001 rows would take a dense root"):
+        Interpolated(large, torch.eye(2001, dtype=torch.float64)).zero_mean_mvn_samples(4)
