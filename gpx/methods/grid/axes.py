@@ -249,21 +249,32 @@ def require_memory(
     """Raise ConfigError if vectors over the grid or matrices of an axis exceed memory."""
     allowed, limit = allowed_memory(memory_budget, like.device)
     dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
-    longest = max(dense, default=0)
-    matrices = AXIS_MATRICES if like.dtype == torch.float64 else AXIS_MATRICES_IN_FLOAT32
-    needed = like.element_size() * (GRID_VECTORS * grid.size + matrices * sum(m * m for m in dense))
+    needed = _bytes_needed(grid.size, dense, like)
     if allowed is None or needed <= allowed:
         return
+    cells, remedy = grid.describe(), ""
+    if grid.inner:
+        circles = " x ".join(f"{m:,}" for m in grid.shape)
+        cells += f", extended for products by FFT to {circles} = {grid.size:,} cells"
+        bare = _bytes_needed(grid.inner_size, grid.inner_shape, like)
+        if bare <= allowed:
+            remedy = f"set fft_points=None (about {bare / 2**30:,.1f} GiB), "
     size = f"about {needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"
     cause = "an axis that is nearly as long as the table is a continuous input, not a grid"
-    if longest <= 20_000:
+    if max(dense, default=0) <= 20_000:
         cause = "the axes multiply"
     raise ConfigError(
-        f"the rows lie on a grid of {grid.describe()}, which needs {size} and {limit}: "
-        f"{cause}; group columns that "
+        f"the rows lie on a grid of {cells}, which needs {size} and {limit}: "
+        f"{cause}; {remedy}group columns that "
         "vary together (axes=[[0,1],[2]]), round or thin an axis, or take "
         "model=SVGP(), SGPR() or QSGP(), which need no grid"
     )
+
+
+def _bytes_needed(size: int, dense: Sequence[int], like: Tensor) -> int:
+    """Bytes of vectors over ``size`` cells and of matrices of axes of ``dense`` points."""
+    matrices = AXIS_MATRICES if like.dtype == torch.float64 else AXIS_MATRICES_IN_FLOAT32
+    return like.element_size() * (GRID_VECTORS * size + matrices * sum(m * m for m in dense))
 
 
 def _raise_for_duplicates(cells: Tensor, x: Tensor) -> None:

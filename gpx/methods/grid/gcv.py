@@ -120,6 +120,11 @@ class GCV(GridObjective):
             raise ConfigError(f"trace={trace}: choose one of {', '.join(get_args(TraceName))}")
         self.trace: TraceName = trace
 
+    @property
+    def may_draw_probes(self) -> bool:
+        """As in ``GridObjective``."""
+        return self.trace != "dense"
+
     def prepare(
         self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:

@@ -99,8 +99,14 @@ class GridObjective(Objective[GridModel]):
             ConfigError: solves for the probes would not fit into memory.
         """
         require_finite(y)
-        require_probes(model.gridded(x), self.probes, x, model.options.memory_budget)
+        if self.may_draw_probes:
+            require_probes(model.gridded(x), self.probes, x, model.options.memory_budget)
         super().prepare(model, x, y, generator=generator)
+
+    @property
+    def may_draw_probes(self) -> bool:
+        """Whether an evidence of the run, such as that on record, may take solves for probes."""
+        return True
 
     @abstractmethod
     def evaluate(
@@ -238,6 +244,11 @@ class GridMLL(GridObjective):
         self.logdet: LogdetName = logdet
         self.bracket = bracket
 
+    @property
+    def may_draw_probes(self) -> bool:
+        """As in ``GridObjective``."""
+        return self.logdet != "dense"
+
     def prepare(
         self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
@@ -323,5 +334,5 @@ class GridMLL(GridObjective):
         if rows.gap_share > 0.0:
             return super().on_record(rows, estimate, sampled)
         away = abs(float(estimate.value - sampled.value))
-        error = away + 2.0 * float(sampled.facts["logdet_standard_error"])
+        error = away + 2.0 * float(sampled.facts.get("logdet_standard_error", 0.0))
         return replace(estimate, facts=estimate.facts | {"logdet_error": error})

@@ -122,6 +122,21 @@ def test_memory_is_checked_before_allocation():
         find_grid(x, memory_budget=8 * (cells + axes) - 1)
 
 
+def test_circles_that_do_not_fit_are_named_with_the_option_that_makes_them():
+    axes = torch.arange(50, dtype=torch.float64), torch.arange(40, dtype=torch.float64)
+    x = torch.cartesian_prod(*axes)
+    bare = 8 * (25 * 2000 + 11 * (50**2 + 40**2))
+    text = (
+        r"50 x 40 = 2,000 cells, extended for products by FFT to 100 x 80 = 8,000 cells, which "
+        r"needs about .*set fft_points=None \(about 0.0 GiB\), group"
+    )
+    with pytest.raises(ConfigError, match=text):
+        find_grid(x, extend_axis=lambda *_: True, memory_budget=bare)
+    find_grid(x, memory_budget=bare)
+    with pytest.raises(ConfigError, match="the axes multiply; group"):
+        find_grid(x, extend_axis=lambda *_: True, memory_budget=bare - 1)
+
+
 @pytest.mark.parametrize("axes", [[[0, 1]], [[0, 1], [1, 2]], [[0, 1, 2], []], [[0], [1], [3]]])
 def test_groups_must_hold_every_column_once(axes):
     with pytest.raises(ConfigError, match=r"each of the 3 input columns"):

@@ -326,6 +326,17 @@ def test_probes_ask_for_memory_first():
                 GridMLL().prepare(model, x, x[:, 0])
 
 
+def test_dense_routes_need_no_memory_for_probes(monkeypatch):
+    """They draw none, not even for the evidence on record."""
+    monkeypatch.setattr(grid_logdet, "dense_is_cheap", lambda *_: False)
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8)
+    for objective in (GridMLL, GCV):
+        objective("dense", probes=1000).prepare(model, x, y)
+        with pytest.raises(ConfigError, match=r"1000 probe\(s\) at a time"):
+            objective("nystrom", probes=1000).prepare(model, x, y)
+
+
 def test_float32_resolves_axes_of_a_hundred_lengthscales():
     """Distances from matrix products in float32 were off by 1e-2 of the kernel there."""
     x = torch.arange(300, dtype=torch.float64).unsqueeze(1)
