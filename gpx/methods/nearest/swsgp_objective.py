@@ -21,6 +21,9 @@ from gpx.tensor_checks import check_at_least, check_num_data
 Scope = Literal["point", "batch", "independent"]
 SCOPES = ("point", "batch", "independent")
 
+SEARCH_BYTES = 2**26
+"""Memory of the neighbours that are found at once for the evidence of all rows."""
+
 
 @runtime_checkable
 class Local(Protocol):
@@ -197,8 +200,19 @@ class SWSGPObjective(StepCount, Objective[Local]):
             return replace(found, facts=found.facts | {"bound": False})
         fit = torch.zeros((), dtype=torch.float64, device=x.device)
         complexity = torch.zeros_like(fit)
-        for rows_x, rows_y, _, noise in batches_in_order(model, x, y, batch_size):
-            terms = model.local_terms(rows_x, model.nearest(rows_x))
+        at_once = SEARCH_BYTES // (8 * model.num_neighbours * batch_size)
+        searched: list[Tensor] = []
+        for number, (rows_x, rows_y, _, noise) in enumerate(
+            batches_in_order(model, x, y, batch_size)
+        ):
+            if isinstance(x, LazyRows):  # not read ahead
+                near = model.nearest(rows_x)
+            else:
+                if not searched:  # for many batches: a search may make a tree of all Z
+                    ahead = slice(number * batch_size, (number + max(1, at_once)) * batch_size)
+                    searched = list(model.nearest(x[ahead]).split(batch_size))
+                near = searched.pop(0)
+            terms = model.local_terms(rows_x, near)
             each = model.likelihood.expected_log_prob_of_rows(rows_y, *terms.marginals, noise)
             fit += each.sum().double()
             complexity += terms.kl.sum().double() / self.total

@@ -9,6 +9,7 @@ from gpx.kernels import Matern52
 from gpx.lazy_rows import LazyRows
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
+from gpx.methods.nearest import swsgp_objective
 from gpx.models import SWSGP
 from gpx.objectives import SWSGPObjective
 
@@ -86,6 +87,19 @@ def test_the_evidence_of_all_rows_states_whether_it_is_a_bound(scope, h, kind, b
     else:
         assert found.facts["evidence_batches"] == 5
     assert objective.num_data(x[:3]) == NUM
+
+
+@pytest.mark.parametrize(("size", "searches"), [(10**6, 1), (8 * 4 * 14, 3), (1, 6)])
+def test_neighbours_are_searched_for_in_many_batches_at_once(size, searches, monkeypatch):
+    """Each search among many inducing points makes a tree of them."""
+    x, y = data()
+    made, objective = model(), SWSGPObjective(NUM)
+    want, asked, search = objective.evidence(made, x, y).value, [], made.nearest
+    monkeypatch.setattr(made, "nearest", lambda rows: asked.append(len(rows)) or search(rows))
+    monkeypatch.setattr(swsgp_objective, "SEARCH_BYTES", size)
+    found = objective.full_evidence(made, x, y, batch_size=7).value
+    torch.testing.assert_close(found, want)
+    assert (len(asked), sum(asked)) == (searches, NUM)
 
 
 def test_neighbours_of_other_rows_are_unbiased_and_those_of_the_same_batch_are_not():
