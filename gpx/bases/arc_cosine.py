@@ -11,6 +11,7 @@ from gpx.bases.base import Basis, check_inputs, largest_divisor
 from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.arc_cosine import ArcCosine
+from gpx.kernels.base import computes_as
 
 
 class ArcCosineFeatures(Basis):
@@ -51,7 +52,8 @@ class ArcCosineFeatures(Basis):
         block_columns: int = 500,
     ) -> None:
         super().__init__()
-        if not isinstance(kernel, ArcCosine) or kernel.active_dims is not None:
+        plain = computes_as(kernel, ArcCosine)
+        if not isinstance(kernel, ArcCosine) or not plain or kernel.active_dims is not None:
             raise ConfigError(
                 f"arc-cosine features are those of an ArcCosine kernel of all inputs, got "
                 f"{class_name(kernel)}; give it an ArcCosine kernel with active_dims=None"

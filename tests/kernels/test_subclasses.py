@@ -23,6 +23,7 @@ from gpx.kernels.base import computes_as
 from gpx.kernels.over_axes import MultiOutput
 from gpx.kernels.tiles import EvaluatedTiles
 from gpx.kernels.warped import LinearWarp
+from gpx.methods.deep.layer import GPLayer
 from gpx.methods.grid.factors import split_kernel
 from gpx.sampling import prior_functions
 
@@ -85,6 +86,13 @@ def test_a_grid_does_not_take_apart_a_kernel_with_a_covariance_of_its_own():
     kernel = decayed(Scale)(RBF(2))
     with pytest.raises(ConfigError, match="Decayed"):
         split_kernel(kernel, [(0,), (1,)])
+
+
+@pytest.mark.parametrize("frequencies", ["fixed", "learned"])
+@pytest.mark.parametrize("parent", [RBF, ArcCosine])
+def test_features_of_a_layer_are_not_those_of_the_parent(parent, frequencies):
+    with pytest.raises(ConfigError, match="Decayed"):
+        GPLayer(decayed(parent)(), 2, frequencies=frequencies)
 
 
 def test_forms_that_a_subclass_writes_itself_stay_with_those_that_belong_to_them():

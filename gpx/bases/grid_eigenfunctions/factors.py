@@ -68,6 +68,12 @@ class ProductFactors:
                 f"active_dims asks for column {max(columns)}, but the inputs have only "
                 f"{self.num_inputs} columns, numbered from 0"
             )
+        if isinstance(kernel, Stationary) and not _has_known_coordinates(kernel):
+            raise ConfigError(
+                f"kernel {kernel.name} has coordinates of its own, and the one-dimensional kernels "
+                "of a grid are computed from x / lengthscale: use a kernel that overrides "
+                "of_squared_distance only"
+            )
         factors = computes_as(kernel, RBF, Periodic) or len(columns) == 1
         factors &= type(kernel).covariance is Stationary.covariance
         if not isinstance(kernel, Stationary) or not factors:
@@ -76,12 +82,6 @@ class ProductFactors:
                 "one-dimensional kernels, which a grid needs: use kernel=RBF(), a product over "
                 "axes such as kernel=AxisProduct(family=matern32), or one of stationary kernels "
                 "with one column each (active_dims)"
-            )
-        if not _has_known_coordinates(kernel):
-            raise ConfigError(
-                f"kernel {kernel.name} has coordinates of its own, and the one-dimensional kernels "
-                "of a grid are computed from x / lengthscale: use a kernel that overrides "
-                "of_squared_distance only"
             )
         self._scales.append((kernel, "outputscale"))
         self._parts.append((kernel, columns))

@@ -18,7 +18,7 @@ from gpx.bases import (
 from gpx.bases.random_directions import ROWS, Directions
 from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, ArcCosine
-from gpx.kernels.base import Kernel
+from gpx.kernels.base import Kernel, computes_as
 from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
 
@@ -108,7 +108,9 @@ def layer_features(
             return ArcCosineFeatures(kernel, num_features, num_inputs, seed, directions)
         # block size num_features // 2: all frequencies are used at once
         return FOURIER[directions](kernel, num_features, seed, num_features // 2)
-    if not isinstance(kernel, (RBF, ArcCosine)):
+    # a subclass with a covariance or a profile of its own does not have RBF's
+    gaussian = isinstance(kernel, RBF) and kernel.in_place is RBF.in_place
+    if not (gaussian or computes_as(kernel, ArcCosine)):
         raise ConfigError(
             f"frequencies={frequencies} takes an RBF or an arc-cosine kernel, whose frequencies "
             f"are normal, got {class_name(kernel)}; give one of them, or frequencies='fixed'"
