@@ -81,7 +81,8 @@ class AxisKernels:
             found = here if found is None else found * here
         if found is None:
             return columns.new_ones(rows.shape[0], columns.shape[0])
-        return found.to(rows.dtype)
+        dtypes = [p.dtype for kernel, _ in self.parts[axis] for p in kernel.parameters()]
+        return found.to(reduce(torch.promote_types, dtypes, rows.dtype))
 
     def set_lengthscale(self, axis: int, column: int, value: float) -> None:
         """Set the lengthscale of the stationary kernels along an axis of one input column.

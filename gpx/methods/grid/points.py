@@ -268,8 +268,10 @@ def _rows_by_blocks(
     step = max(1, BLOCK_NUMBERS // max(columns.shape[0], 1))
     if rows.dtype == torch.float64 or rows.shape[0] <= step:
         return kernels.matrix(number, rows, columns)
-    found = rows.new_empty(rows.shape[0], columns.shape[0])
-    for start in range(0, rows.shape[0], step):
+    first = kernels.matrix(number, rows[:step], columns)
+    found = first.new_empty(rows.shape[0], columns.shape[0])
+    found[:step] = first
+    for start in range(step, rows.shape[0], step):
         part = slice(start, start + step)
         found[part] = kernels.matrix(number, rows[part], columns)
     return found

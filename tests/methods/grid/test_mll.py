@@ -14,6 +14,7 @@ from gpx.linalg import UnconvergedWarning
 from gpx.means import Zero
 from gpx.methods.grid import logdet as grid_logdet
 from gpx.methods.grid import mll
+from gpx.methods.grid import points as grid_points
 from gpx.methods.grid import system as grid_system
 from gpx.models import GridGP
 from gpx.objectives import GCV, ExactMLL, GridMLL
@@ -337,8 +338,9 @@ def test_dense_routes_need_no_memory_for_probes(monkeypatch):
             objective("nystrom", probes=1000).prepare(model, x, y)
 
 
-def test_float32_resolves_axes_of_a_hundred_lengthscales():
+def test_float32_resolves_axes_of_a_hundred_lengthscales(monkeypatch):
     """Distances from matrix products in float32 were off by 1e-2 of the kernel there."""
+    monkeypatch.setattr(grid_points, "BLOCK_NUMBERS", 13 * 300)  # 40 points in four blocks
     x = torch.arange(300, dtype=torch.float64).unsqueeze(1)
     y = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     at = x[:40] + 0.3
