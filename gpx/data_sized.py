@@ -18,7 +18,7 @@ class DataSized(nn.Module):
         data_sized: names of buffers (or parameters) of the module itself.
         derived: names of attributes that are computed from the state at first use and None before.
             They are reset to None when the state, its precision or its device changes, and in
-            copies and pickles.
+            copies and pickles. A module among them is no submodule, so no part of the state.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ()
@@ -40,6 +40,12 @@ class DataSized(nn.Module):
             copied = value.detach().to(like)
             setattr(self, name, copied.clone(memory_format=torch.contiguous_format))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.derived:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def _forget_derived(self) -> None:
         for name in self.derived:
             setattr(self, name, None)
@@ -52,6 +58,7 @@ class DataSized(nn.Module):
         super().__setstate__(state)
         for name in self.derived:
             self.__dict__.setdefault(name, None)
+            self._modules.pop(name, None)  # earlier versions registered it
         for name in self.data_sized:
             if name not in self._buffers and name not in self._parameters:
                 self.register_buffer(name, torch.zeros(0))
@@ -62,6 +69,9 @@ class DataSized(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._forget_derived()
+        worked_out = tuple(f"{prefix}{name}." for name in self.derived)
+        for key in [key for key in state_dict if key.startswith(worked_out)]:
+            del state_dict[key]  # earlier versions stored modules that are derived
         for name in self.data_sized:
             stored = state_dict.get(prefix + name)
             if not isinstance(stored, Tensor) or not hasattr(self, name):

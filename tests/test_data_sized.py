@@ -127,3 +127,33 @@ def test_a_pickle_of_a_version_with_fewer_attributes_is_completed():
     again.__setstate__(state)
     assert all(getattr(again, name) is None for name in Squares.derived)
     assert all(getattr(again, name).numel() == 0 for name in Squares.data_sized)
+
+
+class Copied(DataSized):
+    derived = ("wide",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(1, 1)
+        self.wide: nn.Module | None = None
+
+
+def test_a_derived_module_is_no_part_of_the_state() -> None:
+    used = Copied()
+    used.wide = nn.Linear(1, 1).double()
+    assert list(used.state_dict()) == ["line.weight", "line.bias"]
+    Copied().load_state_dict(used.state_dict())
+
+
+def test_states_and_pickles_that_hold_a_derived_module_load() -> None:
+    """Posteriors on grids saved after a prediction in float32 had their copy in float64 inside."""
+    used = Copied()
+    stored = {**used.state_dict(), "wide.weight": torch.zeros(1, 1)}
+    Copied().load_state_dict(stored)
+    assert "wide.weight" in stored
+    pickled = used.__getstate__()
+    pickled["_modules"] = {**pickled["_modules"], "wide": nn.Linear(1, 1)}
+    again = Copied.__new__(Copied)
+    again.__setstate__(pickled)
+    assert again.wide is None
+    assert list(again.state_dict()) == ["line.weight", "line.bias"]
