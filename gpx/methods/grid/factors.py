@@ -153,8 +153,9 @@ def _in_double(
     if dtype == torch.float64:
         return function(kernel, whole)
     values = {name: p.double() for name, p in kernel.named_parameters()}
-    # of the copy only the structure and the buffers count
-    return call_with(copy.deepcopy(kernel).double(), values, function, whole)
+    if any(b.is_floating_point() and b.ndim for b in kernel.buffers()):  # products take one dtype
+        kernel = copy.deepcopy(kernel).double()
+    return call_with(kernel, values, function, whole)
 
 
 def _scale_of(kernel: Kernel) -> Tensor:

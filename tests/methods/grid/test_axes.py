@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels import RBF, AxisProduct, Matern32, Periodic, RationalQuadratic
+from gpx.kernels import RBF, AxisProduct, Kernel, Matern32, Periodic, RationalQuadratic
 from gpx.kernels.over_axes import Coregionalisation, MultiOutput
 from gpx.linalg import kronecker_product
 from gpx.methods.grid.axes import find_grid
@@ -88,6 +88,28 @@ class Cauchy(RBF):
 class Rotated(RBF):
     def coordinates(self, x):
         return torch.stack([x[:, 0] + 0.8 * x[:, 1], x[:, 1]], 1) / self.lengthscale
+
+
+class AlongOneDirection(Kernel):
+    """With a buffer of several numbers, which products take in the dtype of the inputs only."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("direction", torch.tensor([0.6, 0.8]))
+
+    def covariance(self, x1, x2):
+        return (-((x1 @ self.direction).unsqueeze(1) - x2 @ self.direction).square()).exp()
+
+    def variance(self, x):
+        return torch.ones_like(x[:, 0])
+
+
+def test_buffers_of_kernels_are_taken_in_float64_too():
+    kernel, x = AlongOneDirection(), torch.rand(9, 2, generator=torch.Generator().manual_seed(0))
+    axes = split_kernel(kernel, [(0, 1)])
+    found = axes.matrix(0, x, x)
+    assert found.dtype == kernel.direction.dtype == torch.float32
+    torch.testing.assert_close(found, kernel.evaluate(x))
 
 
 @pytest.mark.parametrize("kind", [Cauchy, Rotated])
