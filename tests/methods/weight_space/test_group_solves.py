@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.bases import RandomFourier
+from gpx.bases import KernelDictionary, RandomFourier
 from gpx.errors import NotPositiveDefinite
 from gpx.kernels import RBF
 from gpx.methods.weight_space import group_solves
@@ -76,6 +76,17 @@ def test_float32_is_refused_where_too_coarse():
     # two cases as measured on kin40k: RBF, and Matern-3/2, where float32 products failed
     assert not needs_float64(36_000 * 1.73 / 1e5, 0.0069 * 0.05, 5000)
     assert needs_float64(36_000 * 28.5 / 1e5, 0.002 * 0.05, 5000)
+
+
+def test_products_have_the_dtype_that_functions_need_wherever_they_are_in_sorted_data():
+    x = torch.linspace(0.0, 100.0, 4000, dtype=torch.float32)[:, None]
+    basis = KernelDictionary(RBF(1), x[::40]).float().requires_grad_(False)
+    ridge = torch.full((10,), 1e-4)
+    first, last = torch.arange(10), torch.arange(90, 100)
+    groups = [WeightGroup.of_columns(basis, columns) for columns in (first, last)]
+    assert [group.product_dtype(x, ridge) for group in groups] == [torch.float64] * 2
+    # where float32 is enough it stays
+    assert groups[1].product_dtype(x, 1e3 * ridge) == torch.float32
 
 
 def test_float32_that_fails_nevertheless_is_redone_in_float64(monkeypatch):
