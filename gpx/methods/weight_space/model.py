@@ -116,10 +116,13 @@ class WeightSpaceModel(Model):
         self.family.set_scales(log_scale.to(self.family.mean), square / expected)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: sparse tables of q; ``hyperparameters``: kernel and likelihood."""
+        """``variational``: sparse tables of q; ``hyperparameters``: kernel, likelihood, basis."""
+        shared = [*self.kernel.parameters(), *self.likelihood.parameters()]
+        listed = {id(p) for p in shared}
+        own = [p for p in self.basis.parameters() if p.requires_grad and id(p) not in listed]
         return {
             "variational": list(self.family.parameters()),
-            "hyperparameters": [*self.kernel.parameters(), *self.likelihood.parameters()],
+            "hyperparameters": [*shared, *own],
         }
 
 

@@ -92,6 +92,7 @@ class QSRVM(WeightSpaceModel):
     """
 
     basis: KernelDictionary
+    precision: float = 1.0  # of pickles that do not hold it
 
     def __init__(
         self,
@@ -126,14 +127,21 @@ class QSRVM(WeightSpaceModel):
         )
         super().__init__(basis, mean, likelihood, family)
         self.sweeps = sweeps
+        self.precision = precision
         self.group = min(blocks, max(1, round(group_size / width)))
         self.report: SweepReport | None = None
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Draw the centres, run the fixed-point sweeps, set the scales of q."""
+        """Draw the centres, run the fixed-point sweeps, set the scales of q.
+
+        What an earlier call has learned belonged to other centres and is dropped.
+        """
         n, m = x.shape[0], self.basis.num_basis
         self.num_data.fill_(float(n))
+        if bool(self.family.mean.any()):
+            self.family.mean.zero_()
+            self.basis.log_precision.fill_(math.log(self.precision))
         draw_centres(self.basis.centres, x, generator)
         groups = list(torch.arange(self.basis.num_blocks, device=x.device).split(self.group))
         fitted = torch.zeros(n, dtype=torch.float64, device=x.device)
@@ -198,7 +206,9 @@ class QSRVM(WeightSpaceModel):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: sparse tables of q; ``precisions``: log s; ``hyperparameters``."""
-        return {**super().parameter_groups(), "precisions": [self.basis.log_precision]}
+        groups, own = super().parameter_groups(), self.basis.log_precision
+        rest = [p for p in groups["hyperparameters"] if p is not own]
+        return {**groups, "hyperparameters": rest, "precisions": [own]}
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> RelevanceVectorPosterior:

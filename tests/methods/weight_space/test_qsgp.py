@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from gpx.bases import ImportanceWeightedFourier, RandomFourier
+from gpx.bases import ImportanceWeightedFourier, KernelDictionary, RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, Softmax, StudentT
@@ -118,6 +118,25 @@ def test_parameter_groups_cover_every_parameter_once():
         assert sorted(listed) == sorted(id(p) for p in model.parameters())
         assert set(groups) == {"variational", "hyperparameters"}
         assert len(groups["hyperparameters"]) == 3
+
+
+def test_parameters_of_the_basis_beside_the_kernel_are_trained():
+    kernel, centres = RBF(2), torch.randn(10, 2)
+    basis = KernelDictionary(kernel, centres, block_size=5)
+    model = QSGP(kernel, Zero(), Gaussian(0.1), basis=basis, warm_start=False)
+    listed = [id(p) for group in model.parameter_groups().values() for p in group]
+    assert sorted(listed) == sorted(id(p) for p in model.parameters())
+    assert any(p is basis.log_precision for p in model.parameter_groups()["hyperparameters"])
+    basis.log_precision.requires_grad_(False)
+    assert not any(p is basis.log_precision for p in model.parameter_groups()["hyperparameters"])
+
+
+def test_frozen_parameters_of_a_proposal_are_in_no_group():
+    basis = partial(ImportanceWeightedFourier, num_inputs=2)
+    model = QSGP(RBF(2), Zero(), Gaussian(0.1), 20, basis=basis, warm_start=False)
+    listed = [p for group in model.parameter_groups().values() for p in group]
+    assert all(p.requires_grad for p in listed)
+    assert len(model.parameter_groups()["hyperparameters"]) == 3
 
 
 @pytest.mark.parametrize(

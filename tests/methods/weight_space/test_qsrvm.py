@@ -131,6 +131,25 @@ def test_invalid_setups_are_refused():
         model.condition(torch.zeros(10, 2), torch.zeros(10))
 
 
+def test_precisions_have_a_group_of_their_own():
+    model, _, _ = problem(n=20, sweeps=0)
+    groups = model.parameter_groups()
+    (own,) = groups["precisions"]
+    assert own is model.basis.log_precision
+    assert not any(p is own for p in groups["hyperparameters"])
+
+
+def test_a_second_start_finds_what_a_first_one_would():
+    again, x, y = problem(n=30, sweeps=20)
+    fresh, _, _ = problem(n=30, sweeps=0)
+    fresh.sweeps = 20
+    fresh.likelihood.load_state_dict(again.likelihood.state_dict())
+    for model in (fresh, again):
+        model.initialise(x, -y, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(again.family.mean, fresh.family.mean)
+    torch.testing.assert_close(again.basis.log_precision, fresh.basis.log_precision)
+
+
 def test_sweeps_leave_a_fixed_noise_variance():
     likelihood = Gaussian(0.2)
     likelihood.requires_grad_(False)
