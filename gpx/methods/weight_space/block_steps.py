@@ -113,6 +113,8 @@ class BlockSteps(OwnSteps[QSGP]):
         """As in ``OwnSteps``."""
         restored, self.restored = self.restored, False
         self._attach(model)
+        # cells that ``StochasticBlockSteps`` have not reached are part of the model from here on
+        self.family.solved_only = False
         if self.noise == "auto":
             least = MIN_NOISE_RATIO * model.prior_variance()
             if float(self.model.noise_variance) < least:

@@ -111,6 +111,7 @@ class StochasticBlockSteps(BlockSteps):
             )
         self.family.solved_only = True
         self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)
+        self._drawn = {}
         self._rounds = Rounds(self.family.cells.num_groups, self.growth)
         self._joined, self._columns, self._log_precision = 0, 0, 0.0
         while self._joined < self.family.cells.num_groups and self.family.is_solved(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
 
@@ -54,3 +55,12 @@ def test_whole_list_and_large_numbers():
 
 def test_multiplicity():
     assert multiplicity(torch.tensor([4, 2, 4, 4])).tolist() == [3, 1, 3, 3]
+    long = torch.randint(1000, (3000,), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(multiplicity(long), torch.bincount(long)[long])
+
+
+def test_multiplicity_of_a_long_list_takes_memory_in_proportion_to_it():
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        multiplicity(torch.arange(20_000))
+    most = max(event.self_cpu_memory_usage for event in profiler.key_averages())
+    assert most < 100 * 8 * 20_000  # every pair would take 400 MB

@@ -13,7 +13,7 @@ from gpx.likelihoods import Gaussian, Laplace
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO, WeightSpaceELBO
-from gpx.training import BlockSteps
+from gpx.training import BlockSteps, StochasticBlockSteps
 
 N = 120
 
@@ -163,6 +163,19 @@ def test_predictions_are_those_of_the_dense_block_posterior():
     assert torch.equal(restored.predict(x[:7]).variance, found.variance)
     paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(0))(x[:7])
     assert ((paths.var(0) / found.variance - 1).abs() < 5 * (2 / 4000) ** 0.5).all()
+
+
+def test_cells_that_stochastic_steps_did_not_reach_have_the_variance_that_the_bound_counts():
+    model, x, y = problem()
+    stochastic = StochasticBlockSteps(rows=60)
+    run(stochastic, model, x, y, 1)
+    stochastic.release()
+    steps = BlockSteps(sweeps=0.5, stand_in_groups=0)
+    run(steps, model, x, y)
+    assert len(model.family.covariance.roots) < model.family.cells.num_cells
+    _, variance = model.condition(x, y).predict(x)
+    trace = float(model.family.terms[:, 0].sum())  # of cells not solved from expected squares
+    assert float(variance.sum()) == pytest.approx(trace, rel=0.1)
 
 
 def test_going_on_from_a_state_is_the_same_run():

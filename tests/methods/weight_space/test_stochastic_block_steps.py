@@ -181,6 +181,21 @@ def test_steps_that_trained_a_model_begin_anew_with_the_next():
     assert values[0] == values[1]
 
 
+def test_rows_of_an_earlier_run_are_not_used_again():
+    steps = StochasticBlockSteps(rows=30)
+    model, x, y = problem()
+    run(steps, model, x, y, 1)
+    steps.release()
+    fresh = StochasticBlockSteps(rows=30)
+    found = []
+    for one in (steps, fresh):
+        model, x, y = problem(n=40)
+        one.bind(model, x, seed=5)
+        one.step(0, x, y, generator=torch.Generator())
+        found.append(mean_of(model))
+    assert torch.equal(*found)
+
+
 def test_a_step_allocates_the_same_for_any_n_and_m():
     sums = []
     for n, m in ((200, 480), (200, 4800), (2000, 480)):
