@@ -40,6 +40,20 @@ class GridModes(NamedTuple):
     plan: ProductPlan
 
 
+class PreparedColumns(NamedTuple):
+    """Columns of the basis at the kernel's current parameters, for any inputs.
+
+    Attributes:
+        modes: with a plan of these columns.
+        order (k,): places of the columns in the order of the plan.
+        root (): square root of the outputscale.
+    """
+
+    modes: GridModes
+    order: Tensor
+    root: Tensor
+
+
 class GridEigenfunctions(InDoublePrecision, Basis):
     """phi_j(x) = lambda_j^{-1/2} k(x, U) q_j for the p largest eigenvalues on a grid U, S = I.
 
@@ -248,6 +262,10 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         Cost: O(n p) beside the eigenproblems; only the requested columns are formed.
         """
         check_inputs(x, "a grid of eigenfunctions")
+        return self.evaluate(x, self.prepared(columns))
+
+    def prepared(self, columns: Tensor | None = None) -> PreparedColumns:
+        """What ``columns`` (all without) need at any inputs. Cost: that of ``modes``."""
         modes = self.modes()
         order = modes.plan.order if columns is None else modes.plan.order[columns]
         if columns is not None:
@@ -255,12 +273,17 @@ class GridEigenfunctions(InDoublePrecision, Basis):
             plan = ProductPlan(modes.plan.index[chosen])
             modes = GridModes(modes.transforms, plan)
             order = plan.order[order]
+        return PreparedColumns(modes, order, self.factors.outputscale.sqrt())
+
+    def evaluate(self, x: Tensor, prepared: PreparedColumns) -> Tensor:
+        """phi(x) at the columns of ``prepared``, outputscale included: (n, len(columns))."""
+        modes, order, root = prepared
         d, m, c = modes.transforms.shape
         row = (3 * modes.plan.num_nodes + d * (m + 2 * c)) * x.element_size()
         chunks = row_chunks(x.shape[0], row, DEFAULT_BUDGET)
         parts = [self.features(x[rows], modes).index_select(0, order) for rows in chunks]
         whole = torch.cat(parts, 1) if parts else x.new_empty(len(order), 0)
-        return self.factors.outputscale.sqrt().to(x.dtype) * whole.mT
+        return root.to(x.dtype) * whole.mT
 
     @torch.no_grad()
     def closed_form(self, num_inputs: int) -> AxisProducts:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Spent, largest_divisor, never
-from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
+from gpx.bases.base import Spent, check_inputs, largest_divisor, never
+from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, PreparedColumns
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, scales_for
 from gpx.bases.sufficient_statistics import SufficientStatistics
@@ -115,5 +116,25 @@ class GridFeatures(GridEigenfunctions):
 
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """The columns of ``blocks`` (L,), in order: (n, L * block_size)."""
+        return self(x, self._columns(blocks))
+
+    def _columns(self, blocks: Tensor) -> Tensor | None:
+        """Those of ``blocks`` (L,); None: all of them, in order."""
         every = torch.arange(self.num_blocks, device=blocks.device)
-        return self(x, None if torch.equal(blocks, every) else self.columns_of(blocks))
+        return None if torch.equal(blocks, every) else self.columns_of(blocks)
+
+    def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
+        """As in ``Basis``; eigenproblems are solved once."""
+        own = type(self)
+        if (own.block_features, own.forward) != (GridFeatures.block_features, GridFeatures.forward):
+            return super().features_of(blocks)  # a subclass has features of its own
+        known: list[PreparedColumns] = []
+
+        def features(x: Tensor) -> Tensor:
+            check_inputs(x, "a grid of eigenfunctions")
+            if not known:
+                with torch.no_grad():
+                    known.append(self.prepared(self._columns(blocks)))
+            return self.evaluate(x, known[0])
+
+        return features

@@ -38,6 +38,45 @@ def test_blocks_are_columns_and_keep_their_functions_when_the_kernel_moves():
     torch.testing.assert_close(moved[:, [column]], single, rtol=1e-12, atol=1e-13)
 
 
+@torch.no_grad()
+def test_eigenproblems_are_solved_once_for_many_inputs(monkeypatch):
+    basis = GridFeatures(RBF(ard_num_dims=3), 24, 3, block_columns=6).double()
+    x = draw(30, 3)
+    basis.start(x, x[:, 0], torch.tensor(0.1), generator=torch.Generator())
+    solved, original = [], GridFeatures.eigenpairs
+    monkeypatch.setattr(GridFeatures, "eigenpairs", lambda self: solved.append(0) or original(self))
+    for blocks in (torch.tensor([2, 0]), torch.arange(4)):
+        want = basis.block_features(x, blocks)
+        solved.clear()
+        features = basis.features_of(blocks)
+        found = [features(rows) for rows in x.split(7)]
+        assert len(solved) == 1
+        torch.testing.assert_close(torch.cat(found), want, rtol=1e-12, atol=1e-13)
+        assert features(x.float()).dtype == torch.float32
+
+
+def test_a_subclass_with_features_of_its_own_is_asked_for_them():
+    class Doubled(GridFeatures):
+        def block_features(self, x, blocks):
+            return 2.0 * super().block_features(x, blocks)
+
+    basis, x = Doubled(RBF(ard_num_dims=2), 10, 2).double(), draw(5, 2)
+    basis.place(x)
+    blocks = torch.tensor([0])
+    assert torch.equal(basis.features_of(blocks)(x), basis.block_features(x, blocks))
+
+
+def test_gradients_by_the_inputs_pass_through_prepared_features():
+    basis, x = GridFeatures(RBF(ard_num_dims=2), 10, 2).double(), draw(5, 2)
+    basis.requires_grad_(False).start(x, x[:, 0], torch.tensor(0.1), generator=torch.Generator())
+    blocks, at = torch.tensor([0]), x.clone().requires_grad_()
+    slopes = [
+        torch.autograd.grad(made(at).sum(), at)[0]
+        for made in (basis.features_of(blocks), lambda z: basis.block_features(z, blocks))
+    ]
+    torch.testing.assert_close(*slopes)
+
+
 def test_mistakes_are_explained():
     with pytest.raises(ConfigError, match="is no product of"):
         GridFeatures(Matern32(ard_num_dims=2), 10, 2)
