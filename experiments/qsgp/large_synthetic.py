@@ -134,9 +134,7 @@ def block_steps(
     x: Tensor, y: Tensor, num_basis: int, generator: torch.Generator
 ) -> tuple[QSGP, StochasticBlockSteps]:
     """Model and optimiser of the stochastic block step, as configured by default."""
-    model = qsgp(
-        num_basis, covariance="block_diagonal", block_columns=COLUMNS, covariance_storage="float16"
-    )
+    model = qsgp(num_basis, covariance="block_diagonal", block_columns=COLUMNS)
     model.initialise(x, y, generator=generator)
     steps = StochasticBlockSteps(rows=ROWS)
     steps.check(model, len(y))
@@ -151,9 +149,7 @@ def step_times(x: Tensor, y: Tensor, repeats: int) -> list[dict[str, Any]]:
     cases = [(n, m) for n, m in cases if n <= len(y)]
     runs = []
     for n, m in cases:
-        model = qsgp(
-            m, covariance="block_diagonal", block_columns=1000, covariance_storage="float16"
-        )
+        model = qsgp(m, covariance="block_diagonal", block_columns=1000)
         model.initialise(x[:100], y[:100], generator=generator)
         steps = StochasticBlockSteps(rows=5000)
         steps.bind(model, x[:n], seed=0)
