@@ -329,7 +329,8 @@ def test_marginals_of_a_random_head_are_independent_draws(options):
         made.network.head.weights.mean.data.normal_(generator=draws(4))
     else:
         made.network.head.weights.start(torch.ones(30, 1), torch.eye(30))
-    found = made.network.sample_marginals(x, 5)
+    with draws_of(made.network, draws(5)):
+        found = made.network.sample_marginals(x, 5)
     assert found.mean.shape == found.variance.shape == (5, NUM, 1)
     assert (found.mean.std(0) > 1e-3).all()
 
