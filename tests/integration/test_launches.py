@@ -71,7 +71,7 @@ CEILINGS = {
             *("approx=vnngp", "data.num_points=300", "approx.num_neighbours=6"),
             "init.neighbour_evaluations=1",
         ],
-        262,
+        264,
         1,
     ),
     "local_experts": (["approx=local_experts"], 124, 6),

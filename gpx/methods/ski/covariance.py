@@ -16,8 +16,10 @@ from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel, computes_as
 from gpx.kernels.over_axes import AxisProduct
+from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
 from gpx.kernels.warped import LinearWarp, Warped
+from gpx.kernels.wendland import Wendland
 from gpx.linalg import RegularAxis
 from gpx.linalg.fft_products import convolve, correlate
 from gpx.linalg.kronecker import kronecker_vector
@@ -263,7 +265,7 @@ def grid_covariance(
     """
     at = kernel_at_lags(kernel)
     d = len(grid.axes)
-    if d > 1 and not kernel_is_even(grid, at, device):
+    if d > 1 and not (_has_even_coordinates(kernel) or kernel_is_even(grid, at, device)):
         raise ConfigError(
             f"kernel {kernel.name} changes with the sign of a distance along one input, as if its "
             "coordinates mixed inputs, and a grid's matrix is made of a kernel that does not; use "
@@ -343,6 +345,20 @@ def kernel_factors(
     whole, zero = at(tau), at(tau.new_zeros(1, d))
     apart = whole * zero ** (d - 1) - reduce(torch.mul, along)
     return bool(apart.abs().max() <= FACTOR_TOLERANCE * zero.abs() ** d)
+
+
+def _has_even_coordinates(kernel: Kernel) -> bool:
+    """Whether the classes of all parts say that they are functions of |tau_i|: no test needed."""
+    if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product, AxisProduct):
+        return all(map(_has_even_coordinates, kernel.parts))
+    if isinstance(kernel, Scale) and computes_as(kernel, Scale):
+        return _has_even_coordinates(kernel.kernel)
+    own = type(kernel)
+    return (
+        isinstance(kernel, Stationary)
+        and own.covariance is Stationary.covariance
+        and own.coordinates in (Stationary.coordinates, Periodic.coordinates, Wendland.coordinates)
+    )
 
 
 @torch.no_grad()
