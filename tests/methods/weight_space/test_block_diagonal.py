@@ -31,6 +31,19 @@ def test_storage_keeps_its_digits_whatever_the_model_is_cast_to():
         assert (found - lower(6)).abs().max() < error * lower(6).abs().max()
 
 
+def test_roots_saved_in_float16_go_on_in_float32():
+    """A state of one storage is loaded by a model of another one, and the other way round."""
+    saved, covariance = CellCovariance("float16"), CellCovariance("float32")
+    saved.store(0, lower(6))
+    covariance.load_state_dict(saved.state_dict())
+    torch.testing.assert_close(covariance.root(0, torch.float64), lower(6), rtol=1e-3, atol=1e-6)
+    covariance.store(0, lower(6))
+    covariance.store(1, lower(4))
+    found = covariance.share().state_dict()
+    saved.load_state_dict(found)
+    torch.testing.assert_close(saved.root(1, torch.float64), lower(4), rtol=1e-6, atol=0)
+
+
 def test_shared_roots_are_not_affected_by_later_solves_and_are_saved_once(tmp_path):
     covariance = CellCovariance("float64")
     covariance.store(0, lower(50))
