@@ -135,6 +135,7 @@ class GRIEF(Model):
         self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
     ) -> None:
         """As ``initialise``; search and trial end early when time is up."""
+        self._round, self._best = 0, None  # those of an earlier run
         deadline = Deadline(watch)
         residual = y - self.mean(x)
         ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)

@@ -100,7 +100,8 @@ class Vecchia(Model):
         self.given, self.blocks = conditioning_groups(points, self.block_size, self.num_neighbours)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """As in ``Model``: ``find_groups``."""
+        """As in ``Model``: ``find_groups``; rounds of an earlier run are forgotten."""
+        self._round = 0
         self.find_groups(x)
 
     @property

@@ -144,10 +144,13 @@ class SGPR(Model):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters, then refit the noise variance.
 
+        Rounds of an earlier run are forgotten.
+
         Cost: that of the selector, and 1.5 n M^2 multiply-adds for the noise.
         Raises:
             DataError: fewer data than inducing points.
         """
+        self._round, self._best = 0, None
         self._select(x, y, generator)
         if self.fit_noise and not self.automatic and self.row_noise is None:
             with torch.no_grad():

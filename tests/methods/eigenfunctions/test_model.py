@@ -226,6 +226,19 @@ def test_time_that_ends_within_a_round_keeps_the_better_selection():
     assert torch.equal(model.basis.index, before)
 
 
+def test_a_second_run_of_a_model_knows_no_rounds_of_the_first():
+    model, x, y = problem(reselect=1, p=10)
+    draws = torch.Generator()
+    model.next_round(x, y, -5.0, generator=draws)
+    model.next_round(x, y, -6.0, generator=draws)
+    model.initialise(x, y, generator=draws)
+    start = model.basis.index.clone()
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([2.0, 0.4, 1.0], dtype=torch.float64)
+    assert model.next_round(x, y, 1.0, generator=draws)
+    assert not torch.equal(model.basis.index, start)
+
+
 def test_model_state_survives_with_the_shapes_of_the_data():
     for options in OPTIONS.values():
         model, x, y = problem(**options)

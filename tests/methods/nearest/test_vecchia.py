@@ -152,6 +152,18 @@ def test_neighbours_are_searched_for_anew_in_the_metric_that_was_found():
     assert not made.next_round(x, y, 0.0, generator=draws)  # and there is no other round
 
 
+def test_a_second_run_of_a_model_searches_neighbours_again():
+    x, y = data()
+    draws = torch.Generator()
+    made = model(x, y, num_neighbours=5, block_size=1, research=1)
+    for stretch in ([3.0, 0.2], [0.2, 3.0]):
+        made.initialise(x, y, generator=draws)
+        with torch.no_grad():
+            made.kernel.lengthscale = torch.tensor(stretch).double()
+        assert made.next_round(x, y, 0.0, generator=draws)
+        assert not made.next_round(x, y, 0.0, generator=draws)
+
+
 def test_data_other_than_those_of_the_groups_are_refused():
     x, y = data()
     made = model(x, y)

@@ -185,6 +185,20 @@ def test_time_that_ends_within_a_round_keeps_the_better_one():
     assert torch.equal(found.inducing_points, before)
 
 
+def test_a_second_run_of_a_model_knows_no_rounds_of_the_first():
+    x, y = data()
+    found = model(num_inducing=10, reinitialise=1)
+    found.initialise(x, y, generator=draws())
+    assert found.next_round(x, y, -5.0, generator=draws())
+    assert not found.next_round(x, y, -6.0, generator=draws())
+    x, y = data(seed=1)
+    found.initialise(x, y, generator=draws())
+    placed = found.inducing_points.detach().clone()
+    found.keep_best(1.0)  # of a run whose time ends in the first round
+    assert torch.equal(found.inducing_points, placed)
+    assert found.next_round(x, y, 1.0, generator=draws())
+
+
 def test_automatic_asks_its_own_selector():
     x, y = data()
     asked = []
