@@ -158,7 +158,8 @@ class AuxiliarySolver:
         require_finite(target)
         residual = target - matrix(vector)
         gap = _gap(nystrom, residual)
-        size = float(torch.linalg.vector_norm(residual) / torch.linalg.vector_norm(target))
+        scale = torch.linalg.vector_norm(target).clamp(min=torch.finfo(target.dtype).tiny)
+        size = float(torch.linalg.vector_norm(residual) / scale)
         reason = f"v was kept: bound on the evidence error {gap:.3g} nats"
         return Auxiliary(vector, residual, SolveReport(0, size, gap <= self.epsilon, reason), gap)
 

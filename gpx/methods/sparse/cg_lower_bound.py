@@ -25,6 +25,7 @@ from gpx.methods.sparse.collapsed_elbo import (
     log_density_noise_gradient,
     nystrom_gradient,
 )
+from gpx.tensor_checks import check_num_data
 
 LogDeterminant = Literal["trace_error", "preconditioned_trace"]
 Refresh = Literal["evaluation", "iteration"]
@@ -154,6 +155,8 @@ class CGLowerBound(Objective[SolvedModel]):
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     hold: Tensor
     moved: Tensor
+    refresh: Refresh | None = None
+    """When v is updated at the start of a run; None: unknown, in pickles of earlier versions."""
 
     def __init__(
         self,
@@ -170,6 +173,7 @@ class CGLowerBound(Objective[SolvedModel]):
                 raise ConfigError(f"{name}={value}: expected one of {', '.join(known)}")
         self.solver = AuxiliarySolver() if solver is None else solver
         self.log_determinant: LogDeterminant = log_determinant
+        self.refresh = refresh
         # in checkpoints: whether v is fixed within an iteration, and was updated in this one
         self.register_buffer("hold", torch.tensor(refresh == "iteration"))
         self.register_buffer("moved", torch.tensor(False))
@@ -186,8 +190,14 @@ class CGLowerBound(Objective[SolvedModel]):
     def prepare(
         self, model: SolvedModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """As in ``Objective``; raises DataError if targets are not finite."""
+        """As in ``Objective``; raises DataError if targets are not finite.
+
+        What a run before has left is forgotten: its stall, and that it has updated v.
+        """
         require_finite(y)
+        if self.refresh is not None:
+            self.hold.fill_(self.refresh == "iteration")
+        self.moved.fill_(False)
 
     def after_step(self, model: SolvedModel) -> None:
         """The next evaluation, of a new iteration, updates v."""
@@ -207,8 +217,12 @@ class CGLowerBound(Objective[SolvedModel]):
         """Bound in nats, in float64; parts are those of ``CollapsedTerms``.
 
         The report is the solver's: steps, relative residual, whether epsilon was met.
+
+        Raises:
+            ConfigError: x has another number of rows than v.
         """
         self.check(model)
+        check_num_data(len(model.auxiliary), x)
         target = y - model.mean(x)
         noise = model.likelihood.noise_variance
         z = model.inducing_points
@@ -250,3 +264,20 @@ class CGLowerBound(Objective[SolvedModel]):
             "jitter": nystrom.report.jitter,
         }
         return Evidence(value, self.kind, terms._asdict(), found.report, facts)
+
+    def full_evidence(
+        self,
+        model: SolvedModel,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """As in ``Objective``, at a v that is updated for it.
+
+        A search that ends within an iteration leaves v at the first point of its last line search,
+        and the parameters at the best one.
+        """
+        self.moved.fill_(False)
+        return super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)

@@ -13,7 +13,6 @@ from gpx.backends import row_slices
 from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inference.auxiliary import AuxiliarySolver
-from gpx.inference.exact_solver import require_finite
 from gpx.inference.joint_law import Projected
 from gpx.inference.nystrom import BlockStore, NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
@@ -24,7 +23,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.posterior import Marginals, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_num_data
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
@@ -98,8 +97,12 @@ class CGLB(SGPR):
         self.register_buffer("auxiliary", torch.zeros(num_data))
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """As in ``SGPR``; v starts at zero."""
-        require_finite(y)
+        """As in ``SGPR``; v starts at zero.
+
+        Raises:
+            ConfigError: x has not ``num_data`` rows.
+        """
+        check_num_data(len(self.auxiliary), x)
         super().initialise(x, y, generator=generator)
         self.auxiliary.zero_()
 

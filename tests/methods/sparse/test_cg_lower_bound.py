@@ -326,6 +326,46 @@ def test_a_failed_line_search_holds_the_vector_from_then_on():
     assert bool(fresh.hold)
 
 
+def test_the_evidence_of_a_run_that_ends_within_a_line_search_is_within_epsilon():
+    model, x, y = problem(n=120, m=6, noise=1e-2)
+    objective = CGLowerBound(AuxiliarySolver(epsilon=1e-3), refresh="iteration")
+    with torch.no_grad():
+        objective.evidence(model, x, y)
+        model.likelihood.noise_variance = model.likelihood.noise_variance * 3.0
+        found = objective.full_evidence(model, x, y, batch_size=10)
+    best = dense(model, x, y, exact_solution(model, x, y), "trace_error")
+    assert float(found.value) == pytest.approx(float(best.detach()), abs=1e-3)
+
+
+def test_a_second_run_begins_as_the_first():
+    model, x, y = problem()
+    for refresh in ("evaluation", "iteration"):
+        objective = CGLowerBound(refresh=refresh)
+        before = {name: value.clone() for name, value in objective.state_dict().items()}
+        with torch.no_grad():
+            objective.evidence(model, x, y)
+        objective.after_stall(model)
+        objective.prepare(model, x, y)
+        assert objective.state_dict() == before
+
+
+def test_other_rows_than_those_of_the_vector_are_refused():
+    model, x, y = problem()
+    with pytest.raises(ConfigError, match="num_data=60 but there are 50 training rows"):
+        CGLowerBound().evidence(model, x[:50], y[:50])
+    with pytest.raises(ConfigError, match="num_data=60 but there are 50 training rows"):
+        model.initialise(x[:50], y[:50], generator=torch.Generator())
+
+
+def test_a_kept_vector_of_targets_that_are_their_mean_has_no_residual():
+    model, x, _ = problem()
+    y = model.mean(x).detach()
+    objective = CGLowerBound(refresh="iteration")
+    with torch.no_grad():
+        objective.evidence(model, x, y)
+        assert objective.evidence(model, x, y).report.residual == 0.0
+
+
 def test_too_few_steps_still_give_a_bound_above_the_collapsed_one():
     model, x, y = problem(n=150, m=5, noise=1e-5)
     with torch.no_grad():
