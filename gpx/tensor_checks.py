@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, DTypeError, ShapeError, class_name
+from gpx.errors import ConfigError, DataError, DTypeError, ShapeError, class_name
 from gpx.lazy_rows import LazyRows
 
 REAL = (torch.float32, torch.float64)
@@ -160,6 +160,23 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
         raise DTypeError(
             f"{name}: targets are {_short(y.dtype)} on {y.device} and inputs {_short(x.dtype)} on "
             f"{x.device}; give both alike, with y.to(x)"
+        )
+
+
+def check_finite_targets(owner: nn.Module, y: Tensor) -> None:
+    """Raise DataError for an infinite target, and for NaN where a row has one target only.
+
+    Of several targets of a row, NaN stands for a missing one.
+
+    Args:
+        owner: model or posterior.
+        y (n,) or (n, p): targets, which have passed ``check_targets``.
+    """
+    bad = ~y.isfinite() if y.ndim == 1 else y.isinf()
+    if bool(bad.any()):
+        raise DataError(
+            f"{class_name(owner)}: {int(bad.sum())} of {y.numel()} targets are not finite, the "
+            f"first in row {int(bad.nonzero()[0, 0])}; remove those rows or fill them in"
         )
 
 

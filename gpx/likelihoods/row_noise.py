@@ -36,6 +36,10 @@ class RowNoise(NamedTuple):
         """In the dtype and on the device of a tensor."""
         return RowNoise(self.known.to(tensor), self.relative.to(tensor))
 
+    def on(self, device: torch.device) -> RowNoise:
+        """On a device, in the same dtype."""
+        return RowNoise(self.known.to(device), self.relative.to(device))
+
     def added_to(self, law: Distribution) -> Distribution:
         """The distribution of y (n,) with the known variances added; weights are ignored.
 

@@ -3,6 +3,7 @@
 import re
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from public_classes import public_classes
 from public_models import OBJECTIVES, prepared
 
 from gpx import models
-from gpx.errors import ConfigError, DTypeError, GPXError, NotAvailable, ShapeError
+from gpx.errors import ConfigError, DataError, DTypeError, GPXError, NotAvailable, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.linalg import UnconvergedWarning
@@ -135,6 +136,18 @@ def test_inputs_that_do_not_fit(trained):
 def test_targets_that_do_not_fit(trained):
     for change, error, words in BAD_TARGETS.values():
         refused(training(trained, trained.x, change(trained.y)), error, words)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_single_targets_are_finite(trained, value):
+    y = trained.y.clone()
+    y[2] = value
+    calls = [trained.model.condition] if trained.model.condition_uses_data else []
+    if type(trained.model).initialise is not Model.initialise:
+        calls.append(partial(trained.model.initialise, generator=draws()))
+    for call in calls:
+        with pytest.raises(DataError, match=r"1 of 48 targets are not finite.* row 2"):
+            call(trained.x, y)
 
 
 def test_what_a_posterior_gives_takes_its_precision_alone(trained):

@@ -4,10 +4,11 @@ import public_models
 import pytest
 import torch
 
-from gpx.errors import NotAvailable, ShapeError
+from gpx.errors import DataError, NotAvailable, ShapeError
 from gpx.inference.joint_law import Conditioned, JointLaw
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.models import SGPR, SVGP, ExactGP
 
@@ -101,6 +102,33 @@ def test_further_rows_of_classes_are_refused():
     posterior = model.condition(x, y)
     with pytest.raises(NotAvailable, match=r"likelihood=Gaussian\(\), and these have Bernoulli"):
         posterior.with_observations(x[:2], y[:2], model.likelihood)
+
+
+BAD_TARGETS = {
+    "a column": (lambda y: y[:, None], ShapeError, r"\(3, 1\), expected \(3,\).*squeeze"),
+    "one for all": (lambda y: y[:1], ShapeError, r"\(1,\), expected \(3,\)"),
+    "missing": (lambda y: y * torch.nan, DataError, "3 of 3 targets are not finite.* row 0"),
+    "infinite": (lambda y: y / 0.0, DataError, "3 of 3 targets are not finite"),
+}
+
+
+@pytest.mark.parametrize("name", ["ExactGP", "SGPR", "SVGP", "Vecchia", "Transductive"])
+@pytest.mark.parametrize("change", BAD_TARGETS)
+def test_further_rows_have_one_finite_target_each(name, change):
+    model, x, y = public_models.prepared(name)
+    posterior = model.condition(x, y)
+    make, error, words = BAD_TARGETS[change]
+    with pytest.raises(error, match=words):
+        posterior.with_observations(x[:3], make(y[:3]), model.likelihood)
+
+
+def test_further_rows_have_one_noise_each():
+    model, x, y = public_models.prepared("SGPR")
+    noise = RowNoise(torch.ones(1).double(), torch.ones(1).double())
+    with pytest.raises(
+        ShapeError, match=r"noise of further rows has shape \(1,\), expected \(3,\)"
+    ):
+        model.condition(x, y).with_observations(x[:3], y[:3], model.likelihood, noise)
 
 
 @pytest.mark.parametrize("name", ["predictive", "predict"])

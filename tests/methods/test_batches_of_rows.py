@@ -304,6 +304,20 @@ def test_known_noise_is_for_gaussian_noise_of_one_output(likelihood):
         svgp(likelihood()).know_noise(KNOWN)
 
 
+def test_known_noise_is_where_the_model_is():
+    before, after = svgp(), svgp().to("meta")
+    before.know_noise(KNOWN)
+    before.to("meta")
+    after.know_noise(KNOWN)
+    for model in (before, after):
+        for part in model.row_noise:
+            assert part.device.type == "meta"
+            assert part.dtype == torch.float64
+    kept = svgp()
+    kept.know_noise(KNOWN)
+    assert torch.equal(kept.float().double().row_noise.known, KNOWN.known)  # not rounded
+
+
 def test_a_part_of_a_batch_carries_its_share():
     model = svgp()
     model.know_noise(KNOWN)

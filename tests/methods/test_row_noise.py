@@ -1,5 +1,6 @@
 """Noise known row by row, in methods of several rooms: dense float64 algebra is the oracle."""
 
+import functools
 import sys
 
 import numpy as np
@@ -15,8 +16,14 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
 from gpx.methods.sparse.collapsed_elbo import collapsed_elbo
 from gpx.methods.sparse.effective_evidence import effective_evidence
-from gpx.models import CGLB, SGPR, EffectivePrior, Vecchia
-from gpx.objectives import CollapsedELBO, EffectiveEvidence, VecchiaMLL
+from gpx.models import CGLB, SGPR, SVGP, EffectivePrior, ExactGP, Vecchia
+from gpx.objectives import (
+    CollapsedELBO,
+    EffectiveEvidence,
+    ExactMLL,
+    LeaveOneOut,
+    VecchiaMLL,
+)
 from gpx.runs import resume
 
 N, M = 40, 7
@@ -154,6 +161,37 @@ def test_predictions_are_those_of_the_dense_posterior(name):
         variance = kernel.diagonal(NEW) - ((cross @ solved) * cross).sum(1)
     torch.testing.assert_close(found.mean, mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(found.variance, variance, rtol=1e-8, atol=1e-8)
+
+
+def svgp():
+    model = SVGP(**parts(), num_inputs=2, num_inducing=M).double()
+    model.place(Z)
+    return model
+
+
+MADE = {
+    "exact": (lambda: ExactGP(**parts(), solver="cholesky"), ExactMLL),
+    "leave one out": (lambda: ExactGP(**parts(), solver="cholesky"), LeaveOneOut),
+    "sgpr": (lambda: sparse("sgpr"), CollapsedELBO),
+    "fitc": (lambda: sparse("fitc"), EffectiveEvidence),
+    "vecchia": (lambda: vecchia(), VecchiaMLL),
+    "svgp": (svgp, None),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_other_rows_than_those_whose_noise_is_known_are_refused(name):
+    make, objective = MADE[name]
+    model = make()
+    model.know_noise(KNOWN)
+    calls = [model.condition]
+    if objective is not None:
+        calls.append(functools.partial(objective().evidence, model))
+    else:
+        calls.append(model.fit_variational)
+    for call in calls:
+        with pytest.raises(ConfigError, match="of each of 40 rows, but was given 30 rows"):
+            call(X[10:], Y[10:])
 
 
 def vecchia(**options):

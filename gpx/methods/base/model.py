@@ -20,7 +20,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.posterior import Posterior, leave_inference_mode
 from gpx.methods.base.start import StartWatch
 from gpx.priors import Priors
-from gpx.tensor_checks import check_inputs, check_targets, guard
+from gpx.tensor_checks import check_finite_targets, check_inputs, check_targets, guard
 
 
 class Hyperparameters(NamedTuple):
@@ -84,11 +84,29 @@ def are_placed(points: Tensor) -> bool:
     return len(points) < 2 or points._version > 0 or bool(points.any())
 
 
-def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+def check_known_rows(model: Model, x: Tensor) -> None:
+    """Raise ConfigError if the model knows the noise of other rows than the n of x (n, d)."""
+    known = model.row_noise
+    if known is not None and len(known.known) != len(x):
+        raise ConfigError(
+            f"{class_name(model)} knows the noise or the weight of each of {len(known.known)} "
+            f"rows, but was given {len(x)} rows: call model.know_noise with that of these rows"
+        )
+
+
+def _check_data(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     check_parts(model)
     check_inputs(model, x, model.num_inputs)
     check_targets(model, x, y, model.num_outputs)
-    if isinstance(y, Tensor) and y.ndim == 2 and not model.takes_missing_targets:
+    check_known_rows(model, x)
+
+
+def _check_values(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+    if not isinstance(y, Tensor) or model.takes_missing_targets:
+        return
+    if y.ndim == 1:
+        check_finite_targets(model, y)
+    else:
         missing = y.isnan()
         if bool(missing.any()):
             raise DataError(
@@ -96,6 +114,17 @@ def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
                 "(NaN); leave these rows out, or take model=CoregionalGP(), or model=SVGP() with "
                 "GaussianOutputs() or MixedOutputs(), which skip only the missing cells"
             )
+
+
+def _check_start(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+    _check_data(model, x, y)
+    _check_values(model, x, y)
+
+
+def _check_condition(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+    _check_data(model, x, y)
+    if model.condition_uses_data:
+        _check_values(model, x, y)
 
 
 class Model(DataSized, ABC):
@@ -117,6 +146,9 @@ class Model(DataSized, ABC):
     """Whether single targets of a row with several may be missing (NaN)."""
     takes_row_noise: bool = False
     """Whether it takes a known noise variance or a weight for each row (``know_noise``)."""
+    condition_uses_data: bool = True
+    """Whether ``condition`` depends on the data. If not, their values are not looked at, for which
+    a GPU would wait."""
     note = ""
     """Console message about the last choice the model made from the data; empty: no message."""
 
@@ -142,8 +174,8 @@ class Model(DataSized, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for method in ("initialise", "condition"):
-            guard(cls, method, _check_training)
+        for method, check in (("initialise", _check_start), ("condition", _check_condition)):
+            guard(cls, method, check)
             leave_inference_mode(cls, method)
 
     @property
@@ -235,7 +267,7 @@ class Model(DataSized, ABC):
         """Set the known noise variances or weights of the training rows; called after ``settle``.
 
         Args:
-            noise: of all training rows, in their order.
+            noise: of all training rows, in their order; moved to the model's device.
 
         Raises:
             ConfigError: the model has one noise variance for all rows (``takes_row_noise``), or its
@@ -252,7 +284,14 @@ class Model(DataSized, ABC):
                 )
             )
         self.likelihood.require_row_noise(noise)
-        self.row_noise = noise
+        own = next(self.parameters(), None)
+        self.row_noise = noise if own is None else noise.on(own.device)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        found = super()._apply(fn, recurse)
+        if self.row_noise is not None:  # no buffer, as it is no part of the model's state
+            self.row_noise = self.row_noise.on(fn(self.row_noise.known).device)
+        return found
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Initialise the variational state (inducing points ...) from the data. Default: nothing.
@@ -285,6 +324,10 @@ class Model(DataSized, ABC):
             ShapeError, DTypeError: x is no matrix (n, d) or y not (n,) (or (n, num_outputs)), or
                 they are in another precision or on another device than the model (checked for
                 every subclass).
+            DataError: a target of y (n,) is not finite, or one of y (n, p) missing (NaN) that the
+                model cannot do without (checked for every subclass).
+            ConfigError: the model knows the noise of another number of rows (checked for every
+                subclass).
         """
 
     @abstractmethod

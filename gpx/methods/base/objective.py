@@ -18,7 +18,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.batch import Batch
-from gpx.methods.base.model import Model, check_parts, check_placed
+from gpx.methods.base.model import Model, check_known_rows, check_parts, check_placed
 from gpx.priors import Priors
 from gpx.sampling.batches import batch_order, scattered_batches
 from gpx.tensor_checks import check_inputs, check_targets, guard
@@ -61,6 +61,8 @@ def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_
         check_parts(model)
         check_inputs(model, x, model.num_inputs)
         check_targets(model, x, y, model.num_outputs)
+        if objective.batching == "full":  # others find that of their rows, or are given it
+            check_known_rows(model, x)
 
 
 def _check_evidence(

@@ -13,12 +13,18 @@ from torch.distributions import Categorical, Distribution
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
-from gpx.errors import NotAvailable, class_name
+from gpx.errors import NotAvailable, ShapeError, class_name
 from gpx.inducing.features import InducingFeatures, Points
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.tensor_checks import check_alike, check_at_least, check_inputs, guard
+from gpx.tensor_checks import (
+    check_at_least,
+    check_finite_targets,
+    check_inputs,
+    check_targets,
+    guard,
+)
 
 PREDICTIONS = ("predict", "predictive", "predictive_of_rows", "joint_covariance")
 """Methods of posteriors that are functions of x alone."""
@@ -158,6 +164,10 @@ class Posterior(DataSized, ABC):
             noise: known noise variances or weights of these rows; None: nothing is known.
 
         Raises:
+            ShapeError, DTypeError: x is no matrix, y is not (m,), or (m, p) for a likelihood of p
+                outputs, or they are in another precision or on another device than the posterior.
+            DataError: a target is infinite, or missing (NaN) where a row has one. (Both are checked
+                for every subclass.)
             NotAvailable: this posterior cannot be updated. Default.
         """
         raise NotAvailable(
@@ -251,9 +261,23 @@ def _check_inputs(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
     check_inputs(posterior, x, posterior.num_inputs)
 
 
-def _check_observations(posterior: Posterior, x: Tensor, y: Tensor, *_: Any, **__: Any) -> None:
+def _check_observations(
+    posterior: Posterior,
+    x: Tensor,
+    y: Tensor,
+    likelihood: Likelihood,
+    noise: RowNoise | None = None,
+    **_: Any,
+) -> None:
     check_inputs(posterior, x, posterior.num_inputs)
-    check_alike("inputs and targets of further rows", x, y)
+    check_targets(posterior, x, y, likelihood.num_outputs)
+    check_finite_targets(posterior, y)
+    # the noise of one row would be broadcast to the covariances of all
+    if noise is not None and noise.known.shape != x.shape[:1]:
+        raise ShapeError(
+            f"{class_name(posterior)}: the noise of further rows has shape "
+            f"{tuple(noise.known.shape)}, expected {tuple(x.shape[:1])} for as many rows of inputs"
+        )
 
 
 def _check_number(posterior: Posterior, num: int, **_: Any) -> None:

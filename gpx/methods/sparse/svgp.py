@@ -36,7 +36,7 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model
+from gpx.methods.base.model import Model, check_known_rows
 from gpx.methods.base.posterior import Marginals
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
 from gpx.tensor_checks import check_at_least, check_not_negative
@@ -245,13 +245,15 @@ class SVGP(Model):
         """Set q(v) to its optimum given Z, hyperparameters and Gaussian noise: O(n M^2).
 
         Raises:
-            ConfigError: the likelihood is not Gaussian, so that there is no closed form.
+            ConfigError: the likelihood is not Gaussian, so that there is no closed form; or the
+                noise of another number of rows is known.
         """
         if not isinstance(self.likelihood, OPTIMAL):
             raise ConfigError(
                 "the optimal q(u) has a closed form for the Gaussian likelihood only, not "
                 f"{class_name(self.likelihood)}"
             )
+        check_known_rows(self, x)
         self._assign_optimum(self.q, self._sums(x, y))
 
     @property
