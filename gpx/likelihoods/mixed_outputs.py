@@ -61,6 +61,8 @@ class MixedOutputs(NoisyOutputs):
     def start(self, residual: Tensor) -> None:
         """If q < p, set W to the q leading principal axes and raise the noise to their residuals.
 
+        A W that is not trained stays as it is.
+
         The part of the targets outside the span of W is noise; noise variances fitted to each
         output separately do not include it, so each is raised at least to its variance.
 
@@ -72,11 +74,14 @@ class MixedOutputs(NoisyOutputs):
         known, y = observed(residual.double())
         pairs = (known.mT.double() @ known.double()).clamp_min(1.0)
         covariance = y.mT @ y / pairs
-        values, vectors = torch.linalg.eigh(covariance)
-        values, axes = values[-count:].clamp_min(0.0), vectors[:, -count:]
-        # as in the constructor, outputs have k's variance on average
-        scale = size / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
-        self.mixing.copy_(axes * (values * scale).sqrt())
+        if self.mixing.requires_grad:
+            values, vectors = torch.linalg.eigh(covariance)
+            values, axes = values[-count:].clamp_min(0.0), vectors[:, -count:]
+            # as in the constructor, outputs have k's variance on average
+            scale = size / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
+            self.mixing.copy_(axes * (values * scale).sqrt())
+        else:
+            axes = torch.linalg.qr(self.mixing.double()).Q
         rest = torch.eye(size).to(axes) - axes @ axes.mT
         outside = (rest @ covariance @ rest).diagonal().clamp_min(0.0)
         if is_trained(self, "noise_variance"):

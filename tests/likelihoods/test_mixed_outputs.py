@@ -171,6 +171,16 @@ def test_fewer_latents_start_at_the_axes_of_the_targets_and_at_the_noise_these_l
         assert torch.equal(value, before[name])
 
 
+def test_a_mixing_that_is_not_trained_stays_and_the_noise_is_what_it_leaves():
+    _, y, _ = in_a_plane(torch.full((5,), 0.3).double())
+    made = MixedOutputs(5, num_latents=2, noise_variance=0.001).double()
+    w = made.mixing.requires_grad_(False).clone()
+    made.start(y)
+    assert torch.equal(made.mixing, w)
+    outside = (y - y @ w @ torch.linalg.pinv(w)).square().mean(0)
+    torch.testing.assert_close(made.noise_variance.detach(), outside, rtol=1e-9, atol=0)
+
+
 def test_targets_in_a_plane_need_no_more_noise():
     _, y, mixing = in_a_plane(torch.zeros(5).double())
     made = MixedOutputs(5, num_latents=2, noise_variance=0.01).double()

@@ -53,10 +53,10 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         if session.pending:
             self.load_state_dict(session.pending)
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
-        self.bind(session.model, session.x, session.seed)
-        session.limit = session.max_steps = self.max_steps(session.limit)
         out_of_time = warned = False
-        try:
+        try:  # what ``bind`` freezes before it fails is released as well
+            self.bind(session.model, session.x, session.seed)
+            session.limit = session.max_steps = self.max_steps(session.limit)
             while session.step < session.max_steps and not self.converged and not out_of_time:
                 with session.timed():
                     evidence = self.step(

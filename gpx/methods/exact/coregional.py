@@ -80,7 +80,12 @@ class CoregionalGP(Model):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Set B to the correlations of the targets, slightly shrunk towards the identity."""
+        """Set B to the correlations of the targets, slightly shrunk towards the identity.
+
+        A B that is not trained (``between.root``) stays as it is.
+        """
+        if not self.between.root.requires_grad:
+            return
         start = target_correlations(y).to(self.between.root)
         start = (1.0 - INDEPENDENT_SHARE) * start + INDEPENDENT_SHARE * torch.eye(len(start)).to(
             start

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, NotAvailable
+from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.inducing import InformativeVectors, Selector, Uniform
 from gpx.inducing.base import describe_num_inducing, fill_with_random_rows
 from gpx.inducing.kmeans import distance_unit, nearest_centre
@@ -110,8 +110,10 @@ class SubsetOfData(Model):
         """Posterior given the chosen rows of x (n, d) and y (n,).
 
         Raises:
+            ConfigError: no rows have been chosen yet.
             DataError: targets that are not finite.
         """
+        _check_chosen(self)
         posterior = self.new_posterior()
         if self.row_noise is not None:
             posterior.know_noise(self.row_noise.of(self.rows).like(x))
@@ -148,6 +150,15 @@ class SubsetModel(Protocol):
     rows: Tensor
 
 
+def _check_chosen(model: SubsetModel) -> None:
+    """Raise ConfigError if there are no rows: their evidence is zero, and the posterior the prior."""
+    if not len(model.rows):
+        raise ConfigError(
+            f"{class_name(model)}: its rows have not been chosen; call "
+            "model.initialise(x, y, generator=torch.Generator().manual_seed(0)) before training"
+        )
+
+
 class SubsetEvidence(Objective[SubsetModel]):
     """Log marginal likelihood of the chosen rows alone; no estimate of that of all rows.
 
@@ -164,8 +175,13 @@ class SubsetEvidence(Objective[SubsetModel]):
     def evidence(
         self, model: SubsetModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Nats of the M rows, in float64; parts are those of ``LogDensityTerms``."""
+        """Nats of the M rows, in float64; parts are those of ``LogDensityTerms``.
+
+        Raises:
+            ConfigError: no rows have been chosen yet.
+        """
         self.check(model)
+        _check_chosen(model)
         noise: RowNoise | None = getattr(model, "row_noise", None)
         chosen = None if noise is None else noise.of(model.rows)
         return exact_evidence(model, x[model.rows], y[model.rows], self.kind, chosen)

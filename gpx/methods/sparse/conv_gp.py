@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpx.constraints import is_trained
 from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inducing.patches import MAX_PATCHES, Patches
@@ -100,8 +101,8 @@ class ConvGP(SVGP):
         return None
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Start lengthscales at the median distance of patches; then as ``SVGP``."""
-        if x.shape[1] == self._num_inputs:
+        """Start lengthscales that are trained at the median distance of patches; then ``SVGP``'s."""
+        if x.shape[1] == self._num_inputs and is_trained(self.kernel.patch_kernel, "lengthscale"):
             self._start_lengthscales(x, generator)
         super().initialise(x, y, generator=generator)
 

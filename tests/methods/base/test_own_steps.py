@@ -50,3 +50,18 @@ def test_a_preparation_has_half_of_what_the_start_left_of_the_budget(seconds, bu
     steps.hurry = lambda *at: ""  # nothing more can end early
     OwnSteps._shorten_preparation(steps, session)
     assert len(said) == cut
+
+
+def test_a_start_that_fails_leaves_parameters_trainable():
+    class Failing(BlockSteps):
+        model_type = SGPR
+
+        def bind(self, model, x, seed):
+            self.freeze(model)
+            raise MemoryError
+
+    model = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=2)
+    session = SimpleNamespace(pending=None, model=model, x=None, seed=0, limit=3)
+    with pytest.raises(MemoryError):
+        Failing().run(session)
+    assert all(parameter.requires_grad for parameter in model.parameters())

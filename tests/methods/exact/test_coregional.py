@@ -194,6 +194,15 @@ def test_an_output_with_few_targets_borrows_from_a_correlated_one():
     assert error.square().mean().sqrt() < 0.1  # alone it would be some 0.7 away from its six rows
 
 
+def test_a_covariance_between_outputs_that_is_not_trained_stays():
+    x, y = torch.rand(20, 1, generator=draws()), torch.randn(20, 2, generator=draws())
+    model = CoregionalGP(kernel=RBF(), mean=Constant(), likelihood=GaussianOutputs(2))
+    model.between.root.requires_grad_(False)
+    before = model.between.root.clone()
+    model.initialise(x, y, generator=torch.Generator())
+    assert torch.equal(model.between.root, before)
+
+
 def test_correlations_are_those_of_the_rows_that_have_both():
     y = torch.randn(50, 3, generator=draws()).double()
     y[:, 2] += y[:, 0]

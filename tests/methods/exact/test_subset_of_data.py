@@ -1,5 +1,7 @@
 """Subset of data: exact on its rows, exact at M = n, never more certain than all the data."""
 
+import functools
+
 import pytest
 import torch
 
@@ -84,6 +86,14 @@ def test_a_subset_is_never_more_certain_than_all_the_data():
     other, _, _ = exact(x, y)
     few = model.condition(x, y).predict(new).variance
     assert (few > other.condition(x, y).predict(new).variance).all()
+
+
+def test_a_model_without_rows_is_refused():
+    x, y, _ = data()
+    model = SubsetOfData(**parts(), num_points=5).double()
+    for call in (model.condition, functools.partial(SubsetEvidence().evidence, model)):
+        with pytest.raises(ConfigError, match=r"rows have not been chosen; call model.initialise"):
+            call(x, y)
 
 
 def test_a_threshold_decides_on_the_number_of_rows():

@@ -142,3 +142,12 @@ def test_unsupported_kernels_are_refused():
         ConvGP(kernel=Linear(), mean=Constant(), likelihood=Gaussian(), num_inputs=25)
     with pytest.raises(ConfigError, match="inducing patches are those of a Convolutional kernel"):
         SVGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=25, features=Patches())
+
+
+def test_a_lengthscale_that_is_not_trained_stays():
+    x, y = data()
+    made = model()
+    made.kernel.patch_kernel.lengthscale = torch.tensor(5.0)
+    made.kernel.patch_kernel.requires_grad_(False)
+    made.initialise(x, y, generator=draws())
+    assert made.kernel.patch_kernel.lengthscale.item() == pytest.approx(5.0)
