@@ -62,12 +62,15 @@ class Patches(InducingFeatures):
         selector: Selector,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The selector's choice among distinct patches of uniformly drawn training images."""
+        """The selector's choice among distinct patches of uniformly drawn training images.
+
+        All of them, if there are fewer than ``num``.
+        """
         made = _require_convolutional(kernel)
         images = max(1, MAX_PATCHES // made.num_patches)
         order = torch.randperm(len(x), generator=generator, device=x.device)[:images]
         found = torch.unique(made.patches(x[order]).flatten(0, 1), dim=0)
-        return selector(found, made.patch_kernel, num, generator=generator)
+        return selector(found, made.patch_kernel, min(num, len(found)), generator=generator)
 
     def cross(self, kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
         """sum_p w_p g(x[p], z)."""

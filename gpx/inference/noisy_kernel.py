@@ -49,6 +49,7 @@ class NoisyKernel:
     Attributes:
         kernel, x, noise: as given, the noise without its gradient.
         product_dtype: the lowest dtype of products: ``reduced``, or that of x.
+        memory_budget: as given.
 
     Cost: a product n^2 (d + 1) multiply-adds and n^2 / 2 kernel evaluations; where the matrix is
     stored n^2 multiply-adds per column.
@@ -66,7 +67,7 @@ class NoisyKernel:
     ) -> None:
         self.kernel, self.x, self.noise = kernel, x, noise.detach()
         self._noises: dict[torch.dtype, Tensor] = {}  # by the dtype of the vectors
-        self._memory_budget = memory_budget
+        self.memory_budget = memory_budget
         self._full: KernelMatrix = kernel(x, memory_budget=memory_budget, backend=backend)
         self._reduced: KernelMatrix | None = None
         self.product_dtype = x.dtype
@@ -121,7 +122,7 @@ class NoisyKernel:
         # Triton has its own gradient in one pass; slope products are not shared among processes
         whole = self._full.backend != "triton" and not isinstance(self._full.engine, Sharded)
         if product is not None and whole and has_slope_products(entries.kernel, entries):
-            engine = Chunked(self._memory_budget)
+            engine = Chunked(self.memory_budget)
             grads = stationary_gradient(engine, entries, left, right, product)
             return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))
         sides = [v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right)]

@@ -4,7 +4,7 @@ import public_models
 import pytest
 import torch
 
-from gpx.errors import DataError, NotAvailable, ShapeError
+from gpx.errors import ConfigError, DataError, NotAvailable, ShapeError
 from gpx.inference.joint_law import Conditioned, JointLaw
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -152,3 +152,10 @@ def test_a_prediction_of_too_few_columns_names_the_columns(model_class):
     model.initialise(x, x[:, 0], generator=generator)
     with pytest.raises(ShapeError, match="inputs have 2 columns, but it is made for 3"):
         model.condition(x, x[:, 0]).predict(x[:, :2])
+
+
+@pytest.mark.parametrize("name", ["SGPR", "SVGP", "CGLB", "EffectivePrior"])
+def test_an_empty_posterior_says_that_it_has_no_state(name):
+    model, x, _ = public_models.prepared(name)
+    with pytest.raises(ConfigError, match="is empty: load the state"):
+        model.new_posterior().predict(x)

@@ -42,6 +42,7 @@ class Evidence:
         parts: named terms in nats, for monitoring (fit, complexity, trace, ...); detached.
         report: report of the solver or factorisation.
         facts: further plain values for metrics.json (which path was taken, at what accuracy).
+            ``jitter`` is relative to the mean diagonal of the matrix, as the options are.
     """
 
     value: Tensor

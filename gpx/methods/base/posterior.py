@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Distribution
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
-from gpx.errors import NotAvailable, ShapeError, class_name
+from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
 from gpx.inducing.features import InducingFeatures, Points
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian, NoisyOutputs
@@ -62,12 +62,23 @@ class Posterior(DataSized, ABC):
 
     @property
     def num_inputs(self) -> int | None:
-        """Input columns it expects; None: only the kernel checks them."""
+        """Input columns it expects; None: only the kernel checks them.
+
+        Raises:
+            ConfigError: it has inducing points, and no state yet.
+        """
         basis = getattr(self, "basis", None)
         if isinstance(basis, Basis):
             return basis.num_inputs
         found = self.inducing_variables()
-        return found[0].shape[1] if found and isinstance(found[1], Points) else None
+        if found is None or not isinstance(found[1], Points):
+            return None
+        if found[0].ndim != 2:
+            raise ConfigError(
+                f"{class_name(self)} is empty: load the state of a posterior into it with "
+                "load_state_dict, or take the one that model.condition(x, y) returns"
+            )
+        return found[0].shape[1]
 
     @abstractmethod
     def predict(self, x: Tensor) -> Marginals:

@@ -235,7 +235,7 @@ class CoregionalMLL(Objective[CoregionalModel]):
             value = terms.total()
             if found is not None:
                 value = found.attached(value, observed, row_noise)
-            facts |= {"solver": "cholesky of observed targets", "jitter": report.jitter}
+            facts |= {"solver": "cholesky of observed targets", "jitter": report.relative}
             return Evidence(value, self.kind, terms._asdict(), report, facts)
         terms, outputs_gradient = complete_log_density(
             model.kernel, x, residual, between, noise, gradient=gradient

@@ -137,7 +137,7 @@ def exact_evidence(
     value = terms.total()
     if gradient is not None:
         value = gradient.attached(value, residual, noise)
-    facts: Facts = {"solver": "cholesky", "jitter": report.jitter}
+    facts: Facts = {"solver": "cholesky", "jitter": report.relative}
     return Evidence(value, kind, terms._asdict(), report, facts)
 
 

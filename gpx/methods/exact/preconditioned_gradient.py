@@ -61,7 +61,7 @@ def preconditioned_gradient(
         basis = system.eigenfunctions.under(kernel)
         found = eigenfunction_gradient(basis, x, 2.0 * weighted)
         kernel_gradient.add_found(dict(zip(*found, strict=True)))
-    products = NoisyKernel(kernel, x, system.noise)
+    products = NoisyKernel(kernel, x, system.noise, memory_budget=system.memory_budget)
     kernel_gradient.add_found(products.derivative(left.to(x.dtype), right.to(x.dtype)))
     return LogDensityGradient(residual, noise, kernel_gradient)
 

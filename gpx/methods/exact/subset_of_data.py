@@ -151,7 +151,7 @@ class SubsetModel(Protocol):
 
 
 def _check_chosen(model: SubsetModel) -> None:
-    """Raise ConfigError if there are no rows: their evidence is zero, and the posterior the prior."""
+    """Raise ConfigError if there are no rows, whose posterior would be the prior."""
     if not len(model.rows):
         raise ConfigError(
             f"{class_name(model)}: its rows have not been chosen; call "

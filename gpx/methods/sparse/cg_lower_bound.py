@@ -261,7 +261,7 @@ class CGLowerBound(Objective[SolvedModel]):
             "solver_iterations": found.report.iterations,
             "solver_converged": found.report.converged,
             "evidence_gap": found.gap,
-            "jitter": nystrom.report.jitter,
+            "jitter": nystrom.report.relative,
         }
         return Evidence(value, self.kind, terms._asdict(), found.report, facts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,12 +34,13 @@ class ConvGP(SVGP):
     Args:
         kernel: of g, stationary, on the pixels of a patch; its lengthscales start at the median
             distance between training patches.
-        mean, likelihood, num_data, selector, family, warm_start, refit, jitter: of ``SVGP``.
+        mean, likelihood, selector, family, warm_start, refit, jitter: of ``SVGP``.
         num_inputs: d, pixels of an image.
         image_shape: (height, width) or (channels, height, width); None: square, of one channel.
         patch_size: (height, width) of a patch; one number for both.
         weighted: whether to learn a weight w_p for each position of the patch.
-        num_inducing: M, of patches.
+        num_data: number of training images if known; caps M.
+        num_inducing: M, of patches; at most as many as the training images have that differ.
 
     Raises:
         ConfigError: an unsuitable kernel, image shape or patch size.
@@ -81,13 +83,14 @@ class ConvGP(SVGP):
         sides = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
         channels = shape[0] if len(shape) == 3 else 1
         patch_kernel = for_inputs(kernel, channels * sides[0] * sides[1])
+        images = Convolutional(patch_kernel, shape, sides, weighted=weighted)
         super().__init__(
-            kernel=Convolutional(patch_kernel, shape, sides, weighted=weighted),
+            kernel=images,
             mean=mean,
             likelihood=likelihood,
             num_inputs=num_inputs,
             num_inducing=num_inducing,
-            num_data=num_data,
+            num_data=None if num_data is None else num_data * images.num_patches,
             selector=selector,
             features=Patches(),
             family=family,
@@ -96,12 +99,20 @@ class ConvGP(SVGP):
             jitter=jitter,
         )
 
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: M, if more patches were asked for than there are."""
+        size = self.inducing.shape[0]
+        if "num_inducing" not in super().settle(x):
+            return {}
+        why = f"one per patch of the training images; {self._asked:,} would be more"
+        return {"num_inducing": (size, why)}
+
     def hyperparameters(self) -> Hyperparameters | None:
         """None: initialisation with a dense kernel matrix of images would be too expensive."""
         return None
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Start lengthscales that are trained at the median distance of patches; then ``SVGP``'s."""
+        """Start lengthscales, if trained, at the median distance of patches; then as ``SVGP``."""
         if x.shape[1] == self._num_inputs and is_trained(self.kernel.patch_kernel, "lengthscale"):
             self._start_lengthscales(x, generator)
         super().initialise(x, y, generator=generator)

@@ -341,7 +341,9 @@ class SGPR(Model):
         sums = nystrom_sums(BlockStore(whitener, x, scale=rows.scale), rows.residual)
         inner = InnerFactor(sums, rows.noise)
         if self.automatic:
-            certifier = replace(self._certifier(x, y), kernel=posterior.kernel)
+            # what the caller does to x afterwards must not change the certificate
+            certifier = self._certifier(x.detach().clone(), y)
+            certifier = replace(certifier, kernel=posterior.kernel)
             own = Whitener(posterior.kernel, whitener.z, whitener.factor)
             posterior.certificate = Certificate(certifier, own, sums, report)
         posterior.fill(whitener, inner.factor, inner.weights)

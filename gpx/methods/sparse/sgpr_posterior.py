@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,7 +38,8 @@ class SGPRPosterior(JointLaw):
         inducing_points (M, d), factor (M, M): Z and L = chol(K_zz).
         features: kind of the inducing variables.
         inner_factor (M, M), weights (M,): LB and the mean of v.
-        certificate: with ``num_inducing="auto"``; None otherwise, and after loading from a file.
+        certificate: with ``num_inducing="auto"``; it holds the training data. None otherwise, after
+            loading from a file, and in copies and pickles.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (
@@ -59,6 +60,9 @@ class SGPRPosterior(JointLaw):
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.certificate: Certificate | None = None
         self.register_data_sized()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "certificate": None}
 
     def inducing_variables(self) -> tuple[Tensor, InducingFeatures]:
         """As in ``Posterior``."""

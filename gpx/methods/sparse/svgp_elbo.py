@@ -10,8 +10,9 @@ from torch import Tensor
 from gpx.constraints import cached_parameters
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import CholeskyReport
 from gpx.methods.base.batch import batches_in_order, resolve_row_noise
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.svgp import BoundTerms
 from gpx.tensor_checks import check_at_least
 
@@ -105,6 +106,8 @@ class SVGPELBO(Objective[Variational]):
             share = len(batch.x) / self.total
             total += share * evidence.parts["fit"].double()
         kl = evidence.parts["complexity"]
-        return Evidence(
-            total - kl, "lower_bound", {"fit": total, "complexity": kl}, evidence.report
-        )
+        facts: Facts = {}
+        if isinstance(evidence.report, CholeskyReport):
+            facts["jitter"] = evidence.report.relative
+        parts = {"fit": total, "complexity": kl}
+        return Evidence(total - kl, "lower_bound", parts, evidence.report, facts)

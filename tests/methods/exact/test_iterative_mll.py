@@ -8,11 +8,12 @@ import torch
 from claimed_cuda import claimed_cuda
 
 from gpx.errors import ConfigError, DataError
-from gpx.inference.noisy_kernel import PreconditionedKernel
+from gpx.inference.noisy_kernel import NoisyKernel, PreconditionedKernel
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, Laplace
 from gpx.linalg import AbsoluteResidual, EvidenceBound, UnconvergedWarning, probe_vectors
 from gpx.means import Linear, Zero
+from gpx.methods.exact import preconditioned_gradient
 from gpx.methods.exact.iterative_mll import iterative_gradient, iterative_log_marginal_likelihood
 from gpx.models import SGPR, ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL, IterativeMLL, MarginalLikelihood
@@ -279,6 +280,24 @@ def test_the_objective_follows_the_model(solver):
     assert found.kind == ("exact" if solver in ("auto", "cholesky") else "estimate")
     with pytest.raises(ConfigError, match="BarelyBiasedMLL"):
         MarginalLikelihood(barely_biased=IterativeMLL())
+
+
+@pytest.mark.parametrize("solver", ["iterative", "barely_biased"])
+def test_products_of_the_gradient_keep_to_the_memory_budget(solver, monkeypatch):
+    budgets = []
+
+    class Recorded(NoisyKernel):
+        def derivative(self, *vectors):
+            budgets.append(self.memory_budget)
+            return super().derivative(*vectors)
+
+    monkeypatch.setattr(preconditioned_gradient, "NoisyKernel", Recorded)
+    model, x, y = problem(memory_budget=12_345)
+    model.solver = solver
+    objective = MarginalLikelihood()
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    objective.evidence(model, x, y)
+    assert set(budgets) == {12_345}
 
 
 def test_a_rule_met_without_a_step_leaves_no_bracket_and_a_bound_on_the_fit():

@@ -366,6 +366,12 @@ def test_a_kept_vector_of_targets_that_are_their_mean_has_no_residual():
         assert objective.evidence(model, x, y).report.residual == 0.0
 
 
+@pytest.mark.parametrize("objective", [CollapsedELBO, CGLowerBound])
+def test_the_jitter_of_a_run_is_in_the_unit_of_the_option(objective):
+    model, x, y = problem(RBF(3, outputscale=50.0), jitter=1e-3)
+    assert objective().evidence(model, x, y).facts["jitter"] == 1e-3
+
+
 def test_too_few_steps_still_give_a_bound_above_the_collapsed_one():
     model, x, y = problem(n=150, m=5, noise=1e-5)
     with torch.no_grad():

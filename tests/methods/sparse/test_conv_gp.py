@@ -151,3 +151,14 @@ def test_a_lengthscale_that_is_not_trained_stays():
     made.kernel.patch_kernel.requires_grad_(False)
     made.initialise(x, y, generator=draws())
     assert made.kernel.patch_kernel.lengthscale.item() == pytest.approx(5.0)
+
+
+def test_the_number_of_images_limits_that_of_their_patches():
+    x, y = data(2)
+    assert len(model(num_data=2, num_inducing=12).inducing) == 12
+    made = model(num_data=2, num_inducing=100)
+    size, why = made.settle(x)["num_inducing"]
+    assert size == len(made.inducing) == 2 * 9
+    assert why == "one per patch of the training images; 100 would be more"
+    made.initialise(x[:1].expand(2, 25), y, generator=draws())
+    assert len(made.inducing) == 9  # that differ

@@ -1,6 +1,7 @@
 """Inducing points selected anew between optimisations: what is kept, undone, grown, restored."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -118,6 +119,20 @@ def test_automatic_grows_until_certified_and_keeps_what_is():
     facts = found.condition(x, y).facts()
     assert facts["certified"]
     assert facts["kl_upper_bound"] <= facts["kl_tolerance"] == 0.1
+
+
+def test_a_certificate_is_of_the_rows_it_was_made_for_and_not_in_pickles():
+    x, y = data(50)
+    found = model(num_inducing="auto")
+    found.initialise(x, y, generator=draws())
+    posterior = found.condition(x, y)
+    before = posterior.certificate.certifier.x.clone()
+    x.mul_(3.0)
+    assert torch.equal(posterior.certificate.certifier.x, before)
+    again = pickle.loads(pickle.dumps(posterior))
+    assert again.certificate is None
+    for got, want in zip(again.predict(x), posterior.predict(x), strict=True):
+        assert torch.equal(got, want)
 
 
 def test_automatic_is_certified_after_the_last_round_too():

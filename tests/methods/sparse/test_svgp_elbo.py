@@ -192,6 +192,15 @@ def test_parts_kind_report_and_loss():
     torch.testing.assert_close(objective(model, x, y), -evidence.value / 600)
 
 
+def test_a_larger_jitter_is_among_the_facts_of_a_run():
+    x, y = _problem()
+    model = _model()
+    with torch.no_grad():
+        model.inducing.copy_(x[[0, *range(11)]])  # one of them twice
+    found = SVGPELBO(len(x)).full_evidence(model, x, y, batch_size=20)
+    assert 0.0 < found.facts["jitter"] == found.report.relative
+
+
 def test_invalid_setups_are_refused():
     class Other(Model):
         def condition(self, x, y): ...
