@@ -1,5 +1,8 @@
 """Sums, products and multiples of kernels by name: ``kernel='rbf*periodic + 2*linear'``.
 
+``matern32 per input`` is a sum of kernels, each of one input; how many there are is known when the
+data are loaded (``with_terms_per_input``).
+
 An expression becomes a config like those in configs/kernel, stored where Hydra finds it as a choice
 of ``kernel=``. Its options can be set like any others (``kernel.kernels.0.lengthscale=2``), and
 config.yaml holds the kernel that was built.
@@ -24,11 +27,16 @@ from gpx.options.build import target_of
 from gpx.options.types import check_option_types
 
 GROUP = "kernel"
+SUM = "gpx.kernels.Sum"
 EXAMPLE = "kernel='rbf*periodic + linear'"
 AMPLITUDES = ("outputscale", "slope_variance", "variance", "weight")
 """Options that scale a kernel."""
 SWEEPS = ("choice", "glob", "range", "interval", "shuffle", "sort", "tag")
 """Functions of Hydra for sweeps."""
+PER_INPUT = "per_input"
+"""Option of the config of a sum whose only term stands for one term of each input."""
+COUNTS = ("ard_num_dims", "num_inputs")
+"""Options of kernels that hold the number of inputs."""
 WORDS = {"null": None, "true": True, "false": False}
 
 
@@ -59,7 +67,7 @@ def _stored(argument: str, folders: Sequence[Path]) -> str:
 
 def _is_expression(text: str) -> bool:
     """Whether it is more than a name, and not a list or a function of Hydra."""
-    return bool(re.search(r"[+*()]|\s-\s", text)) and not re.match(
+    return bool(re.search(r"[+*()\s]", text)) and not re.match(
         rf"\[|\{{|({'|'.join(SWEEPS)})\(", text
     )
 
@@ -120,7 +128,9 @@ class _Reader:
             ConfigError: the expression cannot be read, or a name in it does not exist.
         """
         try:
-            return self._node(ast.parse(self.text, mode="eval").body)
+            # a subscript binds as tightly as "per input" is meant: to the kernel before it
+            text = re.sub(r"\s+per\s+input\b", f"[{PER_INPUT}]", self.text)
+            return self._node(ast.parse(text, mode="eval").body)
         except SyntaxError:
             raise self._unreadable("a kernel or a bracket is missing") from None
         except (RecursionError, MemoryError):
@@ -148,6 +158,8 @@ class _Reader:
             )
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
             return self._kernel_with_options(tree, tree.func.id)
+        if isinstance(tree, ast.Subscript) and ast.unparse(tree.slice) == PER_INPUT:
+            return self._per_input(self._node(tree.value))
         raise self._unreadable(f"{ast.unparse(tree)} is not a kernel, sum or product")
 
     def _parts(self, tree: ast.expr, kind: type[ast.operator]) -> list[ast.expr]:
@@ -201,6 +213,16 @@ class _Reader:
             node["ard_num_dims"] = len(node["active_dims"])
         return node
 
+    def _per_input(self, term: dict[str, Any]) -> dict[str, Any]:
+        """The config that ``with_terms_per_input`` replaces by one term of each input."""
+        if "active_dims" not in term or term["active_dims"] is not None:
+            raise self._unreadable(
+                "'per input' follows one kernel that can be restricted to an input, such as "
+                "matern32 per input"
+            )
+        own = {name: 1 for name in COUNTS if term.get(name) is not None}
+        return {**sum_of([{**term, **own}]), PER_INPUT: True}
+
     def _value(self, tree: ast.expr) -> Any:
         if isinstance(tree, ast.Name):  # a word, such as family=matern32
             return WORDS.get(tree.id, tree.id)
@@ -221,7 +243,40 @@ class _Reader:
 
 def sum_of(terms: list[dict[str, Any]]) -> dict[str, Any]:
     """The config of a sum of kernels."""
-    return {"_target_": "gpx.kernels.Sum", "kernels": terms}
+    return {"_target_": SUM, "kernels": terms}
+
+
+def with_terms_per_input(node: dict[str, Any], num_inputs: int) -> dict[str, Any]:
+    """The config of a kernel with every ``term per input`` written out.
+
+    The terms are part of the sum that it stands in, and share its variance.
+
+    Args:
+        node: config of a kernel.
+        num_inputs: number of inputs d.
+    """
+    found = dict(node)
+    if found.pop(PER_INPUT, False):
+        (term,) = found["kernels"]
+        share = _multiplied(term, 1.0 / num_inputs)
+        found["kernels"] = [_of_input(share, place) for place in range(num_inputs)]
+    elif isinstance(found.get("kernels"), list):
+        parts: list[Any] = []
+        for part in found["kernels"]:
+            made = with_terms_per_input(part, num_inputs) if isinstance(part, dict) else part
+            inside = made != part and found.get("_target_") == made["_target_"] == SUM
+            parts += made["kernels"] if inside else [made]
+        found["kernels"] = parts
+    if isinstance(found.get(GROUP), dict):
+        found[GROUP] = with_terms_per_input(found[GROUP], num_inputs)
+    return found
+
+
+def _of_input(node: dict[str, Any], place: int) -> dict[str, Any]:
+    """The node, or the kernel that it scales, restricted to one input."""
+    if isinstance(node.get(GROUP), dict):
+        return {**node, GROUP: _of_input(node[GROUP], place)}
+    return {**node, "active_dims": [place]}
 
 
 def product_of(factors: list[dict[str, Any]]) -> dict[str, Any]:
@@ -253,8 +308,8 @@ def _multiplied(node: dict[str, Any], scale: float) -> dict[str, Any]:
 
     A kernel without an amplitude is wrapped in ``Scale``.
     """
-    if node["_target_"] == "gpx.kernels.Sum":
-        return sum_of([_multiplied(term, scale) for term in node["kernels"]])
+    if node["_target_"] == SUM:
+        return {**node, "kernels": [_multiplied(term, scale) for term in node["kernels"]]}
     if node["_target_"] == "gpx.kernels.Product":
         for place, factor in enumerate(node["kernels"]):
             made = _multiplied(factor, scale)

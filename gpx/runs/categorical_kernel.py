@@ -18,11 +18,10 @@ from gpx.data import Dataset
 from gpx.data.columns.coding import Coding
 from gpx.errors import ConfigError
 from gpx.options.build import target_of
+from gpx.options.kernel_expression import COUNTS
 
 KERNEL = "kernel"
 CATEGORICAL = "gpx.kernels.Categorical"
-COUNTS = ("ard_num_dims", "num_inputs")
-"""Options of kernels that hold the number of inputs."""
 
 
 def with_categorical_kernel(config: DictConfig, data: Dataset) -> DictConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -15,6 +16,7 @@ from gpx.errors import ConfigError, class_name
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.options.build import build, target_of
+from gpx.options.kernel_expression import with_terms_per_input
 from gpx.sampling.seeds import stream
 
 
@@ -124,6 +126,8 @@ def require_all_targets(data: Dataset, model: Model, objective: Objective) -> No
 def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictConfig:
     """A copy of the config with ``facts`` of the data, which building the model needs.
 
+    Terms of the kernel for each input are written out, as their number is known now.
+
     Args:
         config: of the run; its ``choice`` and ``kernel_choice`` are kept.
         data: the rows that the run trains on.
@@ -141,6 +145,9 @@ def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictC
         **before,
         **chosen,
     }
+    if OmegaConf.is_dict(filled.get("kernel")):
+        node: Any = OmegaConf.to_container(filled.kernel, resolve=False)
+        filled.kernel = with_terms_per_input(node, data.num_inputs)
     return filled
 
 

@@ -106,6 +106,64 @@ def test_a_multiple_of_what_has_no_amplitude_is_a_scale():
     assert (node._target_, node.scale) == ("gpx.kernels.Scale", 2.0)
 
 
+def trained_kernel(folder, *options, num_inputs=3):
+    """The kernel in config.yaml of a short run."""
+    x = np.random.default_rng(0).uniform(size=(30, num_inputs))
+    quick = ["approx=exact", "trainer.max_steps=1", "init=constants"]
+    quick += ["trainer.figures=false", "trainer.tensorboard=false"]
+    gpx.fit(x, x.sum(1), *quick, *options, quiet=True, folder=folder)
+    return OmegaConf.load(folder / "config.yaml").kernel
+
+
+def test_a_kernel_per_input_is_a_sum_over_the_inputs_with_its_variance(tmp_path):
+    kernel = trained_kernel(tmp_path / "run", "kernel='matern32 + 3*rbf(lengthscale=2) per input'")
+    assert kernel._target_ == "gpx.kernels.Sum"
+    rest, *terms = kernel.kernels
+    assert (rest._target_, rest.ard_num_dims) == ("gpx.kernels.Matern32", 3)
+    assert [list(term.active_dims) for term in terms] == [[0], [1], [2]]
+    assert {(term.ard_num_dims, term.lengthscale, term.outputscale) for term in terms} == {
+        (1, 2.0, 1.0)
+    }
+
+
+def test_a_run_with_the_printed_kernel_has_the_same_terms_as_kernel_auto(tmp_path):
+    """What kernel=auto prints can be typed."""
+    name = "matern32 + matern32 per input"
+    typed = trained_kernel(tmp_path / "typed", f"kernel='{name}'")
+    found = trained_kernel(
+        tmp_path / "auto",
+        "kernel=auto",
+        f"kernel.candidates=['{name}']",
+        "kernel.max_evaluations=2",
+    )
+    assert len(typed.kernels) == len(found.kernels) == 4
+    for one, other in zip(typed.kernels, found.kernels, strict=True):
+        assert (one._target_, one.active_dims) == (other._target_, other.active_dims)
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("linear per input", [("kernels", 0), ("kernels", 1)]),
+        ("rbf*periodic per input", [("kernels", 1, "kernels", 0), ("kernels", 1, "kernels", 1)]),
+        ("warped(rbf per input)", [("kernel", "kernels", 0), ("kernel", "kernels", 1)]),
+    ],
+)
+def test_a_kernel_per_input_may_be_a_part_of_any_other(text, places, tmp_path):
+    kernel = trained_kernel(tmp_path / "run", f"kernel='{text}'", num_inputs=2)
+    for number, place in enumerate(places):
+        node = kernel
+        for part in place:
+            node = node[part]
+        assert list(node.active_dims) == [number]
+
+
+def test_options_of_a_kernel_per_input_hold_for_each_of_its_terms(tmp_path):
+    options = ("kernel='rbf per input'", "kernel.kernels.0.lengthscale=4")
+    terms = trained_kernel(tmp_path / "run", *options).kernels
+    assert [term.lengthscale for term in terms] == [4, 4, 4]
+
+
 def test_options_of_the_parts_can_be_set():
     config = composed(["kernel=rbf*periodic+linear", "kernel.kernels.0.kernels.1.period=0.25"])
     assert config.kernel.kernels[0].kernels[1].period == 0.25
@@ -142,6 +200,10 @@ def test_kernels_of_the_user(printed, tmp_path):
         ("rbf*(linear-rbf)", "a difference of kernels is not a kernel"),
         ("'rbf - linear'", "a difference of kernels is not a kernel"),
         ("warped(rbf, linear)", "options need names, such as warped(lengthscale=2)"),
+        ("'rbf per inputs'", "a kernel or a bracket is missing"),
+        ("'per input'", "a kernel or a bracket is missing"),
+        ("'(rbf*linear) per input'", "'per input' follows one kernel that can be restricted"),
+        ("'rbf(active_dims=[0]) per input'", "'per input' follows one kernel"),
         ("rbf+2", "2 is not a kernel"),
         ("0*rbf", "0 is not a positive number"),
         ("-1*rbf", "-1 is not a kernel"),
@@ -175,7 +237,14 @@ def test_a_run_keeps_what_was_built(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["rbf+linear", "rbf*periodic", "(rbf+linear)*periodic", "'rbf*periodic + linear'"]
+    "text",
+    [
+        "rbf+linear",
+        "rbf*periodic",
+        "(rbf+linear)*periodic",
+        "'rbf*periodic + linear'",
+        "'rbf per input'",
+    ],
 )
 def test_the_command_line_carries_it(text, printed):
     assert "gpx.kernels.RBF" in printed([f"kernel={text}"])

@@ -24,7 +24,7 @@ from gpx.likelihoods import Gaussian, Likelihood
 from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
 from gpx.options.build import build
-from gpx.options.kernel_expression import kernel_node, sum_of
+from gpx.options.kernel_expression import kernel_node, with_terms_per_input
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
@@ -63,8 +63,6 @@ MAX_SUMMED_INPUTS = 20
 """With more inputs, sums over all inputs are not tried."""
 FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
 """Candidates for grids, where the kernel must factor over the inputs."""
-PER_INPUT = " per input"
-"""Suffix of a kernel in a candidate: a sum of such kernels, one for each input."""
 
 
 def is_open(config: DictConfig) -> bool:
@@ -126,7 +124,9 @@ def with_kernel_chosen(
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
     usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
     names = options["candidates"] or usual
-    nodes = {name: candidate_node(name, folders, data) for name in names}
+    nodes = {
+        name: with_terms_per_input(kernel_node(name, folders), data.num_inputs) for name in names
+    }
     say(f"kernel=auto: comparing on {len(fitter.y):,} rows: {', '.join(names)}")
     fits = [fitter.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
@@ -265,28 +265,6 @@ def candidates_for(num_train: int, num_inputs: int) -> tuple[str, ...]:
     if num_train > EXACT_ROWS["cpu"]:
         return found
     return (*found, *(NONLOCAL if num_inputs <= MAX_SUMMED_INPUTS else NONLOCAL[:1]))
-
-
-def candidate_node(name: str, folders: Sequence[Path], data: Dataset) -> Node:
-    """The config of a candidate: a kernel's name or expression.
-
-    The last term may end in `` per input``.
-    """
-    if not name.endswith(PER_INPUT):
-        return kernel_node(name, folders)
-    rest, plus, each = name.removesuffix(PER_INPUT).rpartition("+")
-    if not each.strip().isidentifier():
-        raise ConfigError(
-            f"kernel.candidates={name}: '{PER_INPUT.strip()}' must follow the name of a kernel as "
-            f"the last term, for example 'matern32 + rbf{PER_INPUT}'"
-        )
-    terms = []
-    for place in range(data.num_inputs):
-        term = kernel_node(f"{each.strip()}(active_dims=[{place}])", folders)
-        if "outputscale" in term:  # so that the sum has variance 1
-            term["outputscale"] = 1.0 / data.num_inputs
-        terms.append(term)
-    return sum_of([kernel_node(rest, folders), *terms] if plus else terms)
 
 
 def _options(node: DictConfig) -> dict[str, Any]:

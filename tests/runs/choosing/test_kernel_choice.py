@@ -110,8 +110,8 @@ def test_classes_are_compared_by_laplace(tmp_path):
         ("kernel.candidates=[]", "expected a list of kernels"),
         ("kernel.candidates=[rbff]", "there is no kernel rbff; did you mean rbf"),
         (
-            "kernel.candidates=['rbf*rbf per input']",
-            "'per input' must follow the name of a kernel",
+            "kernel.candidates=['rbf + (rbf*rbf) per input']",
+            "'per input' follows one kernel",
         ),
         ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
         ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
