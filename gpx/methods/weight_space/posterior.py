@@ -12,6 +12,7 @@ from gpx.backends import row_slices
 from gpx.bases.base import Basis
 from gpx.linalg.memory import working_memory
 from gpx.methods.base.posterior import Marginals, Posterior
+from gpx.methods.base.trained_columns import TrainedColumns
 from gpx.methods.weight_space.block_diagonal import CellCovariance
 from gpx.methods.weight_space.cells import Cells
 
@@ -22,7 +23,7 @@ PANEL = 512
 """Rows of a triangular root that are multiplied at a time."""
 
 
-class QSGPPosterior(Posterior):
+class QSGPPosterior(TrainedColumns, Posterior):
     """f(x) = phi(x)^T w under q(w) = N(mu, C C^T); mean phi^T mu, variance |C^T phi|^2.
 
     Self-contained: has its own copy of the basis (kernel hyperparameters and frequency seed).
@@ -61,6 +62,11 @@ class QSGPPosterior(Posterior):
         self.register_buffer("weight_mean", like.new_zeros(blocks, width))
         self.register_buffer("scale", like.new_zeros(blocks, width))
         self.register_buffer("dense", like.new_zeros(blocks, width, num_dense))
+
+    @property
+    def num_inputs(self) -> int | None:
+        """As in ``Posterior``; where the basis takes any number of columns, that of training."""
+        return self.basis.num_inputs or self.trained_columns
 
     def _chunks(self, x: Tensor, blocks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Chunks of ``blocks`` (None: all): block numbers (L,) and their features (n, L W)."""

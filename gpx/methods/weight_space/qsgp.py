@@ -307,6 +307,7 @@ class QSGP(WeightSpaceModel):
         posterior.to(device=scale.device, dtype=self.family.mean.dtype)
         if isinstance(self.family, BlockDiagonalWeights):
             posterior.covariance = self.family.covariance.share()
+        posterior.remember_columns(posterior.weight_mean, x.shape[1])
         posterior.weight_mean.copy_(self.family.mean)
         posterior.scale.copy_(scale)
         posterior.dense.copy_(self.family.dense_of(blocks))

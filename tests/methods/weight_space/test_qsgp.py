@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpx.bases import ImportanceWeightedFourier, KernelDictionary, RandomFourier
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, Softmax, StudentT
 from gpx.means import Constant, Zero
@@ -215,3 +215,19 @@ def test_the_number_of_functions_follows_the_rows(num_data, expected):
     asked = QSGP(RBF(2), Zero(), Gaussian(), 400, num_data=num_data)
     assert asked.basis.num_basis == 400
     assert asked.settle(torch.zeros(3, 2)) == {}
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_inputs_of_another_width_than_in_training_are_refused(columns):
+    """Features of an isotropic kernel would be those of other functions."""
+    model, x, y = problem(kernel=RBF())
+    posterior = model.condition(x, y)
+    loaded = model.new_posterior()
+    loaded.load_state_dict(posterior.state_dict())
+    for found in (posterior, loaded):
+        with pytest.raises(ShapeError, match=f"inputs have {columns} columns.*made for 2"):
+            found.predict(x.new_zeros(4, columns))
+    without = {k: v for k, v in posterior.state_dict().items() if "columns" not in k}
+    loaded.load_state_dict(without)  # as earlier versions stored it
+    assert loaded.num_inputs is None
+    assert torch.equal(loaded.predict(x).mean, posterior.predict(x).mean)
