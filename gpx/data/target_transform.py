@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -14,6 +13,7 @@ from scipy.stats import boxcox_normmax, norm
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
+from gpx.backends import row_slices
 from gpx.data.columns.numbers import Floats
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
@@ -26,6 +26,8 @@ MAX_KNOTS, ROWS_PER_KNOT = 100, 20
 
 QUADRATURE_NODES = 100
 """Nodes of the Gauss-Hermite rule for mean and variance of a target."""
+MOMENT_VALUES = 1 << 16
+"""Values that are held at a time for moments; one for each row and part if these are more."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class TransformedLaw(Distribution):
         super().__init__(base.batch_shape, validate_args=False)
         self.base, self.transform, self.parts = base, transform, parts
         self.target_mean, self.target_scale = target_mean, target_scale
+        self._kept_moments: dict[bool, tuple[Tensor, Tensor]] = {}
 
     def own_unit(self, value: Tensor) -> Tensor:
         """Standardised target -> target in its own unit, float64."""
@@ -242,23 +245,31 @@ class TransformedLaw(Distribution):
     @property
     def mean(self) -> Tensor:
         """Mean, by a Gauss-Hermite rule of ``QUADRATURE_NODES`` nodes."""
-        return self._moments[0]
+        return self._moments()[0]
 
     @property
     def variance(self) -> Tensor:
         """Variance, by the same rule."""
-        return self._moments[1]
+        return self._moments()[1]
 
-    @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance; a node at a time, so that memory is that of a few (n, parts)."""
+        """Mean and variance, kept; those without a graph only for calls that need none."""
+        with_graph = torch.is_grad_enabled()
+        if with_graph not in self._kept_moments:
+            self._kept_moments[with_graph] = self._computed_moments()
+        return self._kept_moments[with_graph]
+
+    def _computed_moments(self) -> tuple[Tensor, Tensor]:
+        """Some nodes at a time, so that memory is that of ``MOMENT_VALUES`` or a few (n, parts)."""
         at, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
         centre, spread = self.parts.mean.double(), self.parts.stddev.double()
+        nodes = torch.as_tensor(at).to(centre)
+        shares = torch.as_tensor(weights / weights.sum()).to(centre)
         mean, square = torch.zeros_like(centre), torch.zeros_like(centre)
-        for z, w in zip(at.tolist(), (weights / weights.sum()).tolist(), strict=True):
-            values = self.from_base(centre + spread * z)
-            mean = mean + w * values
-            square = square + w * values.square()
+        for rows in row_slices(len(nodes), max(1, MOMENT_VALUES // max(1, centre.numel()))):
+            values = self.from_base(centre.unsqueeze(-1) + spread.unsqueeze(-1) * nodes[rows])
+            mean = mean + values @ shares[rows]
+            square = square + values.square() @ shares[rows]
         if isinstance(self.base, MixtureSameFamily):
             mixture: Categorical = self.base.mixture_distribution
             share = mixture.probs.double()

@@ -55,14 +55,14 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
             f"there are no configs in {config_folder}: reinstall gpx with pip install gpx-torch, "
             "or from its repository with pip install -e ."
         )
-    try:
-        with COMPOSING:
+    with COMPOSING:
+        try:
             overrides = with_kernel_expressions(overrides, [config_folder])
             check_choices(overrides, config_folder)
             with _composing(config_folder):
                 return with_choices_made(compose("train", overrides=list(overrides)))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, config_folder, overrides)) from error
+        except (HydraException, OmegaConfBaseException) as error:  # explained by composing again
+            raise ConfigError(explain(error, config_folder, overrides)) from error
 
 
 @contextmanager

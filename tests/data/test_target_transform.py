@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, StudentT
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpx.data import Table
+from gpx.data import Table, target_transform
 from gpx.data.target_transform import TargetTransform, TransformedLaw, require_positive
 from gpx.errors import ConfigError, DataError
 
@@ -163,8 +163,9 @@ def test_targets_that_have_no_transform() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_moments_take_the_memory_of_a_few_values_for_each_part(
-    kind: str, targets: np.ndarray
+    kind: str, targets: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(target_transform, "MOMENT_VALUES", 100)
     rows, parts = 50, 20
     largest = 0
 
@@ -185,3 +186,24 @@ def test_moments_take_the_memory_of_a_few_values_for_each_part(
     with Recorder():
         assert law.mean.shape == law.variance.shape == (rows,)
     assert largest <= rows * parts
+
+
+def test_moments_are_those_of_one_node_at_a_time(
+    targets: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    normal = Normal(torch.randn(30).double(), torch.full((30,), 0.5).double())
+    transform = TargetTransform.fitted("log", targets)
+    together = TransformedLaw(normal, transform, 0.0, 1.0)
+    monkeypatch.setattr(target_transform, "MOMENT_VALUES", 1)
+    apart = TransformedLaw(normal, transform, 0.0, 1.0)
+    torch.testing.assert_close(together.mean, apart.mean)
+    torch.testing.assert_close(together.variance, apart.variance)
+
+
+def test_a_mean_has_its_graph_after_a_variance_without_one(targets: np.ndarray) -> None:
+    centre = torch.zeros(3).double().requires_grad_()
+    law = TransformedLaw(Normal(centre, 0.5), TargetTransform.fitted("log", targets), 0.0, 1.0)
+    with torch.no_grad():
+        assert not law.variance.requires_grad
+    assert law.mean.requires_grad
+    assert law.variance.requires_grad

@@ -67,7 +67,9 @@ class FrameFolder(GridSource):
         files = sorted(
             file
             for file in folder.iterdir()
-            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+            if file.suffix.lower() in SUFFIXES
+            and not file.name.startswith(".")
+            and not file.is_dir()
         )
         if not files:
             raise DataError(f"{folder} holds no images ({', '.join(SUFFIXES)})")

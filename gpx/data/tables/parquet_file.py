@@ -101,10 +101,9 @@ def _values(column: Any, name: str, where: str, texts: bool) -> Values:
     try:
         kind = str(column.type)
         if kind.startswith(("timestamp", "date")):
-            # nanoseconds are cut off, as those of data frames are
-            exact = not kind.startswith("timestamp[ns")
-            micro = column.cast("timestamp[us]", safe=exact)
-            return micro.to_numpy().astype("datetime64[us]")
+            if not kind.startswith("timestamp[ns"):  # NumPy cuts nanoseconds off, Arrow refuses to
+                column = column.cast("timestamp[us]")
+            return column.to_numpy().astype("datetime64[us]")
         if kind.startswith(("bool", "int", "uint", "half", "float", "double", "decimal")):
             found = np.asarray(column.to_numpy(), dtype=np.float64)
             if texts and kind.startswith(("int", "uint")) and (np.abs(found) >= 2.0**53).any():

@@ -353,12 +353,10 @@ def _has_even_coordinates(kernel: Kernel) -> bool:
         return all(map(_has_even_coordinates, kernel.parts))
     if isinstance(kernel, Scale) and computes_as(kernel, Scale):
         return _has_even_coordinates(kernel.kernel)
-    own = type(kernel)
-    return (
-        isinstance(kernel, Stationary)
-        and own.covariance is Stationary.covariance
-        and own.coordinates in (Stationary.coordinates, Periodic.coordinates, Wendland.coordinates)
-    )
+    if not isinstance(kernel, Stationary) or type(kernel).covariance is not Stationary.covariance:
+        return False
+    known = (Stationary.coordinates, Periodic.coordinates, Wendland.coordinates)
+    return type(kernel).coordinates in known
 
 
 @torch.no_grad()

@@ -122,3 +122,11 @@ def test_hidden_files_and_folders_are_no_frames(tmp_path):
     (tmp_path / "._1.png").write_bytes(b"of a file system")
     (tmp_path / "old.png").mkdir()
     assert FrameFolder(str(tmp_path)).grid().values.shape == (2, 2)
+
+
+def test_a_frame_that_is_a_link_to_nothing_is_an_error(tmp_path):
+    """Left out in silence, all later frames would move."""
+    imsave(tmp_path / "1.png", np.ones((2, 2)), cmap="gray", vmin=0.0, vmax=1.0)
+    (tmp_path / "2.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(DataError, match=r"2\.png"):
+        FrameFolder(str(tmp_path)).grid()

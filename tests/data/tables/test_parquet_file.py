@@ -72,9 +72,9 @@ class TestWithItsPackage:
     def test_times_are_cut_off_after_microseconds(self, write) -> None:  # type: ignore[no-untyped-def]
         pyarrow = pytest.importorskip("pyarrow")
         day = 86_400 * 10**9
-        when = pyarrow.array([day + 1, 2 * day + 1999], pyarrow.timestamp("ns"))
-        table = ParquetFile(write(when=when, y=[1.0, 2.0])).table()
-        assert table.x[:, 0].tolist() == [1.0, 2.0 + 1e-6 / 86_400]
+        when = pyarrow.array([day + 1, 2 * day + 1999, -1], pyarrow.timestamp("ns"))
+        table = ParquetFile(write(when=when, y=[1.0, 2.0, 3.0])).table()
+        assert table.x[:, 0].tolist() == [1.0, 2.0 + 1e-6 / 86_400, -1e-6 / 86_400]
 
     def test_texts_coded_by_a_dictionary(self, write) -> None:  # type: ignore[no-untyped-def]
         pyarrow = pytest.importorskip("pyarrow")
