@@ -231,6 +231,16 @@ def test_a_committee_that_was_stopped_between_its_rules_is_run_again(script, mon
     assert len(asked) == 1  # all rules are there
 
 
+@pytest.mark.parametrize(("name", "arguments"), [("swsgp/large", ()), ("experts/compare", (1,))])
+def test_seconds_by_the_clock_are_not_shown_as_processor_seconds(script, name, arguments):
+    module = script(name)
+    trained = json.loads(module.MAIN_ROAD.read_text())
+    for row in module.main_road(*arguments):
+        kind = "svgp" if "svgp" in row["run"] else "sgpr"
+        assert row["processor seconds"] is None
+        assert row[module.TRAINING] == trained[kind]["metrics"]["train.seconds"]
+
+
 def test_the_commoner_class_of_training_rows_is_judged_on_test_rows(script):
     module = script("swsgp/airline")
     train, test = torch.tensor([1, 1, 0]), torch.tensor([0, 0, 0, 1])
