@@ -193,13 +193,12 @@ def trained_table(runs: Rows) -> None:
             "over hyperparameters: 4 chains of 100 + 400 steps, with several classes 200 + 1,000; "
             "the largest R-hat and the smallest effective sample size of all latents and "
             "hyperparameters over the folds. Seconds of processor time.",
-            "What stands behind the failures. The rows of chains on two classes are of coordinates "
+            "Coordinates of the chains. The rows of banana and breast cancer are of coordinates "
             "about the mode. On digits, which the inputs separate, it is far from the mean: at "
             "outputscale 16 (lengthscale 8, 1,200 updates) R-hat of the latents is 1.50 about it, "
             "with 8 effective samples, and 1.06 with 67 about the mean of expectation propagation. "
-            "These coordinates are the default now: digits, fold 0, at the same length, have R-hat "
-            "1.045, 77 effective samples and NLP 0.033 (one run, not in the table). With several "
-            "classes coordinates are still those of the mode.",
+            "The row of digits is of the latter, which are the default. With several classes "
+            "coordinates are still those of the mode.",
             "Laplace on wine: the approximation itself fails, not its hyperparameters. At those "
             "that it learns on fold 0 (lengthscale 11, outputscale 1,080) its NLP is 0.201 and "
             "that of elliptical slices at the same ones 0.007. The inputs separate the classes, so "
