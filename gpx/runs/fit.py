@@ -120,7 +120,8 @@ def fit(
             ``data=npz``.
         y (n,): numbers, counts or class labels (numbers or texts), depending on the likelihood;
             (n, p) for p outputs. With several outputs NaN marks a missing target
-            (``approx=coregional``, or ``svgp`` with ``likelihood=gaussian_outputs``).
+            (``approx=coregional``, or ``svgp`` with ``likelihood=gaussian_outputs`` or
+            ``mixed_outputs``).
         options: as on the command line, ``group=choice`` or ``name=value``; if one is given twice,
             the last is used. Without ``approx=`` the method is chosen by the data, and
             ``model.choice`` of the metrics says which and why.
@@ -129,9 +130,9 @@ def fit(
         noise (n,): known noise variance of each row, in the squared unit of y, added to the learned
             noise variance.
         weights (n,): how many observations each row stands for, for targets of any kind. Noise and
-            weights are taken by ``approx=exact``, ``vecchia``, ``sgpr``, ``fitc`` and, with any
-            likelihood, by ``svgp`` and networks; rows of ``test=`` have no known noise and weight
-            one.
+            weights are taken by ``approx=exact``, ``sod``, ``vecchia``, ``sgpr``, ``fitc``,
+            ``fic``, ``sor``, ``dtc`` and, with other likelihoods, too, by ``svgp``, ``swsgp``,
+            ``vnngp`` and networks; rows of ``test=`` have no known noise and weight one.
         kernel, mean, likelihood: modules of gpx or of one's own, or texts as in the options of
             these names::
 
