@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ class Chain(OwnSteps[ModelT]):
         asked: ``burn_in + iterations`` as configured. It stays the number of steps when burn-in
             is shortened, also in a resumed run: the steps saved are used for samples.
         cut: whether burn-in was shortened, which changes ``burn_in`` and ``thin``.
+        most_samples: number of samples at which every second one is dropped; twice what was asked
+            for. A chain whose thinning was reduced, and that then goes on, would exceed it.
     """
 
     burn_in: int
@@ -29,6 +32,7 @@ class Chain(OwnSteps[ModelT]):
     thin: int
     asked: int
     cut = False
+    most_samples: float = math.inf
 
     def check_limit(self, limit: int) -> None:
         """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""

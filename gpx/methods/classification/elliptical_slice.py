@@ -92,6 +92,7 @@ class EllipticalSlice(Chain[SampledGP]):
         self.chains, self.thin, self.updates = chains, thin, updates
         self.burn_in, self.iterations = burn_in, iterations
         self.asked = burn_in + iterations
+        self.most_samples = 2 * (iterations // thin)
         self.around: Around = around
         self.saved: dict[str, Any] = {}
         self.trace: list[Tensor] = []
@@ -331,6 +332,16 @@ class EllipticalSlice(Chain[SampledGP]):
         model.samples = torch.cat([model.samples, self.positions])
         model.latents = torch.cat([model.latents, latents])
         self.trace.append(fit.clone())
+        while len(self.trace) >= self.most_samples:
+            # those of chains with twice the thinning
+            model.samples = self._every_second(model.samples)
+            model.latents = self._every_second(model.latents)
+            self.trace = self.trace[1::2]
+            self.thin, self.cut = 2 * self.thin, True
+
+    def _every_second(self, kept: Tensor) -> Tensor:
+        """Of stored states (samples * chains, ...), those of every second sample."""
+        return kept.unflatten(0, (-1, self.chains))[1::2].flatten(0, 1)
 
     def diagnostics(self) -> Facts:
         """Largest R-hat and smallest bulk effective sample size of the stored samples.

@@ -59,8 +59,6 @@ class MALA(Chain[Reweighted]):
 
     inference = "type1"
     """Inference that the model must have; see ``Reweighted.check_optimizer``."""
-    most_samples: float = math.inf
-    """Number of samples at which every second one is dropped; above what was asked for."""
     unit = "steps of the chain"
     purpose = "samples the hyperparameters of Reweighted models"
     model_type = Reweighted

@@ -478,3 +478,26 @@ def test_chains_that_would_start_where_no_frame_exists_start_nearer_the_centre(
     without_wide_frames(0.5)
     with pytest.raises(DidNotConverge, match="too wide"):  # at the centre, where it is one
         chain.step(0, x, y, generator=torch.Generator())
+
+
+def test_chains_that_go_on_after_they_were_cut_short_keep_about_the_samples_asked_for():
+    x, y = points(6, seed=2)
+    options = {"chains": 2, "burn_in": 4, "iterations": 40, "thin": 8}
+    generators = [torch.Generator().manual_seed(0) for _ in range(2)]
+    models = [SampledGP(**parts(Bernoulli())).double() for _ in generators]
+    chains = [EllipticalSlice(**options) for _ in generators]
+    for model, chain, generator in zip(models, chains, generators, strict=True):
+        model.initialise(x, y, generator=torch.Generator())
+        chain.bind(model, x, 0)
+        chain.burn_in, chain.thin = 4, 1  # as after a run of 8 steps
+        if chain is chains[1]:
+            chain.most_samples = math.inf
+        for step in range(44):
+            chain.step(step, x, y, generator=generator)
+    thinned, every = models
+    assert (chains[0].thin, len(chains[0].trace)) == (8, 5)
+    wanted = [2 * step + chain for step in range(7, 40, 8) for chain in (0, 1)]
+    for name in ("samples", "latents"):
+        assert torch.equal(getattr(thinned, name), getattr(every, name)[wanted])
+    fits = [chains[1].trace[step] for step in range(7, 40, 8)]
+    assert torch.equal(torch.stack(chains[0].trace), torch.stack(fits))
