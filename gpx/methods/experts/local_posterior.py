@@ -28,14 +28,17 @@ class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function of the nearest expert at x (t, d)."""
         mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
-        blocks = [
-            (block, PointsByExpert.of(self.regions.nearest(x[block]), len(self.sizes)))
-            for block in self.row_blocks(x)
-        ]
-        seen = sum((points.counts for _, points in blocks), torch.zeros_like(self.sizes))
+        # one array for all blocks: small results of each, kept between the large arrays of
+        # distances, would hinder the allocator from using the memory of those again
+        nearest = torch.empty(len(x), dtype=torch.long, device=x.device)
+        blocks = list(self.row_blocks(x))
+        for block in blocks:
+            nearest[block] = self.regions.nearest(x[block])
+        seen = torch.bincount(nearest, minlength=len(self.sizes)) > 0
         # a batch of experts, whose factors may not be kept, predicts all its points in turn
-        for members in self.experts(seen > 0)[1] if blocks else ():
-            for block, points in blocks:
+        for members in self.experts(seen)[1] if blocks else ():
+            for block in blocks:
+                points = PointsByExpert.of(nearest[block], len(self.sizes))
                 chosen = points.of_experts(members.batch.experts)
                 if chosen is None:
                     continue

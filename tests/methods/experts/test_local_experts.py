@@ -15,7 +15,8 @@ from gpx.inducing import ClusterBlocks, ColumnBlocks, RandomBlocks
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
-from gpx.methods.experts.posterior import ExpertsPosterior
+from gpx.methods.experts.local_posterior import PointsByExpert
+from gpx.methods.experts.posterior import MAX_BLOCK_ROWS, ExpertsPosterior
 from gpx.models import ExactGP, LocalExperts
 from gpx.objectives import ExpertsMLL
 from gpx.priors import LogNormal, Priors
@@ -97,6 +98,25 @@ def test_experts_that_are_not_kept_are_factorised_one_after_the_other(monkeypatc
     monkeypatch.setattr(ExpertsPosterior, "_members", noted)
     assert torch.equal(posterior.predict(new).mean, want.mean)
     assert len(held) == len(posterior.regions.nearest(new).unique()) < 5
+
+
+def test_the_points_of_one_block_of_test_rows_are_sorted_and_held_at_a_time(monkeypatch):
+    x, y, _ = dense.data()
+    posterior = local(x, y, num_experts=5).condition(x, y)
+    new = torch.randn(40, x.shape[1], generator=draws(2), dtype=x.dtype)
+    want = posterior.predict(new)
+    held, sort = [], PointsByExpert.of
+
+    def noted(expert, num_experts):
+        assert sum(order() is not None for order in held) <= 1
+        found = sort(expert, num_experts)
+        held.append(weakref.ref(found.order))
+        return found
+
+    monkeypatch.setattr(PointsByExpert, "of", noted)
+    monkeypatch.setitem(MAX_BLOCK_ROWS, "cpu", 8)
+    torch.testing.assert_close(posterior.predict(new), want, rtol=1e-12, atol=1e-12)
+    assert len(held) >= 5
 
 
 @pytest.mark.parametrize("kernel", dense.KERNELS)
