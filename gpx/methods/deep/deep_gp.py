@@ -95,8 +95,8 @@ def copy_kernel_parameters(
     """Copy kernel parameters to a later layer; lengthscales only of the inputs it also sees."""
     for name, value in source.named_parameters():
         own = target.get_parameter(name)
-        if value.numel() > 1 and not sees_inputs:
-            continue  # one number for each input
+        if value.ndim and not sees_inputs:
+            continue  # a number for each input; one for all of them has no dimension
         if own.shape == value.shape:
             own.copy_(value)
         elif len(own) > num_inputs and len(value) == num_inputs:

@@ -137,7 +137,7 @@ class DeepSVGP(NetworkModel):
         """Place the inducing points of each layer among the linearly mapped data; start q(u)."""
         self.likelihood.start(y)
         first, *others = self.layers
-        for layer in others:
+        for layer in others:  # if wide enough, their last d inputs start as those of the model
             copy_kernel_parameters(first.kernel, layer.kernel, x.shape[1])
         *hidden, head = self.layers
         few = few_rows(x, generator)

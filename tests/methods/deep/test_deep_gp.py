@@ -28,8 +28,7 @@ def data():
 def model(likelihood=None, **options):
     return DeepGP(
         likelihood=Gaussian(NOISE) if likelihood is None else likelihood,
-        num_inputs=2,
-        **{"kernel": RBF(2, [0.9, 1.3], 1.2), "num_features": 30, "width": 3}
+        **{"kernel": RBF(2, [0.9, 1.3], 1.2), "num_inputs": 2, "num_features": 30, "width": 3}
         | {"predict_samples": 8, **options},
     )
 
@@ -228,15 +227,25 @@ def test_later_layers_take_the_lengthscales_of_the_inputs():
     torch.testing.assert_close(made.layers[1].kernel.lengthscale, want)
 
 
-@pytest.mark.parametrize("width", [2, 3])
-def test_layers_that_see_no_inputs_take_none_of_their_lengthscales(width):
-    made = model(skip=False, width=width, kernel=RBF(2, 1.1))
-    made.layers[0].kernel.lengthscale = torch.tensor([0.4, 5.0])
+@pytest.mark.parametrize("num_inputs", [1, 2])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_layers_that_see_no_inputs_take_none_of_their_lengthscales(width, num_inputs):
+    kernel = RBF(num_inputs, 1.1)
+    made = model(skip=False, width=width, kernel=kernel, num_inputs=num_inputs)
+    made.layers[0].kernel.lengthscale = torch.tensor([0.4, 5.0][:num_inputs])
     made.layers[0].kernel.outputscale = 2.5
-    made.initialise(*data(), generator=draws())
+    x, y = data()
+    made.initialise(x[:, :num_inputs], y, generator=draws())
     later = made.layers[1].kernel
     torch.testing.assert_close(later.lengthscale, torch.full((width,), 1.1))
     torch.testing.assert_close(later.outputscale, torch.tensor(2.5))
+
+
+def test_layers_that_see_no_inputs_take_the_one_lengthscale_of_all():
+    made = model(skip=False, kernel=RBF(lengthscale=1.1))
+    made.layers[0].kernel.lengthscale = 0.4
+    made.initialise(*data(), generator=draws())
+    torch.testing.assert_close(made.layers[1].kernel.lengthscale, torch.tensor(0.4))
 
 
 @pytest.mark.parametrize(

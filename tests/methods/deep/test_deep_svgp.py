@@ -33,7 +33,7 @@ def parts(likelihood=None):
 
 
 def model(likelihood=None, **options):
-    return DeepSVGP(**parts(likelihood), **{"predict_samples": 6, **options})
+    return DeepSVGP(**{**parts(likelihood), "predict_samples": 6, **options})
 
 
 def started(*arguments, **options):
@@ -65,6 +65,16 @@ def test_at_the_start_two_layers_are_one():
     torch.testing.assert_close(hidden.mean, two.layers[0].inducing, rtol=0.0, atol=1e-9)
     assert float((found.mean - want.mean).square().mean()) < 0.1
     assert float((found.mean - y).square().mean()) < 0.3 * float(y.var())
+
+
+def test_hidden_functions_that_start_as_the_inputs_have_their_lengthscales():
+    made = model(depth=2, width=3, kernel=RBF(2, 1.3))
+    made.layers[0].kernel.lengthscale = torch.tensor([0.4, 5.0])
+    x, y = data()
+    made.initialise(x, y, generator=draws(3))
+    assert torch.equal(made.layers[0].mean(x)[:, 1:], x)
+    later = made.layers[1].kernel.lengthscale
+    torch.testing.assert_close(later, torch.tensor([1.3, 0.4, 5.0]))
 
 
 def test_draws_propagate_row_by_row():
