@@ -246,29 +246,29 @@ def sum_of(terms: list[dict[str, Any]]) -> dict[str, Any]:
     return {"_target_": SUM, "kernels": terms}
 
 
-def with_terms_per_input(node: dict[str, Any], num_inputs: int) -> dict[str, Any]:
+def with_terms_per_input(node: dict[str, Any], columns: Sequence[int]) -> dict[str, Any]:
     """The config of a kernel with every ``term per input`` written out.
 
     The terms are part of the sum that it stands in, and share its variance.
 
     Args:
         node: config of a kernel.
-        num_inputs: number of inputs d.
+        columns: numbers of the inputs that have a term, mostly all.
     """
     found = dict(node)
     if found.pop(PER_INPUT, False):
         (term,) = found["kernels"]
-        share = _multiplied(term, 1.0 / num_inputs)
-        found["kernels"] = [_of_input(share, place) for place in range(num_inputs)]
+        share = _multiplied(term, 1.0 / len(columns))
+        found["kernels"] = [_of_input(share, place) for place in columns]
     elif isinstance(found.get("kernels"), list):
         parts: list[Any] = []
         for part in found["kernels"]:
-            made = with_terms_per_input(part, num_inputs) if isinstance(part, dict) else part
+            made = with_terms_per_input(part, columns) if isinstance(part, dict) else part
             inside = made != part and found.get("_target_") == made["_target_"] == SUM
             parts += made["kernels"] if inside else [made]
         found["kernels"] = parts
     if isinstance(found.get(GROUP), dict):
-        found[GROUP] = with_terms_per_input(found[GROUP], num_inputs)
+        found[GROUP] = with_terms_per_input(found[GROUP], columns)
     return found
 
 

@@ -95,6 +95,17 @@ def category_columns(coding: Coding) -> tuple[list[list[int]], list[int]]:
     return groups, others
 
 
+def columns_of_kernel(config: DictConfig, data: Dataset) -> list[int]:
+    """Indices of the inputs of the kernel that ``kernel=`` names.
+
+    With ``data.categories=kernel`` these are the inputs that are no categories, unless all are.
+    """
+    every = list(range(data.num_inputs))
+    if config.data.get("categories") != KERNEL or data.coding is None:
+        return every
+    return category_columns(data.coding)[1] or every
+
+
 def _of_columns(node: dict[str, Any], columns: list[int], num_inputs: int) -> dict[str, Any]:
     """The node of a kernel, restricted to ``columns`` of ``num_inputs`` inputs.
 

@@ -17,6 +17,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.options.build import build, target_of
 from gpx.options.kernel_expression import with_terms_per_input
+from gpx.runs.categorical_kernel import columns_of_kernel
 from gpx.sampling.seeds import stream
 
 
@@ -147,7 +148,7 @@ def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictC
     }
     if OmegaConf.is_dict(filled.get("kernel")):
         node: Any = OmegaConf.to_container(filled.kernel, resolve=False)
-        filled.kernel = with_terms_per_input(node, data.num_inputs)
+        filled.kernel = with_terms_per_input(node, columns_of_kernel(config, data))
     return filled
 
 

@@ -54,6 +54,13 @@ def test_the_kernel_is_the_product_that_is_said():
     np.testing.assert_allclose(kernel.evaluate(x).detach(), want, rtol=1e-12)
 
 
+def test_a_kernel_per_input_has_a_term_for_each_number_and_none_for_a_text(tmp_path):
+    trained("approx=exact", "kernel='matern52 per input'", folder=tmp_path / "run")
+    terms, categorical = OmegaConf.load(tmp_path / "run" / "config.yaml").kernel.kernels
+    assert [list(term.active_dims) for term in terms.kernels] == [[0], [4]]
+    assert categorical.groups == [[1, 2, 3], [5, 6]]
+
+
 def test_a_saved_run_is_loaded_and_gone_on_with(tmp_path, monkeypatch):
     fitted = trained("approx=exact", folder=tmp_path / "whole")
     loaded = gpx.load(tmp_path / "whole")

@@ -25,6 +25,7 @@ from gpx.likelihoods.gaussian import NoisyOutputs
 from gpx.linalg.processes import sharing
 from gpx.options.build import build
 from gpx.options.kernel_expression import kernel_node, with_terms_per_input
+from gpx.runs.categorical_kernel import columns_of_kernel
 from gpx.runs.choosing.kernel_fit import Fit, KernelFitter, Node
 from gpx.runs.choosing.method_choice import EXACT_ROWS
 from gpx.runs.choosing.series_kernels import composed_kernel, decomposed
@@ -124,9 +125,8 @@ def with_kernel_chosen(
     fitter, clock = fitter_on(order[:count]), _Clock(seconds)
     usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
     names = options["candidates"] or usual
-    nodes = {
-        name: with_terms_per_input(kernel_node(name, folders), data.num_inputs) for name in names
-    }
+    columns = columns_of_kernel(config, data)
+    nodes = {name: with_terms_per_input(kernel_node(name, folders), columns) for name in names}
     say(f"kernel=auto: comparing on {len(fitter.y):,} rows: {', '.join(names)}")
     fits = [fitter.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
