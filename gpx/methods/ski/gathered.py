@@ -22,6 +22,8 @@ MOST_MISSING = 4
 """A table is used if it has at most so many times the wanted waves."""
 MOMENT_ENTRIES = 1 << 22
 """Entries of a working array over some of the rows."""
+BLOCK = 256
+"""Rows and columns of a block of a matrix whose transpose is added."""
 
 
 @dataclass
@@ -204,12 +206,21 @@ def _second_moment(values: Tensor, indices: Tensor, points: int) -> Tensor:
         for i in range(width):  # of one axis each, whose block of W^T W is a small one
             for j in range(i, width):
                 found.index_add_(0, place[i] * points + place[j], w[i] * w[j])
-    half = found.view(points, points)
     # pairs of different positions were added once, in one of both orders
-    own = torch.zeros_like(half.diagonal()).index_add_(
-        0, indices.flatten(), values.square().flatten()
-    )
-    return (half + half.mT).sub_(own.diag())
+    found = _add_transpose(found.view(points, points))
+    own = found.new_zeros(points).index_add_(0, indices.flatten(), values.square().flatten())
+    found.diagonal().sub_(own)
+    return found
+
+
+def _add_transpose(matrix: Tensor) -> Tensor:
+    """M + M^T for M (m, m), in its place; by blocks that fit into a cache."""
+    blocks = [slice(first, first + BLOCK) for first in range(0, len(matrix), BLOCK)]
+    for i, rows in enumerate(blocks):
+        for columns in blocks[i:]:
+            both = matrix[rows, columns] + matrix[columns, rows].mT
+            matrix[rows, columns], matrix[columns, rows] = both, both.mT
+    return matrix
 
 
 def _gram_by_lag(total: Tensor, shape: tuple[int, ...]) -> Tensor:

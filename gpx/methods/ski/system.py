@@ -33,6 +33,9 @@ TRACE_PER_ROW, MAX_TRACE = 5e-5, 1.0
 MAX_FACTOR_BYTES = 1 << 30
 """Largest memory of a low-rank part that is stored as an array, which limits its rank; of that part
 at the rows; and of W^T W."""
+TIMES_PER_WEIGHT = 16
+"""Columns of a dense product that take the time of one weight per row of W in sparse products:
+these are ten to thirty times slower per multiply-add, and a step has two or three of them."""
 MAX_DENSE_ROWS = 10_000
 """Most rows of a matrix that is factorised for reference."""
 
@@ -65,8 +68,8 @@ class SKISystem:
         left_out: ``negligible``.
         preconditioner: Q = W C^T C W^T + noise I, an approximation of A.
 
-    Cost: m r^2 + n r^2 once, or much less if K is a Kronecker product or n is so large that C W^T
-    is not stored.
+    Cost: m r^2 + n r^2 once; m r^2 + m^2 r if n is so large that W^T W, which is kept with the
+    data, takes less time than C W^T; or much less if K is a Kronecker product.
     """
 
     def __init__(
@@ -139,12 +142,22 @@ class SKISystem:
         )
 
     def _stores_rows(self, part: PivotedPart) -> bool:
-        """Whether C W^T (r, n) is stored."""
+        """Whether C W^T (r, n) is stored; otherwise products go through the grid.
+
+        A step multiplies n r (r + a few q) times with C W^T for q weights per row, and m^2 r times
+        with W^T W (m, m), so that many rows are cheaper through the grid. W that changes with every
+        step has a new W^T W each time, which costs what it saves.
+        """
         rows, points = self.detached_weights.shape[-2:]
+        columns = part.rank + TIMES_PER_WEIGHT * self.detached_weights.values.shape[-1]
+        if not self.weights.values.requires_grad and points**2 <= min(
+            rows * columns, MAX_FACTOR_BYTES // 8
+        ):
+            return False
         return part.rank <= MAX_FACTOR_BYTES // (8 * (rows + 2 * points))
 
     def moment_times_pivots(self, part: PivotedPart) -> Tensor:
-        """W^T W C^T (m, r) of greedy pivots, without a graph; computed once if n is large."""
+        """W^T W C^T (m, r) of greedy pivots, without a graph; kept unless C W^T is stored."""
         w = self.detached_weights
         if self._stores_rows(part):
             return w.mT.matmul(w.matmul(part.factor.mT))

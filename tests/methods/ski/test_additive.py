@@ -15,6 +15,7 @@ from gpx.methods.ski.additive import additive_kernel, with_scales
 from gpx.methods.ski.projection import LinearProjection
 from gpx.models import SKI, SKIStream
 from gpx.objectives import SKIEvidence
+from gpx.operators import Interpolation
 
 
 def problem(d=5, n=60, kernel=RBF, projection=None, **options):
@@ -88,8 +89,10 @@ def test_the_rank_does_not_fall_with_the_number_of_rows(points, projection, monk
     """C times W^T need not fit into memory: the same numbers come from products over the grid."""
     made = None if projection is None else LinearProjection(5, 4, projection, seed=1)
     model, x, y = problem(n=4000, grid_size=points, projection=made)
-    want = SKIEvidence().evidence(model, x, y), model.condition(x, y)
-    slopes = gradients(model, want[0].value)
+    with monkeypatch.context() as at_rows:
+        at_rows.setattr(system.SKISystem, "_stores_rows", lambda *_: True)
+        want = SKIEvidence().evidence(model, x, y), model.condition(x, y)
+        slopes = gradients(model, want[0].value)
     rank, grid = want[1].facts()["variance_rank"], model.grid.size
     limit = 16 * 150 * grid  # bytes of C and a copy, for 150 pivots
     assert limit < 8 * rank * len(x)
@@ -102,6 +105,57 @@ def test_the_rank_does_not_fall_with_the_number_of_rows(points, projection, monk
     torch.testing.assert_close(gradients(model, found[0].value), slopes, rtol=1e-6, atol=1e-6)
     ours, theirs = (posterior.predict(x[:50]) for _, posterior in (found, want))
     torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_of_many_rows_no_product_has_a_column_for_every_pivot(monkeypatch):
+    """All pivots see the rows through W^T W, made once; evidence and predictions stay the same."""
+    model, x, y = problem(n=3000)
+    probes = 8
+    columns, made, multiply, moment = [], [], Interpolation._by_batch, gathered._second_moment
+
+    def watched(weights, block, *, forward):
+        columns.append(block.shape[-1] if len(weights.values) == len(x) else 0)
+        return multiply(weights, block, forward=forward)
+
+    monkeypatch.setattr(Interpolation, "_by_batch", watched)
+    monkeypatch.setattr(gathered, "_second_moment", lambda *a: made.append(1) or moment(*a))
+
+    def results():
+        columns.clear()
+        evidence = SKIEvidence(probes=probes).evidence(model, x, y)
+        slopes = gradients(model, evidence.value)
+        return evidence.value, slopes, model.condition(x, y).predict(x[:50]).variance
+
+    found, _ = results(), results()
+    rank = model.system(x).part.rank
+    assert 0 < max(columns) <= 2 * probes < rank
+    assert len(made) == 1
+    monkeypatch.setattr(system.SKISystem, "_stores_rows", lambda *_: True)
+    for ours, theirs in zip(found, results(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=0)
+    assert max(columns) >= rank  # what is avoided
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_pivots_are_stored_at_few_rows_and_at_rows_that_a_projection_moves(learned):
+    """W^T W (m, m) would cost more for many points, and as much if it is new at every step."""
+    projection = LinearProjection(5, 4, "unit", seed=1) if learned else None
+    size = {"n": 3000} if learned else {"n": 60, "grid_size": 200}
+    model, x, _ = problem(projection=projection, **size)
+    made = model.system(x)
+    assert made.data._second_moment is None
+    assert made._stores_rows(made.part)
+
+
+def test_of_pairs_of_weights_in_any_order_second_moments_are_those_of_the_array():
+    """Over several blocks of the matrix, the last of which is not full."""
+    generator = torch.Generator().manual_seed(0)
+    points = 2 * gathered.BLOCK + 9
+    order = torch.rand(400, points, generator=generator).argsort(1)[:, :4]
+    values = torch.randn(400, 4, generator=generator, dtype=torch.float64)
+    w = Interpolation(values, order, num_columns=points)
+    found = gathered._second_moment(values, order, points)
+    torch.testing.assert_close(found, w.to_dense().mT @ w.to_dense(), rtol=0.0, atol=1e-13)
 
 
 @pytest.mark.parametrize("variance", ["low_rank", "quadratic_form"])
