@@ -25,6 +25,14 @@ class InDouble:
     def __init__(self, kernel: Kernel, dtype: torch.dtype) -> None:
         self.kernel = kernel if dtype == torch.float64 else copy.deepcopy(kernel).double()
 
+    @torch.no_grad()
+    def follow(self, kernel: Kernel) -> None:
+        """Take over the parameters of ``kernel``, which was given and has changed since."""
+        if self.kernel is not kernel:
+            pairs = zip(self.kernel.parameters(), kernel.parameters(), strict=True)
+            for own, changed in pairs:
+                own.copy_(changed)
+
     def evaluate(self, x1: Tensor, x2: Tensor | None = None) -> Tensor:
         """k at all pairs, (n1, d) and (n2, d) -> (n1, n2); None: x1 twice."""
         return self.kernel.evaluate(x1.double(), None if x2 is None else x2.double()).double()

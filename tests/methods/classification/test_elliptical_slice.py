@@ -14,6 +14,7 @@ from gpx.means import Constant, Zero
 from gpx.methods.classification import elliptical_slice as elliptical_slice_module
 from gpx.methods.classification import frame as frame_module
 from gpx.methods.classification.frame import Frame, frame_of, frames_of
+from gpx.methods.classification.prior_matrix import InDouble
 from gpx.methods.classification.sampled_posterior import prior_factor, prior_factors
 from gpx.models import ExactGP, ExpectationPropagationGP, LaplaceGP, SampledGP
 from gpx.objectives import LatentLikelihood
@@ -256,6 +257,31 @@ def test_going_on_from_a_checkpoint_is_the_same_chain():
         assert torch.equal(other.samples, whole.samples)
         assert torch.equal(other.latents, whole.latents)
         assert torch.equal(other.whitened, whole.whitened)
+
+
+def test_in_float32_a_step_copies_the_kernel_once(monkeypatch):
+    copies, make = [], InDouble.__init__
+
+    def noted(self, kernel, dtype):
+        copies.append(dtype)
+        make(self, kernel, dtype)
+
+    monkeypatch.setattr(InDouble, "__init__", noted)
+    x, y = points(8)
+    model = SampledGP(**parts(Bernoulli()))
+    run(model, x.float(), y.float(), chains=3, burn_in=2, iterations=4, thin=1)
+    assert copies == [torch.float32] * 6
+
+
+def test_chains_in_float32_start_as_in_float64():
+    x, y = points(8)
+    narrow, wide = SampledGP(**parts(Bernoulli())), SampledGP(**parts(Bernoulli())).double()
+    options = {"chains": 3, "burn_in": 0, "iterations": 4, "thin": 4}
+    x = x.float()
+    run(narrow, x, y.float(), **options)
+    run(wide, x.double(), y, **options)
+    torch.testing.assert_close(narrow.samples, wide.samples, rtol=1e-3, atol=1e-3)
+    assert float((narrow.samples[0] - narrow.samples[1]).abs().min()) > 0.01
 
 
 def test_the_model_has_the_state_of_the_last_chain():

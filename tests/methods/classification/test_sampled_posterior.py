@@ -3,8 +3,9 @@
 import torch
 
 from gpx.kernels import RBF
-from gpx.means import Zero
+from gpx.means import Constant, Zero
 from gpx.methods.classification.hyper_position import HyperPosition
+from gpx.methods.classification.prior_matrix import InDouble
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 
 
@@ -20,3 +21,32 @@ def test_functions_follow_their_samples_in_the_order_drawn():
     assert not torch.equal(drawn, drawn.sort().values)
     paths = posterior.sample_paths(12, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(paths(x), latents[drawn], atol=1e-4, rtol=0.0)
+
+
+def test_in_float32_a_prediction_copies_the_kernel_once_for_all_samples(monkeypatch):
+    """Each sample still has its own hyperparameters: those of the same posterior in float64."""
+
+    def posterior(dtype):
+        kernel, mean = RBF(1, 0.5, 1.0).to(dtype), Constant(0.1).to(dtype)
+        made = SampledPosterior(kernel, mean)
+        place = HyperPosition([kernel, mean]).read()
+        samples = place + torch.tensor([[0.0], [0.0], [0.7]], dtype=torch.float64)
+        latents = torch.tensor([[-1.0, 0.5, 0.3], [0.2, 0.1, -0.4], [0.6, 1.0, -0.2]])
+        made.keep(x.to(dtype), inputs=x)
+        made.keep(samples, samples=samples, latents=latents)
+        return made
+
+    x = torch.tensor([[0.0], [0.75], [2.0]])
+    new = torch.tensor([[0.25], [1.5]])
+    want = posterior(torch.float64).components(new.double())
+    copies, make = [], InDouble.__init__
+
+    def noted(self, kernel, dtype):
+        copies.append(dtype)
+        make(self, kernel, dtype)
+
+    monkeypatch.setattr(InDouble, "__init__", noted)
+    found = posterior(torch.float32).components(new)
+    assert copies == [torch.float32]
+    torch.testing.assert_close(found.mean.double(), want.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.variance.double(), want.variance, rtol=1e-4, atol=1e-5)
