@@ -14,7 +14,8 @@ def read_options(
     """Options by name.
 
     Args:
-        arguments: ``name=value``, one each.
+        arguments: ``name=value``, one each; quotes around a whole value, which ``train.py`` needs
+            where there are spaces, are left out.
         known, required: names that may be given, and those that must be.
         script: command whose ``--help`` messages refer to.
 
@@ -24,6 +25,8 @@ def read_options(
     options: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
         if name in known and not value:
             raise ConfigError(f"{name}= has no value; write {name}=... ({script} --help)")
         if not equals or name not in known:

@@ -14,6 +14,13 @@ def test_names_and_values():
     assert read("run=a=b", "points=c") == {"run": "a=b", "points": "c"}
 
 
+def test_values_may_be_quoted_as_those_of_training():
+    assert read("run='a b'", 'points="c"') == {"run": "a b", "points": "c"}
+    assert read("run=a'b'", "points='") == {"run": "a'b'", "points": "'"}
+    with pytest.raises(ConfigError, match="run= has no value"):
+        read("run=''")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
