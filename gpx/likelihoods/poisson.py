@@ -28,11 +28,14 @@ class Poisson(Likelihood):
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """y f - exp(f) - log y!; (..., n)."""
-        return _log_probability(y, f, f)
+        wide = f.double()
+        return _log_probability(y, wide, wide).to(torch.promote_types(y.dtype, f.dtype))
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """y mean - exp(mean + variance / 2) - log y!; (n,)."""
-        return _log_probability(y, mean, mean.double() + 0.5 * variance.double())
+        wide = mean.double()
+        found = _log_probability(y, wide, torch.add(wide, variance.double(), alpha=0.5))
+        return found.to(torch.promote_types(y.dtype, mean.dtype))
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
         """Mixture of Poisson distributions at the quadrature nodes (overdispersed), in float64.
@@ -58,8 +61,7 @@ class _Poisson(torch.distributions.Poisson):
 
 
 def _log_probability(y: Tensor, f: Tensor, log_rate: Tensor) -> Tensor:
-    """y f - exp(log_rate) - log y!; (..., n)."""
-    # in float64: of a count of a million the terms are 1e7 nats, and a few remain
-    count, rate = y.double(), log_rate.double().exp()
-    found = count * f.double() - rate - (count + 1.0).lgamma()
-    return found.to(torch.promote_types(y.dtype, f.dtype))
+    """y f - exp(log_rate) - log y!; (..., n), float64 as f and log_rate."""
+    # of a count of a million the terms are 1e7 nats, and a few remain
+    count = y.double()
+    return count * f - log_rate.exp() - (count + 1.0).lgamma()

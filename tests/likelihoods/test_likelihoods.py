@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from scipy import integrate, stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.likelihoods import (
@@ -153,6 +154,25 @@ def test_predictive_variances_are_exact():
     counts = Poisson().double().predictive(mean, variance)
     assert counts.mean.item() == pytest.approx(rate, rel=1e-10)
     assert counts.variance.item() == pytest.approx(rate + rate**2 * math.expm1(0.4), rel=1e-8)
+
+
+def test_expectations_of_counts_in_float32_convert_each_number_once():
+    """To float64 and back, forward and backward: steps on a device have that many launches."""
+    conversions = []
+
+    class Conversions(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.overloadpacket.__name__ == "_to_copy":
+                conversions.append(kwargs["dtype"])
+            return function(*args, **(kwargs or {}))
+
+    y, mean = torch.tensor([3.0]), torch.tensor([0.3], requires_grad=True)
+    variance = torch.tensor([0.2], requires_grad=True)
+    with Conversions():
+        value = Poisson().expected_log_prob(y, mean, variance)
+        assert conversions == [torch.float64] * 3 + [torch.float32]
+        value.sum().backward()
+    assert sorted(map(str, conversions[4:])) == ["torch.float32"] * 2 + ["torch.float64"]
 
 
 def test_poisson_predictive_sums_to_one():
