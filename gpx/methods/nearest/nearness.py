@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from gpx.inference.neighbour_conditional import near_coordinates, near_rows
+from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel
+from gpx.kernels.constant import Constant
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.nearest import NearestSearch, smallest_columns
 
@@ -36,11 +38,21 @@ def mean_variance(kernel: Kernel, z: Tensor) -> Tensor:
     The mean over some hundred points at even steps: at a single one, a kernel that is not
     stationary may have no variance.
     """
-    if isinstance(kernel, Stationary):  # the same everywhere; a step has fewer launches
-        return kernel.diagonal(z[:1]).mean()
+    if _same_everywhere(kernel):  # a step has fewer launches
+        return kernel.diagonal(z[:1])[0]
     variances = kernel.diagonal(z[:: max(1, len(z) // VARIANCE_POINTS)])
     # in this form, the mean of equal variances is exactly that variance
     return variances[0] + (variances - variances[0]).mean()
+
+
+def _same_everywhere(kernel: Kernel) -> bool:
+    """Whether k(x, x) is known to be the same at every x."""
+    variance = type(kernel).variance  # subclasses may have one of their own
+    if isinstance(kernel, (Sum, Product)) and variance in (Sum.variance, Product.variance):
+        return all(map(_same_everywhere, kernel.parts))
+    if isinstance(kernel, Scale) and variance is Scale.variance:
+        return _same_everywhere(kernel.kernel)
+    return variance in (Stationary.variance, Constant.variance)
 
 
 @torch.no_grad()
