@@ -169,7 +169,8 @@ class Basis(DataSized, ABC):
         Args:
             statistics: of the training data.
             unit_noise: keep a noise variance of one: the outputscale becomes the ratio of the two.
-            noise (): a noise variance that is not trained; given only then.
+            noise (): a noise variance that is not trained; given only then, and only to methods
+                that have this keyword.
 
         Returns:
             the factor () applied to the outputscale, the noise variance () that goes with it, and a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -84,9 +85,17 @@ def fix_functions(
     """
     note = basis.start(x, residual, noise, generator=generator, spent=spent)
     statistics = sufficient_statistics(basis, x, residual)
-    given = {"noise": noise} if fixed_noise and not unit_noise else {}
+    fixed = fixed_noise and not unit_noise
+    given = {"noise": noise} if fixed and _takes_noise(basis) else {}
     found = basis.fit_scales(statistics, unit_noise=unit_noise, **given)
     if found is None:
         return Start(statistics, noise.double(), note)
-    factor, noise, remark = found
+    factor, best, remark = found
+    noise = noise if fixed else best
     return Start(statistics.scaled(factor), noise.double(), note + remark)
+
+
+def _takes_noise(basis: Basis) -> bool:
+    """Whether ``fit_scales``, perhaps of a user's class, has the keyword ``noise``."""
+    parameters = inspect.signature(basis.fit_scales).parameters
+    return "noise" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

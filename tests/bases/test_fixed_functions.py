@@ -87,6 +87,35 @@ def test_a_noise_of_one_leaves_a_fixed_outputscale_alone():
     assert (float(factor), float(noise)) == (1.0, 1.0)
 
 
+class WithoutNoise(GridFeatures):
+    """A basis that chooses its outputscale together with a noise variance of its own."""
+
+    def fit_scales(self, statistics, *, unit_noise=False):
+        return super().fit_scales(statistics, unit_noise=unit_noise)
+
+
+class AnyKeyword(GridFeatures):
+    def fit_scales(self, statistics, **options):
+        self.options = options
+        return super().fit_scales(statistics, **options)
+
+
+def test_a_fixed_noise_is_kept_where_a_basis_does_not_ask_for_it():
+    x, y = data()
+    generator = torch.Generator()
+    basis = WithoutNoise(RBF(2, 0.8), 20, 2, noise_first=True).double()
+    found = fix_functions(basis, x, y, NOISE, generator=generator, fixed_noise=True)
+    assert float(found.noise) == float(NOISE)
+    assert float(fix_functions(basis, x, y, NOISE, generator=generator).noise) != float(NOISE)
+
+
+def test_a_fixed_noise_is_given_to_a_basis_that_takes_any_keyword():
+    x, y = data()
+    basis = AnyKeyword(RBF(2, 0.8), 20, 2, noise_first=True).double()
+    fix_functions(basis, x, y, NOISE, generator=torch.Generator(), fixed_noise=True)
+    assert basis.options == {"unit_noise": False, "noise": NOISE}
+
+
 def test_centres_of_a_dictionary_are_rows_of_the_data():
     x, y = data()
     basis, _ = start("dictionary", x, y)
