@@ -30,7 +30,8 @@ class KernelDictionary(Basis):
         block_size: upper limit of columns per block (the largest divisor of m below it is taken);
             only affects how columns are sampled, since every column costs the same.
         precision: initial value of every s_i, in inverse squared units of a weight.
-        sparse: whether gradients of the precisions are sparse, for AdaGrad or SGD.
+        sparse: whether gradients of the precisions are sparse, for AdaGrad or SGD: for QSRVM. QSGP
+            trains them with the kernel's parameters, by Adam, which needs dense ones.
 
     Attributes:
         log_precision (m, 1): parameter, log s; a table, so that its gradient can be sparse.

@@ -21,6 +21,9 @@ LEAST_PIVOT = 0.999
 """Smallest diagonal entry of the Cholesky factor of I + Phi^T Phi / noise accepted from float32
 products. It is at least 1 in exact arithmetic; a smaller one shows that their rounding is near the
 noise variance."""
+LARGEST_ROUNDING = 2e-4
+"""Largest rounding of r^T E r / n from float32 products, in nats: where residuals have more than
+some 1,700 times the noise variance, what the features leave of them is not known in float32."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +266,8 @@ def fitted_accurately(
 
     The rounding of float32 products grows with the number of rows and, divided by the noise, may
     exceed the identity in I + Phi^T Phi / noise. The factor of that matrix shows it
-    (``LEAST_PIVOT``); then the sums are made a second time.
+    (``LEAST_PIVOT``). It may also exceed what the features leave of r^T E r, a difference of large
+    numbers (``LARGEST_ROUNDING``). In both cases the sums are made a second time.
 
     Args:
         accumulate: makes the sums, with products in the dtype it is given.
@@ -280,7 +284,10 @@ def fitted_accurately(
         except NotPositiveDefinite:
             pass
         else:
-            if bool(found.factor.diagonal().min() >= LEAST_PIVOT):
+            energy = sums.squared if noise is None else sums.squared / noise
+            rounding = torch.finfo(dtype).eps * energy / sums.num_data
+            pivot = found.factor.diagonal().min()
+            if bool((pivot >= LEAST_PIVOT) & (rounding <= LARGEST_ROUNDING)):
                 return sums, found
     sums = accumulate(torch.float64)
     return sums, FittedWeights(sums, scale, noise)

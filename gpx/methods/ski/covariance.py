@@ -15,6 +15,7 @@ from gpx.backends import Entries
 from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel, computes_as
+from gpx.kernels.constant import Constant
 from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
@@ -349,6 +350,8 @@ def kernel_factors(
 
 def _has_even_coordinates(kernel: Kernel) -> bool:
     """Whether the classes of all parts say that they are functions of |tau_i|: no test needed."""
+    if computes_as(kernel, Constant):
+        return True
     if isinstance(kernel, (Sum, Product)) and computes_as(kernel, Sum, Product, AxisProduct):
         return all(map(_has_even_coordinates, kernel.parts))
     if isinstance(kernel, Scale) and computes_as(kernel, Scale):

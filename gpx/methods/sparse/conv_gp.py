@@ -104,6 +104,8 @@ class ConvGP(SVGP):
         size = self.inducing.shape[0]
         if "num_inducing" not in super().settle(x):
             return {}
+        if self._asked is None:
+            return {"num_inducing": (size, "half the patches of the training images, at most 512")}
         why = f"one per patch of the training images; {self._asked:,} would be more"
         return {"num_inducing": (size, why)}
 

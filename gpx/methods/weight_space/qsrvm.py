@@ -141,6 +141,8 @@ class QSRVM(WeightSpaceModel):
         self.num_data.fill_(float(n))
         if bool(self.family.mean.any()):
             self.family.mean.zero_()
+            if isinstance(self.family, ChevronWeights):
+                self.family.dense.zero_()
             self.basis.log_precision.fill_(math.log(self.precision))
         draw_centres(self.basis.centres, x, generator)
         groups = list(torch.arange(self.basis.num_blocks, device=x.device).split(self.group))

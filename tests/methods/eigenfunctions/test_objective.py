@@ -62,6 +62,22 @@ def test_in_float32_the_value_is_that_of_its_features_where_rounding_is_above_th
     torch.testing.assert_close(found, law.log_prob(y.double()), rtol=1e-5, atol=0)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("noise", [1e-3, 1e-5])
+def test_in_float32_the_fit_of_few_functions_to_many_rows_keeps_its_digits(noise):
+    """Every function is well determined, so that no pivot tells of rounding."""
+    model, x, y = problem(n=20_000, p=12, dtype=torch.float32, noise_floor=0.0, correction=False)
+    y = model.basis(x) @ torch.randn(12) + 0.3 * noise**0.5 * torch.randn(len(x)) + model.mean(x)
+    model.likelihood.noise_variance = torch.tensor(noise)
+    features, residual = model.basis(x).double(), (y - model.mean(x)).double()
+    inner = torch.eye(12).double() + features.mT @ features / noise
+    projected = features.mT @ residual / noise
+    fit = residual.square().sum() / noise - projected @ torch.linalg.solve(inner, projected)
+    logdet = torch.logdet(inner) + len(x) * math.log(2 * math.pi * noise)
+    found = EVIDENCE.evidence(model, x, y).value
+    assert float(found) == pytest.approx(-0.5 * float(fit + logdet), abs=2e-3 * len(x) / 2)
+
+
 def gradients(value, model):
     return torch.autograd.grad(value, [p for g in model.parameter_groups().values() for p in g])
 

@@ -160,5 +160,7 @@ def test_the_number_of_images_limits_that_of_their_patches():
     size, why = made.settle(x)["num_inducing"]
     assert size == len(made.inducing) == 2 * 9
     assert why == "one per patch of the training images; 100 would be more"
+    size, why = model(num_data=2, num_inducing=None).settle(x)["num_inducing"]
+    assert (size, why) == (9, "half the patches of the training images, at most 512")
     made.initialise(x[:1].expand(2, 25), y, generator=draws())
     assert len(made.inducing) == 9  # that differ

@@ -139,15 +139,19 @@ def test_precisions_have_a_group_of_their_own():
     assert not any(p is own for p in groups["hyperparameters"])
 
 
-def test_a_second_start_finds_what_a_first_one_would():
-    again, x, y = problem(n=30, sweeps=20)
-    fresh, _, _ = problem(n=30, sweeps=0)
+@pytest.mark.parametrize("num_dense", [0, 3])
+def test_a_second_start_finds_what_a_first_one_would(num_dense):
+    again, x, y = problem(n=30, sweeps=20, num_dense=num_dense)
+    fresh, _, _ = problem(n=30, sweeps=0, num_dense=num_dense)
     fresh.sweeps = 20
+    if num_dense:
+        again.family.dense.data.fill_(0.7)
     fresh.likelihood.load_state_dict(again.likelihood.state_dict())
     for model in (fresh, again):
         model.initialise(x, -y, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(again.family.mean, fresh.family.mean)
     torch.testing.assert_close(again.basis.log_precision, fresh.basis.log_precision)
+    torch.testing.assert_close(again.family.state_dict(), fresh.family.state_dict())
 
 
 def test_sweeps_leave_a_fixed_noise_variance():
