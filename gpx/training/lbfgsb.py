@@ -215,11 +215,19 @@ class LBFGSB(Optimizer):
             why it stopped, in words.
 
         Raises:
-            CheckpointError: a recorded run does not replay (other data, code or thread count).
+            CheckpointError: a recorded run does not replay (other data, code or thread count), or
+                is of another number of parameters.
         """
         record = self.record
         if record.start is None:
             record.start = values_of(parameters)
+        trained = sum(parameter.numel() for parameter in parameters)
+        if len(record.start) != trained:
+            raise CheckpointError(
+                f"the search of this checkpoint has {len(record.start)} numbers and the model "
+                f"trains {trained} (fixed ones are not trained): this run cannot go on, start it "
+                "anew"
+            )
         recorded, restarts = record.evaluations, set(record.restarts)
         record.evaluations = []
         limits = limits_of(parameters, lower)

@@ -318,6 +318,24 @@ def test_state_round_trip_continues_exactly():
     assert torch.equal(run(None), run(7))
 
 
+def test_a_run_goes_on_where_a_parameter_that_was_trained_is_fixed_now(caplog):
+    """Without the moments of its role: those of the others cannot be told apart."""
+    a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+    before = FirstOrder({"hyperparameters": {"algorithm": "adam", "lr": 0.1}})
+    before.bind({"hyperparameters": [a, b]}, 3)
+    before.before_step(0)
+    (a.square().sum() + b.square().sum()).backward()
+    before.step(0)
+    now = FirstOrder({"hyperparameters": {"algorithm": "adam", "lr": 0.1}})
+    now.bind({"hyperparameters": [b]}, 3)
+    now.load_state_dict(before.state_dict())
+    assert "moments of another algorithm are dropped, or of other parameters" in caplog.text
+    now.before_step(1)
+    b.square().sum().backward()
+    now.step(1)
+    torch.testing.assert_close(b.detach(), torch.full((3,), 0.8))
+
+
 @pytest.mark.parametrize("option", ["momentum", "weight_decay"])
 def test_dense_options_on_sparse_gradients_are_one_sentence(option):
     table = nn.Parameter(torch.zeros(10, 1))

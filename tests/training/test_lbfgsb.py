@@ -152,6 +152,19 @@ def test_a_record_that_does_not_replay_is_an_error():
         other.minimise(again, lambda: rosenbrock(again), 6, lambda *_: None)
 
 
+def test_a_record_of_other_parameters_is_an_error_in_words():
+    """Of a run that was stopped by a version that trained more of them."""
+    parameters = fresh_parameters()
+    solver = LBFGSB()
+    solver.minimise(parameters, lambda: rosenbrock(parameters), 6, lambda *_: None)
+    other = LBFGSB()
+    other.load_state_dict(solver.state_dict())
+    fewer = [nn.Parameter(torch.zeros(1, dtype=torch.float64))]
+    total = sum(p.numel() for p in parameters)
+    with pytest.raises(CheckpointError, match=f"has {total} numbers and the model trains 1 .*anew"):
+        other.minimise(fewer, lambda: fewer[0].square().sum(), 9, lambda *_: None)
+
+
 @pytest.mark.parametrize("kind", [NotPositiveDefinite, DidNotConverge])
 def test_line_search_steps_back_from_an_infeasible_point(kind):
     parameter = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
