@@ -17,13 +17,16 @@ from gpx.options.build import target_of
 
 GROUPS = ("objective", "optimizer")
 """Config groups whose node may have choices."""
+OF_ALL_INPUTS = "${facts.num_inputs}"
+"""A lengthscale for each input of the data, in configs of kernels."""
 
 
 def with_choices_made(config: DictConfig) -> DictConfig:
     """A copy of a composed config in which nodes with choices are replaced by the selected one.
 
     Options beside the choices override those of the selected node unless they are null. A choice
-    that is a whole config (``@package _global_``) sets its other nodes, too.
+    that is a whole config (``@package _global_``) sets its other nodes, too. The number of inputs
+    that a projection gives the kernel goes to the parts of a sum or product.
 
     Raises:
         ConfigError: an option is set that the selected class does not have, or a class cannot be
@@ -36,9 +39,20 @@ def with_choices_made(config: DictConfig) -> DictConfig:
     for group in GROUPS:
         if isinstance(content.get(group), dict) and "choices" in content[group]:
             _choose(content, group, likelihood)
+    kernel = content.get("kernel")
+    if isinstance(kernel, dict) and "ard_num_dims" in kernel and "kernels" in kernel:
+        _replace(kernel["kernels"], OF_ALL_INPUTS, kernel.pop("ard_num_dims"))
     made = OmegaConf.create(content)
     assert isinstance(made, DictConfig)
     return made
+
+
+def _replace(node: Any, old: str, new: Any) -> None:
+    """Give every option ``ard_num_dims`` below a node that is ``old`` the value ``new``."""
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        if isinstance(part, dict) and part.get("ard_num_dims") == old:
+            part["ard_num_dims"] = new
+        _replace(part, old, new)
 
 
 def _choose(content: dict[Any, Any], group: str, likelihood: Any) -> None:

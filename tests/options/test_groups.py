@@ -23,6 +23,15 @@ def test_a_projection_is_chosen_by_name(kind):
     assert config.kernel.ard_num_dims == 2
 
 
+def test_parts_of_a_kernel_have_a_lengthscale_for_each_projected_input():
+    kernel = "kernel='rbf + matern32*linear(ard_num_dims=null)'"
+    found = composed(["approx=ski", "projection=unit", "approx.projection.num_outputs=3", kernel])
+    first, second = found.kernel.kernels
+    assert "ard_num_dims" not in found.kernel
+    assert first.ard_num_dims == second.kernels[0].ard_num_dims == 3
+    assert second.kernels[1].ard_num_dims is None  # as it was set
+
+
 def test_an_additive_projection_has_a_function_for_every_input_unless_told_otherwise():
     config = composed(["approx=ski", "projection=additive", "approx.projection.num_outputs=5"])
     assert config.approx.additive
