@@ -86,17 +86,20 @@ class DataSized(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-class InDoublePrecision(DataSized):
-    """A module whose ``data_sized`` and ``in_double`` buffers stay in float64, on any device.
+class PartlyInDouble(DataSized):
+    """A module whose ``in_double`` buffers keep their precision, float64, on any device.
 
     Attributes:
-        in_double: names of further buffers (or parameters) of the module itself.
+        in_double: names of buffers (or parameters) of the module itself.
     """
 
     in_double: ClassVar[tuple[str, ...]] = ()
 
+    def _names_in_double(self) -> tuple[str, ...]:
+        return self.in_double
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        before = {name: getattr(self, name).data for name in (*self.data_sized, *self.in_double)}
+        before = {name: getattr(self, name).data for name in self._names_in_double()}
         super()._apply(fn, recurse)
         for name, value in before.items():
             current = getattr(self, name)
@@ -105,3 +108,10 @@ class InDoublePrecision(DataSized):
             else:
                 setattr(self, name, value.to(current.device))
         return self
+
+
+class InDoublePrecision(PartlyInDouble):
+    """A module whose ``data_sized`` and ``in_double`` buffers stay in float64, on any device."""
+
+    def _names_in_double(self) -> tuple[str, ...]:
+        return (*self.data_sized, *self.in_double)

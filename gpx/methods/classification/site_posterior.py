@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from gpx.backends import row_chunks
+from gpx.data_sized import PartlyInDouble
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood, class_law
 from gpx.likelihoods.softmax import class_shares
@@ -23,7 +24,7 @@ SOBOL_POINTS = 1024
 """Points of a scrambled Sobol sequence for averaging class probabilities over the latents."""
 
 
-class SitePosterior(Posterior):
+class SitePosterior(PartlyInDouble, Posterior):
     """Posterior process N(m + k a, k** - k R k^T) of Laplace's approximation and of EP.
 
     R = (K + W^-1)^-1, with the precisions W of the Gaussians that replace the likelihood terms.
@@ -36,10 +37,11 @@ class SitePosterior(Posterior):
 
     Attributes:
         inputs (n, d), weights (n,) or (n, p), information (n,) or (n, p): X, a, and W in the form
-            of ``gpx.likelihoods.Curvature``.
+            of ``gpx.likelihoods.Curvature``. The last two stay in float64, which large counts need.
     """
 
     data_sized = ("inputs", "weights", "information")
+    in_double = ("weights", "information")
     derived = ("_sites", "_wide")
     inputs: Tensor
     weights: Tensor
@@ -56,7 +58,7 @@ class SitePosterior(Posterior):
 
     @torch.no_grad()
     def fill(self, x: Tensor, weights: Tensor, information: Tensor) -> None:
-        """Store copies of X (n, d), a and W; the last two in float64, which large counts need."""
+        """Store copies of X (n, d), a and W; the last two in float64."""
         self.keep(x, inputs=x)
         self.keep(weights.double(), weights=weights, information=information)
         self._sites = self._wide = None

@@ -59,6 +59,21 @@ def test_large_counts_have_the_same_posterior_and_evidence_in_single_precision(a
     torch.testing.assert_close(values[1], values[0], rtol=1e-5, atol=0.0)
 
 
+def test_weights_keep_every_digit_where_the_posterior_is_cast():
+    x, y, t = counts(1e5)
+    narrow = made(LaplaceGP, torch.float32)
+    posterior = narrow.condition(x.float(), y.float())
+    weights, want = posterior.weights.clone(), posterior.predict(t.float())
+    loaded = narrow.new_posterior()
+    loaded.load_state_dict(posterior.state_dict())
+    for cast in (loaded.to(torch.float32), loaded.double().float()):
+        assert torch.equal(cast.weights, weights)
+        found = cast.predict(t.float())
+        assert torch.equal(found.mean, want.mean)
+        assert torch.equal(found.variance, want.variance)
+    assert loaded.inputs.dtype == torch.float32
+
+
 def test_chains_around_the_posterior_take_large_counts_in_single_precision():
     x, y, t = (part.float() for part in counts(1e3))
     model = made(SampledGP, torch.float32)
