@@ -91,7 +91,8 @@ VARIED: dict[str, dict[str, Setting]] = {
 }
 NOTES = [
     "Columns as for the random fields; one seed, 2,000 test images. `no prior`: its share is a",
-    "thousandth. `temperature`: fitted on a tenth of the images.",
+    "thousandth. `temperature`: fitted on a tenth of the images. Seconds were measured at",
+    "different times and do not compare methods (see the random fields).",
     "",
     "The rate of the masks is the cause, and the only one found: with a quarter or a tenth of the",
     "activations masked the under-confidence falls to half or less, and errors fall, too. Without",
