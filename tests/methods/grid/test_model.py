@@ -82,8 +82,8 @@ def test_threads_that_draw_samples_at_the_same_time_keep_them_once(monkeypatch):
     posterior._samples = {False: SampledVariance(posterior.system(), posterior.options, 64)}
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda at: posterior.predict(at).variance, [x, x]))
-    for variance in (*found, posterior.predict(x).variance):
-        torch.testing.assert_close(variance, want, rtol=0, atol=0)
+    for variance in (*found, posterior.predict(x).variance):  # a block twice: other by percents
+        torch.testing.assert_close(variance, want, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("gaps", ["fill", "ignore"])
