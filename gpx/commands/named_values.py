@@ -25,7 +25,7 @@ def read_options(
     options: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        if value[:1] in ("'", '"') and value.count(value[0]) == 2 and value[-1] == value[0]:
             value = value[1:-1]
         if name in known and not value:
             raise ConfigError(f"{name}= has no value; write {name}=... ({script} --help)")

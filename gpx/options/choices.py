@@ -7,6 +7,7 @@ that of the run is selected.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -41,7 +42,9 @@ def with_choices_made(config: DictConfig) -> DictConfig:
             _choose(content, group, likelihood)
     kernel = content.get("kernel")
     if isinstance(kernel, dict) and "ard_num_dims" in kernel and "kernels" in kernel:
-        _replace(kernel["kernels"], OF_ALL_INPUTS, kernel.pop("ard_num_dims"))
+        target = target_of(OmegaConf.create(kernel), "kernel")
+        if target is not None and "ard_num_dims" not in inspect.signature(target).parameters:
+            _replace(kernel["kernels"], OF_ALL_INPUTS, kernel.pop("ard_num_dims"))
     made = OmegaConf.create(content)
     assert isinstance(made, DictConfig)
     return made

@@ -17,6 +17,7 @@ def test_names_and_values():
 def test_values_may_be_quoted_as_those_of_training():
     assert read("run='a b'", 'points="c"') == {"run": "a b", "points": "c"}
     assert read("run=a'b'", "points='") == {"run": "a'b'", "points": "'"}
+    assert read("run='a','b'") == {"run": "'a','b'"}
     with pytest.raises(ConfigError, match="run= has no value"):
         read("run=''")
 

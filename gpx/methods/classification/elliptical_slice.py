@@ -34,6 +34,8 @@ MAX_START_HALVINGS = 6
 """Most times that the distance of a chain's start from the centre is halved, before the chain
 starts at the centre."""
 
+LEAST_SAMPLES = 4
+"""Samples of a chain below which a run does not end for lack of time."""
 MAX_RHAT = 1.05
 """R-hat above which the run warns; the literature asks for 1.01 for published results."""
 
@@ -92,7 +94,7 @@ class EllipticalSlice(Chain[SampledGP]):
         self.chains, self.thin, self.updates = chains, thin, updates
         self.burn_in, self.iterations = burn_in, iterations
         self.asked = burn_in + iterations
-        self.most_samples = 2 * (iterations // thin)
+        self.most_samples = 2 * max(LEAST_SAMPLES, iterations // thin)
         self.around: Around = around
         self.saved: dict[str, Any] = {}
         self.trace: list[Tensor] = []
@@ -120,15 +122,16 @@ class EllipticalSlice(Chain[SampledGP]):
                 )
 
     def serves(self, step: int) -> bool:
-        """Whether a chain has at least four samples after this step."""
-        return step >= self.burn_in + 4 * self.thin
+        """Whether a chain has at least ``LEAST_SAMPLES`` samples after this step."""
+        return step >= self.burn_in + LEAST_SAMPLES * self.thin
 
     def max_steps(self, limit: int) -> int:
         """Burn-in plus iterations, at most ``limit``; shortens burn-in and warns if necessary."""
         if limit < self.burn_in + self.thin:
-            wanted = self.burn_in
+            wanted, asked = self.burn_in, max(LEAST_SAMPLES, self.iterations // self.thin)
             self.burn_in = limit // 2
-            self.thin = max(1, min(self.thin, (limit - self.burn_in) // 4))
+            left = limit - self.burn_in
+            self.thin = max(1, min(self.thin, left // LEAST_SAMPLES), left // asked)
             self.cut = True
             warnings.warn(
                 f"max_steps={limit} ends before the first sample after a burn-in of {wanted} "
@@ -343,7 +346,7 @@ class EllipticalSlice(Chain[SampledGP]):
 
     def _every_second(self, kept: Tensor) -> Tensor:
         """Of stored states (samples * chains, ...), those of every second sample."""
-        return kept.unflatten(0, (-1, self.chains))[1::2].flatten(0, 1)
+        return kept.unflatten(0, (-1, self.chains))[1::2].flatten(0, 1).clone()
 
     def diagnostics(self) -> Facts:
         """Largest R-hat and smallest bulk effective sample size of the stored samples.

@@ -527,3 +527,13 @@ def test_chains_that_go_on_after_they_were_cut_short_keep_about_the_samples_aske
         assert torch.equal(getattr(thinned, name), getattr(every, name)[wanted])
     fits = [chains[1].trace[step] for step in range(7, 40, 8)]
     assert torch.equal(torch.stack(chains[0].trace), torch.stack(fits))
+
+
+def test_a_cut_keeps_the_samples_asked_for_and_chains_that_ask_for_few_serve():
+    chains = EllipticalSlice(burn_in=100, iterations=10, thin=1)
+    with pytest.warns(UserWarning, match="then every 5"):
+        assert chains.max_steps(100) == 100
+    assert (chains.burn_in, chains.thin) == (50, 5)
+    few = EllipticalSlice(burn_in=10, iterations=8, thin=4)
+    assert few.serves(10 + 4 * few.thin)
+    assert few.most_samples > 4  # thinned further before that it would never serve
