@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from gpx.data.columns.delimited import Layout
@@ -59,3 +59,22 @@ def find_column(layout: Layout, column: Choice) -> int:
 def as_list(columns: Choice | Sequence[Choice]) -> list[Choice]:
     """One column or several as a list; a text is one column."""
     return [columns] if isinstance(columns, (str, int)) else list(columns)
+
+
+def require_different(uses: Iterable[tuple[str, str]], where: object, what: str) -> None:
+    """Raise DataError if a column or array is used twice, for example as input and as target.
+
+    Args:
+        uses: pairs of a role and a name.
+        where: file that the message names.
+        what: plural of what is used, for the message.
+    """
+    taken: dict[str, str] = {}
+    for role, name in uses:
+        if name in taken:
+            first = taken[name]
+            raise DataError(
+                f"{where}: {name} is used twice, in {role}="
+                f"{'' if first == role else f' and {first}='}; expected different {what}"
+            )
+        taken[name] = role

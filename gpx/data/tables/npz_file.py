@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gpx.data.archive import ANY, read_array
-from gpx.data.columns.choice import as_list, named_column
+from gpx.data.columns.choice import as_list, named_column, require_different
 from gpx.data.columns.coding import Coding, Missing, Unseen
 from gpx.data.columns.column import Values
 from gpx.data.columns.frame import Frame, places, plain_values
@@ -90,7 +90,11 @@ class NPZFile(DataSource):
                 is used twice.
         """
         path = existing_file(under(self.root, self.path))
-        self._require_different(path)
+        arrays = [self.x] if isinstance(self.x, str) else self.x
+        uses = [*(("x", name) for name in arrays), ("y", self.y), ("test", self.test)]
+        uses += [("noise", self.noise), ("weights", self.weights)]
+        given = ((role, f"array {array!r}") for role, array in uses if array is not None)
+        require_different(given, path, "arrays")
         inputs, targets = self._inputs(path), self._targets(path)
         if len(inputs) != len(targets):
             raise DataError(
@@ -114,23 +118,6 @@ class NPZFile(DataSource):
             checksums=checksums([path]),
             target_transform=self.target_transform,
         )
-
-    def _require_different(self, path: Path) -> None:
-        """Raise DataError if an array is used twice, for example as an input and as the target."""
-        inputs = [self.x] if isinstance(self.x, str) else self.x
-        uses = [*(("x", name) for name in inputs), ("y", self.y), ("test", self.test)]
-        uses += [("noise", self.noise), ("weights", self.weights)]
-        taken: dict[str, str] = {}
-        for role, array in uses:
-            if array is None:
-                continue
-            if array in taken:
-                first = taken[array]
-                raise DataError(
-                    f"{path}: array {array!r} is used twice, in {role}="
-                    f"{'' if first == role else f' and {first}='}; expected different arrays"
-                )
-            taken[array] = role
 
     def _inputs(self, path: Path) -> Frame:
         if isinstance(self.x, str):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpx.data.columns.choice import Choice, as_list, find_column
+from gpx.data.columns.choice import Choice, as_list, find_column, require_different
 from gpx.data.columns.coding import Coding, Missing, Unseen
 from gpx.data.columns.delimited import Layout, sniff
 from gpx.data.columns.frame import Frame, read_frame
@@ -130,7 +130,9 @@ class TableFile(DataSource):
             roles["inputs"] = [i for i in range(layout.width) if i not in taken]
         else:
             roles["inputs"] = [find_column(layout, c) for c in self.inputs]
-        _require_different(layout, roles)
+        order = ("inputs", "target", "id", "noise", "weights")
+        uses = ((role, layout.column(i)) for role in order for i in roles.get(role, ()))
+        require_different(uses, layout.path, "columns")
         names = tuple(layout.names[i] for i in roles["target"])
         if not layout.header_line:
             names = numbered_names(len(names), "y") if len(names) > 1 else ("y",)
@@ -209,20 +211,6 @@ class CSVFile(TableFile):
     def frame(self, layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
         """Some columns; read line by line unless they are plain numbers."""
         return read_frame(layout, columns, texts)
-
-
-def _require_different(layout: Layout, roles: Mapping[str, list[int]]) -> None:
-    """Raise DataError if a column is used twice."""
-    taken: dict[int, str] = {}
-    for role in ("inputs", "target", "id", "noise", "weights"):
-        for column in roles.get(role, ()):
-            if column in taken:
-                first = taken[column]
-                raise DataError(
-                    f"{layout.path}: {layout.column(column)} is used twice, in {role}="
-                    f"{'' if first == role else f' and {first}='}; expected different columns"
-                )
-            taken[column] = role
 
 
 def _same_columns(layout: Layout, other: Layout, columns: list[int]) -> list[int]:
