@@ -40,6 +40,14 @@ METHODS: dict[str, list[str]] = {
     "GPDNN+MCD": ["approx=gpdnn", "approx.keep=0.5", "trainer.max_steps=2000"],
     "CNN+MCD": ["approx=cnn_mcd", "approx.num_features=256"],
     "CNN+GP(RF)": ["approx=cnn_rf", "approx.num_features=256"],
+    "GPDNN, 3,000 pretraining steps": [
+        *("approx=gpdnn", "approx.pretrain_steps=3000", "trainer.max_steps=2000"),
+    ],
+    "GPDNN+MCD, keep 0.9": ["approx=gpdnn", "approx.keep=0.9", "trainer.max_steps=2000"],
+    "CNN+GP(SORF)": ["approx=cnn_sorf", "approx.num_features=256"],
+    "CNN+GP(SORF), kernel learned": [
+        *("approx=cnn_sorf", "approx.num_features=256", "approx.learn_kernel=true"),
+    ],
 }
 SHARES = (0.1, 0.3, 0.5)
 """Of the largest entropy log 10, at which shares of images below are compared."""

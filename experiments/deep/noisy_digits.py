@@ -40,7 +40,7 @@ from gpx.calibration import Isotonic, Platt, Recalibration, held_out_rows
 from gpx.data import Digits, Glyphs
 from gpx.data import load as load_data
 from gpx.diagnostics.calibration import auroc
-from gpx.metrics import entropy, evaluate, reliability, trivial_law
+from gpx.metrics import entropy, entropy_ecdf, evaluate, reliability, trivial_law
 from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.runs import RunFolder, load, resume, run
@@ -87,6 +87,10 @@ ELSEWHERE = ("letters", "transposed")
 KNOWN = "digits known, noise known"
 BINS = "reliability"
 """Key of the counts, accuracies and mean confidences of 20 bins; 0 where a bin is empty."""
+ENTROPIES = "entropy ECDF"
+"""Key of the shares of each kind of images whose entropy is at most each of ``LEVELS``."""
+LEVELS = tuple(share * math.log(10.0) / 40 for share in range(41))
+"""Entropies in nats, from none to that of ten equal probabilities."""
 WIDTH = 0.2
 """Deviation, in pixels' range, of the kernel density of clean digits."""
 
@@ -139,8 +143,12 @@ def scored(
         "median entropy": float(own.median()),
         BINS: [part.nan_to_num().tolist() for part in bins],
     }
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    row[ENTROPIES] = {"digits": entropy_ecdf(found.probs.double(), levels).tolist()}
     for words, foreign in elsewhere(x, seed, noise).items():
-        other = entropy(law(foreign).probs.double())
+        probabilities = law(foreign).probs.double()
+        other = entropy(probabilities)
+        row[ENTROPIES][words] = entropy_ecdf(probabilities, levels).tolist()
         row[f"median entropy, {words}"] = float(other.median())
         row[f"AUROC, {words}"] = float(auroc(own, other))
     return row
@@ -337,7 +345,7 @@ def store(name: str, rows: Rows) -> None:
         ],
         {"means": summary(rows), "each run": rows},
         judged(rows),
-        hidden=["temperature", "parameters", BINS],
+        hidden=["temperature", "parameters", BINS, ENTROPIES],
         pictures=[path.name for path in [HERE / f"{name}.png"] if path.exists()],
     )
 

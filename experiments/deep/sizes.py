@@ -6,7 +6,7 @@
 An eighth, a quarter, half and all of the training images, classes balanced; three seeds of noisy
 digits and one of MNIST; a sixth of the images is held out for recalibration. Networks, steps and
 judgement of ``noisy_digits.py``, whose rows are those of all noisy digits. Runs that have a row are
-not repeated. Writes sizes.json, sizes.png and RESULTS.md beside this file.
+not repeated. Writes sizes.json, sizes.png, entropies.png and RESULTS.md beside this file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from matplotlib.figure import Figure
-from noisy_digits import BINS, measured
+from noisy_digits import BINS, ENTROPIES, LEVELS, measured
 from record import Checks, Rows, earlier, write
 from row_files import locked, merged
 
@@ -40,6 +40,8 @@ SIZES = {DIGITS: (150, 300, 600, 1198), MNIST: (1000, 2000, 4000, 8000)}
 OPTIONS = {DIGITS: (), MNIST: ("data=mnist10k", "data.noise=0", "data.test_fraction=0.2")}
 SEEDS = {DIGITS: 3, MNIST: 1}
 MEASURES = ("ERR", "MNLL", "ECE", "MCE", "Brier", "entropy", "confidence", "AUROC, letters")
+BETWEEN = (4, 20)
+"""First and last of the ``LEVELS`` that letters are judged at: a tenth and half of log 10."""
 FEWEST = 10
 """Images that a point of the figure stands for at least."""
 Key = tuple[str, int, int]
@@ -64,7 +66,8 @@ def trained_on(key: Key, method: str) -> Rows:
     return [
         {"data": data, "N": size, "method": row["method"], "seed": seed}
         | {measure: row[measure] for measure in MEASURES}
-        | {"seconds": row["seconds"], BINS: row.get(BINS), "commit": row["commit"]}
+        | {"seconds": row["seconds"], BINS: row.get(BINS), ENTROPIES: row.get(ENTROPIES)}
+        | {"commit": row["commit"]}
         for row in found
     ]
 
@@ -104,6 +107,35 @@ def judged(rows: Rows) -> Checks:
     return checks
 
 
+def judged_letters(rows: Rows) -> Checks:
+    """Whether letters are less certain than digits, and masks leave fewer certain letters."""
+    shares = {row["method"]: row[ENTROPIES] for row in rows}
+    least, most = BETWEEN
+    asked = slice(least, most + 1)
+    checks: Checks = {}
+    for method in SHOWN:
+        own = shares.get(method)
+        checks[f"MNIST: fewer letters than digits below every entropy, {method}"] = own and all(
+            letters < digits
+            for letters, digits in zip(own["letters"][asked], own["digits"][asked], strict=True)
+        )
+    for method in ("CNN+MCD", "CNN+GP(RF)", "GPDNN"):
+        both = shares.keys() >= {method, "CNN+CAL"}
+        checks[
+            f"as published: fewer letters of {method} than of CNN+CAL below every entropy, MNIST"
+        ] = (
+            all(
+                ours < theirs
+                for ours, theirs in zip(
+                    *(shares[name]["letters"][asked] for name in (method, "CNN+CAL")), strict=True
+                )
+            )
+            if both
+            else None
+        )
+    return checks
+
+
 def draw(rows: Rows) -> None:
     """Reliability curves of seed 0: a panel for each data set and size."""
     there = {row["data"] for row in rows}
@@ -137,11 +169,40 @@ def draw(rows: Rows) -> None:
     figure.savefig(HERE / "sizes.png", dpi=90)
 
 
+def draw_entropies(rows: Rows) -> None:
+    """How many images have at most an entropy: digits of MNIST and letters, each method."""
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    for axis, kind in zip(figure.subplots(1, 2, sharey=True), ("digits", "letters"), strict=True):
+        for place, method in enumerate(SHOWN):
+            for row in rows:
+                if row["method"] == method:
+                    axis.plot(LEVELS, row[ENTROPIES][kind], color=f"C{place}", label=method)
+        axis.set_xlabel("entropy in nats", fontsize="small")
+        axis.set_title(f"{kind}, trained on {rows[0]['N']:,} digits", fontsize="small")
+        axis.set_ylim(0.0, 1.0)
+    figure.axes[0].set_ylabel("share of images with at most that", fontsize="small")
+    figure.axes[1].legend(fontsize="x-small", loc="upper left")
+    figure.savefig(HERE / "entropies.png", dpi=90)
+
+
+def of_letters(rows: Rows) -> Rows:
+    """Rows of all images of MNIST that hold the distribution of their entropies."""
+    wanted = (MNIST, SIZES[MNIST][-1], 0)
+    return [
+        row
+        for row in rows
+        if (row["data"], row["N"], row["seed"]) == wanted and row.get(ENTROPIES) is not None
+    ]
+
+
 def store(rows: Rows) -> None:
-    """Write table and figure, where there is a row."""
+    """Write table and figures, where there is a row."""
     if not rows:
         return
     draw(rows)
+    letters = of_letters(rows)
+    if letters:
+        draw_entropies(letters)
     write(
         HERE,
         "sizes",
@@ -153,9 +214,9 @@ def store(rows: Rows) -> None:
             f"figure shows seed 0, bins of at least {FEWEST} test images.",
         ],
         rows,
-        judged(rows),
-        hidden=[BINS],
-        pictures=["sizes.png"],
+        judged(rows) | judged_letters(letters),
+        hidden=[BINS, ENTROPIES],
+        pictures=["sizes.png", *(["entropies.png"] if letters else [])],
     )
 
 

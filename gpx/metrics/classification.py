@@ -32,14 +32,18 @@ def nlp(log_probabilities: Tensor, classes: Tensor) -> Tensor:
     return nll_loss(log_probabilities, classes.long())
 
 
-def brier(probabilities: Tensor, classes: Tensor) -> Tensor:
-    """Brier score: mean squared distance to the indicator of the true class, summed over classes.
+def brier(
+    probabilities: Tensor, classes: Tensor, over_classes: Literal["sum", "mean"] = "sum"
+) -> Tensor:
+    """Brier score: mean squared distance to the indicator of the true class.
 
-    From 0 to 2. For two classes it is twice the mean squared error of one class's probability.
-    Arguments as for ``accuracy``. Source: Brier 1950.
+    Summed over classes it goes from 0 to 2, and for two classes it is twice the mean squared error
+    of one class's probability. Some authors state the ``mean`` over classes, which is the sum
+    divided by C. Arguments as for ``accuracy``. Source: Brier 1950.
     """
     truth = one_hot(classes.long(), probabilities.shape[-1])
-    return (probabilities - truth).square().sum(-1).mean()
+    squares = (probabilities - truth).square()
+    return (squares.sum(-1) if over_classes == "sum" else squares.mean(-1)).mean()
 
 
 class Reliability(NamedTuple):
@@ -102,6 +106,21 @@ def _gaps(found: Reliability, confidence: Literal["mean", "midpoint"]) -> Tensor
 def entropy(probabilities: Tensor) -> Tensor:
     """Entropy (n,) of each prediction in nats, from 0 to log C; probabilities (n, C)."""
     return -torch.xlogy(probabilities, probabilities).sum(-1)
+
+
+def entropy_ecdf(probabilities: Tensor, thresholds: Tensor) -> Tensor:
+    """Share (k,) of predictions whose entropy is at most each threshold.
+
+    The empirical distribution function of the entropy. Inputs unlike the training data should have
+    the lower curve: few certain predictions.
+
+    Args:
+        probabilities (n, C): rows sum to one.
+        thresholds (k,): entropies in nats, in any order.
+    """
+    ordered = entropy(probabilities).sort().values
+    counts = torch.searchsorted(ordered, thresholds.to(ordered).contiguous(), right=True)
+    return counts.to(ordered.dtype) / len(ordered)
 
 
 def class_distance(probabilities: Tensor, classes: Tensor) -> Tensor:

@@ -5,7 +5,17 @@ import math
 import pytest
 import torch
 
-from gpx.metrics import accuracy, brier, classification_metrics, ece, entropy, mce, nlp, reliability
+from gpx.metrics import (
+    accuracy,
+    brier,
+    classification_metrics,
+    ece,
+    entropy,
+    entropy_ecdf,
+    mce,
+    nlp,
+    reliability,
+)
 
 DOUBLE = torch.float64
 
@@ -31,12 +41,27 @@ def test_worked_examples_of_scores() -> None:
     probabilities = torch.tensor([[0.7, 0.2, 0.1]], dtype=DOUBLE)
     first = torch.tensor([0])
     assert float(brier(probabilities, first)) == pytest.approx(0.14)
+    assert float(brier(probabilities, first, over_classes="mean")) == pytest.approx(0.14 / 3)
     assert float(nlp(probabilities.log(), first)) == pytest.approx(-math.log(0.7))
     uniform = torch.full((1, 10), 0.1, dtype=DOUBLE)
     assert float(brier(uniform, first)) == pytest.approx(0.9)
     assert float(entropy(uniform)[0]) == pytest.approx(2.302585)
     assert float(entropy(probabilities)[0]) == pytest.approx(0.801819, abs=1e-6)
     assert float(entropy(torch.eye(3))[0]) == 0.0
+
+
+def test_worked_example_of_the_distribution_of_entropies() -> None:
+    even = torch.full((1, 4), 0.25, dtype=DOUBLE)
+    certain = torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=DOUBLE)
+    halves = torch.tensor([[0.5, 0.5, 0.0, 0.0]], dtype=DOUBLE)
+    probabilities = torch.cat([even, certain, halves, certain])
+    thresholds = torch.tensor([math.log(4.0), -0.1, 0.0, 0.7, 0.5], dtype=DOUBLE)
+    # entropies 0, 0, log 2 and log 4; a threshold that is met counts
+    found = entropy_ecdf(probabilities, thresholds)
+    assert found.tolist() == [1.0, 0.0, 0.5, 0.75, 0.5]
+    single = entropy_ecdf(probabilities.float(), thresholds[3:])
+    assert single.dtype == torch.float32
+    assert single.tolist() == [0.75, 0.5]
 
 
 def test_a_confidence_at_an_edge_belongs_to_the_bin_below() -> None:
