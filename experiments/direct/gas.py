@@ -28,7 +28,7 @@ import torch
 from published import PUBLISHED
 from record import COMMIT, Checks, Rows, earlier, write
 from torch import Tensor
-from uci import AT_PRIOR, PLAIN, loaded
+from uci import AT_PRIOR, QUIET, loaded
 from uci_tables import FUNCTIONS, inside
 from whole_set import (
     FTOL,
@@ -80,7 +80,7 @@ def fold(kernel: WholeSetKernel, split: int) -> dict[str, float]:
     """One fold as published, with another kernel and deviation."""
     options = kernel.options(scaler_of(NAME, split), squared=False)
     published = [f"approx.num_basis={FUNCTIONS}", AT_PRIOR, "approx.restarts=0"]
-    quiet = [*PLAIN, "trainer.baselines=false", "trainer.quiet=true"]
+    quiet = [*QUIET, "trainer.baselines=false", "trainer.quiet=true"]
     chosen = [f"data={NAME}", f"data.split={split}", *options, f"optimizer.ftol={FTOL}"]
     with tempfile.TemporaryDirectory() as place, torch.enable_grad():
         folder = RunFolder(Path(place) / "run")

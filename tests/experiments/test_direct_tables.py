@@ -137,3 +137,61 @@ def test_the_reason_stands_behind_the_check(tables):
     }
     assert tables.lost_by_gaussian_weights(groups, ["gas", "wine"]).startswith("; on 1 of these")
     assert tables.gaussian_weights(groups, ["gas"]) == {"gas": "Gaussian weights 0.3"}
+
+
+def test_of_several_settings_the_largest_bound_is_shown_fold_by_fold(tables):
+    folds = [
+        {"split": 1, "bound": -3.0, "rate": 0.05, "rmse": 1.0},
+        {"split": 0, "bound": -2.0, "rate": 0.05, "rmse": 1.0},
+        {"split": 0, "bound": -1.0, "rate": 0.01, "rmse": 9.0},  # a worse error does not matter
+    ]
+    chosen = tables.largest_bounds(folds)
+    assert sorted((f["split"], f["bound"]) for f in chosen) == [(0, -1.0), (1, -3.0)]
+    assert tables.settings_of(chosen, folds, "rate") == "0.01, 0.05"
+    assert tables.settings_of(folds[:1], folds, "rate") == "0.05 of 0.01, 0.05"
+    fold = {"data": "servo", "split": 0, "functions": 2000, "method": "mixture_sampled"}
+    old, new = tables.key_of(fold), tables.key_of(fold | {"rate": 0.01})
+    assert old == tables.key_of(fold | {"rate": 0.05, "perturbation": 0.1})
+    assert old != new
+
+
+def test_a_mixture_far_below_its_mean_field_fails(tables):
+    fold = {"split": 0, "rmse": 1.0, "sparsity": 17.0, "commit": "a"}
+    groups = {
+        (name, method, "whole_set"): [fold | {"bound": bound, "perturbation": 0.1, "rate": 0.05}]
+        for name, method, bound in (
+            ("servo", "plain", -10.0),
+            ("servo", "mixture_sampled", -10.9),
+            ("yacht", "plain", -10.0),
+            ("yacht", "mixture_sampled", -11.1),
+        )
+    }
+    judged = {}, {}, {}
+    rows = tables.mixtures(groups, "mixture_sampled", "whole_set", tables.PUBLISHED_SAMPLED, judged)
+    assert [(row["data"], row["rate"]) for row in rows] == [("servo", "0.05"), ("yacht", "0.05")]
+    assert judged[2] == {"servo": True, "yacht": False}
+
+
+def test_reparam_is_compared_on_the_folds_of_both(tables):
+    def folds(*errors):
+        return [{"split": split, "rmse": rmse, "commit": "a"} for split, rmse in errors]
+
+    groups = {
+        ("servo", "plain", "whole_set"): folds((0, 0.3), (1, 9.0)),
+        ("servo", "reparam", "whole_set"): folds((0, 0.5)),
+        ("airfoil", "plain", "whole_set"): folds((0, 2.2)),
+        ("airfoil", "reparam", "whole_set"): folds((0, 2.1)),
+        ("yacht", "plain", "whole_set"): folds((0, 0.4)),
+        ("energy", "reparam", "whole_set"): folds((0, 0.4)),
+    }
+    better = {}
+    rows = tables.against_reparam(groups, better)
+    assert better == {"servo": True, "airfoil": False}
+    assert [(row["data"], row["folds"], row["mean field"]) for row in rows] == [
+        ("servo", 1, 0.3),
+        ("airfoil", 1, 2.2),
+    ]
+    text = tables.compared_with_reparam(better)
+    assert "on 1 of 2 (not on airfoil); published: on 1 of these (not on airfoil)" in text
+    assert tables.most(better) is False
+    assert tables.most({}) is None
