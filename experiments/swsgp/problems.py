@@ -7,20 +7,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.data import ExtraTable, load
+from gpx.data import ExtraTable, OriginalTable, load
 
 POINTS = 6000
 """Rows of each regression stand-in, of which two thirds train a fold."""
 
 
 class Fold(NamedTuple):
-    """Training and test data; ``truth`` (t,) is the test function without noise, where known."""
+    """Training and test data.
+
+    Attributes:
+        truth (t,): the test function without noise, where known.
+        unit: of the targets, in units of the data.
+    """
 
     x: Tensor
     y: Tensor
     test_x: Tensor
     test_y: Tensor
     truth: Tensor | None = None
+    unit: float = 1.0
 
 
 def sine() -> Fold:
@@ -38,23 +44,6 @@ def banana(split: int = 0) -> Fold:
     return Fold(*(t.double() for t in (data.train_x, data.train_y, data.test_x, data.test_y)))
 
 
-def teacher(num_inputs: int = 4, noise: float = 0.06) -> tuple[Tensor, Tensor]:
-    """POWERPLANT's stand-in: a function of 2,000 Matern 5/2 features, and noise."""
-    draws = torch.Generator().manual_seed(0)
-    x = torch.randn(POINTS, num_inputs, generator=draws, dtype=torch.float64)
-    places = torch.arange(1, num_inputs + 1)
-    lengthscale = num_inputs**0.5 * (1.0 + places / num_inputs)
-    normals = torch.randn(num_inputs, 2000, generator=draws, dtype=torch.float64)
-    # the spectral density of Matern 5/2 is that of Student's t with five degrees of freedom
-    chi = torch.randn(5, 2000, generator=draws, dtype=torch.float64).square().sum(0)
-    frequencies = normals / lengthscale.unsqueeze(1) * (5.0 / chi).sqrt()
-    phases = 2.0 * torch.pi * torch.rand(2000, generator=draws, dtype=torch.float64)
-    weights = torch.randn(2000, generator=draws, dtype=torch.float64)
-    f = (x @ frequencies + phases).cos() @ weights
-    f = (f - f.mean()) / f.std()
-    return x, f + noise**0.5 * torch.randn(POINTS, generator=draws, dtype=torch.float64)
-
-
 def arm(noise: float = 0.05) -> tuple[Tensor, Tensor]:
     """KIN8NM's stand-in: distance of an arm of eight links from a point, and noise.
 
@@ -70,6 +59,12 @@ def arm(noise: float = 0.05) -> tuple[Tensor, Tensor]:
     return x, f + noise * torch.randn(POINTS, generator=draws, dtype=torch.float64)
 
 
+def original(name: str) -> tuple[Tensor, Tensor]:
+    """All rows of a published set (``OriginalTable``), in the order of its file."""
+    table = OriginalTable(name).table()
+    return torch.from_numpy(table.x), torch.from_numpy(table.y)
+
+
 def folds(data: tuple[Tensor, Tensor], count: int = 3) -> list[Fold]:
     """Every third row tests a fold; inputs and targets in units of the training rows."""
     x, y = data
@@ -79,5 +74,6 @@ def folds(data: tuple[Tensor, Tensor], count: int = 3) -> list[Fold]:
         x_mean, x_scale = x[~test].mean(0), x[~test].std(0)
         y_mean, y_scale = y[~test].mean(), y[~test].std()
         inputs, targets = (x - x_mean) / x_scale, (y - y_mean) / y_scale
-        found.append(Fold(inputs[~test], targets[~test], inputs[test], targets[test]))
+        parts = (inputs[~test], targets[~test], inputs[test], targets[test])
+        found.append(Fold(*parts, unit=float(y_scale)))
     return found

@@ -5,7 +5,7 @@ from gpx.data.grids import ExtraGrid, FrameFolder, GridFile, GridSource, GridStr
 from gpx.data.images import MNIST, Digits, Fields, Glyphs, ImageFiles, ImageSource, MNISTParity
 from gpx.data.labels import Task
 from gpx.data.loading import load
-from gpx.data.sets import UCI, ExtraTable, RobotArm, Toy1D
+from gpx.data.sets import UCI, ExtraTable, OriginalTable, RobotArm, Toy1D
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
 from gpx.data.stream import Stream
@@ -40,6 +40,7 @@ __all__ = [
     "ImageSource",
     "MNISTParity",
     "NPZFile",
+    "OriginalTable",
     "ParquetFile",
     "RobotArm",
     "Standardiser",

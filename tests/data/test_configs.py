@@ -11,6 +11,7 @@ from omegaconf.errors import MissingMandatoryValue
 from gpx.data import DataSource
 from gpx.data.grids.file import EXTRA_GRIDS
 from gpx.data.sets.extra import EXTRA_SETS
+from gpx.data.sets.originals import ORIGINAL_SETS
 from gpx.data.sets.uci import ALIASES, UCI_SETS
 from gpx.options.composition import composed as whole
 
@@ -52,7 +53,7 @@ def test_every_set_has_a_config() -> None:
         *EXTRA_GRIDS,
         *MANDATORY,
     }
-    assert set(NAMES) == {*UCI_SETS, *ALIASES, *EXTRA_SETS, *others}
+    assert set(NAMES) == {*UCI_SETS, *ALIASES, *EXTRA_SETS, *ORIGINAL_SETS, *others}
 
 
 @pytest.mark.parametrize("name", NAMES)
