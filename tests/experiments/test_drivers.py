@@ -140,6 +140,50 @@ def test_cglb_is_compared_with_what_is_published_from_the_published_start_only(s
     assert not any(words in what for what in module.accept([wrong]))
 
 
+def traced(inducing, cold, **runs):
+    keys = ("median steps, first quarter", "median steps, last quarter")
+    steps = {"warm start": (6.0, 2.0), "cold start": (9.0, cold), "adam": (3.0, 1.0)} | runs
+    bounds = {"warm start": -1.0}
+    summary = {
+        name: dict(zip(keys, found, strict=True))
+        | {"evaluations": 9, "best bound": bounds.get(name, -2.0), "all solves converged": True}
+        for name, found in steps.items()
+    }
+    record = {"data": "protein", "rows": 2000, "inducing": inducing, "commit": "a" * 40}
+    return record | {"summary": summary}
+
+
+def test_settings_of_cglb_traces_are_judged_one_by_one_and_in_the_order_of_m(
+    script, monkeypatch, tmp_path
+):
+    module = script("cglb/comparison")
+    monkeypatch.setattr(module, "TRACES", tmp_path / "traces.json")
+    assert module.training() == []
+    settings = [
+        traced(256, 3.0, **{"warm start": (6.0, 3.0)}),
+        traced(64, 4.0, **{"iterative GP": (7.0, 8.0)}),
+    ]
+    module.TRACES.write_text(json.dumps(settings))
+    lines = module.training()
+    judged = [line for line in lines if line.startswith(("- pass", "- FAIL"))]
+    assert [line.split(":")[0] for line in judged] == ["- pass"] * 4 + ["- FAIL"] + ["- pass"] * 3
+    assert "M = 64: the iterative GP" in judged[3]
+    assert "M = 256: warm start: median" in judged[4]
+    assert "more inducing points (64, 256)" in judged[-1]
+    module.TRACES.write_text(json.dumps([traced(64, 4.0), traced(256, 5.0)]))
+    assert [line for line in module.training() if "FAIL: protein, n = 2,000: more" in line]
+
+
+def test_cglb_runs_that_the_cap_ended_are_counted(script):
+    module = script("cglb/comparison")
+    row = json.loads(module.ROWS.read_text())[0]
+    ended = [row | {"stopped": why} for why in ("max_steps=60 evaluations reached", "CONVERGENCE")]
+    assert list(map(module.capped, ended)) == [True, False]
+    pair = [r | {"split": split} for split, r in enumerate(ended)]
+    line = next(t for t in module.table(pair).split("\n") if t.startswith(f"| {row['data']}"))
+    assert line.split(" | ")[11] == "1"
+
+
 def test_one_split_does_not_tell_whether_a_prior_is_worse(script):
     module = script("priors/few_rows")
     name = module.DATA[0]
