@@ -195,3 +195,10 @@ def test_reparam_is_compared_on_the_folds_of_both(tables):
     assert "on 1 of 2 (not on airfoil); published: on 1 of these (not on airfoil)" in text
     assert tables.most(better) is False
     assert tables.most({}) is None
+
+
+def test_errors_far_below_the_published_ones_are_named(tables):
+    row = {"published std": 0.1, "published": 1.0}
+    rows = [row | {"data": "a", "RMSE": 0.8}, row | {"data": "b", "RMSE": 0.9}]
+    assert tables.better_than_published(rows)[0].endswith(": a (0.8, published 1.0).")
+    assert tables.better_than_published(rows[1:]) == []

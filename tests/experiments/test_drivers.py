@@ -267,3 +267,20 @@ def test_the_commoner_class_of_training_rows_is_judged_on_test_rows(script):
     train, test = torch.tensor([1, 1, 0]), torch.tensor([0, 0, 0, 1])
     assert module.error_of_commoner(train, test) == 0.75
     assert module.error_of_commoner(1 - train, 1 - test) == 0.75
+
+
+def test_selectors_with_a_larger_trace_than_uniform_points_are_named_with_the_error(script):
+    module = script("diagnostics/inducing")
+    rows = [
+        {"selector": name, "T": trace, "standard error": error}
+        for name, trace, error in (
+            ("uniform", 33.2, 2.0),
+            ("rls", 33.7, 1.5),
+            ("greedy", 29.0, 0.3),
+        )
+    ]
+    assert "rls by 0.50, within two standard errors" in module.beside_uniform(rows)
+    assert module.beside_uniform(rows).endswith("(5.00).")
+    rows[1] = rows[1] | {"T": 40.0}
+    assert "rls by 6.80, beyond" in module.beside_uniform(rows)
+    assert module.beside_uniform(rows[::2]) == ""
