@@ -30,8 +30,8 @@ def sufficient_statistics(
         x (n, d), residual (n,): inputs and y - m(x).
         rows: per block; None: as many as fit the device's cache.
 
-    Cost: n m^2 / 2 multiply-adds (in the dtype of x, added up in float64) and the features; memory
-    O(m^2 + block). Of sparse features with q entries a row: O(n q^2).
+    Cost: that of ``accumulate_statistics`` and the features; memory O(m^2 + block). Of sparse
+    features with q entries a row: O(n q^2).
     """
     sparse = basis.sparse_rows(x)
     if sparse is not None:

@@ -168,7 +168,6 @@ def feature_sums(
     residual: Tensor,
     noise: Tensor | None = None,
     outputscale: Tensor | None = None,
-    dtype: torch.dtype | None = None,
 ) -> SufficientStatistics:
     """Statistics of the eigenfunctions of the kernel with outputscale one; one pass over the data.
 
@@ -176,7 +175,6 @@ def feature_sums(
         basis, modes: the eigenfunctions.
         x (n, d), residual (n,): inputs and y - m(x).
         noise, outputscale (): weight rows by the precision of ``point_noise``; None: no weights.
-        dtype: in which features are multiplied; None: that of x.
 
     Cost: n p^2 / 2 + O(n (p + d m c)) multiply-adds, memory O(p^2 + block).
     """
@@ -189,7 +187,7 @@ def feature_sums(
                 d = point_noise(block, noise.to(x.dtype), outputscale.to(x.dtype))
             yield block, residual[rows], d
 
-    return accumulate_statistics(blocks(), len(modes.plan.index), x, dtype)
+    return accumulate_statistics(blocks(), len(modes.plan.index), x)
 
 
 def point_noise(block: Tensor, noise: Tensor, outputscale: Tensor) -> Tensor:

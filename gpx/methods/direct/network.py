@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import DEFAULT_BUDGET
-from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.bases.sufficient_statistics import SufficientStatistics, accumulate_statistics
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, effective_log_prior, require_grid
@@ -113,13 +113,8 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
         """As in ``SummedRegression``, for the coefficients of the terms."""
-        total = SufficientStatistics.empty(len(self.polynomial.counts), x.device)
-        for rows, made in self.new_posterior().blocks(x):
-            target = y[rows].double()
-            total = total + SufficientStatistics(
-                made.mT @ made, made.mT @ target, target @ target, len(target)
-            )
-        return total
+        blocks = ((made.mT, y[rows], None) for rows, made in self.new_posterior().blocks(x))
+        return accumulate_statistics(blocks, len(self.polynomial.counts), x)
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:

@@ -14,11 +14,7 @@ from gpx.bases.grid_eigenfunctions.data_pass import (
     unit_parameters,
 )
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
-from gpx.bases.sufficient_statistics import (
-    FittedWeights,
-    SufficientStatistics,
-    fitted_accurately,
-)
+from gpx.bases.sufficient_statistics import FittedWeights
 from gpx.constants import LOG_TWO_PI
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -57,13 +53,9 @@ def fitted_weights(
     """
     wide, outputscale = noise.double(), basis.factors.outputscale.double()
     scale = outputscale.sqrt().expand(len(modes.plan.index))
-
-    def sums(dtype: torch.dtype) -> SufficientStatistics:
-        if correction:
-            return feature_sums(basis, modes, x, residual, wide, outputscale, dtype=dtype)
-        return feature_sums(basis, modes, x, residual, dtype=dtype)
-
-    return fitted_accurately(sums, x.dtype, scale, None if correction else wide)[1]
+    if correction:
+        return FittedWeights(feature_sums(basis, modes, x, residual, wide, outputscale), scale)
+    return FittedWeights(feature_sums(basis, modes, x, residual), scale, wide)
 
 
 def evidence_terms(weights: FittedWeights, num_data: int) -> EigenfunctionTerms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from gpx.bases.sufficient_statistics import (
     SufficientStatistics,
     accumulate_statistics,
     block_bytes,
-    fitted_accurately,
 )
 from gpx.constants import LOG_TWO_PI
 from gpx.inference.log_density import LogDensityTerms
@@ -32,12 +31,8 @@ ARRAYS_PER_BLOCK = 4
 
 
 @torch.no_grad()
-def spectral_sums(
-    spectrum: LearnedSpectrum, x: Tensor, residual: Tensor, dtype: torch.dtype | None = None
-) -> SufficientStatistics:
+def spectral_sums(spectrum: LearnedSpectrum, x: Tensor, residual: Tensor) -> SufficientStatistics:
     """Sums over the rows of x (n, d) and residual (n,), with E Phi^T Phi for the Gram matrix.
-
-    Features are multiplied in ``dtype``; None: in that of x.
 
     Cost: n m^2 / 2 multiply-adds and the features; memory O(m^2 + block).
     """
@@ -51,7 +46,7 @@ def spectral_sums(
                 own.add_(variance.double().sum(0))
             yield mean.mT, residual[rows], None
 
-    sums = accumulate_statistics(blocks(), m, x, dtype)
+    sums = accumulate_statistics(blocks(), m, x)
     return replace(sums, gram=sums.gram + torch.diag(own))
 
 
@@ -60,51 +55,18 @@ def _blocks(spectrum: LearnedSpectrum, x: Tensor) -> Iterator[slice]:
     return row_chunks(len(x), row, block_bytes(x.device))
 
 
-class FittedSpectrum(NamedTuple):
-    """Regression on the features of a spectrum.
-
-    Attributes:
-        sums: over the rows of the data.
-        weights: their posterior.
-        terms: of the log evidence.
-    """
-
-    sums: SufficientStatistics
-    weights: FittedWeights
-    terms: LogDensityTerms
-
-
 @torch.no_grad()
 def fit_spectrum(
-    spectrum: LearnedSpectrum,
-    x: Tensor,
-    residual: Tensor,
-    noise: Tensor,
-    sums: SufficientStatistics | None = None,
-) -> FittedSpectrum:
+    sums: SufficientStatistics, noise: Tensor
+) -> tuple[FittedWeights, LogDensityTerms]:
     """The posterior of the weights at a noise variance (), and the terms of the log evidence.
 
-    Args:
-        spectrum, x, residual: as for ``spectral_sums``.
-        noise (): noise variance.
-        sums: result of ``spectral_sums``, if it is known.
-
-    Raises:
-        NotPositiveDefinite: features or residuals are not finite.
-
-    Cost: that of the sums, twice where float32 is too inaccurate for the noise.
+    Cost: m^3 / 3 multiply-adds.
     """
-
-    def accumulate(dtype: torch.dtype) -> SufficientStatistics:
-        if sums is not None and dtype == x.dtype:
-            return sums
-        return spectral_sums(spectrum, x, residual, dtype)
-
-    ones = torch.ones(spectrum.num_basis, dtype=torch.float64, device=x.device)
-    used, fitted = fitted_accurately(accumulate, x.dtype, ones, noise.detach().double())
-    constant = fitted.fit.new_tensor(-0.5 * used.num_data * LOG_TWO_PI)
-    terms = LogDensityTerms(-0.5 * fitted.fit, -0.5 * fitted.log_determinant, constant)
-    return FittedSpectrum(used, fitted, terms)
+    ones = torch.ones_like(sums.projected)
+    fitted = FittedWeights(sums, ones, noise.detach().double())
+    constant = fitted.fit.new_tensor(-0.5 * sums.num_data * LOG_TWO_PI)
+    return fitted, LogDensityTerms(-0.5 * fitted.fit, -0.5 * fitted.log_determinant, constant)
 
 
 def spectral_evidence(
@@ -131,7 +93,8 @@ def spectral_evidence(
     Memory: O(m^2 + block) beside the data.
     Source: Lazaro-Gredilla et al. 2010; Gal and Turner 2015; the gradient is derived from it.
     """
-    sums, fitted, terms = fit_spectrum(spectrum, x, residual.detach(), noise)
+    sums = spectral_sums(spectrum, x, residual.detach())
+    fitted, terms = fit_spectrum(sums, noise)
     n, m = len(x), spectrum.num_basis
     value = terms.total()
     penalty = spectrum.penalty()

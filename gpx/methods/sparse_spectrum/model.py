@@ -94,7 +94,7 @@ class SpectrumModel(Model):
                     self.likelihood,
                 )
             noise_now = self.likelihood.noise_variance
-            terms = fit_spectrum(self.spectrum, x, residual, noise_now, sums).terms
+            terms = fit_spectrum(sums, noise_now)[1]
             value = float(terms.total() - self.spectrum.penalty().double())
             if not values or value > max(values):
                 best = {name: v.clone() for name, v in self.state_dict().items()}
@@ -111,9 +111,9 @@ class SpectrumModel(Model):
 
         Cost: n m^2 / 2 + m^3 / 3 multiply-adds, memory O(m^2 + block).
         """
-        noise = self.likelihood.noise_variance
+        sums = spectral_sums(self.spectrum, x, y - self.mean(x))
         posterior = self.new_posterior()
-        posterior.fill(fit_spectrum(self.spectrum, x, y - self.mean(x), noise).weights)
+        posterior.fill(fit_spectrum(sums, self.likelihood.noise_variance)[0])
         return posterior
 
     def new_posterior(self) -> SparseSpectrumPosterior:

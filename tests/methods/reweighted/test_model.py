@@ -8,6 +8,7 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 from gpx.bases import GridFeatures, ImportanceWeightedFourier, RandomFourier, TrainingPoints
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -307,6 +308,22 @@ def test_float32_features_keep_double_sums():
     assert float((got.double() - want).abs().max()) < 0.05 * float(want.std())
     OBJECTIVE(model, x, y).backward()
     assert model.log_weights.grad is not None
+
+
+@torch.no_grad()
+def test_in_float32_the_evidence_of_many_rows_at_little_noise_is_that_of_its_features():
+    model = build(num_basis=80, likelihood=Gaussian(1e-4)).float()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20_000, 2, generator=generator)
+    y = (2.0 * x).sin().sum(1) + 0.01 * torch.randn(20_000, generator=generator)
+    model.initialise(x, y, generator=torch.Generator())
+    features, residual = model.basis(x).double(), (y - model.mean(x)).double()
+    found = float(OBJECTIVE.evidence(model, x, y).value)
+    model.statistics = SufficientStatistics(
+        features.mT @ features, features.mT @ residual, residual @ residual, len(x)
+    )
+    want = float(OBJECTIVE.evidence(model, x, y).value)
+    assert found == pytest.approx(want, abs=1e-3)
 
 
 def test_importance_weights_learn_the_kernel_from_the_sums():
