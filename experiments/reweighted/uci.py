@@ -32,9 +32,15 @@ import torch
 from cells import Cells
 from gpx_runs import trained
 from record import Rows, tally, write
+from torch import Tensor
 from whole_set import scaler_of, whole_set_kernel
 
+from gpx.data import load as load_data
 from gpx.errors import GPXError
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.runs import RunFolder
+from gpx.runs import load as load_run
 
 HERE = Path(__file__).resolve().parent
 FOLDS = HERE / "uci_folds.jsonl"
@@ -68,6 +74,9 @@ PUBLISHED = {
 LARGEST = 40_000
 """Rows of the largest set that the checks count."""
 
+FAR = "keggundirected"
+"""A set with test rows far from all training rows."""
+
 SMALL = ["challenger", "fertility", "concreteslump", "servo", "autos", "machine", "yacht"]
 SMALL += ["autompg"]
 QUICK = ["challenger", "servo"]
@@ -78,6 +87,7 @@ START = {
     "search": ["init=constants", "approx.basis.search_sweeps=3"],
     "shared": ["kernel.ard_num_dims=null"],
     "parsimonious": ["init=parsimonious"],
+    "covered": ["approx.basis.grid.transductive=true", "approx.basis.grid.margin=0"],
     "whole_set": [],
 }
 """Options by start of the kernel, which the notes of the table explain."""
@@ -113,7 +123,7 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
             f"optimizer.iterations={options.iterations}",
             f"optimizer.thin={options.thin}",
         ]
-    done = trained(overrides)
+    done = trained(overrides, lambda folder: far_from_training(folder, name, split))
     metrics = done.metrics
     scale = metrics["test.rmse_original"] / metrics["test.rmse"]
     return {
@@ -130,6 +140,7 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
         "path": metrics["train.evidence_path"],
         "rmse": metrics["test.rmse_original"],
         "mnlp": metrics["test.mnlp"],
+        **done.found,
         "trivial": metrics["baseline.mean.rmse"] * scale,
         "acceptance": metrics.get("train.acceptance"),
         "effective": metrics.get("train.effective_samples_median"),
@@ -138,6 +149,39 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
         "seconds": done.seconds,
         "num_threads": torch.get_num_threads(),
     }
+
+
+@torch.no_grad()
+def far_from_training(folder: RunFolder, name: str, split: int) -> dict[str, Any]:
+    """Test rows outside the range of the training rows by more than its tenth, and the others.
+
+    Returns:
+        ``far``: their number; ``beyond``: how many of them lie outside the inducing grid as well;
+        ``rmse_near``: RMSE of the other test rows.
+    """
+    data = load_data(
+        build(composed([f"data={name}", f"data.split={split}"]), "data"), task="regression"
+    )
+    predictor = load_run(folder.path)
+    x, least, largest = data.test_x, data.train_x.amin(0), data.train_x.amax(0)
+    reach = 0.1 * (largest - least)
+    far = outside_of(x, least - reach, largest + reach)
+    basis = predictor.posterior.basis
+    several = basis.sizes > 1  # an axis of one node is ignored
+    inside = basis.nodes[several]
+    beyond = outside_of(x[:, several], inside[:, 0], inside[:, -1])
+    error = (predictor.distribution(x).mean - data.test_y) * data.scaler.target_scale
+    near = error[~far]
+    return {
+        "far": int(far.sum()),
+        "beyond": int((far & beyond).sum()),
+        "rmse_near": float(near.square().mean().sqrt()) if len(near) else None,
+    }
+
+
+def outside_of(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Which rows of x (n, d) are outside the box."""
+    return ((x < low) | (x > high)).any(1)
 
 
 KEY = ("data", "split", "inference", "functions", "structure", "start")
@@ -150,7 +194,8 @@ def table(cells: Rows, folder: Path | None) -> None:
         groups[tuple(row[k] for k in KEY if k != "split")].append(row)
     order = list(PUBLISHED)
     fitted = {key[0] for key in groups if key[1] == "type1_mala" and key[4] == "fitted"}
-    rows, within, beyond, partial, useless = [], {}, {}, [], []
+    rows, within, beyond, useless = [], {}, {}, []
+    partial: dict[str, list[str]] = {"fitted": [], "whole_set": []}
     published: dict[str, bool] = {}
     for key in sorted(groups, key=lambda k: (order.index(k[0]), *map(str, k[1:]))):
         folds = groups[key]
@@ -167,13 +212,13 @@ def table(cells: Rows, folder: Path | None) -> None:
             published[name] = near
         passed = near if judged or as_published or (chain and start in ONE) else None
         trivial = statistics.fmean(f["trivial"] for f in folds)
+        if (judged or as_published) and len(folds) < 10:
+            partial[start].append(f"{name} ({len(folds)})")
         if judged:
             (within if n <= LARGEST else beyond)[name] = near
             if mean > trivial:
                 verdict = " (within)" * near
                 useless.append(f"{name}{verdict} {mean:.4g} against {trivial:.4g}")
-            if len(folds) < 10:
-                partial.append(f"{name} ({len(folds)})")
         rows.append(
             {
                 "data": name,
@@ -193,9 +238,7 @@ def table(cells: Rows, folder: Path | None) -> None:
                 "exact GP": exact,
                 "trivial": trivial,
                 "within": {True: "yes", False: "no", None: "-"}[passed],
-                "chain": f"{folds[0]['burn_in']} + {folds[0]['iterations']} / {folds[0]['thin']}"
-                if chain
-                else None,
+                "chain": " or ".join(sorted({chain_of(f) for f in folds})) if chain else None,
                 "acceptance": _mean(folds, "acceptance"),
                 "effective samples": _mean(folds, "effective"),
                 "seconds a fold": _mean(folds, "seconds"),
@@ -244,23 +287,30 @@ def table(cells: Rows, folder: Path | None) -> None:
         "Why elevators is outside with kernels of training rows: folds 5, 7 and 8 have large "
         "errors from the exact GP on 1,000 rows. With lengthscales searched for the basis (search) "
         "two of them have RMSE 0.091 and 0.095 instead of 0.154 and 0.133.",
-        "Why keggundirected is outside: two test rows of 6,360 (first fold) lie 26 and 20 standard "
-        "deviations from every training row, where the mean is off by 8.4 and 7.0 with predicted "
-        "standard deviations of 15 and 14. With the fitted start and the short chain the RMSE is "
-        "0.180, and 0.116 without these two rows, below the published 0.134; they hardly change "
-        "the MNLP.",
-        f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
+        "Why keggundirected is outside: a few test rows lie far from all training rows, outside "
+        "the range of an input by more than a tenth of it. They hardly change the MNLP, since the "
+        "predicted deviations are large there. "
+        f"{effect_of_far_rows(cells, FAR) or 'Not measured'}.",
+        "covered: as fitted, with the grid over the range of training and test inputs and without "
+        "a margin, as in the released code of the source (approx.basis.grid.transductive=true "
+        "approx.basis.grid.margin=0). The errors at the far rows are large with this grid as well: "
+        "the kernel extrapolates there.",
+        "Fewer than ten folds (the means over different folds differ): "
+        + ("; ".join(f"{k}: {', '.join(v)}" for k, v in partial.items() if v) or "none")
+        + ".",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
     wanted = sum(known[0] <= LARGEST for known in PUBLISHED.values())
     checks: dict[str, bool | None] = {
-        "as published (whole_set): type-I within max(10 %, one published standard deviation) on "
-        f"{sum(published.values())} of {len(published)} sets run, of {wanted} with up to "
-        f"{LARGEST:,} rows (outside: {outside(published)})": all(published.values())
-        and (len(published) == wanted or None),
         "kernels of training rows: type-I within max(10 %, one published standard deviation) on "
         f"{sum(within.values())} of {len(within)} sets run, of {wanted} with up to {LARGEST:,} "
         f"rows (outside: {outside(within)})": all(within.values()) and len(within) == wanted,
+        "kernels of all rows (whole_set, test targets leak): type-I within max(10 %, one published "
+        f"standard deviation) on {sum(published.values())} of {len(published)} sets run, of "
+        f"{wanted} with up to {LARGEST:,} rows (outside: {outside(published)})": all(
+            published.values()
+        )
+        and (len(published) == wanted or None),
         **{
             f"{name}, more than {LARGEST:,} rows: type-I within the same bound": near
             for name, near in beyond.items()
@@ -271,6 +321,34 @@ def table(cells: Rows, folder: Path | None) -> None:
         f"{max(accepted):.2f})": (min(accepted) >= 0.4 and max(accepted) <= 0.75),
     }
     write(folder, "uci", "UCI regression, type-I and type-II", notes, rows, checks)
+
+
+def chain_of(row: dict[str, Any]) -> str:
+    """Burn-in, further steps and thinning of a fold."""
+    return f"{row['burn_in']} + {row['iterations']} / {row['thin']}"
+
+
+def effect_of_far_rows(cells: Rows, name: str) -> str:
+    """What test rows far from all training rows do to the error of a set, for every start."""
+    said = []
+    for start in ("fitted", "covered", "whole_set"):
+        folds = [
+            f
+            for f in cells
+            if (f["data"], f["start"], f["inference"]) == (name, start, "type1_mala")
+            and f["structure"] == "diagonal"
+            and f.get("rmse_near") is not None
+        ]
+        hit = [f for f in folds if f["far"]]
+        if hit:
+            said.append(
+                f"{start}: {sum(f['far'] for f in hit)} rows in fold "
+                f"{', '.join(str(f['split']) for f in hit)}, "
+                f"{sum(f['beyond'] for f in hit)} of them beyond the grid, RMSE of the fold "
+                f"{_mean(hit, 'rmse'):.3f} with and {_mean(hit, 'rmse_near'):.3f} without them, "
+                f"mean without them {_mean(folds, 'rmse_near'):.3f} ({len(folds)} folds)"
+            )
+    return "; ".join(said)
 
 
 def outside(near: dict[str, bool]) -> str:

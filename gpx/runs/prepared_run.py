@@ -212,6 +212,11 @@ def prepare(
         train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
     )
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
+    if model.know_test_inputs(test[0]):
+        console.say(
+            "note: the inputs of the test rows, not their targets, place the grid "
+            "(grid.transductive=true)"
+        )
     with explain_categorical_kernel(config):
         model.check(train[0])
         require_shared(objective, model, train[0], options.batch_size)

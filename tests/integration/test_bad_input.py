@@ -130,3 +130,23 @@ def test_two_training_points(train, tmp_path, approx):
     metrics, _ = train(*SHORT, *FULL_BATCH[approx], f"data.path={path}", "data.test_fraction=0.34")
     assert math.isfinite(metrics["train.evidence"])
     assert math.isfinite(metrics["test.mnlp"])
+
+
+@pytest.mark.parametrize(
+    ("approx", "option"),
+    [
+        (["approx=grief"], "approx.grid.transductive"),
+        (["approx=reweighted", "inference=type2"], "approx.basis.grid.transductive"),
+    ],
+)
+def test_a_grid_over_test_inputs_is_said_aloud_and_needs_some(
+    train, table, tmp_path, capfd, approx, option
+):
+    short = [option for option in SHORT if not option.startswith("data")]
+    rows = [*short, "data=csv", table()]
+    train(*rows, *approx, f"{option}=true")
+    assert (
+        "the inputs of the test rows, not their targets, place the grid" in capfd.readouterr().err
+    )
+    with pytest.raises(ConfigError, match="there are none: give some"):
+        train(*rows, *approx, f"{option}=true", "data.test_fraction=0", folder="none")

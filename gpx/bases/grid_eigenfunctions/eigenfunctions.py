@@ -121,11 +121,34 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         self.register_buffer("sizes", torch.ones(num_inputs, dtype=torch.int64, device=device))
         self.register_buffer("index", torch.zeros(0, num_inputs, dtype=torch.int64, device=device))
         self._plan: ProductPlan | None = None
+        self._test_inputs: Tensor | None = None
+
+    @property
+    def asks_for_test_inputs(self) -> bool:
+        """Whether ``place`` needs the inputs of the test set, see ``GridOptions.transductive``."""
+        return self.options.transductive and self.options.axes is None
+
+    def know_test_inputs(self, x: Tensor) -> None:
+        """Inputs (t, d) of the test set, by which ``place`` then places the nodes as well."""
+        self._test_inputs = x
 
     def place(self, x: Tensor) -> None:
-        """Build the grid for inputs x (n, d), without a choice. Cost: O(n log n d)."""
+        """Build the grid for inputs x (n, d), without a choice. Cost: O(n log n d).
+
+        Raises:
+            ConfigError: a transductive grid that was not given the test inputs.
+        """
         check_inputs(x, "a grid of eigenfunctions")
-        padded, sizes = pad_axes(inducing_axes(x, self.options))
+        seen = x
+        if self.asks_for_test_inputs:
+            if self._test_inputs is None or not len(self._test_inputs):
+                raise ConfigError(
+                    "grid.transductive=true places the grid by the test inputs as well, and there "
+                    "are none: give some, or leave it out"
+                )
+            check_inputs(self._test_inputs, "a grid of eigenfunctions")
+            seen = torch.cat([x, self._test_inputs.to(x)])
+        padded, sizes = pad_axes(inducing_axes(seen, self.options))
         self.nodes, self.sizes = padded.to(self.nodes.device), sizes.to(self.sizes.device)
         self.num_basis = min(self.most, self.grid_size)
         self.index, self._plan = self.index[:0], None

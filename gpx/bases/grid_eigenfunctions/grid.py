@@ -29,6 +29,9 @@ class GridOptions:
         kind: "equispaced" over the range of the data and its margin, "quantile" (equal shares of
             the data between nodes), or "kmeans" (one-dimensional, with the extremes added).
         margin: extends equispaced nodes by this share of the range on either side.
+        transductive: places the nodes by the inputs of the test set as well as by the training
+            inputs, never by test targets. Then no test input lies outside the grid, where the
+            eigenfunctions extrapolate. The basis must be given these inputs (``know_test_inputs``).
         axes: explicit nodes, one list per column; the other options are then unused.
 
     Source: Evans thesis, section 4.3 (footnote on the choice of the grid).
@@ -37,6 +40,7 @@ class GridOptions:
     points_per_dim: int = 10
     kind: GridKind = "equispaced"
     margin: float = 0.1
+    transductive: bool = False
     axes: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:

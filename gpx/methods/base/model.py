@@ -252,6 +252,20 @@ class Model(DataSized, ABC):
                 parts.kernel.evaluate(x[:1], x[:1])
                 parts.mean(x[:1])
 
+    def know_test_inputs(self, x: Tensor) -> bool:
+        """Pass the inputs x (t, d) of the test set to the parts that ask for them.
+
+        Called before ``settle``. A part asks by an attribute ``asks_for_test_inputs`` that is true
+        and is given them by its method ``know_test_inputs``.
+
+        Returns:
+            whether a part asked.
+        """
+        asking: list[Any] = [p for p in self.modules() if getattr(p, "asks_for_test_inputs", False)]
+        for part in asking:
+            part.know_test_inputs(x)
+        return bool(asking)
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """Choose the values of options left to the model ("auto"), given the inputs x (n, d).
 

@@ -333,3 +333,19 @@ def test_the_closed_form_of_a_constant_column_has_a_width():
     assert (form.low[1].item(), form.high[1].item()) == (2.0, 4.0)
     assert form.low[0].item() < -1.0
     assert form.high[0].item() > 1.0
+
+
+def test_test_inputs_place_the_grid_only_where_that_is_asked_for():
+    x, tests = draw(30, 2), torch.tensor([[3.0, 0.5]], dtype=torch.float64)
+    for options, end in (
+        (GridOptions(), 1.1),
+        (GridOptions(transductive=True, margin=0.0), 3.0),
+    ):
+        basis = GridEigenfunctions(RBF(ard_num_dims=2), 5, 2, options).double()
+        basis.know_test_inputs(tests)
+        basis.place(x)
+        assert basis.nodes[0, -1] == pytest.approx(end, abs=0.1)
+    assert basis.nodes[0, 0] == x[:, 0].min()
+    basis = GridEigenfunctions(RBF(ard_num_dims=2), 5, 2, GridOptions(transductive=True)).double()
+    with pytest.raises(ConfigError, match="test inputs as well, and there are none"):
+        basis.place(x)
