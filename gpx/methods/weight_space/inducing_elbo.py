@@ -18,7 +18,6 @@ from gpx.linalg.cholesky import cholesky
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
-from gpx.methods.weight_space.elbo_terms import mean_term
 from gpx.methods.weight_space.tracked_product import product_correction
 from gpx.tensor_checks import check_num_data
 
@@ -183,7 +182,10 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
     def estimate(
         self, model: InducingWeights, x: Tensor, y: Tensor, i: Tensor, j: Tensor
     ) -> Evidence:
-        """The estimate for a mini-batch x (b, d), y (b,) and lists i, j (l,) of functions."""
+        """The estimate for a mini-batch x (b, d), y (b,) and lists i, j (l,) of functions.
+
+        The lists must be independent of one another: with i = j it is biased.
+        """
         basis, noise = model.basis, model.noise_variance.detach()
         ratio, per_row = self.total / i.shape[0], self.total / x.shape[0]
         pair = torch.cat((i, j))
@@ -194,17 +196,10 @@ class InducingELBO(StepCount, Objective[InducingWeights]):
             features = basis(x, pair)
             precision = basis.precision(j, i)
             phi_p = basis(self.support, pair) if self.rows else None
-        loss = mean_term(
-            y,
-            features[:, half:],
-            features[:, :half],
-            left[:, 0],
-            right[:, 0],
-            precision,
-            noise,
-            per_row=per_row,
-            ratio=ratio,
-        )
+        f_right, f_left = features[:, :half] @ right[:, 0], features[:, half:] @ left[:, 0]
+        linear = -2.0 * per_row * ratio * (y @ f_right)
+        quadratic = per_row * ratio**2 * (f_left @ f_right)
+        loss = (linear + quadratic) / noise + ratio**2 * (left * (precision @ right)).sum()
         if phi_p is not None:
             scale = self.total / (self.rows * noise)
             loss = loss + scale * product_correction(
