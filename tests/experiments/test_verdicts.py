@@ -96,3 +96,39 @@ def test_small_mnist_does_not_pass_for_the_published_one(script):
     assert sum(ok is True for ok in checks.values()) == 3
     assert sum(ok is False for ok in checks.values()) == 2
     assert sum(ok is None for ok in checks.values()) == 2
+
+
+def mnist_row(m, accuracy, **other):
+    row = {"m": m, "accuracy": accuracy, "NLP": 0.07, "bound / image": -0.2}
+    return row | {"change": -1.0, "+-": 0.1} | other
+
+
+def test_both_site_bounds_are_compared_where_both_were_run(script):
+    mnist = script("qsgp/mnist")
+    affine = [mnist_row(10, 0.9), mnist_row(10, 0.96, NLP=0.06), mnist_row(10, 0.98, NLP=0.06)]
+    alone = {what: ok for what, ok in mnist.judge(affine).items() if "site bounds" in what}
+    assert alone == {"both site bounds, affine and paper, run": None}
+    paper = [{**row, "bound": "paper", "accuracy": 0.97} for row in affine]
+    both = mnist.judge([*affine, *paper])
+    (found,) = [what for what in both if "site bounds" in what]
+    assert both[found]
+    assert "m = 10: accuracy 0.980 and 0.970" in found
+    assert both.keys() - {found} == mnist.judge(affine).keys() - alone.keys()
+
+
+def test_folds_of_mnist_are_pooled_by_image(script, monkeypatch):
+    mnist = script("qsgp/mnist")
+    written = {}
+    monkeypatch.setattr(
+        mnist,
+        "write",
+        lambda folder, name, title, notes, rows, checks: written.update(rows=rows, checks=checks),
+    )
+    cells = mnist.Cells(None, "m", "fold")
+    for fold, (images, right) in enumerate([(100, 97)] * 9 + [(50, 50)]):
+        row = {"m": 10, "fold": fold, "test images": images, "right": right}
+        cells.rows.append(row | {"NLP": 0.06, "NLP, averaged": 0.09})
+    mnist.folds_table(cells)
+    (pooled,) = written["rows"]["All folds together"]
+    assert pooled["accuracy"] == pytest.approx((9 * 97 + 50) / 950)
+    assert list(written["checks"].values()) == [False, True]
