@@ -284,7 +284,7 @@ def membrane_table(quick: bool, folder: Path | None) -> None:
     model = GridGP(**options).double()
     fit(model, torch.from_numpy(small.x), torch.from_numpy(small.y / scale), 25)
     lengthscales = [float(part.lengthscale[0]) for part in kernel.parts]
-    shapes = [(120, 68, 6)] + ([] if quick else [(240, 135, 6), (480, 270, 6)])
+    shapes = [(120, 68, 6)] + ([] if quick else [(240, 135, 6), (480, 270, 6), (960, 540, 6)])
     shares = (0.01, 0.5, 0.9, 0.99) if quick else (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999)
     rows: list[dict[str, Any]] = []
     converged = True

@@ -132,3 +132,12 @@ def test_folds_of_mnist_are_pooled_by_image(script, monkeypatch):
     (pooled,) = written["rows"]["All folds together"]
     assert pooled["accuracy"] == pytest.approx((9 * 97 + 50) / 950)
     assert list(written["checks"].values()) == [False, True]
+
+
+def test_ratios_of_the_network_are_said_with_the_published_ones(script):
+    ratios = script("grids/network").ratios
+    slow = ratios({"fill": 1.0, "ignore": 2.0, "ignore, 1000 eigenpairs": 20.0}, 39_000)
+    assert "takes 2.0 times as long as filling them (published: 15.1)" in slow
+    assert "10 times as long as without (published: 0.11): with 39,000 observed cells" in slow
+    fast = ratios({"fill": 1.0, "ignore": 2.0, "ignore, 1000 eigenpairs": 1.0}, 39_000)
+    assert fast.endswith("0.5 times as long as without (published: 0.11).")
