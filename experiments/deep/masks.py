@@ -36,6 +36,7 @@ TEMPERATURE = "temperature"
 NO_PRIOR = "no prior"
 LONGER = f"{LONG * STEPS:,} steps"
 KEEP = "keep 0.9"
+POINTS = "frequencies not masked"
 FEWER = "keep 0.75"
 MASKED = ("CNN+MCD", "CNN+GP(RF)")
 
@@ -88,6 +89,7 @@ VARIED: dict[str, dict[str, Setting]] = {
         KEEP: Setting(("approx.keep=0.9",)),
         LONGER: Setting(times=LONG),
         f"{FEWER}, {LONGER}": Setting(("approx.keep=0.75",), LONG),
+        POINTS: Setting(("approx.frequencies=point",)),
         TEMPERATURE: Setting(HELD_OUT),
     },
 }

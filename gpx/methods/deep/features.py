@@ -22,9 +22,10 @@ from gpx.kernels.base import Kernel, computes_as
 from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
 
-Frequency = Literal["fixed", "learned", "dropout", "fixed_signs", "learned_signs"]
+Frequency = Literal["fixed", "learned", "dropout", "point", "fixed_signs", "learned_signs"]
 """Drawn once; with a Gaussian posterior for each entry; with Monte Carlo dropout of the inputs;
-products of Hadamard matrices and signs, which are fixed or have Monte Carlo dropout."""
+trained without masks, as the authors' program for convolutional networks does; products of Hadamard
+matrices and signs, which are fixed or have Monte Carlo dropout."""
 
 FOURIER: dict[Directions, type[RandomFourier]] = {
     "independent": RandomFourier,
@@ -126,8 +127,11 @@ def layer_features(
             num_inputs, count, learned=frequencies == "learned_signs", keep=keep, seed=seed
         )
         return LearnedFeatures(kernel, num_features, num_inputs, signs)
-    learned = frequencies == "learned"
-    q = MeanFieldWeights(num_inputs, count) if learned else DroppedWeights(num_inputs, count, keep)
+    q: RandomWeights
+    if frequencies == "learned":
+        q = MeanFieldWeights(num_inputs, count)
+    else:
+        q = DroppedWeights(num_inputs, count, keep if frequencies == "dropout" else 1.0)
     with torch.no_grad():
         q.mean.copy_(ROWS[directions](seed, torch.arange(count), num_inputs).mT)
     return LearnedFeatures(kernel, num_features, num_inputs, q)

@@ -44,9 +44,9 @@ class GPLayer(nn.Module):
         num_outputs: p.
         num_features: m; even for stationary kernels.
         frequencies: ``fixed``: drawn once (lengthscales are still learned); ``learned``: with a
-            Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs; ``fixed_signs`` and
-            ``learned_signs``: products of Hadamard matrices and random signs
-            (``SignFrequencies``), which need only O(m) numbers.
+            Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs; ``point``: trained
+            under their prior, without masks; ``fixed_signs`` and ``learned_signs``: products of
+            Hadamard matrices and random signs (``SignFrequencies``), which need only O(m) numbers.
         directions: of the frequencies: ``independent``, ``orthogonal``, ``structured`` by Hadamard
             matrices, ``fastfood``.
         covariance: q(W): ``mean_field``, ``full`` or ``dropout``.

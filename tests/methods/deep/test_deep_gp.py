@@ -303,7 +303,8 @@ def test_fixed_draws_are_made_one_by_one_without_compilation(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"depth": 1, "frequencies": "learned"}, {"depth": 1, "frequencies": "dropout"}]
+    "options",
+    [{}, *({"depth": 1, "frequencies": each} for each in ("learned", "dropout", "point"))],
 )
 def test_steps_above_what_is_trained_are_refused(options):
     """They have no derivative, so that only the prior would train hidden layers."""

@@ -173,6 +173,24 @@ def test_a_kept_network_is_a_linear_unit_network():
     torch.testing.assert_close(layer(x), want)
 
 
+def test_frequencies_that_are_points_have_no_masks_and_the_whole_prior():
+    """Those of dropout with every input kept, from the same start; weights keep their masks."""
+    options = {"covariance": "dropout", "keep": 0.4, "seed": 3}
+    point = GPLayer(ArcCosine(1), 3, 2, 10, frequencies="point", **options)
+    masked = GPLayer(ArcCosine(1), 3, 2, 10, frequencies="dropout", **options)
+    frequencies = anywhere(point.features.frequencies)
+    x = inputs()
+    assert torch.equal(point.features(x), point.features(x))
+    features = torch.relu(x @ frequencies.mean) * (2 / 10) ** 0.5
+    torch.testing.assert_close(point.features(x), features)
+    torch.testing.assert_close(frequencies.kl(), 0.5 * frequencies.mean.square().sum())
+    assert masked.features.frequencies.random
+    assert point.weights.keep == masked.weights.keep == 0.4
+    # the same parameters: each loads the other's
+    masked.load_state_dict(point.state_dict())
+    assert torch.equal(masked.features.frequencies.mean, frequencies.mean)
+
+
 @pytest.mark.parametrize("keep", [0.5, 0.9])
 def test_masks_keep_their_share_and_are_the_same_whatever_the_order_in_memory(keep):
     """200,000 entries; five standard errors, false alarm 1 in 1.7 million for each of two."""
